@@ -1,0 +1,62 @@
+"""The Batch and the Memory: all that enters the model.
+
+An example is a few integer vectors. Which position may see which is one integer per position, its rank:
+
+    content position i sees j                  <=>  rank[j] <= rank[i]      (itself included)
+    a query at target position p sees j        <=>  rank[j] <  rank[p]      (itself not)
+
+so a [T, T] mask never exists outside the attention itself. Letters: B rows, T segment, M memory, P targets, D model
+width, L layers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+MEMORY_RANK = -2
+"""Rank of a memory slot that holds something: below every rank in the segment, so all see it."""
+
+NEVER = 2**30
+"""Rank of padding and of empty memory slots: nothing sees them."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """One segment of B rows. numpy arrays on the host, `jax.Array` on the device; K steps stacked add a leading axis."""
+
+    tokens: jax.Array
+    """int32 [B, T], as fed to the content stream."""
+    segments: jax.Array
+    """int32 [B, T]; only equality counts. The memory counts as segment 0."""
+    rank: jax.Array
+    """int32 [B, T]; see the module's docstring."""
+    direction: jax.Array
+    """int32 [B]: +1, or -1 where the row's text is reversed: the sign of the relative distance."""
+    continues: jax.Array
+    """bool [B]: the row's text follows what its memory holds."""
+    target_positions: jax.Array
+    """int32 [B, P], ascending; 0 in unused slots."""
+    target_tokens: jax.Array
+    """int32 [B, P]."""
+    target_weights: jax.Array
+    """float32 [B, P]; 0 marks an unused slot."""
+    summary_position: jax.Array
+    """int32 [B]: where the CLS token stands."""
+    label: jax.Array
+    """int32 [B]: sentence label (1: B follows A)."""
+    label_weight: jax.Array
+    """float32 [B]; 0 = the row has no label to learn."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Segment recurrence (Transformer-XL, section 3.2): cached inputs of every layer, right-aligned."""
+
+    hidden_LBMD: jax.Array
+    """Compute dtype."""
+    valid_B: jax.Array
+    """int32: how many of the M slots, counted from the right, hold something."""

@@ -1,0 +1,328 @@
+"""The configuration: a Python file at the edge, frozen dataclasses inside.
+
+A file under `configs/` defines `get_config()`, which returns an `ml_collections.ConfigDict`; the command line may change
+single keys (`--config.train.steps=10`); `load` turns the result once into the frozen dataclasses below and checks the
+fields against each other before any device is touched. Every key carries its own documentation, and what may happen to
+it when a run is resumed:
+
+    frozen    must be as it was: another model, objective or seed is another run
+    elastic   may change between two starts; the data plan and the log take note (batch size, mesh)
+    free      may change at any start (length of the run, logging, checkpoints, evaluation)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import os
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from xlnet_jax.errors import BadInput
+
+FROZEN, ELASTIC, FREE = "frozen", "elastic", "free"
+
+
+def key(default: Any, doc: str, resume: str = FROZEN, choices: tuple[Any, ...] = ()) -> Any:
+    """A dataclass field with its documentation, its rule on resume and its allowed values."""
+    return dataclasses.field(default=default, metadata={"doc": doc, "resume": resume, "choices": choices})
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Architecture. Defaults are XLNet-Large."""
+
+    vocab_size: int = key(32000, "pieces in the vocabulary; must be the tokenizer's")
+    layers: int = key(24, "number of layers")
+    width: int = key(1024, "model width D")
+    heads: int = key(16, "attention heads H")
+    head_width: int = key(64, "width of one head E")
+    ff_width: int = key(4096, "inner width of the feed-forward layer F")
+    activation: str = key(
+        "gelu", "gelu is the tanh approximation, as in the original", choices=("gelu", "gelu_erf", "relu")
+    )
+    untie_biases: bool = key(True, "every layer has its own u, v and w biases (`untie_r`)")
+    memory_len: int = key(384, "memory slots M; 0 = no memory")
+    clamp_len: int = key(-1, "clip relative distances to +-clamp_len; -1 = off")
+    dropout: float = key(0.1, "embedding, position table, both sub-layer outputs, final output")
+    attention_dropout: float = key(0.1, "attention probabilities")
+    activation_dropout: float = key(0.0, "after the feed-forward activation")
+    init_std: float = key(0.02, "standard deviation of the normal initialiser")
+    layer_norm_epsilon: float = key(1e-12, "as in the original")
+    compute_dtype: str = key(
+        "bfloat16",
+        "dtype of activations and memory; softmax, LayerNorm, positions and loss are at least float32",
+        choices=("bfloat16", "float32", "float64"),
+    )
+    remat: str = key(
+        "none",
+        "what the backward pass recomputes: nothing, all but matrix products, or whole layers",
+        FREE,
+        ("none", "dots", "full"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """What an example is. Defaults are the published ones."""
+
+    corpus: str = key("", "folder written by `xlnet-jax prepare`; its hash, not its place, is frozen", FREE)
+    segment_len: int = key(512, "tokens of an example T")
+    reuse_len: int = key(256, "fresh tokens of an example R: its first part, and what enters the memory")
+    num_predict: int = key(85, "target slots P")
+    windows_per_block: int = key(8, "consecutive windows a row reads before it jumps elsewhere W")
+    bidirectional: bool = key(True, "every other block is read reversed")
+    mask_alpha: int = key(6, "context pieces per target piece while spans are drawn")
+    mask_beta: int = key(1, "targets per `mask_alpha` context pieces")
+    max_span: int = key(5, "longest target span; a span of n has probability proportional to 1/n")
+    whole_words: bool = key(True, "spans are n whole words; False: n pieces from a word start, as in the 2019 code")
+    follow_probability: float = key(0.5, "how often segment B is the text that follows A")
+    read_threads: int = key(4, "threads that read and build batches", FREE)
+    prefetch: int = key(8, "dispatches of batches kept ready", FREE)
+    workers: int = key(0, "processes that build batches; 0 = in this one, with threads", FREE)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW on a clipped gradient, linear warm-up, then decay to `min_lr_ratio`."""
+
+    learning_rate: float = key(4e-4, "peak learning rate", FREE)
+    warmup_steps: int = key(40_000, "steps from 0 to the peak", FREE)
+    schedule: str = key("polynomial", "decay after the warm-up (polynomial is linear)", FREE, ("polynomial", "cosine"))
+    min_lr_ratio: float = key(0.0, "the learning rate ends at this share of its peak", FREE)
+    weight_decay: float = key(0.01, "decoupled; not on LayerNorm and dense biases", FREE)
+    adam_b1: float = key(0.9, "decay of the first moment", FREE)
+    adam_b2: float = key(0.999, "decay of the second moment", FREE)
+    adam_epsilon: float = key(1e-6, "added outside the square root", FREE)
+    clip: float = key(1.0, "bound on the norm of the global averaged gradient; 0 = off", FREE)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Length and shape of the run."""
+
+    steps: int = key(500_000, "optimizer steps of the whole run; the schedule ends here", FREE)
+    batch_size: int = key(2048, "rows over all devices and hosts", ELASTIC)
+    steps_per_dispatch: int = key(10, "segments the device runs without coming back to the host K", ELASTIC)
+    max_bad_steps: int = key(5, "non-finite steps in a row that end the run (exit code 3)", FREE)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """How many devices lie along each axis; one of them may be -1: all that are left."""
+
+    data: int = key(-1, "rows of the batch", ELASTIC)
+    fsdp: int = key(1, "rows of the batch, and parameters split over their width", ELASTIC)
+    tensor: int = key(1, "heads, feed-forward and vocabulary", ELASTIC)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """When the whole state is saved (asynchronously) and how much is kept."""
+
+    every: int = key(1000, "steps between checkpoints; the last step is always saved", FREE)
+    keep: int = key(3, "newest checkpoints kept", FREE)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+    """Held-out permutation-LM loss with fixed orders."""
+
+    every: int = key(0, "steps between evaluations during training; 0 = none", FREE)
+    blocks: int = key(0, "blocks of the held-out split used during training; 0 = all", FREE)
+    batch_size: int = key(0, "rows per evaluation step; 0 = train.batch_size (never changes the result)", FREE)
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+    """What is written beside the checkpoints."""
+
+    tensorboard: bool = key(True, "write TensorBoard events beside metrics.jsonl", FREE)
+    profile_start: int = key(-1, "first step of a profiler capture; -1 = none", FREE)
+    profile_steps: int = key(5, "steps in the capture (rounded up to whole dispatches)", FREE)
+    compilation_cache: str = key(
+        "", "folder of the persistent compilation cache; empty = <workdir>/compilation_cache, none = off", FREE
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedsConfig:
+    """Separate seeds: the same data with another initialisation, and so on."""
+
+    init: int = key(0, "parameters")
+    data: int = key(1, "order of the blocks, spans, permutations, segments")
+    dropout: int = key(2, "dropout masks")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The whole configuration; see each section."""
+
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
+    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
+    seeds: SeedsConfig = dataclasses.field(default_factory=SeedsConfig)
+
+
+def default() -> ConfigDict:
+    """The defaults as a locked ConfigDict; a config file starts here and sets what differs."""
+    return ConfigDict(dataclasses.asdict(Config())).lock()
+
+
+def load(path: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
+    """Reads a config file and applies command-line overrides.
+
+    Args:
+      path: a Python file that defines `get_config()`; `file.py:variant` passes `variant` to it.
+      overrides: words such as `--config.train.steps=10`.
+
+    Raises:
+      BadInput: the file is missing or broken, a key does not exist (with the nearest one that does), a value has the
+        wrong type, or two fields contradict each other.
+    """
+    for word in overrides:
+        name = word.removeprefix("--").split("=")[0]
+        if not name.startswith("config."):
+            raise BadInput(f"unknown option {word!r}; a config key is set as --config.train.steps=10")
+        if "=" not in word:
+            raise BadInput(f"{word!r} has no value; write {word}=VALUE")
+        _check_key(name.removeprefix("config."))
+    if not os.path.isfile(path.split(":")[0]):
+        raise BadInput(f"--config={path}: no such file")
+    argv = [__name__, f"--config={path}", *overrides]
+    flag_values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=flag_values, lock_config=True, sys_argv=argv)
+    try:
+        flag_values(argv)
+        values = flag_values["config"].value.to_dict()
+    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, SyntaxError, ImportError, OSError) as error:
+        text = " ".join(str(error.args[0] if error.args else error).split())
+        raise BadInput(f"--config={path}: {text}") from error
+    return from_dict(values)
+
+
+def _check_key(dotted: str) -> None:
+    known = list(flat(Config()))
+    if dotted not in known:
+        near = difflib.get_close_matches(dotted, known, n=1, cutoff=0.0)
+        raise BadInput(f"no config key {dotted!r}. Did you mean {near[0]!r}?")
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """All values by dotted key, in order: `{'model.vocab_size': 32000, ...}`."""
+    return {
+        f"{section.name}.{field.name}": getattr(getattr(config, section.name), field.name)
+        for section in dataclasses.fields(config)
+        for field in dataclasses.fields(getattr(config, section.name))
+    }
+
+
+def fields() -> dict[str, dataclasses.Field[Any]]:
+    """The field behind every dotted key: default, and the metadata `doc`, `resume`, `choices`."""
+    return {
+        f"{section.name}.{field.name}": field
+        for section in dataclasses.fields(Config)
+        for field in dataclasses.fields(getattr(Config(), section.name))
+    }
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """Builds the dataclasses from nested dictionaries and checks them. Raises BadInput."""
+    sections = {}
+    for section in dataclasses.fields(Config):
+        kind = type(getattr(Config(), section.name))
+        given = values.get(section.name, {})
+        for name in given:
+            if name not in {field.name for field in dataclasses.fields(kind)}:
+                _check_key(f"{section.name}.{name}")
+        sections[section.name] = kind(**given)
+    unknown = set(values) - set(sections)
+    if unknown:
+        _check_key(sorted(unknown)[0])
+    config = Config(**sections)
+    check(config)
+    return config
+
+
+def check(config: Config) -> None:
+    """Cross-field checks that need neither a device nor the corpus. Raises BadInput naming key, value and fix."""
+    model, data, train = config.model, config.data, config.train
+    for name, field in fields().items():
+        value, choices = flat(config)[name], field.metadata["choices"]
+        if type(value) is not type(field.default) and not (type(value) is int and type(field.default) is float):
+            raise BadInput(f"{name}={value!r} must be of type {type(field.default).__name__}")
+        if choices and value not in choices:
+            raise BadInput(f"{name}={value!r} is not one of {', '.join(choices)}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadInput(f"{name}={value!r} must be finite")
+    rules: list[tuple[str, bool, str]] = [
+        *((f"model.{name}", getattr(model, name) >= 1, "must be at least 1")
+          for name in ("layers", "width", "heads", "head_width", "ff_width")),
+        *((f"model.{name}", 0 <= getattr(model, name) < 1, "must lie in [0, 1)")
+          for name in ("dropout", "attention_dropout", "activation_dropout")),
+        ("model.vocab_size", model.vocab_size > 9, "must hold the nine special pieces and some text"),
+        ("model.width", model.width % 2 == 0, "must be even: the position table is half sine, half cosine"),
+        ("model.memory_len", model.memory_len >= 0, "must not be negative"),
+        ("model.clamp_len", model.clamp_len == -1 or model.clamp_len > 0, "must be -1 (off) or positive"),
+        ("data.reuse_len", data.reuse_len >= 1, "must be at least 1"),
+        ("data.segment_len", data.segment_len - data.reuse_len - 3 >= 2,
+         f"is too short for data.reuse_len={data.reuse_len}: A, SEP, B, SEP and CLS need 5 more tokens; "
+         f"use at least {data.reuse_len + 5}"),
+        ("data.windows_per_block", data.windows_per_block >= 1, "must be at least 1"),
+        ("data.num_predict", data.num_predict >= 2, "must be at least 2: one target in each half"),
+        ("data.num_predict", data.num_predict <= (data.segment_len - 3) // 2,
+         f"leaves too little context in data.segment_len={data.segment_len}; "
+         f"use at most {(data.segment_len - 3) // 2}"),
+        ("data.max_span", data.max_span >= 1, "must be at least 1"),
+        ("data.mask_alpha", data.mask_alpha >= data.mask_beta >= 1,
+         f"must be at least data.mask_beta={data.mask_beta}, and that at least 1"),
+        ("data.follow_probability", 0 <= data.follow_probability <= 1, "must lie in [0, 1]"),
+        ("data.read_threads", data.read_threads >= 1, "must be at least 1"),
+        ("data.prefetch", data.prefetch >= 1, "must be at least 1"),
+        ("data.workers", data.workers >= 0, "must not be negative"),
+        ("train.steps", train.steps >= 1, "must be at least 1"),
+        ("train.batch_size", train.batch_size >= 1, "must be at least 1"),
+        ("train.steps_per_dispatch", train.steps_per_dispatch >= 1, "must be at least 1"),
+        ("train.max_bad_steps", train.max_bad_steps >= 1, "must be at least 1"),
+        ("optimizer.learning_rate", config.optimizer.learning_rate > 0, "must be positive"),
+        ("optimizer.warmup_steps", 0 <= config.optimizer.warmup_steps < train.steps,
+         f"must lie in [0, train.steps={train.steps})"),
+        ("optimizer.min_lr_ratio", 0 <= config.optimizer.min_lr_ratio <= 1, "must lie in [0, 1]"),
+        ("optimizer.clip", config.optimizer.clip >= 0, "must not be negative"),
+        ("checkpoint.every", config.checkpoint.every >= 1, "must be at least 1"),
+        ("checkpoint.every", config.checkpoint.every % train.steps_per_dispatch == 0,
+         f"must be a multiple of train.steps_per_dispatch={train.steps_per_dispatch}"),
+        ("checkpoint.keep", config.checkpoint.keep >= 1, "must be at least 1"),
+        ("evaluation.every", config.evaluation.every >= 0, "must not be negative"),
+        ("evaluation.every", config.evaluation.every % train.steps_per_dispatch == 0,
+         f"must be a multiple of train.steps_per_dispatch={train.steps_per_dispatch}"),
+        ("evaluation.blocks", config.evaluation.blocks >= 0, "must not be negative"),
+        ("evaluation.batch_size", config.evaluation.batch_size >= 0, "must not be negative"),
+        ("log.profile_steps", config.log.profile_steps >= 1, "must be at least 1"),
+        *((f"mesh.{name}", getattr(config.mesh, name) == -1 or getattr(config.mesh, name) >= 1,
+           "must be -1 (all that are left) or at least 1") for name in ("data", "fsdp", "tensor")),
+        ("mesh.data", [config.mesh.data, config.mesh.fsdp, config.mesh.tensor].count(-1) <= 1,
+         "and another axis are both -1; only one can take what is left"),
+        *((f"seeds.{name}", 0 <= getattr(config.seeds, name) < 2**63, "must lie in [0, 2**63)")
+          for name in ("init", "data", "dropout")),
+    ]  # fmt: skip
+    for name, holds, what in rules:
+        if not holds:
+            raise BadInput(f"{name}={flat(config)[name]} {what}")
+
+
+def changed_keys(config: Config, saved: dict[str, Any], resume: str) -> list[str]:
+    """Lines `key: saved -> now` for the keys of one resume rule whose value differs from the saved `flat(config)`."""
+    return [
+        f"{name}: {saved[name]!r} -> {value!r}"
+        for name, value in flat(config).items()
+        if fields()[name].metadata["resume"] == resume and name in saved and saved[name] != value
+    ]

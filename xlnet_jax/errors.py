@@ -1,0 +1,39 @@
+"""One exception class per exit code: what a scheduler or a script may rely on.
+
+    0   done                         42   restart me: the same command goes on where it stopped
+    1   a bug of ours (traceback)    130  second Ctrl-C: ended at once, the newest checkpoint is good
+    2   bad input or configuration
+    3   the run diverged
+
+Every message is one line that says what is wrong, where (file, key, host, step) and what to do about it.
+"""
+
+
+class XLNetError(Exception):
+    """Base of the errors that end the program with one clear line instead of a traceback."""
+
+    exit_code = 1
+
+
+class BadInput(XLNetError):
+    """A file, a corpus, a tokenizer or a configuration key that cannot be used."""
+
+    exit_code = 2
+
+
+class Diverged(XLNetError):
+    """Too many non-finite steps in a row; the newest checkpoint is from before them."""
+
+    exit_code = 3
+
+
+class RestartMe(XLNetError):
+    """The run was interrupted and saved; the same command resumes it."""
+
+    exit_code = 42
+
+
+class Interrupted(XLNetError):
+    """A second interrupt: ended at once."""
+
+    exit_code = 130
