@@ -1,0 +1,88 @@
+"""What every layer is made of: parameters with logical axes, LayerNorm, the feed-forward part, and the layer itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from xlnet_jax.config import ModelConfig
+
+
+def accumulator(dtype: jnp.dtype) -> jnp.dtype:
+    """dtype of softmax, LayerNorm, positions, logits and loss: float32, or float64 where the computation is float64."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def parameter(
+    module: nn.Module,
+    name: str,
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    dtype: jnp.dtype,
+    initializer: Callable[..., jax.Array] | None = None,
+) -> jax.Array:
+    """Declares a float32 parameter with logical `axes`, normal(0, init_std) by default; returns it in `dtype`."""
+    config: ModelConfig = module.config  # type: ignore[attr-defined]
+    init = nn.with_logical_partitioning(initializer or nn.initializers.normal(config.init_std), axes)
+    return module.param(name, init, shape, jnp.float32).astype(dtype)
+
+
+def layer_norm(name: str, config: ModelConfig) -> nn.LayerNorm:
+    """LayerNorm in at least float32; its two vectors are kept whole on every device."""
+    return nn.LayerNorm(
+        name=name,
+        epsilon=config.layer_norm_epsilon,
+        dtype=accumulator(jnp.dtype(config.compute_dtype)),
+        use_fast_variance=False,
+        scale_init=nn.with_logical_partitioning(nn.initializers.ones, ("norm",)),
+        bias_init=nn.with_logical_partitioning(nn.initializers.zeros, ("norm",)),
+    )
+
+
+ACTIVATIONS = {
+    "gelu": functools.partial(jax.nn.gelu, approximate=True),
+    "gelu_erf": functools.partial(jax.nn.gelu, approximate=False),
+    "relu": jax.nn.relu,
+}
+
+
+class Dense(nn.Module):
+    """x W + b with kernel [in, out]."""
+
+    config: ModelConfig
+    features: int
+    axes: tuple[str, str]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., in] -> [..., out]."""
+        kernel = parameter(self, "kernel", (x.shape[-1], self.features), self.axes, x.dtype)
+        bias = parameter(self, "bias", (self.features,), self.axes[1:], x.dtype, nn.initializers.zeros)
+        return jnp.dot(x, kernel) + bias
+
+
+class FeedForward(nn.Module):
+    """LN( x + Drop( W2 Drop(act(W1 x + b1)) + b2 ) ): post-norm, shared by both streams."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array, other_BPD: jax.Array | None, *, deterministic: bool) -> tuple:
+        """The content stream and the query stream (or None) through the same weights."""
+        config = self.config
+        inner = Dense(config, config.ff_width, ("embed", "ff"), name="inner")
+        outer = Dense(config, config.width, ("ff", "embed"), name="outer")
+        norm = layer_norm("norm", config)
+
+        def apply(x: jax.Array) -> jax.Array:
+            y = nn.Dropout(config.activation_dropout)(
+                ACTIVATIONS[config.activation](inner(x)), deterministic=deterministic
+            )
+            y = nn.Dropout(config.dropout)(outer(y), deterministic=deterministic)
+            return norm(x + y).astype(x.dtype)
+
+        return apply(x_BTD), None if other_BPD is None else apply(other_BPD)

@@ -1,0 +1,62 @@
+"""Relative positions: the sinusoid table, its projection for both reading directions, and the two shifts.
+
+    R(d) = [sin(d w_0 .. d w_{D/2-1}), cos(d w_0 .. d w_{D/2-1})],   w_m = 10000^(-2m / D)
+
+The distance from query i to key j is d = M + i - j (positive: the key is in the past), negated where the row's text is
+reversed. Sine is odd and cosine even, so R(-d) = [-sin, cos]: one projection of each half serves both directions.
+
+The table has N = K + T - 1 rows, row n for the distance K - 1 - n. Query i therefore reads the K contiguous rows from
+T - 1 - i on: all T queries together by one reshape (`shift`), the P queries at targets by P slices (`windows`).
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype) -> jax.Array:
+    """Rows for all distances that occur, largest first.
+
+    Args:
+      clamp_len: distances are clipped to +-clamp_len; -1 = not at all.
+      dtype: at least float32; in bfloat16 nearly half of the distances of a published segment would coincide.
+
+    Returns:
+      [N, D] with N = memory_len + 2 * segment_len - 1; sines in the first half of D, cosines in the second.
+      (Transformer-XL appendix B; `relative_positional_encoding` of the original.)
+    """
+    keys = memory_len + segment_len
+    distance_N = jnp.arange(keys - 1, -segment_len, -1).astype(dtype)
+    if clamp_len > 0:
+        distance_N = jnp.clip(distance_N, -clamp_len, clamp_len)
+    frequency = 10000.0 ** (-jnp.arange(0, width, 2).astype(dtype) / width)
+    angle = distance_N[:, None] * frequency[None, :]
+    return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)
+
+
+def project(table_ND: jax.Array, kernel_DHE: jax.Array, direction_B: jax.Array) -> jax.Array:
+    """The position keys W_r R(+-d) of every row: [B, N, H, E]."""
+    half = table_ND.shape[1] // 2
+    odd_NHE = jnp.einsum("nd,dhe->nhe", table_ND[:, :half], kernel_DHE[:half])
+    even_NHE = jnp.einsum("nd,dhe->nhe", table_ND[:, half:], kernel_DHE[half:])
+    return even_NHE[None] + direction_B.astype(odd_NHE.dtype)[:, None, None, None] * odd_NHE[None]
+
+
+def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
+    """Query i keeps the `keys` columns from T - 1 - i on: [B, H, T, K].
+
+    Row-major, the wanted element (i, j) stands at i N + T - 1 - i + j = (T - 1) + i (N - 1) + j: rows of N - 1.
+    """
+    B, H, T, N = score_BHTN.shape
+    flat = score_BHTN.reshape(B, H, T * N)
+    return flat[:, :, T - 1 : T - 1 + T * (N - 1)].reshape(B, H, T, N - 1)[..., :keys]
+
+
+def windows(score_BPHN: jax.Array, position_BP: jax.Array, keys: int, segment_len: int) -> jax.Array:
+    """The same for queries at chosen positions: [B, P, H, K], without ever building the T rows."""
+
+    def window(score_HN: jax.Array, position: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(score_HN, segment_len - 1 - position, keys, axis=1)
+
+    return jax.vmap(jax.vmap(window))(score_BPHN, position_BP)

@@ -1,0 +1,146 @@
+"""The XLNet transformer: embeddings, L two-stream layers, and the memory they hand to the next segment.
+
+    content stream   h_0 = Drop(embedding of the tokens)        knows its own token
+    query stream     g_0 = Drop(one learned vector)             knows its position, not its token; target rows only
+    memory           m_l' = last M of [m_l ; first R inputs of layer l], no gradient     (Transformer-XL, section 3.2)
+
+The layers are one `nn.scan`: parameters and memory are stacked over a leading axis L. The module is a pure function
+of (parameters, batch, memory); nothing is kept between calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.model import positions
+from xlnet_jax.model.attention import Keys, RelativeAttention, attention_biases
+from xlnet_jax.model.layers import FeedForward, accumulator, parameter
+
+REMAT_POLICIES = {
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What the model returns; logits are made by `heads`, and only where they are wanted."""
+
+    hidden_BTD: jax.Array
+    """Content stream after the last layer, before dropout: what fine-tuning uses."""
+    target_vectors_BPD: jax.Array | None
+    """Query stream at the targets, after the final dropout; None if the batch has no target slots."""
+    memory: Memory
+
+
+class Layer(nn.Module):
+    """One two-stream layer as a scan body: carries (h, g), maps this layer's memory to the next segment's."""
+
+    config: ModelConfig
+    reuse_len: int | None
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, streams: tuple, memory_BMD: jax.Array, keys: Keys, tied_biases: dict | None) -> tuple:
+        """((h, g), m_l) -> ((h, g), m_l')."""
+        h_BTD, g_BPD = streams
+        slots = memory_BMD.shape[1]
+        fresh_BRD = jnp.concatenate([memory_BMD, h_BTD[:, : self.reuse_len]], axis=1)
+        new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
+        attention = RelativeAttention(self.config, name="attention")
+        streams = attention(h_BTD, g_BPD, memory_BMD, keys, tied_biases, deterministic=self.deterministic)
+        streams = FeedForward(self.config, name="feed_forward")(*streams, deterministic=self.deterministic)
+        return streams, new_memory_BMD
+
+
+class TiedBiases(nn.Module):
+    """u, v and w when one set serves all layers."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        """[H, E] each, in the compute dtype."""
+        return attention_biases(self, self.config, jnp.dtype(self.config.compute_dtype))
+
+
+class XLNet(nn.Module):
+    """XLNet without a head.
+
+    Attributes:
+      config: architecture.
+      reuse_len: how many positions R of a segment enter the memory; None = all of them.
+    """
+
+    config: ModelConfig
+    reuse_len: int | None = None
+
+    @nn.compact
+    def __call__(self, batch: Batch, memory: Memory, *, deterministic: bool) -> Output:
+        """Runs one segment.
+
+        Args:
+          batch: B rows of T tokens and P target slots; with P = 0 there is no query stream.
+          memory: of the segment before; rows that do not continue it see none of it.
+          deterministic: True switches dropout off; False needs an rng named `dropout`.
+        """
+        config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
+        drop = nn.Dropout(config.dropout, deterministic=deterministic)
+        table_VD = parameter(self, "word_embedding", (config.vocab_size, config.width), ("vocab", "embed"), dtype)
+        mask_D = parameter(self, "mask_embedding", (config.width,), ("embed",), dtype)
+        # Declared here so that one tree holds everything; read by `heads`.
+        parameter(self, "lm_bias", (config.vocab_size,), ("vocab",), dtype, nn.initializers.zeros)
+        tied_biases = None if config.untie_biases else TiedBiases(config, name="biases")()
+
+        B, T = batch.tokens.shape
+        P, M = batch.target_positions.shape[1], memory.hidden_LBMD.shape[2]
+        h_BTD = nn.with_logical_constraint(drop(table_VD[batch.tokens]), ("batch", None, None))
+        g_BPD = drop(jnp.broadcast_to(mask_D, (B, P, config.width))) if P else None
+
+        valid_B = jnp.where(batch.continues, memory.valid_B, 0)
+        filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
+        rank_BM = jnp.where(filled_BM, MEMORY_RANK, NEVER)
+        table_ND = positions.sinusoids(T, M, config.width, config.clamp_len, accumulator(dtype))
+        keys = Keys(
+            # One mask for the whole batch: the table is the same for all its rows.
+            table_ND=drop(table_ND),
+            direction_B=batch.direction,
+            rank_BT=batch.rank,
+            rank_BK=jnp.concatenate([rank_BM, batch.rank], axis=1),
+            segment_BT=batch.segments,
+            segment_BK=jnp.concatenate([jnp.zeros((B, M), batch.segments.dtype), batch.segments], axis=1),
+            target_BP=batch.target_positions,
+        )
+
+        body = Layer
+        if config.remat != "none":
+            body = nn.remat(Layer, policy=REMAT_POLICIES[config.remat], prevent_cse=False)
+        layers = nn.scan(
+            body,
+            length=config.layers,
+            variable_axes={"params": 0, "intermediates": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(0, nn.broadcast, nn.broadcast),
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )(config, self.reuse_len, deterministic, name="layers")
+        (h_BTD, g_BPD), hidden_LBMD = layers((h_BTD, g_BPD), memory.hidden_LBMD, keys, tied_biases)
+
+        reuse = T if self.reuse_len is None else min(self.reuse_len, T)
+        return Output(
+            hidden_BTD=h_BTD,
+            target_vectors_BPD=None if g_BPD is None else drop(g_BPD),
+            memory=Memory(hidden_LBMD, jnp.minimum(M, valid_B + reuse)),
+        )
+
+
+def empty_memory(config: ModelConfig, batch_size: int) -> Memory:
+    """A memory that holds nothing: the same as no memory at all."""
+    shape = (config.layers, batch_size, config.memory_len, config.width)
+    return Memory(jnp.zeros(shape, jnp.dtype(config.compute_dtype)), jnp.zeros(batch_size, jnp.int32))
