@@ -1,0 +1,98 @@
+"""Which positions are predicted: short spans, each with alpha / beta times its length of context around it.
+
+Along the text: draw a span length n with P(n) proportional to 1/n, lay out n * alpha / beta pieces of context, put the
+span at a uniform place in it (moved right to the next word start), go on behind it. When the text ends before the goal
+is met, single positions fill the rest (`_sample_mask` of the original; about a sixth of all targets). Spans are n whole
+words; the 2019 code, by an oversight its authors kept, takes n pieces from a word start. SEP and CLS are never targets.
+
+All rows of a batch advance together, one span per iteration.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def draws_needed(length: int, alpha: int, beta: int) -> int:
+    """Uniform draws `sample` consumes per row."""
+    return 2 * _most_spans(length, alpha, beta) + length
+
+
+def _most_spans(length: int, alpha: int, beta: int) -> int:
+    # A span of one piece takes the least: itself and alpha // beta pieces of context.
+    return -(-length // (1 + alpha // beta)) + 1
+
+
+def sample(
+    word_start_BN: np.ndarray,
+    eligible_BN: np.ndarray,
+    goal: int,
+    draws_BX: np.ndarray,
+    *,
+    max_span: int,
+    alpha: int,
+    beta: int,
+    whole_words: bool,
+) -> np.ndarray:
+    """Chooses `goal` positions in each row.
+
+    Args:
+      word_start_BN: bool; the piece begins a word.
+      eligible_BN: bool; False where no target may stand (SEP, CLS).
+      draws_BX: float [B, draws_needed(N, alpha, beta)], uniform in [0, 1).
+
+    Returns:
+      bool [B, N] with exactly min(goal, eligible) true in each row.
+    """
+    B, N = word_start_BN.shape
+    spans = _most_spans(N, alpha, beta)
+    length_BS, place_BS, fill_BN = np.split(draws_BX, [spans, 2 * spans], axis=1)
+    cumulative = np.cumsum(1.0 / np.arange(1, max_span + 1))
+    length_BS = 1 + np.searchsorted(cumulative / cumulative[-1], length_BS, side="right").clip(max=max_span - 1)
+
+    # first_BW[w] is where word w starts, N past the last; before_BN counts the word starts in front of a position.
+    columns = np.arange(N)
+    first_BW = np.sort(np.where(word_start_BN, columns, N), axis=1)
+    first_BW = np.concatenate([first_BW, np.full((B, max_span + 1), N)], axis=1)
+    before_BN = np.concatenate([np.zeros((B, 1), int), np.cumsum(word_start_BN, axis=1)], axis=1)
+    eligible_before_BN = np.concatenate([np.zeros((B, 1), int), np.cumsum(eligible_BN, axis=1)], axis=1)
+
+    def at(table: np.ndarray, index: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(table, index, axis=1)
+
+    chosen_BN = np.zeros((B, N), bool)
+    done_B1 = np.zeros((B, 1), int)
+    cursor_B1 = np.zeros((B, 1), int)
+    going_B1 = np.ones((B, 1), bool)
+    for s in range(spans):
+        going_B1 &= (done_B1 < goal) & (cursor_B1 < N)
+        if not going_B1.any():
+            break
+        left_B1 = goal - done_B1
+        n_B1 = np.minimum(length_BS[:, s : s + 1], np.maximum(left_B1, 1))
+        context_B1 = n_B1 * alpha // beta
+        lead_B1 = np.minimum((place_BS[:, s : s + 1] * context_B1).astype(int), context_B1 - 1)
+        word_B1 = at(before_BN, np.minimum(cursor_B1 + lead_B1, N))
+        begin_B1 = at(first_BW, word_B1)
+        if whole_words:
+            # The longest run of at most n words that does not exceed the goal; a word too long alone is stepped over.
+            ends_BS = at(first_BW, word_B1 + np.arange(1, max_span + 1))
+            size_BS = at(eligible_before_BN, ends_BS) - at(eligible_before_BN, begin_B1)
+            fits_BS = (size_BS <= left_B1) & (np.arange(1, max_span + 1) <= n_B1)
+            words_B1 = fits_BS.sum(axis=1, keepdims=True)
+            end_B1 = np.where(words_B1 > 0, at(ends_BS, np.maximum(words_B1 - 1, 0)), ends_BS[:, :1])
+        else:
+            words_B1 = n_B1
+            end_B1 = begin_B1 + n_B1
+        # A span that touches the end of the text may have been cut off there: not taken, and the scan is over.
+        going_B1 &= end_B1 < N
+        taken_B1 = going_B1 & (words_B1 > 0)
+        chosen_BN |= taken_B1 & (columns >= begin_B1) & (columns < end_B1) & eligible_BN
+        done_B1 = chosen_BN.sum(axis=1, keepdims=True)
+        cursor_B1 = end_B1 + context_B1 - lead_B1
+
+    # Fill: the free positions with the smallest draws, as many as are missing.
+    free_BN = eligible_BN & ~chosen_BN
+    order_BN = np.argsort(np.where(free_BN, fill_BN, 2.0), axis=1, kind="stable")
+    place_in_order_BN = np.argsort(order_BN, axis=1, kind="stable")
+    return chosen_BN | (free_BN & (place_in_order_BN < goal - done_B1))

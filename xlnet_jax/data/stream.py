@@ -1,0 +1,190 @@
+"""Data as a function of the step: which text every row of every step reads, and every random draw.
+
+The corpus is one long run of tokens. A *block* is W consecutive windows of R fresh tokens. With B rows, the row reads
+
+    block number n = n0 + ((step - s0) // W) * B + row        epoch = n // N        window = (step - s0) % W
+
+where N blocks make an epoch and (s0, n0, B) is the newest entry of the *plan* at or before the step. The plan is a
+list because the batch size may change; a checkpoint carries it. Nothing here knows of processes, devices or time, so
+any host computes any row, and a resumed run reads on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+import grain
+import numpy as np
+
+from xlnet_jax.errors import BadInput
+
+SHUFFLE_ROUNDS = 4
+"""Rounds of the index permutation; four is what Grain itself uses for shuffles."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanEntry:
+    """From `step` on, rows read blocks from number `block` on, `batch_size` at a time."""
+
+    step: int
+    block: int
+    batch_size: int
+
+
+Plan = tuple[PlanEntry, ...]
+
+
+def extend_plan(plan: Plan, step: int, batch_size: int, windows_per_block: int) -> Plan:
+    """The plan of a run that goes on at `step` with `batch_size`; unchanged if the batch size is.
+
+    At a multiple of W after the entry's start nothing is lost; elsewhere each row leaves the rest of its block, at most
+    W - 1 windows, and its memory is emptied.
+    """
+    if not plan:
+        return (PlanEntry(step, 0, batch_size),)
+    last = plan[-1]
+    if last.batch_size == batch_size:
+        return plan
+    begun = -(-(step - last.step) // windows_per_block)
+    return (*plan, PlanEntry(step, last.block + begun * last.batch_size, batch_size))
+
+
+def uniforms(seed: int, name: str, step: int, rows: np.ndarray, count: int) -> np.ndarray:
+    """`count` uniform draws in [0, 1) for each row, float64 [B, count].
+
+    Counter-based (Philox): the key is (seed, name), the counter (step, row), so a row's draws do not depend on which
+    other rows are drawn, by whom, or when.
+    """
+    stream = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    return np.stack(
+        [
+            np.random.Generator(np.random.Philox(counter=[0, 0, int(row), step], key=[seed, stream])).random(count)
+            for row in rows
+        ]
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """Where the B rows of one step read; positions count tokens of the split."""
+
+    cursor_B: np.ndarray
+    """int64: first token of the reuse window in reading order; a reversed row goes down from it."""
+    direction_B: np.ndarray
+    """int32: +1 or -1."""
+    continues_B: np.ndarray
+    """bool: the row's memory holds the text just before."""
+    exists_B: np.ndarray
+    """bool: False for rows past the end of a single pass (evaluation)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """The endless training stream over a split of `tokens` tokens.
+
+    Attributes:
+      window: fresh tokens R of an example.
+      windows_per_block: W.
+      bidirectional: every other block is read from its end to its start, alternating with the epoch.
+    """
+
+    tokens: int
+    window: int
+    windows_per_block: int
+    bidirectional: bool
+    seed: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks N of one epoch."""
+        return self.tokens // (self.window * self.windows_per_block)
+
+    def check(self, batch_size: int, split: str) -> None:
+        """Raises BadInput if one batch needs more blocks than an epoch has."""
+        if self.blocks < batch_size:
+            block = self.window * self.windows_per_block
+            raise BadInput(
+                f"the {split} split has {self.tokens:,} tokens: {self.blocks} blocks of {block:,}, too few for "
+                f"train.batch_size={batch_size}; use a smaller batch, data.windows_per_block or more text"
+            )
+
+    def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
+        """Where `rows` (of the global batch) read at `step`."""
+        entry = max((entry for entry in plan if entry.step <= step), key=lambda entry: entry.step)
+        round_, window = divmod(step - entry.step, self.windows_per_block)
+        epoch_B, index_B = np.divmod(entry.block + round_ * entry.batch_size + rows.astype(np.int64), self.blocks)
+        block_B = np.array([self._shuffled(int(e), int(i)) for e, i in zip(epoch_B, index_B, strict=True)], np.int64)
+        block_len = self.window * self.windows_per_block
+        # The tokens that do not fill a block are left out; which ones changes with the epoch.
+        offset_B = (epoch_B * self.window) % (self.tokens - self.blocks * block_len + 1)
+        first_B = offset_B + block_B * block_len
+        reversed_B = ((block_B + epoch_B) % 2 == 1) & self.bidirectional
+        ahead = window * self.window
+        return Windows(
+            cursor_B=np.where(reversed_B, first_B + block_len - 1 - ahead, first_B + ahead),
+            direction_B=np.where(reversed_B, -1, 1).astype(np.int32),
+            continues_B=np.full(len(rows), window > 0),
+            exists_B=np.ones(len(rows), bool),
+        )
+
+    def epoch(self, step: int, plan: Plan) -> float:
+        """Epochs begun and done before `step`, as a fraction of the corpus read: 1.73 is in the second epoch."""
+        entry = max((entry for entry in plan if entry.step <= step), key=lambda entry: entry.step)
+        blocks = entry.block + (step - entry.step) * entry.batch_size / self.windows_per_block
+        return blocks / self.blocks
+
+    def _shuffled(self, epoch: int, index: int) -> int:
+        seed = int.from_bytes(hashlib.sha256(f"{self.seed} epoch {epoch}".encode()).digest()[:4], "little")
+        return grain.experimental.index_shuffle(
+            index=index, max_index=self.blocks - 1, seed=seed, rounds=SHUFFLE_ROUNDS
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SinglePass:
+    """The held-out split once, in order, forward: row r of round k is block k B + r, whatever B is.
+
+    The last window wraps round to the start of the split, so that every token is read.
+    """
+
+    tokens: int
+    window: int
+    windows_per_block: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks, the last perhaps not full."""
+        return -(-self.windows // self.windows_per_block)
+
+    @property
+    def windows(self) -> int:
+        """Windows of R tokens, the last perhaps wrapped."""
+        return -(-self.tokens // self.window)
+
+    def locate(self, blocks: np.ndarray, window: int) -> Windows:
+        """Window number `window` of each block; those past the end do not exist (`exists_B`)."""
+        number_B = blocks.astype(np.int64) * self.windows_per_block + window
+        return Windows(
+            cursor_B=number_B * self.window % self.tokens,
+            direction_B=np.ones(len(blocks), np.int32),
+            continues_B=np.full(len(blocks), window > 0),
+            exists_B=(number_B < self.windows) & (blocks < self.blocks),
+        )
+
+
+def rows_of(process: int, processes: int, batch_size: int) -> np.ndarray:
+    """The rows of the global batch that one of several hosts feeds: contiguous and equal."""
+    share = batch_size // processes
+    return np.arange(process * share, (process + 1) * share)
+
+
+def plan_to_json(plan: Plan) -> list[list[int]]:
+    """As kept in a checkpoint."""
+    return [[entry.step, entry.block, entry.batch_size] for entry in plan]
+
+
+def plan_from_json(rows: Sequence[Sequence[int]]) -> Plan:
+    """Inverse of `plan_to_json`."""
+    return tuple(PlanEntry(*map(int, row)) for row in rows)

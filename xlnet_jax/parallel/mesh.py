@@ -1,0 +1,95 @@
+"""Where everything lives: the device mesh, one line per logical axis, and placement of State and Batch.
+
+The model names logical axes only. Mesh axes: `data` (rows), `fsdp` (rows, and parameters split over their width),
+`tensor` (heads, feed-forward, vocabulary). All axes are Auto: the compiler inserts the collectives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from xlnet_jax.batch import Batch
+from xlnet_jax.config import MeshConfig
+from xlnet_jax.errors import BadInput
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardingRules:
+    """Mesh axes of every logical axis."""
+
+    batch: tuple[str, ...] = ("data", "fsdp")
+    embed: str | None = "fsdp"
+    heads: str | None = "tensor"
+    head_width: str | None = None
+    ff: str | None = "tensor"
+    vocab: str | None = "tensor"
+    norm: str | None = None
+    layers: str | None = None
+
+    def spec(self, axes: tuple[str | None, ...]) -> PartitionSpec:
+        """The PartitionSpec of an array with these logical axes. ValueError if a mesh axis would be used twice."""
+        placed = [None if axis is None else getattr(self, axis) for axis in axes]
+        used = [name for place in placed for name in ((place,) if isinstance(place, str) else place or ())]
+        if len(used) != len(set(used)):
+            raise ValueError(f"logical axes {axes} use a mesh axis twice: {placed}")
+        return PartitionSpec(*placed)
+
+    def pairs(self) -> list[tuple[str, Any]]:
+        """As Flax's `logical_axis_rules` wants them."""
+        return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
+
+
+RULES = ShardingRules()
+
+
+def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
+    """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their number."""
+    devices = jax.devices() if devices is None else devices
+    sizes = {"data": config.data, "fsdp": config.fsdp, "tensor": config.tensor}
+    known = math.prod(size for size in sizes.values() if size != -1)
+    free = [name for name, size in sizes.items() if size == -1]
+    if len(devices) % known or (not free and known != len(devices)):
+        shape = " x ".join(f"mesh.{name}={size}" for name, size in sizes.items())
+        raise BadInput(f"{shape} does not fit {len(devices)} devices; set one axis to -1: it takes what is left")
+    for name in free:
+        sizes[name] = len(devices) // known
+    grid = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * 3, devices=devices)
+    return grid
+
+
+def check_batch_size(batch_size: int, mesh: Mesh, key: str = "train.batch_size") -> None:
+    """Raises BadInput if the rows do not divide over the devices that share them."""
+    ways = math.prod(mesh.shape[axis] for axis in RULES.batch)
+    if batch_size % ways:
+        below, above = batch_size // ways * ways, -(-batch_size // ways) * ways
+        fix = f"use {below} or {above}" if below else f"use {above}"
+        raise BadInput(
+            f"{key}={batch_size} does not divide over the {ways} devices of mesh axes 'data' and 'fsdp'; {fix}"
+        )
+
+
+def shardings(abstract: Any, mesh: Mesh) -> Any:
+    """NamedShardings of a tree whose arrays carry logical axes (Flax boxes); arrays without are replicated."""
+    return jax.tree.map(
+        lambda spec: NamedSharding(mesh, RULES.spec(tuple(spec))),
+        nn.get_partition_spec(abstract),
+        is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
+    )
+
+
+def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
+    """Rows over all devices that share them, behind `leading` unsplit axes (the K steps of a dispatch)."""
+    return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES.batch))
+
+
+def place(batch: Batch, mesh: Mesh) -> Batch:
+    """Puts this host's rows of K stacked batches on its devices: numpy [K, b, ...] -> global jax.Array [K, B, ...]."""
+    sharding = batch_sharding(mesh, leading=1)
+    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), batch)

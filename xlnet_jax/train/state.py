@@ -1,0 +1,77 @@
+"""The training state: all that a checkpoint must hold, beside the data plan, to go on exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.config import Config
+from xlnet_jax.model.transformer import XLNet, empty_memory
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """A pytree; the step functions return a new one."""
+
+    params: Any
+    """float32."""
+    opt_state: optax.OptState
+    """float32; its schedule count leaves skipped steps out."""
+    memory: Memory
+    step: jax.Array
+    """int32: segments consumed, always + 1; the data is a function of it."""
+    skipped: jax.Array
+    """int32: non-finite steps so far."""
+    consecutive_bad: jax.Array
+    """int32: non-finite steps since the last good one."""
+
+
+def make_model(config: Config) -> XLNet:
+    """The module of a configuration."""
+    return XLNet(config.model, config.data.reuse_len)
+
+
+def example_batch(config: Config, batch_size: int) -> Batch:
+    """A Batch of zeros with the shapes of the configuration, for tracing."""
+    T, P, B = config.data.segment_len, config.data.num_predict, batch_size
+    ints = {"tokens": (B, T), "segments": (B, T), "rank": (B, T), "direction": (B,), "target_positions": (B, P),
+            "target_tokens": (B, P), "summary_position": (B,), "label": (B,)}  # fmt: skip
+    return Batch(
+        **{name: np.zeros(shape, np.int32) for name, shape in ints.items()},
+        continues=np.zeros(B, bool),
+        target_weights=np.zeros((B, P), np.float32),
+        label_weight=np.zeros(B, np.float32),
+    )
+
+
+def init_params(config: Config) -> Any:
+    """Fresh parameters in Flax's boxes, which carry their logical axes. Independent of the batch and of the mesh."""
+    batch = example_batch(config, 1)
+    key = jax.random.key(config.seeds.init)
+    return make_model(config).init(key, batch, empty_memory(config.model, 1), deterministic=True)["params"]
+
+
+def init_state(config: Config, optimizer: optax.GradientTransformation) -> State:
+    """The state before the first step. Boxed; `flax.linen.meta.unbox` gives the arrays."""
+    params = init_params(config)
+    memory = empty_memory(config.model, config.train.batch_size)
+    boxed = Memory(
+        nn.LogicallyPartitioned(memory.hidden_LBMD, ("layers", "batch", None, None)),  # type: ignore[arg-type]
+        nn.LogicallyPartitioned(memory.valid_B, ("batch",)),  # type: ignore[arg-type]
+    )
+    # One array each: donated buffers must not be shared.
+    zero = [jnp.zeros((), jnp.int32) for _ in range(3)]
+    return State(params, optimizer.init(params), boxed, *zero)
+
+
+def abstract_state(config: Config, optimizer: optax.GradientTransformation) -> State:
+    """Shapes and dtypes of `init_state`, boxed, without computing anything."""
+    return jax.eval_shape(lambda: init_state(config, optimizer))

@@ -1,0 +1,115 @@
+"""One segment is one optimizer step; one dispatch is K of them on the device.
+
+`build_step` is the only `jax.jit` of training: what it accepts is what runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from xlnet_jax import objective
+from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.config import Config
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train import state as states
+from xlnet_jax.train.optimizer import make_optimizer, schedule
+from xlnet_jax.train.state import State
+
+
+class BuiltStep(NamedTuple):
+    """The compiled form of training for one configuration and mesh."""
+
+    jitted: Any
+    """(State, Batch [K, B, ...]) -> (State, metrics of K steps); the State is donated."""
+    abstract_state: State
+    """Shapes, dtypes and shardings."""
+    abstract_batch: Batch
+    """The same of a Batch with K stacked steps."""
+
+
+def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+    """Forward, backward, update of one segment of the global batch; metrics are scalars."""
+    model, optimizer = states.make_model(config), make_optimizer(config.optimizer, config.train.steps)
+    dropout_key = jax.random.fold_in(jax.random.key(config.seeds.dropout), state.step)
+    gradient = jax.value_and_grad(objective.mean_loss, has_aux=True)
+    (loss, sums), grads = gradient(state.params, model, batch, state.memory, dropout_key)
+    grad_norm = optax.global_norm(grads)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+
+    # A non-finite step moves on in the data and changes nothing else; its memory cannot be trusted and is emptied.
+    finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+    good = State(params, opt_state, sums.memory, state.step + 1, state.skipped, jnp.zeros_like(state.skipped))
+    bad = dataclasses.replace(
+        state,
+        memory=jax.tree.map(jnp.zeros_like, state.memory),
+        step=state.step + 1,
+        skipped=state.skipped + 1,
+        consecutive_bad=state.consecutive_bad + 1,
+    )
+    new_state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), good, bad)
+    metrics = {
+        "loss": loss,
+        "grad_norm": grad_norm,
+        "learning_rate": jnp.asarray(
+            schedule(config.optimizer, config.train.steps)(state.step - state.skipped), jnp.float32
+        ),
+        "targets": sums.weight,
+        "skipped": new_state.skipped,
+        "consecutive_bad": new_state.consecutive_bad,
+    }
+    return new_state, metrics
+
+
+def train_steps(config: Config, state: State, batches: Batch) -> tuple[State, dict[str, jax.Array]]:
+    """K segments in one scan that carries the State; every metric is [K]."""
+    return jax.lax.scan(lambda carry, batch: train_step(config, carry, batch), state, batches)
+
+
+def build_step(config: Config, mesh: Mesh) -> BuiltStep:
+    """Jits `train_steps` for a mesh, with the shardings of State and Batch fixed. Computes nothing yet."""
+    optimizer = make_optimizer(config.optimizer, config.train.steps)
+    boxed = states.abstract_state(config, optimizer)
+    state_shardings = meshes.shardings(boxed, mesh)
+    batch_sharding = meshes.batch_sharding(mesh, leading=1)
+
+    def steps(state: State, batches: Batch) -> tuple[State, dict[str, jax.Array]]:
+        with nn.logical_axis_rules(meshes.RULES.pairs()):
+            return train_steps(config, state, batches)
+
+    jitted = jax.jit(
+        steps,
+        in_shardings=(state_shardings, batch_sharding),
+        out_shardings=(state_shardings, None),
+        donate_argnums=0,
+    )
+    size = config.train.steps_per_dispatch
+    abstract_batch = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype, sharding=batch_sharding),
+        states.example_batch(config, config.train.batch_size),
+    )
+    abstract_state = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        nn.meta.unbox(boxed),
+        state_shardings,
+    )
+    return BuiltStep(jitted, abstract_state, abstract_batch)
+
+
+def create_state(config: Config, built: BuiltStep) -> State:
+    """The state before the first step, each part made where it lives."""
+    optimizer = make_optimizer(config.optimizer, config.train.steps)
+    out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state)
+    return jax.jit(lambda: nn.meta.unbox(states.init_state(config, optimizer)), out_shardings=out_shardings)()
+
+
+def empty_memory_like(memory: Memory) -> Memory:
+    """A memory of the same shape and place that holds nothing."""
+    return jax.tree.map(jnp.zeros_like, memory)
