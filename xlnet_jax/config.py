@@ -188,6 +188,26 @@ def load(path: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
       BadInput: the file is missing or broken, a key does not exist (with the nearest one that does), a value has the
         wrong type, or two fields contradict each other.
     """
+    if not os.path.isfile(path.split(":")[0]):
+        raise BadInput(f"--config={path}: no such file")
+    _check_overrides(overrides)
+    argv = [__name__, f"--config={path}", *overrides]
+    flag_values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=flag_values, lock_config=True, sys_argv=argv)
+    return _parse(flag_values, argv, f"--config={path}")
+
+
+def override(config: Config, overrides: list[str] | tuple[str, ...]) -> Config:
+    """The same configuration with some keys changed by words such as `--config.mesh.fsdp=4`. Raises BadInput."""
+    _check_overrides(overrides)
+    argv = [__name__, *overrides]
+    flag_values = flags.FlagValues()
+    values = ConfigDict(dataclasses.asdict(config))
+    config_flags.DEFINE_config_dict("config", values, flag_values=flag_values, lock_config=True, sys_argv=argv)
+    return _parse(flag_values, argv, "config")
+
+
+def _check_overrides(overrides: list[str] | tuple[str, ...]) -> None:
     for word in overrides:
         name = word.removeprefix("--").split("=")[0]
         if not name.startswith("config."):
@@ -195,17 +215,15 @@ def load(path: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
         if "=" not in word:
             raise BadInput(f"{word!r} has no value; write {word}=VALUE")
         _check_key(name.removeprefix("config."))
-    if not os.path.isfile(path.split(":")[0]):
-        raise BadInput(f"--config={path}: no such file")
-    argv = [__name__, f"--config={path}", *overrides]
-    flag_values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", flag_values=flag_values, lock_config=True, sys_argv=argv)
+
+
+def _parse(flag_values: flags.FlagValues, argv: list[str], where: str) -> Config:
     try:
         flag_values(argv)
         values = flag_values["config"].value.to_dict()
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError, SyntaxError, ImportError, OSError) as error:
         text = " ".join(str(error.args[0] if error.args else error).split())
-        raise BadInput(f"--config={path}: {text}") from error
+        raise BadInput(f"{where}: {text}") from error
     return from_dict(values)
 
 

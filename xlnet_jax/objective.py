@@ -21,33 +21,44 @@ from xlnet_jax.model.transformer import XLNet
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Sums:
-    """What one segment adds up to."""
+class RowLosses:
+    """What one segment adds up to, row by row."""
 
-    loss: jax.Array
-    """Sum of weighted negative log-likelihoods, nats."""
-    weight: jax.Array
-    """Sum of target weights."""
+    loss_B: jax.Array
+    """Sums of weighted negative log-likelihoods, nats."""
+    weight_B: jax.Array
+    """Sums of target weights."""
     memory: Memory
     """For the next segment."""
 
 
-def sums(
+def row_losses(
     model: XLNet, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array | None = None
-) -> Sums:  # fmt: skip
+) -> RowLosses:
     """Runs the model on a segment; without a `dropout_key` dropout is off."""
     rngs = None if dropout_key is None else {"dropout": dropout_key}
     out = model.apply({"params": params}, batch, memory, deterministic=dropout_key is None, rngs=rngs)
     nll_BP = heads.nll(params, out.target_vectors_BPD, batch.target_tokens)
     weight_BP = batch.target_weights.astype(nll_BP.dtype)
-    # The inner `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.
-    loss = jnp.sum(jnp.where(weight_BP > 0, nll_BP, 0) * weight_BP)
-    return Sums(loss, jnp.sum(weight_BP), out.memory)
+    # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.
+    loss_BP = jnp.where(weight_BP != 0, nll_BP, 0) * weight_BP
+    return RowLosses(loss_BP.sum(axis=1), weight_BP.sum(axis=1), out.memory)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Aux:
+    """What training needs beside the loss."""
+
+    weight: jax.Array
+    """Summed target weights of the global batch."""
+    memory: Memory
 
 
 def mean_loss(
     params: Any, model: XLNet, batch: Batch, memory: Memory, dropout_key: jax.Array | None = None
-) -> tuple[jax.Array, Sums]:
-    """Mean over the targets, nats per token, and the sums behind it: what training differentiates."""
-    result = sums(model, params, batch, memory, dropout_key)
-    return result.loss / jnp.maximum(result.weight, 1), result
+) -> tuple[jax.Array, Aux]:
+    """Mean over the targets of the global batch, nats per token: what training differentiates."""
+    rows = row_losses(model, params, batch, memory, dropout_key)
+    weight = rows.weight_B.sum()
+    return rows.loss_B.sum() / jnp.maximum(weight, 1), Aux(weight, rows.memory)

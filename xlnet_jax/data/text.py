@@ -196,9 +196,7 @@ class TextReader:
 
     def _decode(self, raw: bytes, path: str, offset: int) -> str:
         if (nul := raw.find(b"\0")) >= 0:
-            raise BadInput(
-                f"{path}: a NUL byte at byte {offset + nul}, so this is not UTF-8 text; unpack it or convert it to UTF-8"
-            )
+            raise BadInput(f"{path}: a NUL byte at byte {offset + nul}, so it is not UTF-8 text; unpack or convert it")
         # Only the first line of a file may begin with a byte order mark.
         encoding = "utf-8-sig" if offset == 0 else "utf-8"
         try:

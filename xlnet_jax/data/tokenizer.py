@@ -21,6 +21,7 @@ import numpy as np
 import sentencepiece
 from etils import epath
 
+from xlnet_jax.data import files
 from xlnet_jax.errors import BadInput
 
 UNK, BOS, EOS, CLS, SEP, PAD, MASK, EOD, EOP = range(9)
@@ -214,8 +215,7 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
         )
     except RuntimeError as error:
         raise BadInput(_training_error(str(error), vocab_size)) from error
-    with open(path, "wb") as file:
-        file.write(model.getvalue())
+    files.write(path, model.getvalue())
 
 
 def _training_error(message: str, vocab_size: int) -> str:

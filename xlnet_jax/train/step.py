@@ -15,7 +15,7 @@ import optax
 from jax.sharding import Mesh
 
 from xlnet_jax import objective
-from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.batch import Batch
 from xlnet_jax.config import Config
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import state as states
@@ -39,14 +39,14 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
     model, optimizer = states.make_model(config), make_optimizer(config.optimizer, config.train.steps)
     dropout_key = jax.random.fold_in(jax.random.key(config.seeds.dropout), state.step)
     gradient = jax.value_and_grad(objective.mean_loss, has_aux=True)
-    (loss, sums), grads = gradient(state.params, model, batch, state.memory, dropout_key)
+    (loss, aux), grads = gradient(state.params, model, batch, state.memory, dropout_key)
     grad_norm = optax.global_norm(grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
     # A non-finite step moves on in the data and changes nothing else; its memory cannot be trusted and is emptied.
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-    good = State(params, opt_state, sums.memory, state.step + 1, state.skipped, jnp.zeros_like(state.skipped))
+    good = State(params, opt_state, aux.memory, state.step + 1, state.skipped, jnp.zeros_like(state.skipped))
     bad = dataclasses.replace(
         state,
         memory=jax.tree.map(jnp.zeros_like, state.memory),
@@ -61,7 +61,7 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
         "learning_rate": jnp.asarray(
             schedule(config.optimizer, config.train.steps)(state.step - state.skipped), jnp.float32
         ),
-        "targets": sums.weight,
+        "targets": aux.weight,
         "skipped": new_state.skipped,
         "consecutive_bad": new_state.consecutive_bad,
     }
@@ -108,8 +108,3 @@ def create_state(config: Config, built: BuiltStep) -> State:
     optimizer = make_optimizer(config.optimizer, config.train.steps)
     out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state)
     return jax.jit(lambda: nn.meta.unbox(states.init_state(config, optimizer)), out_shardings=out_shardings)()
-
-
-def empty_memory_like(memory: Memory) -> Memory:
-    """A memory of the same shape and place that holds nothing."""
-    return jax.tree.map(jnp.zeros_like, memory)

@@ -1,0 +1,116 @@
+"""Checkpoints: the whole State and the data plan, saved asynchronously, restored exactly. The only importer of Orbax.
+
+A checkpoint is four named trees and a JSON record:
+
+    params   optimizer   memory   counters (step, skipped, consecutive_bad)
+    record   the data plan, the resolved configuration by dotted key, the corpus hash, the format version
+
+so that evaluation and export read the parameters alone. Saving copies the arrays to the host before it returns; the
+training step may then donate them while the writing goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from etils import epath
+from orbax.checkpoint import v1 as ocp
+
+from xlnet_jax.batch import Memory
+from xlnet_jax.errors import BadInput
+
+FORMAT_VERSION = 1
+
+log = logging.getLogger("xlnet_jax")
+
+Trees = dict[str, Any]
+
+
+class Checkpoints:
+    """The folder `<workdir>/checkpoints`.
+
+    Args:
+      keep: how many of the newest checkpoints stay when others are written; None = this is a reader, which leaves the
+        folder as it is (a run may be writing to it).
+    """
+
+    def __init__(self, workdir: str, keep: int | None = None) -> None:
+        self.path = epath.Path(workdir) / "checkpoints"
+        if keep is None and not self.path.exists():
+            raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
+        self._orbax = ocp.training.Checkpointer(
+            self.path,
+            preservation_policy=ocp.training.preservation_policies.LatestN(keep),
+            cleanup_tmp_directories=keep is not None,
+        )
+        self._pending: Any = None
+
+    def latest(self) -> int | None:
+        """The newest complete step, or None."""
+        newest = self._orbax.latest
+        return None if newest is None else int(newest.step)
+
+    def record(self, step: int) -> dict[str, Any]:
+        """The JSON record of a checkpoint. Raises BadInput if it is not one of ours or of another format."""
+        metadata = self._orbax.checkpointables_metadata(step)
+        record = metadata.custom_metadata
+        if not isinstance(record, dict) or record.get("format_version") != FORMAT_VERSION:
+            found = record.get("format_version") if isinstance(record, dict) else None
+            raise BadInput(
+                f"{self.path / str(step)}: checkpoint format {found!r}, this version reads {FORMAT_VERSION}; "
+                "use the xlnet_jax version that wrote it"
+            )
+        return record
+
+    def save(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
+        """Starts writing a checkpoint; waits for the one before. Errors of the writer surface at the next call."""
+        self.wait()
+        record = {"format_version": FORMAT_VERSION, **record}
+        self._pending = self._orbax.save_checkpointables_async(step, trees, force=True, custom_metadata=record)
+
+    def wait(self) -> None:
+        """Until everything started is complete on disk."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def restore(self, step: int, abstract: Trees) -> Trees:
+        """Reads the named trees of a checkpoint into the shapes, dtypes and shardings of `abstract`."""
+        return self._orbax.load_checkpointables(step, abstract)
+
+    def close(self) -> None:
+        """Waits and releases the folder."""
+        self.wait()
+        self._orbax.close()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def split(state: Any) -> Trees:
+    """The named trees of a `train.State` (arrays or abstract)."""
+    return {
+        "params": state.params,
+        "optimizer": state.opt_state,
+        "memory": {"hidden": state.memory.hidden_LBMD, "valid": state.memory.valid_B},
+        "counters": {"step": state.step, "skipped": state.skipped, "consecutive_bad": state.consecutive_bad},
+    }
+
+
+def join(trees: Trees, kind: type) -> Any:
+    """Inverse of `split` for the State class `kind`."""
+    memory = Memory(trees["memory"]["hidden"], trees["memory"]["valid"])
+    return kind(params=trees["params"], opt_state=trees["optimizer"], memory=memory, **trees["counters"])
+
+
+def require_latest(checkpoints: Checkpoints, step: int | None) -> int:
+    """The wanted or the newest step. Raises BadInput if there is none."""
+    found = checkpoints.latest() if step is None else step
+    if found is None or not (checkpoints.path / str(found)).exists():
+        what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+        raise BadInput(f"{checkpoints.path}: {what}; give the --workdir of a run that has saved one")
+    return found

@@ -1,0 +1,60 @@
+"""`xlnet-jax evaluate`: the held-out loss of a checkpoint, sharded over whatever devices are here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from xlnet_jax import config as configs
+from xlnet_jax.checkpoint import Checkpoints, require_latest
+from xlnet_jax.config import Config
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train import workdir as workdirs
+from xlnet_jax.train.heldout import Heldout
+from xlnet_jax.train.loop import open_corpus, open_heldout, use_compilation_cache
+from xlnet_jax.train.step import build_step
+
+
+def evaluate(
+    workdir: str, *, step: int | None = None, blocks: int = 0, overrides: list[str] | tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Scores the held-out split with the parameters of a checkpoint.
+
+    Args:
+      step: the checkpoint; None = the newest.
+      blocks: score only the first blocks; 0 = the whole split.
+      overrides: config keys to change, such as `--config.mesh.data=-1` or `--config.evaluation.batch_size=16`.
+
+    Returns:
+      `loss` (nats per target), `perplexity`, `loss_without_memory`, `tokens` (targets scored), `step`,
+      `unigram_cross_entropy` (of the same targets).
+
+    Raises:
+      BadInput: no run or checkpoint there, or a corpus without held-out documents.
+    """
+    config = configs.override(workdirs.load_config(workdir), overrides)
+    heldout = open_heldout(config)
+    mesh = meshes.make_mesh(config.mesh)
+    use_compilation_cache(config, workdir)
+    with jax.set_mesh(mesh):
+        score = Heldout(config, mesh, heldout, blocks)
+        params, found = restore_params(config, workdir, mesh, step)
+        result = score(params)
+    return {
+        "step": found,
+        "loss": result.loss,
+        "perplexity": result.perplexity,
+        "loss_without_memory": result.loss_without_memory,
+        "tokens": result.tokens,
+        "unigram_cross_entropy": result.unigram_cross_entropy(open_corpus(config).token_counts),
+    }
+
+
+def restore_params(config: Config, workdir: str, mesh: jax.sharding.Mesh, step: int | None) -> tuple[Any, int]:
+    """The parameters of a checkpoint, placed on the mesh, and its step. Raises BadInput if there is none."""
+    with Checkpoints(workdir) as checkpoints:
+        found = require_latest(checkpoints, step)
+        checkpoints.record(found)
+        trees = checkpoints.restore(found, {"params": build_step(config, mesh).abstract_state.params})
+    return trees["params"], found

@@ -1,0 +1,38 @@
+"""`xlnet-jax export`: a checkpoint's parameters and tokenizer into the folder another library reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from xlnet_jax.checkpoint import Checkpoints, require_latest
+from xlnet_jax.config import MeshConfig
+from xlnet_jax.export import huggingface
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train import workdir as workdirs
+from xlnet_jax.train.loop import open_corpus
+from xlnet_jax.train.step import build_step
+
+
+def export(workdir: str, output: str, *, step: int | None = None) -> dict[str, Any]:
+    """Writes the Hugging Face folder of a checkpoint.
+
+    Args:
+      output: a new or empty folder.
+      step: the checkpoint; None = the newest.
+
+    Raises:
+      BadInput: no run or checkpoint there, an output folder in use, or a model the other library cannot express.
+    """
+    config = workdirs.load_config(workdir)
+    tokenizer = open_corpus(config).tokenizer
+    # Whatever mesh the run had, one device is enough to read the parameters once.
+    mesh = meshes.make_mesh(MeshConfig(), jax.local_devices()[:1])
+    with Checkpoints(workdir) as checkpoints:
+        found = require_latest(checkpoints, step)
+        checkpoints.record(found)
+        trees = checkpoints.restore(found, {"params": build_step(config, mesh).abstract_state.params})
+    params = jax.device_get(trees["params"])
+    files = huggingface.export(params, config.model, tokenizer.path, tokenizer.normalization, output)
+    return {"output": output, "step": found, "files": sorted(files)}

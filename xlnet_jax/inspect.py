@@ -1,0 +1,102 @@
+"""`xlnet-jax inspect`: one training example as the model gets it, who sees whom, and the count of parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from xlnet_jax.config import Config
+from xlnet_jax.data import loader
+from xlnet_jax.data.stream import extend_plan
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model import names
+from xlnet_jax.train.loop import open_corpus
+from xlnet_jax.train.state import init_params
+
+
+def count_parameters(config: Config) -> dict[str, Any]:
+    """Parameters and tensors under the names of the original's checkpoints: `parameters`, `tensors`. Computes nothing."""
+    params = jax.eval_shape(lambda: nn.meta.unbox(init_params(config)))
+    tensors = names.official(params)
+    return {"parameters": sum(int(np.prod(x.shape)) for x in tensors.values()), "tensors": len(tensors)}
+
+
+def example(config: Config, step: int, row: int) -> dict[str, Any]:
+    """The example of one row of one step of a run that never changed its batch size.
+
+    Returns:
+      `tokens`, `pieces`, `segments`, `rank` of length T; `targets` (positions); `direction`; `continues`; `label`.
+
+    Raises:
+      BadInput: no such row or step, or a corpus that does not fit.
+    """
+    if not 0 <= row < config.train.batch_size:
+        raise BadInput(f"--row={row} is not in [0, train.batch_size={config.train.batch_size})")
+    if step < 0:
+        raise BadInput(f"--step={step} must not be negative")
+    corpus = open_corpus(config)
+    loader.train_stream(corpus, config).check(config.train.batch_size, corpus.split)
+    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
+    batch = loader.TrainDispatches(corpus, config, plan, np.array([row]), step, step + 1).batch(step)
+    used = batch.target_weights[0] > 0
+    return {
+        "step": step,
+        "row": row,
+        "tokens": batch.tokens[0].tolist(),
+        "pieces": [corpus.tokenizer.pieces[token] for token in batch.tokens[0]],
+        "segments": batch.segments[0].tolist(),
+        "targets": batch.target_positions[0][used].tolist(),
+        "rank": batch.rank[0].tolist(),
+        "direction": int(batch.direction[0]),
+        "continues": bool(batch.continues[0]),
+        "label": int(batch.label[0]),
+    }
+
+
+def visible(rank: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Content and query mask: bool [T, T], row i may see column j. All rows also see whatever the memory holds."""
+    rank_T = np.asarray(rank)
+    return rank_T[None, :] <= rank_T[:, None], rank_T[None, :] < rank_T[:, None]
+
+
+def print_example(shown: dict[str, Any]) -> None:
+    """A table of the positions on stdout; for targets, which earlier targets they see."""
+    targets = set(shown["targets"])
+    _, query = visible(shown["rank"])
+    context = {i for i in range(len(shown["tokens"])) if i not in targets}
+    console = Console()
+    console.print(
+        f"step {shown['step']} row {shown['row']}: {'forward' if shown['direction'] > 0 else 'reversed'}, "
+        f"{'continues its memory' if shown['continues'] else 'starts with an empty memory'}, "
+        f"B {'follows A' if shown['label'] else 'is from elsewhere'}, {len(targets)} targets"
+    )
+    table = Table("position", "piece", "segment", "rank", "target", "its query sees")
+    for i, piece in enumerate(shown["pieces"]):
+        sees = ""
+        if i in targets:
+            earlier = [j for j in sorted(targets) if query[i, j]]
+            others = sum(query[i, j] for j in context)
+            sees = f"{others} others, targets {' '.join(map(str, earlier)) or '-'}"
+        table.add_row(str(i), piece, str(shown["segments"][i]), str(shown["rank"][i]), "*" if i in targets else "", sees)
+    console.print(table)
+
+
+def draw(shown: dict[str, Any], path: str) -> None:
+    """Writes both masks as a PNG: dark = visible. Raises BadInput if matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise BadInput("--output needs matplotlib: pip install 'xlnet_jax[quickstart]'") from error
+    figure = Figure(figsize=(13, 6.5), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for axes, mask, name in zip(panels, visible(shown["rank"]), ("content", "query"), strict=True):
+        axes.imshow(mask, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
+        axes.plot(np.zeros(len(shown["targets"])) - 2, shown["targets"], "_", color="tab:red", clip_on=False)
+        axes.set(title=f"{name} stream: row sees column (targets marked red)", xlabel="key", ylabel="query")
+    figure.suptitle(f"step {shown['step']}, row {shown['row']}; whatever the memory holds is visible to all")
+    figure.savefig(path, dpi=120)

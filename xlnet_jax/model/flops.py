@@ -1,0 +1,67 @@
+"""Floating-point operations of one training step, counted by hand from the shapes, and published chip peaks.
+
+A matrix product of [a, b] by [b, c] counts 2abc. Only matrix products count, and only what the objective needs:
+recomputation (remat) and padding do not make a run look busier. The backward pass costs twice the forward pass, except
+that nothing flows back into the memory; docs/training.md has the formula.
+"""
+
+from __future__ import annotations
+
+from xlnet_jax.config import Config
+
+PEAK_FLOPS = {
+    # Dense bfloat16 peak per JAX device. TPU: Google Cloud "TPU system architecture" pages (v2 and v3 list chips of two
+    # cores, and a JAX device is one core there); NVIDIA: data sheets of the SXM parts, without sparsity.
+    "TPU v2": 22.5e12,
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H200": 989e12,
+}
+
+
+def forward_flops(config: Config) -> dict[str, int]:
+    """Forward FLOPs of one row, by part: content stream, query stream, key side (keys, values, positions), softmax."""
+    model, data = config.model, config.data
+    T, P, M = data.segment_len, data.num_predict, model.memory_len
+    D, F, V, W = model.width, model.ff_width, model.vocab_size, model.heads * model.head_width
+    K, N = M + T, M + 2 * T - 1
+
+    def stream(rows: int) -> int:
+        """`rows` queries through one layer."""
+        projections = 2 * 2 * rows * D * W
+        content = 2 * rows * K * W
+        position = 2 * rows * N * W
+        segment = 2 * rows * 2 * W
+        values = 2 * rows * K * W
+        feed_forward = 2 * 2 * rows * D * F
+        return projections + content + position + segment + values + feed_forward
+
+    keys = 2 * 2 * K * D * W
+    return {
+        # The last layer's content stream feeds nothing: its input is all that the targets look at.
+        "content": (model.layers - 1) * stream(T),
+        "query": model.layers * stream(P),
+        "keys": model.layers * keys,
+        "softmax": 2 * P * D * V,
+    }
+
+
+def step_flops(config: Config) -> int:
+    """FLOPs of one optimizer step of the whole batch: forward, and twice that backward.
+
+    Not counted per row but per step: the projection of the position table, the same for all rows. Taken off: the
+    gradient with respect to the memory, which is not computed.
+    """
+    model, data = config.model, config.data
+    D, W = model.width, model.heads * model.head_width
+    N = model.memory_len + 2 * data.segment_len - 1
+    per_row = 3 * sum(forward_flops(config).values())
+    into_memory = model.layers * 2 * 2 * model.memory_len * D * W
+    # The sinusoids are constants: their projection has a gradient for its kernel only.
+    table = model.layers * 2 * 2 * N * D * W
+    return config.train.batch_size * (per_row - into_memory) + table

@@ -1,0 +1,121 @@
+"""The parameters under the names of the original TensorFlow checkpoints.
+
+Our tree stacks the layers on a leading axis L; the original has one variable per layer, except for the three attention
+biases and the segment embedding, which it stacks as well. Kernels are laid out alike on both sides. Whatever speaks to
+the outside (export, parameter counts, import of released checkpoints) speaks these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import traverse_util
+
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.errors import BadInput
+
+_ROOT = "model/transformer"
+
+_WHOLE = {
+    "word_embedding": f"{_ROOT}/word_embedding/lookup_table",
+    "lm_bias": "model/lm_loss/bias",
+    "layers/attention/segment_embedding": f"{_ROOT}/seg_embed",
+}
+
+_MASK = f"{_ROOT}/mask_emb/mask_emb"
+
+_BIASES = {
+    "content_bias": f"{_ROOT}/r_w_bias",
+    "position_bias": f"{_ROOT}/r_r_bias",
+    "segment_bias": f"{_ROOT}/r_s_bias",
+}
+
+_PER_LAYER = {
+    "attention/query": "rel_attn/q/kernel",
+    "attention/key": "rel_attn/k/kernel",
+    "attention/value": "rel_attn/v/kernel",
+    "attention/position": "rel_attn/r/kernel",
+    "attention/output": "rel_attn/o/kernel",
+    "attention/norm/scale": "rel_attn/LayerNorm/gamma",
+    "attention/norm/bias": "rel_attn/LayerNorm/beta",
+    "feed_forward/inner/kernel": "ff/layer_1/kernel",
+    "feed_forward/inner/bias": "ff/layer_1/bias",
+    "feed_forward/outer/kernel": "ff/layer_2/kernel",
+    "feed_forward/outer/bias": "ff/layer_2/bias",
+    "feed_forward/norm/scale": "ff/LayerNorm/gamma",
+    "feed_forward/norm/bias": "ff/LayerNorm/beta",
+}
+
+
+def official(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Our tree as the original's variables, one entry per variable.
+
+    Args:
+      params: the unboxed tree of `XLNet`; leaves are numpy or jax arrays, or `jax.ShapeDtypeStruct` (to count).
+
+    Returns:
+      Name -> leaf of the same kind. Per-layer variables lose the axis L; `r_w_bias`, `r_r_bias` and `r_s_bias` are
+      [L, H, E], or [H, E] where one set serves all layers; `mask_emb` is [1, 1, D].
+    """
+    flat = traverse_util.flatten_dict(dict(params), sep="/")
+    tensors = {name: flat[ours] for ours, name in _WHOLE.items()}
+    tensors[_MASK] = _reshape(flat["mask_embedding"], (1, 1, *flat["mask_embedding"].shape))
+    scope = "biases" if "biases/content_bias" in flat else "layers/attention"
+    tensors |= {name: flat[f"{scope}/{ours}"] for ours, name in _BIASES.items()}
+    for layer in range(flat["layers/attention/query"].shape[0]):
+        for ours, name in _PER_LAYER.items():
+            tensors[f"{_ROOT}/layer_{layer}/{name}"] = _take(flat[f"layers/{ours}"], layer)
+    return tensors
+
+
+def from_official(tensors: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
+    """The inverse of `official`.
+
+    Args:
+      tensors: name -> array; other names (optimizer slots, `global_step`) are not looked at.
+      model: the architecture the tensors are read as.
+
+    Returns:
+      The tree of `XLNet`, numpy arrays.
+
+    Raises:
+      BadInput: a tensor is missing or has another shape than `model` gives it.
+    """
+    D, F, V = model.width, model.ff_width, model.vocab_size
+    heads = (model.heads, model.head_width)
+    bias_shape = (model.layers, *heads) if model.untie_biases else heads
+    shapes = {"word_embedding": (V, D), "lm_bias": (V,), "attention/segment_embedding": (model.layers, 2, *heads)}
+    shapes |= {f"attention/{name}": (D, *heads) for name in ("query", "key", "value", "position", "output")}
+    shapes |= {"feed_forward/inner/kernel": (D, F), "feed_forward/inner/bias": (F,), "feed_forward/outer/kernel": (F, D)}
+
+    def read(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        if name not in tensors:
+            raise BadInput(f"tensor {name} is missing; model.layers={model.layers} needs it")
+        array = np.asarray(tensors[name])
+        if array.shape != shape:
+            raise BadInput(f"tensor {name} has shape {array.shape}, the model section of the config gives {shape}")
+        return array
+
+    flat = {ours: read(name, shapes[ours.removeprefix("layers/")]) for ours, name in _WHOLE.items()}
+    flat["mask_embedding"] = read(_MASK, (1, 1, D)).reshape(D)
+    scope = "layers/attention" if model.untie_biases else "biases"
+    flat |= {f"{scope}/{ours}": read(name, bias_shape) for ours, name in _BIASES.items()}
+    for ours, name in _PER_LAYER.items():
+        shape = shapes.get(ours, (D,))
+        flat[f"layers/{ours}"] = np.stack([read(f"{_ROOT}/layer_{i}/{name}", shape) for i in range(model.layers)])
+    return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def _take(stacked: Any, layer: int) -> Any:
+    if isinstance(stacked, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(stacked.shape[1:], stacked.dtype)
+    return stacked[layer]
+
+
+def _reshape(array: Any, shape: tuple[int, ...]) -> Any:
+    if isinstance(array, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(shape, array.dtype)
+    return array.reshape(shape)

@@ -1,0 +1,316 @@
+"""The training loop: data in, dispatches out, and between two of them saves, evaluations, profiles and signals.
+
+The device never waits for the host: a dispatch is sent before the metrics of the one before are read, batches are built
+ahead by Grain, and checkpoints are written by Orbax in the background.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from xlnet_jax import checkpoint
+from xlnet_jax.batch import Batch
+from xlnet_jax.checkpoint import Checkpoints
+from xlnet_jax.config import Config
+from xlnet_jax.data import examples, loader
+from xlnet_jax.data.corpus import Corpus
+from xlnet_jax.data.stream import Plan, extend_plan, plan_from_json, plan_to_json, rows_of
+from xlnet_jax.errors import BadInput, Diverged, RestartMe
+from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train import workdir as workdirs
+from xlnet_jax.train.heldout import Heldout
+from xlnet_jax.train.metrics import MetricsWriter, utilisation
+from xlnet_jax.train.signals import StopRequest
+from xlnet_jax.train.state import State
+from xlnet_jax.train.step import BuiltStep, build_step, create_state
+
+log = logging.getLogger("xlnet_jax")
+
+
+def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: bool = False) -> dict[str, Any]:
+    """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
+
+    Args:
+      stop_at: save and end in order after this step; a later call goes on to the end.
+      dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
+
+    Returns:
+      `step`, `loss`, `tokens_per_second`, `workdir`.
+
+    Raises:
+      BadInput: a configuration, corpus or work directory that does not fit.
+      Diverged: `train.max_bad_steps` non-finite steps in a row.
+      RestartMe: a signal came; everything is saved.
+    """
+    corpus = open_corpus(config)
+    stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
+    found = workdirs.read_config(workdir)
+    if found is not None:
+        workdirs.check_resume(found, config, corpus, workdir)
+    mesh = meshes.make_mesh(config.mesh)
+    meshes.check_batch_size(config.train.batch_size, mesh)
+    stream = loader.train_stream(corpus, config)
+    stream.check(config.train.batch_size, corpus.split)
+    examples.check(corpus, examples.layout(config.data, config.model.memory_len), corpus.split)
+    heldout = open_heldout(config) if config.evaluation.every else None
+
+    with jax.set_mesh(mesh):
+        built = build_step(config, mesh)
+        if dry_run:
+            return _dry_run(config, workdir, corpus, built, mesh)
+        use_compilation_cache(config, workdir)
+        with contextlib.ExitStack() as stack:
+            checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint.keep))
+            state, plan, start = _start(config, corpus, built, checkpoints)
+            if start >= stop:
+                log.info("%s: already at step %d; raise train.steps to go on", workdir, start)
+                return _summary(workdir, start, workdirs.last_metrics(workdir))
+            workdirs.write_start(workdir, config, corpus, start)
+            writer = stack.enter_context(
+                contextlib.closing(MetricsWriter(workdir, start, config.log.tensorboard))
+            )
+            run = Run(config, workdir, corpus, mesh, built, checkpoints, writer, plan)
+            run.heldout = Heldout(config, mesh, heldout, config.evaluation.blocks) if heldout else None
+            return run.loop(state, start, stop)
+
+
+def open_corpus(config: Config, split: str = "train") -> Corpus:
+    """Opens a split of `data.corpus` and checks the vocabulary. Raises BadInput."""
+    if not config.data.corpus:
+        raise BadInput("data.corpus is empty; give the folder that `xlnet-jax prepare` wrote: --config.data.corpus=DIR")
+    corpus = Corpus(config.data.corpus, split)
+    if corpus.tokenizer.vocab_size != config.model.vocab_size:
+        raise BadInput(
+            f"model.vocab_size={config.model.vocab_size}, but the tokenizer of {config.data.corpus} has "
+            f"{corpus.tokenizer.vocab_size} pieces; set --config.model.vocab_size={corpus.tokenizer.vocab_size}"
+        )
+    return corpus
+
+
+def open_heldout(config: Config) -> Corpus:
+    """The held-out split. Raises BadInput if the corpus has none."""
+    return open_corpus(config, "heldout")
+
+
+def use_compilation_cache(config: Config, workdir: str) -> None:
+    """Points JAX's persistent compilation cache at the configured folder."""
+    folder = config.log.compilation_cache or os.path.join(workdir, "compilation_cache")
+    jax.config.update("jax_compilation_cache_dir", None if folder == "none" else os.path.abspath(folder))
+
+
+def _start(config: Config, corpus: Corpus, built: BuiltStep, checkpoints: Checkpoints) -> tuple[State, Plan, int]:
+    """The state to begin with: fresh, or restored with its data plan."""
+    W, batch_size = config.data.windows_per_block, config.train.batch_size
+    start = checkpoints.latest()
+    if start is None:
+        return create_state(config, built), extend_plan((), 0, batch_size, W), 0
+    record = checkpoints.record(start)
+    workdirs.check_resume(record, config, corpus, str(checkpoints.path / str(start)))
+    old = plan_from_json(record["plan"])
+    plan = extend_plan(old, start, batch_size, W)
+    abstract = checkpoint.split(built.abstract_state)
+    if plan == old:
+        state = checkpoint.join(checkpoints.restore(start, abstract), State)
+    else:
+        # The memory of another batch size is of no use: its rows are other rows now.
+        del abstract["memory"]
+        trees = checkpoints.restore(start, abstract)
+        memory_sharding = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
+        memory = jax.jit(lambda: empty_memory(config.model, batch_size), out_shardings=memory_sharding)()
+        trees["memory"] = {"hidden": memory.hidden_LBMD, "valid": memory.valid_B}
+        state = checkpoint.join(trees, State)
+        log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, start)
+    log.info("resuming at step %d from %s", start, checkpoints.path)
+    return state, plan, start
+
+
+def _dry_run(config: Config, workdir: str, corpus: Corpus, built: BuiltStep, mesh: Any) -> dict[str, Any]:
+    rows = rows_of(jax.process_index(), jax.process_count(), config.train.batch_size)
+    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
+    batch = loader.TrainDispatches(corpus, config, plan, rows, 0, config.train.steps)(0)
+    out = jax.eval_shape(built.jitted, built.abstract_state, built.abstract_batch)
+    parameters = sum(x.size for x in jax.tree.leaves(built.abstract_state.params))
+    stream = loader.train_stream(corpus, config)
+    log.info(
+        "dry run: %d parameters, mesh %s, %d blocks an epoch, %.2f epochs, first batch with %d targets, %d metrics",
+        parameters, dict(mesh.shape), stream.blocks, stream.epoch(config.train.steps, plan),
+        int(batch.target_weights.sum()), len(out[1]),
+    )  # fmt: skip
+    return {"step": 0, "loss": None, "tokens_per_second": None, "workdir": workdir, "parameters": parameters}
+
+
+def _summary(workdir: str, step: int, last: dict[str, Any] | None) -> dict[str, Any]:
+    last = last or {}
+    return {"step": step, "loss": last.get("loss"), "tokens_per_second": last.get("tokens_per_second"),
+            "workdir": workdir}  # fmt: skip
+
+
+@dataclasses.dataclass
+class Run:
+    """What the loop uses between dispatches; the State is handed along, never kept."""
+
+    config: Config
+    workdir: str
+    corpus: Corpus
+    mesh: Any
+    built: BuiltStep
+    checkpoints: Checkpoints
+    writer: MetricsWriter
+    plan: Plan
+    heldout: Heldout | None = None
+    last: dict[str, Any] | None = None
+
+    def loop(self, state: State, start: int, stop: int) -> dict[str, Any]:
+        """Steps `start` to `stop`."""
+        config = self.config
+        rows = rows_of(jax.process_index(), jax.process_count(), config.train.batch_size)
+        dispatches = loader.TrainDispatches(self.corpus, config, self.plan, rows, start, stop)
+        batches = loader.prefetched(dispatches, config)
+        executables: dict[int, Any] = {}
+        sent: tuple[range, Any] | None = None
+        self._clock = time.perf_counter()
+        with StopRequest() as stop_request, progress_bar(config.train.steps, start) as progress:
+            for index in range(len(dispatches)):
+                steps = dispatches.steps(index)
+                batch = meshes.place(next(batches), self.mesh)
+                if len(steps) not in executables:
+                    executables[len(steps)] = compile_step(self.built, state, batch)
+                    self._clock = time.perf_counter()
+                with self._profile(steps) as capturing:
+                    state, metrics = executables[len(steps)](state, batch)
+                    if capturing:
+                        # The capture must hold the device's work, not only its dispatch.
+                        jax.block_until_ready(metrics)
+                # Read what the dispatch before returned while this one runs.
+                self._report(sent, progress)
+                sent = (steps, metrics)
+                at, stopping = steps[-1] + 1, bool(stop_request)
+                if at % config.checkpoint.every == 0 or at == stop or stopping:
+                    self._report(sent, progress)
+                    sent = None
+                    self._save(at, state)
+                if self.heldout and at % config.evaluation.every == 0:
+                    self._evaluate(at, state)
+                if stopping:
+                    self.checkpoints.wait()
+                    raise RestartMe(f"{stop_request.name} at step {at}: saved; run the same command to go on")
+            self.checkpoints.wait()
+        return _summary(self.workdir, stop, self.last)
+
+    def _save(self, step: int, state: State) -> None:
+        self.writer.flush()
+        record = {**workdirs.identity(self.config, self.corpus), "plan": plan_to_json(self.plan)}
+        self.checkpoints.save(step, checkpoint.split(state), record)
+
+    def _evaluate(self, step: int, state: State) -> None:
+        assert self.heldout is not None
+        began = time.perf_counter()
+        result = self.heldout(state.params)
+        seconds = time.perf_counter() - began
+        self.writer.evaluation(
+            {"step": step, "loss": result.loss, "perplexity": result.perplexity,
+             "loss_without_memory": result.loss_without_memory, "tokens": result.tokens, "seconds": seconds}
+        )  # fmt: skip
+        log.info("step %d: held-out loss %.4f (%.4f without memory)", step, result.loss, result.loss_without_memory)
+        self._clock += seconds
+
+    def _report(self, sent: tuple[range, Any] | None, progress: Progress | None) -> None:
+        """Waits for a dispatch's metrics, writes K lines, ends the run if it has diverged."""
+        if sent is None:
+            return
+        steps, metrics = sent
+        values = jax.device_get(metrics)
+        now = time.perf_counter()
+        rate = len(steps) / (now - self._clock)
+        self._clock = now
+        stream = loader.train_stream(self.corpus, self.config)
+        per_step = self.config.train.batch_size * self.config.data.segment_len
+        for i, step in enumerate(steps):
+            row: dict[str, Any] = {"step": step + 1}
+            row.update({name: _number(column[i]) for name, column in values.items()})
+            loss = row["loss"]
+            row["perplexity"] = math.exp(loss) if loss is not None and loss < 700 else None
+            row["epoch"] = stream.epoch(step + 1, self.plan)
+            row["tokens_per_second"] = rate * per_step
+            row["mfu"] = utilisation(self.config, rate)
+            self.writer.step(row)
+            self.last = row
+            if row["consecutive_bad"] >= self.config.train.max_bad_steps:
+                self.writer.flush()
+                raise Diverged(
+                    f"step {step + 1}: {row['consecutive_bad']} non-finite steps in a row, the first at step "
+                    f"{step + 2 - row['consecutive_bad']}; lower optimizer.learning_rate, or look at the data of "
+                    "these steps with `xlnet-jax inspect`"
+                )
+        if progress is not None:
+            progress.update(progress.task_ids[0], completed=steps[-1] + 1, loss=self.last["loss"] if self.last else 0)
+        elif steps[-1] // 100 != (steps[0] - 1) // 100 and self.last:
+            log.info(
+                "step %d: loss %s, %.0f tokens/s", steps[-1] + 1, self.last["loss"], self.last["tokens_per_second"]
+            )
+
+    @contextlib.contextmanager
+    def _profile(self, steps: range) -> Iterator[bool]:
+        """Captures the whole dispatches that hold the configured steps."""
+        first = self.config.log.profile_start
+        last = first + self.config.log.profile_steps - 1
+        if first < 0 or steps[-1] < first or steps[0] > last:
+            yield False
+            return
+        folder = os.path.join(self.workdir, "profile")
+        with jax.profiler.trace(os.path.join(folder, f"step_{steps[0]}")):
+            yield True
+        log.info("profile of steps %d to %d in %s", steps[0], steps[-1], folder)
+
+
+def compile_step(built: BuiltStep, state: State, batch: Batch) -> Any:
+    """Compiles the step for the shapes at hand, and says how long it took and whether the cache had it."""
+    hits: list[str] = []
+
+    def listen(event: str, **_: Any) -> None:
+        if event == "/jax/compilation_cache/cache_hits":
+            hits.append(event)
+
+    jax.monitoring.register_event_listener(listen)
+    began = time.perf_counter()
+    executable = built.jitted.lower(state, batch).compile()
+    jax.monitoring.unregister_event_listener(listen)
+    enabled = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
+    cache = "off" if not enabled else "hit" if hits else "miss"
+    steps = jax.tree.leaves(batch)[0].shape[0]
+    log.info("compiled %d steps in %.1f s (compilation cache: %s)", steps, time.perf_counter() - began, cache)
+    return executable
+
+
+@contextlib.contextmanager
+def progress_bar(total: int, start: int) -> Iterator[Progress | None]:
+    """A bar with loss and time left, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.4f}"),
+               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        progress.add_task("training", total=total, completed=start, loss=float("nan"))
+        yield progress
+
+
+def _number(value: np.ndarray) -> int | float | None:
+    """As JSON can hold it: a non-finite loss is null."""
+    number = value.item()
+    return None if isinstance(number, float) and not math.isfinite(number) else number

@@ -1,0 +1,129 @@
+"""The work directory of a run: resolved configuration, manifest of every start, and what may change on resume.
+
+    config.json        every key by its dotted name, and the corpus hash: what the run is
+    runs.jsonl         one line per start: versions, git commit, devices, cores, flags, step
+    checkpoints/       see `checkpoint`
+    metrics.jsonl      see `train.metrics`
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jax
+
+import xlnet_jax
+from xlnet_jax import config as configs
+from xlnet_jax.config import Config
+from xlnet_jax.data.corpus import Corpus
+from xlnet_jax.errors import BadInput
+from xlnet_jax.train.metrics import read_lines
+
+log = logging.getLogger("xlnet_jax")
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
+
+
+def identity(config: Config, corpus: Corpus) -> dict[str, Any]:
+    """What `config.json` and every checkpoint record: all keys, and the hash of corpus and tokenizer."""
+    return {"config": configs.flat(config), "corpus_sha256": corpus.sha256}
+
+
+def check_resume(found: dict[str, Any], config: Config, corpus: Corpus, where: str) -> None:
+    """Compares a run's identity with the one wanted now.
+
+    Raises BadInput on frozen keys that differ, naming each with both values; logs elastic and free ones.
+    """
+    frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
+    if found["corpus_sha256"] != corpus.sha256:
+        frozen.append(f"corpus: {found['corpus_sha256'][:12]} -> {corpus.sha256[:12]} ({corpus.path})")
+    if frozen:
+        raise BadInput(
+            f"{where} belongs to a run with other frozen keys: {'; '.join(frozen)}; "
+            "restore them, or give another --workdir"
+        )
+    for rule in (configs.ELASTIC, configs.FREE):
+        for line in configs.changed_keys(config, found["config"], rule):
+            log.info("resuming with another %s key: %s", rule, line)
+
+
+def read_config(workdir: str) -> dict[str, Any] | None:
+    """The identity in `config.json`, or None in a new work directory."""
+    path = os.path.join(workdir, "config.json")
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def load_config(workdir: str) -> Config:
+    """The configuration of a run, for evaluation and export. Raises BadInput if the folder holds no run."""
+    found = read_config(workdir)
+    if found is None:
+        raise BadInput(f"{workdir}: no config.json; give the --workdir of a training run")
+    nested: dict[str, dict[str, Any]] = {}
+    for name, value in found["config"].items():
+        section, key = name.split(".")
+        nested.setdefault(section, {})[key] = value
+    return configs.from_dict(nested)
+
+
+def write_start(workdir: str, config: Config, corpus: Corpus, step: int) -> None:
+    """Writes `config.json` and appends this start to `runs.jsonl`."""
+    if jax.process_index() != 0:
+        return
+    os.makedirs(workdir, exist_ok=True)
+    path = os.path.join(workdir, "config.json")
+    with open(path + ".tmp", "w", encoding="utf-8") as file:
+        json.dump(identity(config, corpus), file, indent=1)
+        file.write("\n")
+    os.replace(path + ".tmp", path)
+    with open(os.path.join(workdir, "runs.jsonl"), "a", encoding="utf-8") as file:
+        file.write(json.dumps({"step": step, **manifest()}) + "\n")
+
+
+def manifest() -> dict[str, Any]:
+    """What this start ran on."""
+    device = jax.devices()[0]
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": sys.argv,
+        "xlnet_jax": xlnet_jax.__version__,
+        "git_commit": git_commit(),
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "platform": device.platform,
+        "device_kind": device.device_kind,
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+        "cores": os.cpu_count(),
+        "flags": {name: os.environ[name] for name in FLAGS if name in os.environ},
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout this package runs from, with + if it was changed; None outside a checkout."""
+    folder = os.path.dirname(os.path.abspath(xlnet_jax.__file__))
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
+        status = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"], cwd=folder, capture_output=True, text=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit.stdout.strip() + ("+" if status.stdout.strip() else "")
+
+
+def last_metrics(workdir: str) -> dict[str, Any] | None:
+    """The newest line of `metrics.jsonl`."""
+    lines = read_lines(os.path.join(workdir, "metrics.jsonl"))
+    return lines[-1] if lines else None
