@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from array_record.python import array_record_module
+from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 from etils import epath
 
 from xlnet_jax.data import files
@@ -105,9 +105,12 @@ class PageWriter:
     """Writes one shard under a temporary name; `close` makes it appear, whole."""
 
     def __init__(self, path: str, page_tokens: int):
+        from tensorflow_datasets.core.example_serializer import ExampleSerializer
+
         self._path = path
         self._page_tokens = page_tokens
         self._features = features(page_tokens)
+        self._serializer = ExampleSerializer(self._features.get_serialized_info())
         self._writer = array_record_module.ArrayRecordWriter(files.temporary(path), "group_size:1")
         self._hashes = (hashlib.sha256(), hashlib.sha256())
         self._left = (np.zeros(0, np.int32), np.zeros(0, np.uint8))
@@ -126,7 +129,9 @@ class PageWriter:
         self._left = (tokens[whole:], starts[whole:])
 
     def _write_page(self, tokens: np.ndarray, starts: np.ndarray) -> None:
-        self._writer.write(self._features.serialize_example({"tokens": tokens, "starts": starts}))
+        page = self._features.encode_example({"tokens": tokens, "starts": starts})
+        # features.serialize_example would order the two fields differently from process to process.
+        self._writer.write(self._serializer.get_tf_example(page).SerializeToString(deterministic=True))
         self._pages += 1
 
     def close(self) -> dict[str, Any]:

@@ -299,7 +299,7 @@ def _finish_split(output: str, split: str, units: list[int], entries: list[dict[
         if os.path.exists(early_name):
             os.replace(early_name, os.path.join(output, name))
         shards.append({"file": name, **entry["shard"]})
-    counts = sum(np.load(unit.file_name(output, index, split + ".npy")) for index in units)
+    counts = np.sum([np.load(unit.file_name(output, index, split + ".npy")) for index in units], axis=0)
     files.write_array(os.path.join(output, corpus.counts_name(split)), counts)
     return {
         "tokens": sum(shard["tokens"] for shard in shards),

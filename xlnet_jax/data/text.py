@@ -18,6 +18,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
+from typing import BinaryIO
 
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput
@@ -109,10 +110,10 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[Part]:
         yield Part(source.path, start, source.bytes)
 
 
-def _next_document(file, offset: int, document: str) -> int:
-    """Where the first document that begins at or after byte `offset` begins; the file's size if none does."""
-    file.seek(offset - 1)
-    _read_line(file)
+def _next_document(file: BinaryIO, offset: int, document: str) -> int:
+    """Where a document begins that is among the first to begin after byte `offset`; the file's size if none does."""
+    file.seek(offset)
+    _read_line(file)  # the rest of one
     if document == "line":
         return file.tell()
     while line := _read_line(file):
@@ -121,10 +122,11 @@ def _next_document(file, offset: int, document: str) -> int:
     return file.tell()
 
 
-def _read_line(file, limit: int = LONGEST_DOCUMENT) -> bytes:
-    line = file.readline(limit + 1)
-    if len(line) > limit:
-        raise BadInput(f"{file.name}: a line of more than {limit} bytes at byte {file.tell() - len(line)}; break it up")
+def _read_line(file: BinaryIO) -> bytes:
+    line = file.readline(LONGEST_DOCUMENT + 1)
+    if len(line) > LONGEST_DOCUMENT:
+        place = file.tell() - len(line)
+        raise BadInput(f"{file.name}: a line of more than {LONGEST_DOCUMENT} bytes at byte {place}; break it up")
     return line
 
 

@@ -167,13 +167,14 @@ def _split_digit_comma(processor: sentencepiece.SentencePieceProcessor, piece: s
 
 def cut(text: str, length: int) -> Iterator[str]:
     """Cuts a text into parts of at most `length` characters, at a space where there is one."""
-    while len(text) > length:
-        at = text.rfind(" ", 1, length)
-        at = at if at > 0 else length
-        yield text[:at]
-        text = text[at:].lstrip(" ")
-    if text:
-        yield text
+    start = 0
+    while len(text) - start > length:
+        space = text.rfind(" ", start + 1, start + length)
+        end = space if space > 0 else start + length
+        yield text[start:end]
+        start = end + (end == space)
+    if start < len(text):
+        yield text[start:]
 
 
 def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int, threads: int) -> None:

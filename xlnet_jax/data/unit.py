@@ -54,11 +54,12 @@ def file_name(output: str, index: int, suffix: str) -> str:
 def die_with_parent() -> None:
     """Ends this worker process when the one that started it is killed; it would wait for work for ever."""
 
-    def watch() -> None:
-        multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    def watch(sentinel: int) -> None:
+        multiprocessing.connection.wait([sentinel])
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    if parent := multiprocessing.parent_process():
+        threading.Thread(target=watch, args=(parent.sentinel,), daemon=True).start()
 
 
 class _SplitWriter:

@@ -19,7 +19,7 @@ from etils import epath
 from safetensors.numpy import save_file
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from xlnet_jax.data.tokenizer import BOS, EOS, PAD, Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.export import tokenizer_json
 from xlnet_jax.model import names
@@ -32,7 +32,7 @@ def export(
     params: Mapping[str, Any],
     model: ModelConfig,
     tokenizer_path: str,
-    normalization: tokenizer_json.Normalization,
+    normalization: Normalization,
     output: str,
 ) -> list[str]:
     """Writes the folder; it appears whole or not at all.
@@ -41,7 +41,7 @@ def export(
       params: the unboxed tree of `XLNet`, numpy or jax arrays.
       model: its architecture.
       tokenizer_path: the SentencePiece model of the training run.
-      normalization: what the training run did to text before SentencePiece (`lower`, `keep_accents`, `remove_space`).
+      normalization: what the training run did to text before SentencePiece.
       output: a local folder that does not exist yet, or is empty.
 
     Returns:
@@ -174,4 +174,3 @@ def _write(output: str, documents: dict[str, Any], pieces: bytes, tensors: dict[
         os.rename(partial, output)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-

@@ -4,7 +4,8 @@
 template of the special tokens. Written by us it agrees with the tokenizer of the training run; the conversions inside
 `transformers` do not (they make every user-defined piece, such as `(`, a special token). What stays different:
 
-- Text that spells out a special piece (`<sep>`) becomes that piece's id; in training only `<eop>` does.
+- Text that spells out a special piece (`<sep>`) becomes that piece's id, and a space before it vanishes; in training
+  only `<eop>` does, and the space stays.
 - The digit-comma rule encodes a number again on its own, which a Unigram model cannot say. Instead the pieces it would
   cut ("2000,") are made unlikely; that differs where the rest of the word is then cut another way ("12,000,").
 - Scores are added in float64, in SentencePiece in float32: ties and near-ties between two ways to cut a word.
@@ -17,9 +18,9 @@ import dataclasses
 import struct
 import unicodedata
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
-from xlnet_jax.data.tokenizer import SPECIAL_PIECES
+from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization
 from xlnet_jax.errors import BadInput
 
 UNIGRAM = 1
@@ -30,14 +31,6 @@ UNUSED, BYTE = 5, 6
 
 _UNLIKELY = 100.0  # far below any sum of scores that could make up for it
 _WORD = "▁"
-
-
-class Normalization(Protocol):
-    """What is done to text before SentencePiece; see `data.tokenizer.Normalization`."""
-
-    lower: bool
-    keep_accents: bool
-    remove_space: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,13 +149,12 @@ def tokenizer_config(normalization: Normalization) -> dict[str, Any]:
         # ours: it always strips accents, and takes the vowel signs of Thai or Devanagari for accents.
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{f"{name}_token": piece for name, piece in zip(named, SPECIAL_PIECES, strict=False)},
-        "additional_special_tokens": list(SPECIAL_PIECES[len(named) :][::-1]),
+        "additional_special_tokens": ["<eop>", "<eod>"],
         "do_lower_case": normalization.lower,
         "keep_accents": normalization.keep_accents,
         "remove_space": normalization.remove_space,
         "clean_up_tokenization_spaces": False,
         "padding_side": "left",
-        "pad_token_type_id": 3,
         # Without this line no token_type_ids are returned, and fine-tuning silently loses segments A, B and CLS.
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }
@@ -179,7 +171,8 @@ def _normalizers(model: SentencePieceModel, normalization: Normalization) -> lis
         # The library's StripAccents drops all marks, also those that are letters; the original only combining ones.
         steps += [{"type": "NFKD"}, _replace({"Regex": f"[{_combining_characters()}]"}, "")]
     if normalization.lower:
-        steps.append({"type": "Lowercase"})
+        # The library lowers character by character; the sigma at the end of a word has a form of its own.
+        steps += [_replace({"Regex": "(?<=\\p{L})Σ(?!\\p{L})"}, "ς"), {"type": "Lowercase"}]
     if "nfkc" in model.rule:
         # The rule composes, but the library applies it to pieces of text too short to compose Hangul.
         steps.append({"type": "NFC"})
@@ -233,6 +226,7 @@ def _template() -> dict[str, Any]:
         "single": first + end,
         "pair": [*first, text("B", 1), token("<sep>", 1), *end],
         "special_tokens": {
-            piece: {"id": piece, "ids": [SPECIAL_PIECES.index(piece)], "tokens": [piece]} for piece in ("<sep>", "<cls>")
+            piece: {"id": piece, "ids": [SPECIAL_PIECES.index(piece)], "tokens": [piece]}
+            for piece in ("<sep>", "<cls>")
         },
     }

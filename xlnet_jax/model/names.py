@@ -89,7 +89,11 @@ def from_official(tensors: Mapping[str, Any], model: ModelConfig) -> dict[str, A
     bias_shape = (model.layers, *heads) if model.untie_biases else heads
     shapes = {"word_embedding": (V, D), "lm_bias": (V,), "attention/segment_embedding": (model.layers, 2, *heads)}
     shapes |= {f"attention/{name}": (D, *heads) for name in ("query", "key", "value", "position", "output")}
-    shapes |= {"feed_forward/inner/kernel": (D, F), "feed_forward/inner/bias": (F,), "feed_forward/outer/kernel": (F, D)}
+    shapes |= {
+        "feed_forward/inner/kernel": (D, F),
+        "feed_forward/inner/bias": (F,),
+        "feed_forward/outer/kernel": (F, D),
+    }
 
     def read(name: str, shape: tuple[int, ...]) -> np.ndarray:
         if name not in tensors:

@@ -40,7 +40,7 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
     dropout_key = jax.random.fold_in(jax.random.key(config.seeds.dropout), state.step)
     gradient = jax.value_and_grad(objective.mean_loss, has_aux=True)
     (loss, aux), grads = gradient(state.params, model, batch, state.memory, dropout_key)
-    grad_norm = optax.global_norm(grads)
+    grad_norm = optax.tree.norm(grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 

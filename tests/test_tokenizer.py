@@ -1,0 +1,172 @@
+"""Normalisation, the digit-comma rule, special ids, and training that repeats."""
+
+import os
+import pickle
+
+import data_fixtures as data
+import numpy as np
+import pytest
+from sentencepiece import sentencepiece_model_pb2
+
+from xlnet_jax.data import tokenizer as module
+from xlnet_jax.data.tokenizer import Normalization, Tokenizer, cut, train_tokenizer
+from xlnet_jax.errors import BadInput
+
+
+def _changed_model(path, change):
+    """The test tokenizer's model with its pieces changed by `change(pieces)`."""
+    model = sentencepiece_model_pb2.ModelProto()
+    with open(data.tokenizer_path(), "rb") as file:
+        model.ParseFromString(file.read())
+    change(model.pieces)
+    path.write_bytes(model.SerializeToString())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("  a \t b\u00a0c\n", "a b c"),
+        ("``quoted'' isn't", '"quoted" isn\'t'),
+        ("España ½ … ﬁ", "Espana 1⁄2 ... fi"),
+        ("が", "か"),
+        ("한", "\u1112\u1161\u11ab"),
+        ("\u0301", ""),
+        ("Straße É", "Straße E"),
+    ],
+)
+def test_normalization_is_the_originals(text, normal):
+    assert Normalization()(text) == normal
+
+
+def test_normalization_options():
+    assert Normalization(lower=True)("ÀB İ") == "ab i"
+    assert Normalization(keep_accents=True)("ñ ﬁ ``x''") == 'ñ ﬁ "x"'
+    assert Normalization(remove_space=False)(" a  b ") == " a  b "
+
+
+def test_special_ids_and_user_symbols():
+    pieces = data.tokenizer().pieces
+    assert pieces[:9] == ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
+    assert pieces[9:17] == [".", "(", ")", '"', "-", "–", "£", "€"]
+    names = ("UNK", "BOS", "EOS", "CLS", "SEP", "PAD", "MASK", "EOD", "EOP")
+    assert [getattr(module, name) for name in names] == list(range(9))
+    assert len(pieces) == data.tokenizer().vocab_size == data.VOCAB_SIZE
+
+
+def test_encode_and_decode():
+    tokenizer = data.tokenizer()
+    text = "Bado kilu, 12. Menora."
+    ids, empty = tokenizer.encode([f"  {text} ", ""])
+    assert ids.dtype == empty.dtype == np.int32 and len(empty) == 0
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode(np.array([module.CLS, *ids, module.SEP])) == text
+    # Control pieces are never made from text, <eop> is.
+    (spelled,) = tokenizer.encode(["<cls><mask><eod><eop>"])
+    assert not {module.CLS, module.MASK, module.EOD} & set(spelled.tolist())
+    assert spelled.tolist().count(module.EOP) == 1
+
+
+def test_long_text_is_encoded_in_parts(monkeypatch):
+    tokenizer = data.tokenizer()
+    text = " ".join(["Bado kilu, 12."] * 50)
+    (whole,) = tokenizer.encode([text])
+    monkeypatch.setattr(module, "_LONGEST_TEXT", 40)
+    assert len(list(cut(text, 40))) > 10
+    np.testing.assert_array_equal(tokenizer.encode([text])[0], whole)
+    assert list(cut("x" * 95, 40)) == ["x" * 40, "x" * 40, "x" * 15]
+    assert list(cut("ab cd  ef", 5)) == ["ab", "cd ", "ef"] and list(cut("", 5)) == []
+
+
+def test_word_start():
+    tokenizer = data.tokenizer()
+    assert tokenizer.word_start.dtype == bool and tokenizer.word_start.shape == (data.VOCAB_SIZE,)
+    for piece, start in zip(tokenizer.pieces, tokenizer.word_start, strict=True):
+        assert start == (piece.startswith(("▁", "<")) or piece in set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')), piece
+    assert tokenizer.word_start[[module.SEP, module.EOD, 9]].all() and not tokenizer.word_start.all()
+
+
+def _with_digit_comma(pieces):
+    # Three rare pieces become digit-comma pieces that SentencePiece likes best.
+    normal = [piece for piece in pieces if piece.type == piece.NORMAL and len(piece.piece) > 2]
+    for piece, name in zip(normal[-4:], ("▁12,", "34,", "5,6", "▁1,000,"), strict=True):
+        piece.piece, piece.score = name, -0.1
+
+
+@pytest.mark.parametrize("text", ["Bado 12, kilu", "do34, ba", "5,6 5,6", "1,000, bado 12,", "12,34,"])
+def test_digit_comma_rule(tmp_path, text):
+    tokenizer = Tokenizer(_changed_model(tmp_path / "m", _with_digit_comma))
+    processor = tokenizer.processor
+    expected, changed = [], False
+    for piece in processor.encode(text, out_type=str):  # the rule as it is stated, piece by piece
+        if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
+            changed = True
+            parts = processor.encode(piece[:-1].replace("▁", ""), out_type=str)
+            if piece[0] != "▁" and parts[0][0] == "▁":
+                parts = parts[1:] if len(parts[0]) == 1 else [parts[0][1:], *parts[1:]]
+            expected += [*parts, ","]
+        else:
+            expected.append(piece)
+    assert changed == (text != "5,6 5,6")
+    ids = tokenizer.encode([text])[0]
+    assert ids.dtype == np.int32
+    # As in the original, a piece that the rule makes and the vocabulary lacks becomes <unk>.
+    assert ids.tolist() == [processor.piece_to_id(piece) for piece in expected]
+    assert module.UNK in ids or tokenizer.decode(ids) == text
+
+
+def test_digit_comma_golden(tmp_path):
+    tokenizer = Tokenizer(_changed_model(tmp_path / "m", _with_digit_comma))
+    pieces = [tokenizer.pieces[index] for index in tokenizer.encode(["Bado 12, 5,6"])[0]]
+    assert "▁12," not in pieces and "," in pieces and "5,6" in pieces
+    assert "".join(pieces) == "▁Bado▁12,▁5,6"
+
+
+def test_pickle_is_light_and_loads_again():
+    tokenizer = data.tokenizer()
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again._processor is None
+    np.testing.assert_array_equal(again.encode(["Bado 12."])[0], tokenizer.encode(["Bado 12."])[0])
+    assert again.sha256 == tokenizer.sha256
+
+
+def test_other_special_ids_are_refused(tmp_path):
+    def swap(pieces):
+        pieces[5].piece, pieces[6].piece = "<mask>", "<pad>"
+
+    path = _changed_model(tmp_path / "m", swap)
+    with pytest.raises(BadInput, match=r"id 5 holds '<mask>', XLNet needs '<pad>' there; train one") as error:
+        Tokenizer(path)
+    assert error.value.exit_code == 2 and "\n" not in str(error.value)
+
+
+def test_files_that_are_no_model(tmp_path):
+    with pytest.raises(BadInput, match="No such file"):
+        Tokenizer(str(tmp_path / "none"))
+    (tmp_path / "junk").write_bytes(b"junk")
+    with pytest.raises(BadInput, match="junk: not a SentencePiece model"):
+        Tokenizer(str(tmp_path / "junk"))
+
+
+def test_training_repeats(tmp_path):
+    lines = data.synthetic_text(0, 200).split("\n")
+    train_tokenizer(lines, str(tmp_path / "a"), data.VOCAB_SIZE, seed=0, threads=2)
+    with open(data.tokenizer_path(), "rb") as file:
+        assert (tmp_path / "a").read_bytes() == file.read()
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_long_lines_are_trained_on(tmp_path):
+    # SentencePiece drops lines of more than max_sentence_length bytes without a word.
+    greek = str.maketrans("abdeiklmnorstuv", "αβδειклμνορστυφ")
+    line = " ".join(data.synthetic_text(0, 200).lower().translate(greek).split())
+    assert len(line) > 4 * module._LONGEST_TRAINING_LINE
+    train_tokenizer([line], str(tmp_path / "a"), 150, seed=0, threads=2)
+    assert Tokenizer(str(tmp_path / "a")).vocab_size == 150
+
+
+@pytest.mark.parametrize(("size", "message"), [(30_000, "too large for this text; use at most"), (20, "too small")])
+def test_vocabulary_that_does_not_fit(tmp_path, size, message):
+    with pytest.raises(BadInput, match=f"--vocab_size={size} is {message}"):
+        train_tokenizer(["some words, here and there"], str(tmp_path / "a"), size, seed=0, threads=1)
+    assert not os.listdir(tmp_path)

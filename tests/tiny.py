@@ -1,0 +1,65 @@
+"""A tiny run that every test of training shares: same shapes, so one compilation serves them all."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax import config as configs
+from xlnet_jax.config import Config
+
+VOCAB = 64
+
+
+def config(**changes: Any) -> Config:
+    """Two layers, 32 tokens; `changes` are sections: `train={"steps": 4}`."""
+    base = Config(
+        model=configs.ModelConfig(
+            vocab_size=VOCAB, layers=2, width=16, heads=2, head_width=8, ff_width=32, memory_len=24,
+            init_std=0.1, compute_dtype="float32",
+        ),
+        data=configs.DataConfig(segment_len=32, reuse_len=16, num_predict=6, windows_per_block=4),
+        optimizer=configs.OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
+        train=configs.TrainConfig(steps=40, batch_size=8, steps_per_dispatch=2),
+        mesh=configs.MeshConfig(data=1),
+        checkpoint=configs.CheckpointConfig(every=4),
+        log=configs.LogConfig(tensorboard=False),
+    )  # fmt: skip
+    changed = {name: dataclasses.replace(getattr(base, name), **values) for name, values in changes.items()}
+    result = dataclasses.replace(base, **changed)
+    configs.check(result)
+    return result
+
+
+class Words:
+    """A text of random tokens with sentences and word starts: what `examples.build` reads."""
+
+    split = "train"
+
+    def __init__(self, tokens: int = 5000, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.tokens = tokens
+        self.text = rng.integers(9, VOCAB, tokens).astype(np.int32)
+        self.starts = rng.random(tokens) < 0.1
+        self.tokenizer = Vocabulary(rng.random(VOCAB) < 0.7)
+
+    def read(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `Corpus.read`."""
+        index = (starts[:, None] + np.arange(length)) % self.tokens
+        return self.text[index], self.starts[index]
+
+
+@dataclasses.dataclass
+class Vocabulary:
+    """The one thing that examples need of a tokenizer."""
+
+    word_start: np.ndarray
+
+
+@functools.cache
+def words() -> Words:
+    """The shared text."""
+    return Words()
