@@ -18,6 +18,6 @@ def get_config():
     )  # fmt: skip
     config.data.update(segment_len=128, reuse_len=64, num_predict=21, windows_per_block=8)
     config.optimizer.update(learning_rate=2e-3, warmup_steps=100, schedule="cosine", weight_decay=0.01)
-    config.train.update(steps=1000, batch_size=16, steps_per_dispatch=10)
-    config.checkpoint.update(every=300, keep=2)
+    config.train.update(steps=800, batch_size=16, steps_per_dispatch=10)
+    config.checkpoint.update(every=200, keep=2)
     return config

@@ -27,7 +27,7 @@ def batches(start, stop, config=CONFIG):
 
 @functools.cache
 def built(**mesh):
-    config = tiny.config(mesh=mesh or {"data": 1})
+    config = tiny.config(mesh=mesh)
     devices = jax.devices()[: int(np.prod(list(mesh.values())))] if mesh else jax.devices()[:1]
     grid = meshes.make_mesh(config.mesh, devices)
     return config, grid, build_step(config, grid)

@@ -6,12 +6,13 @@ import dataclasses
 import functools
 from typing import Any
 
+import data_fixtures
 import numpy as np
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config
 
-VOCAB = 64
+VOCAB = data_fixtures.VOCAB_SIZE
 
 
 def config(**changes: Any) -> Config:
@@ -24,7 +25,7 @@ def config(**changes: Any) -> Config:
         data=configs.DataConfig(segment_len=32, reuse_len=16, num_predict=6, windows_per_block=4),
         optimizer=configs.OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
         train=configs.TrainConfig(steps=40, batch_size=8, steps_per_dispatch=2),
-        mesh=configs.MeshConfig(data=1),
+        mesh=configs.MeshConfig(),
         checkpoint=configs.CheckpointConfig(every=4),
         log=configs.LogConfig(tensorboard=False),
     )  # fmt: skip

@@ -26,6 +26,7 @@ def export(workdir: str, output: str, *, step: int | None = None) -> dict[str, A
       BadInput: no run or checkpoint there, an output folder in use, or a model the other library cannot express.
     """
     config = workdirs.load_config(workdir)
+    huggingface.check(config.model, output)
     tokenizer = open_corpus(config).tokenizer
     # Whatever mesh the run had, one device is enough to read the parameters once.
     mesh = meshes.make_mesh(MeshConfig(), jax.local_devices()[:1])

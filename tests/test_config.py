@@ -1,0 +1,113 @@
+"""Configuration: files, overrides, suggestions, cross-field checks, resume rules."""
+
+import dataclasses
+import glob
+import os
+
+import pytest
+
+from xlnet_jax import config as configs
+from xlnet_jax.config import Config
+from xlnet_jax.errors import BadInput
+
+CONFIGS = os.path.join(os.path.dirname(__file__), "..", "configs")
+QUICKSTART = os.path.join(CONFIGS, "quickstart.py")
+
+
+@pytest.mark.parametrize("path", sorted(glob.glob(os.path.join(CONFIGS, "*.py"))))
+def test_every_config_file_loads_and_says_how_to_run_it(path):
+    config = configs.load(path)
+    assert isinstance(config, Config)
+    with open(path, encoding="utf-8") as file:
+        docstring = file.read().split('"""')[1]
+    assert "xlnet-jax train" in docstring or "make quickstart" in docstring
+    assert "published" in docstring.lower()
+
+
+def test_large_has_the_published_settings():
+    config = configs.load(os.path.join(CONFIGS, "xlnet_large.py"))
+    model, data = config.model, config.data
+    assert (model.layers, model.width, model.heads, model.head_width, model.ff_width) == (24, 1024, 16, 64, 4096)
+    assert (data.segment_len, data.reuse_len, model.memory_len, data.num_predict) == (512, 256, 384, 85)
+    assert (data.mask_alpha, data.mask_beta, config.train.batch_size) == (6, 1, 2048)
+
+
+def test_overrides_take_the_type_of_their_key():
+    words = ["--config.train.steps=70000", "--config.model.dropout=0", "--config.data.bidirectional=false"]
+    config = configs.load(os.path.join(CONFIGS, "xlnet_base.py"), words)
+    assert (config.train.steps, config.model.dropout, config.data.bidirectional) == (70000, 0.0, False)
+    assert isinstance(config.model.dropout, float)
+    again = configs.override(config, ["--config.mesh.fsdp=4"])
+    assert again.mesh.fsdp == 4 and again.model == config.model
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("--config.train.stps=10", "no config key 'train.stps'. Did you mean 'train.steps'?"),
+        ("--config.modl.width=10", "Did you mean 'model.width'?"),
+        ("--config.train.steps=ten", "--config.train.steps=ten"),
+        ("--config.train.steps", "has no value; write --config.train.steps=VALUE"),
+        ("--steps=10", "unknown option '--steps=10'"),
+        ("--config.model.activation=swish", "model.activation='swish' is not one of gelu, gelu_erf, relu"),
+        ("--config.model.dropout=nan", "must be finite"),
+        ("--config.data.segment_len=68", "too short for data.reuse_len=64.*use at least 69"),
+        ("--config.data.num_predict=100", "leaves too little context"),
+        ("--config.train.batch_size=0", "train.batch_size=0 must be at least 1"),
+        ("--config.checkpoint.every=7", "must be a multiple of train.steps_per_dispatch=10"),
+        ("--config.evaluation.every=7", "must be a multiple of train.steps_per_dispatch=10"),
+        ("--config.optimizer.warmup_steps=800", r"must lie in \[0, train.steps=800\)"),
+        ("--config.mesh.fsdp=-1", "mesh.data=-1 and another axis are both -1"),
+        ("--config.model.width=129", "must be even"),
+        ("--config.model.clamp_len=0", "must be -1 .off. or positive"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_key_value_and_fix(word, message):
+    with pytest.raises(BadInput, match=message) as raised:
+        configs.load(QUICKSTART, [word])
+    assert raised.value.exit_code == 2
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_or_broken_file_is_told(tmp_path):
+    with pytest.raises(BadInput, match="nothing.py: no such file"):
+        configs.load("nothing.py")
+    broken = tmp_path / "broken.py"
+    broken.write_text("def get_config(:\n")
+    with pytest.raises(BadInput, match="broken.py"):
+        configs.load(str(broken))
+    typo = tmp_path / "typo.py"
+    typo.write_text(
+        "from xlnet_jax import config\n\ndef get_config():\n    c = config.default()\n    c.model.widht = 3\n    return c\n"
+    )
+    with pytest.raises(BadInput, match="Did you mean .*width"):
+        configs.load(str(typo))
+
+
+def test_every_key_is_documented_and_has_a_resume_rule():
+    for name, field in configs.fields().items():
+        assert field.metadata["doc"], name
+        assert field.metadata["resume"] in (configs.FROZEN, configs.ELASTIC, configs.FREE), name
+    frozen = {name.split(".")[0] for name, field in configs.fields().items() if field.metadata["resume"] == "frozen"}
+    assert frozen == {"model", "data", "seeds"}
+
+
+def test_changed_keys_by_rule():
+    before = configs.flat(Config())
+    now = dataclasses.replace(
+        Config(),
+        train=dataclasses.replace(Config().train, batch_size=4, steps=60_000),
+        seeds=dataclasses.replace(Config().seeds, data=5),
+    )
+    assert configs.changed_keys(now, before, configs.FROZEN) == ["seeds.data: 1 -> 5"]
+    assert configs.changed_keys(now, before, configs.ELASTIC) == ["train.batch_size: 2048 -> 4"]
+    assert configs.changed_keys(now, before, configs.FREE) == ["train.steps: 500000 -> 60000"]
+
+
+def test_the_documented_table_is_the_code(tmp_path):
+    path = os.path.join(os.path.dirname(__file__), "..", "docs", "configuration.md")
+    with open(path, encoding="utf-8") as file:
+        page = file.read()
+    for name, field in configs.fields().items():
+        row = f"| `{name}` | `{field.default!r}` | {field.metadata['resume']} | {field.metadata['doc']} |"
+        assert row in page, f"docs/configuration.md lacks: {row}; run python docs/configuration.py"

@@ -1,0 +1,172 @@
+"""Training runs in this process: work directory, resume rules, evaluation, divergence."""
+
+import dataclasses
+import json
+import os
+
+import data_fixtures
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.data import examples
+from xlnet_jax.errors import BadInput, Diverged
+from xlnet_jax.evaluate import evaluate
+from xlnet_jax.train.loop import train
+from xlnet_jax.train.metrics import read_lines
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    """One compilation cache for all runs of this file."""
+    return str(tmp_path_factory.mktemp("compilation_cache"))
+
+
+def config(cache, **changes):
+    sections = {"data": {}, "log": {}} | changes
+    sections["data"] = {"corpus": data_fixtures.corpus_path()} | sections["data"]
+    sections["log"] = {"compilation_cache": cache} | sections["log"]
+    return tiny.config(**sections)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory, cache):
+    """A run of eight steps with an evaluation every four."""
+    workdir = str(tmp_path_factory.mktemp("run"))
+    settings = config(cache, evaluation={"every": 4, "blocks": 8}, log={"tensorboard": True})
+    return workdir, settings, train(settings, workdir, stop_at=8)
+
+
+def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
+    workdir, settings, result = finished
+    lines = read_lines(os.path.join(workdir, "metrics.jsonl"))
+    assert [line["step"] for line in lines] == list(range(1, 9))
+    for line in lines:
+        assert line["perplexity"] == pytest.approx(np.exp(line["loss"]))
+        assert line["targets"] == 8 * 6 and line["grad_norm"] > 0 and line["tokens_per_second"] > 0
+        assert line["mfu"] is None, "no peak is published for this processor"
+    assert [line["learning_rate"] for line in lines[:3]] == pytest.approx([0, 5e-3, 1e-2])
+    assert result == {"step": 8, "loss": lines[-1]["loss"], "tokens_per_second": lines[-1]["tokens_per_second"],
+                      "workdir": workdir}  # fmt: skip
+    evaluations = read_lines(os.path.join(workdir, "evaluations.jsonl"))
+    assert [line["step"] for line in evaluations] == [4, 8]
+    assert evaluations[0]["loss"] != evaluations[1]["loss"]
+    start = read_lines(os.path.join(workdir, "runs.jsonl"))
+    assert start[0]["step"] == 0 and start[0]["packages"]["jax"] == jax.__version__ and start[0]["cores"]
+    with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
+        assert json.load(file)["config"]["train.batch_size"] == settings.train.batch_size
+    assert any("events" in name for name in os.listdir(os.path.join(workdir, "tensorboard")))
+    assert sorted(os.listdir(os.path.join(workdir, "checkpoints"))) == ["4", "8"]
+
+
+def test_a_finished_run_says_so_and_changes_nothing(finished):
+    workdir, settings, result = finished
+    assert train(settings, workdir, stop_at=8) == result
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"dropout": 0.2}}, r"other frozen keys: model.dropout: 0.1 -> 0.2; restore them"),
+        ({"seeds": {"data": 9}}, r"seeds.data: 1 -> 9"),
+        ({"data": {"num_predict": 5}}, r"data.num_predict: 6 -> 5"),
+    ],
+)
+def test_other_frozen_keys_are_refused_and_nothing_is_overwritten(finished, cache, changes, message):
+    workdir, *_ = finished
+    before = {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
+    with pytest.raises(BadInput, match=message):
+        train(config(cache, **changes), workdir)
+    assert before == {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
+
+
+def test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_twice(tmp_path, cache):
+    workdir = str(tmp_path)
+    train(config(cache), workdir, stop_at=4)
+    train(config(cache, train={"batch_size": 16}), workdir, stop_at=6)
+    from xlnet_jax.checkpoint import Checkpoints
+
+    with Checkpoints(workdir) as checkpoints:
+        assert checkpoints.record(6)["plan"] == [[0, 0, 8], [4, 8, 16]]
+        memory = checkpoints.restore(6, None)["memory"]
+    assert memory["valid"].tolist() == [24] * 16, "two windows of 16 after an empty start, capped at 24"
+    lines = read_lines(os.path.join(workdir, "metrics.jsonl"))
+    assert [line["targets"] for line in lines] == [48] * 4 + [96] * 2
+
+
+def test_a_dry_run_writes_nothing(tmp_path, cache):
+    workdir = os.path.join(tmp_path, "new")
+    result = train(config(cache), workdir, dry_run=True)
+    assert result["parameters"] > 0 and not os.path.exists(workdir)
+
+
+def test_lasting_non_finite_steps_end_the_run_and_say_since_when(tmp_path, cache, monkeypatch):
+    build = examples.build
+
+    def poisoned(*args, step, **options):
+        batch = build(*args, step=step, **options)
+        weights = batch.target_weights * (np.nan if step >= 5 else 1)
+        return dataclasses.replace(batch, target_weights=weights.astype(np.float32))
+
+    monkeypatch.setattr(examples, "build", poisoned)
+    settings = config(cache, train={"max_bad_steps": 3})
+    with pytest.raises(Diverged, match="step 8: 3 non-finite steps in a row, the first at step 6") as raised:
+        train(settings, str(tmp_path))
+    assert raised.value.exit_code == 3
+    lines = read_lines(os.path.join(tmp_path, "metrics.jsonl"))
+    assert [line["skipped"] for line in lines] == [0] * 5 + [1, 2, 3]
+    assert lines[-1]["loss"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": {"corpus": ""}}, "data.corpus is empty"),
+        ({"data": {"corpus": "nowhere"}}, "nowhere: no such folder"),
+        ({"model": {"vocab_size": 300}}, "has 200 pieces; set --config.model.vocab_size=200"),
+        ({"train": {"batch_size": 100_000}}, "too few for train.batch_size=100000"),
+        ({"mesh": {"data": 4}, "train": {"batch_size": 6}}, "train.batch_size=6 does not divide over the 4 devices"),
+        ({"mesh": {"data": 3}}, "does not fit 8 devices"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_is_written(tmp_path, cache, changes, message):
+    if changes.get("mesh", {}).get("data") == 4:
+        changes = changes | {"mesh": {"data": 4, "fsdp": 2}, "train": {"batch_size": 6}}
+        message = "train.batch_size=6 does not divide over the 8 devices"
+    workdir = os.path.join(tmp_path, "new")
+    with pytest.raises(BadInput, match=message):
+        train(config(cache, **changes), workdir)
+    assert not os.path.exists(workdir)
+
+
+def test_evaluation_does_not_depend_on_batch_size_or_devices(finished):
+    workdir, *_ = finished
+    results = [
+        evaluate(workdir, overrides=[f"--config.evaluation.batch_size={batch}", f"--config.mesh.data={data}",
+                                     f"--config.mesh.fsdp={8 // data}"])  # fmt: skip
+        for batch, data in ((8, 8), (16, 4), (40, 8))
+    ]
+    for result in results[1:]:
+        assert result["tokens"] == results[0]["tokens"] > 0
+        assert result["loss"] == pytest.approx(results[0]["loss"], rel=1e-6)
+        assert result["loss_without_memory"] == pytest.approx(results[0]["loss_without_memory"], rel=1e-6)
+    assert results[0]["loss"] != results[0]["loss_without_memory"], "the memory has no effect"
+    assert results[0]["step"] == 8
+    other = evaluate(workdir, step=4, overrides=["--config.mesh.data=8"])
+    assert other["step"] == 4 and other["loss"] != results[0]["loss"]
+
+
+def test_evaluation_counts_the_unigram_cross_entropy_of_its_own_targets(finished):
+    workdir, settings, _ = finished
+    result = evaluate(workdir, overrides=["--config.mesh.data=8"])
+    # The text is nearly uniform over its pieces' own frequencies: a barely trained model lies near the unigram.
+    assert abs(result["loss"] - result["unigram_cross_entropy"]) < 1.5
+    assert result["perplexity"] == pytest.approx(np.exp(result["loss"]))
+
+
+def test_evaluation_of_nothing_is_refused(tmp_path, finished):
+    with pytest.raises(BadInput, match="no config.json; give the --workdir of a training run"):
+        evaluate(str(tmp_path))
+    with pytest.raises(BadInput, match="no checkpoint of step 7"):
+        evaluate(finished[0], step=7, overrides=["--config.mesh.data=8"])

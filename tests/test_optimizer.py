@@ -1,0 +1,71 @@
+"""Schedule and update against numbers worked out by hand."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from xlnet_jax.config import OptimizerConfig
+from xlnet_jax.train.optimizer import decay_mask, make_optimizer, schedule
+
+CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=4, min_lr_ratio=0.2, weight_decay=0.5, clip=0.0)
+
+
+def test_warm_up_starts_at_zero_and_decay_is_linear_to_the_minimum():
+    rate = schedule(CONFIG, 14)
+    assert [float(rate(t)) for t in (0, 1, 4, 9, 14, 20)] == pytest.approx([0, 0.025, 0.1, 0.06, 0.02, 0.02])
+
+
+def test_cosine_decay():
+    rate = schedule(dataclasses.replace(CONFIG, schedule="cosine"), 14)
+    x = 3 / 10
+    assert float(rate(7)) == pytest.approx(0.1 * (0.8 * 0.5 * (1 + math.cos(math.pi * x)) + 0.2))
+
+
+def test_without_warm_up_the_first_step_has_the_peak():
+    assert float(schedule(dataclasses.replace(CONFIG, warmup_steps=0), 14)(0)) == pytest.approx(0.1)
+
+
+def test_two_adamw_steps_by_hand():
+    config = dataclasses.replace(CONFIG, warmup_steps=0, min_lr_ratio=1.0, adam_epsilon=1e-3)
+    optimizer = make_optimizer(config, 10)
+    params = {"kernel": jnp.array([2.0]), "bias": jnp.array([2.0])}
+    state = optimizer.init(params)
+    m = v = 0.0
+    kernel = bias = 2.0
+    for t, g in ((1, 0.3), (2, -0.1)):
+        updates, state = optimizer.update({"kernel": jnp.array([g]), "bias": jnp.array([g])}, state, params)
+        params = optax.apply_updates(params, updates)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        adam = (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-3)
+        kernel, bias = kernel - 0.1 * (adam + 0.5 * kernel), bias - 0.1 * adam
+    assert float(params["kernel"][0]) == pytest.approx(kernel, rel=1e-5)
+    assert float(params["bias"][0]) == pytest.approx(bias, rel=1e-5)
+
+
+def test_decay_spares_layer_norm_and_dense_biases_only():
+    params = {
+        "word_embedding": 0, "mask_embedding": 0, "lm_bias": 0,
+        "layers": {
+            "attention": {"query": 0, "content_bias": 0, "segment_bias": 0, "norm": {"scale": 0, "bias": 0}},
+            "feed_forward": {"inner": {"kernel": 0, "bias": 0}},
+        },
+    }  # fmt: skip
+    mask = decay_mask(params)
+    assert mask["word_embedding"] and mask["mask_embedding"] and not mask["lm_bias"]
+    assert mask["layers"]["attention"] == {"query": True, "content_bias": True, "segment_bias": True,
+                                           "norm": {"scale": False, "bias": False}}  # fmt: skip
+    assert mask["layers"]["feed_forward"]["inner"] == {"kernel": True, "bias": False}
+
+
+def test_the_clip_bounds_the_global_norm():
+    clipped = make_optimizer(dataclasses.replace(CONFIG, clip=1.0, warmup_steps=0), 10)
+    params = {"kernel": jnp.zeros(2), "query": jnp.zeros(2)}
+    big = {"kernel": jnp.array([3.0, 0.0]), "query": jnp.array([0.0, 4.0])}
+    small = {"kernel": jnp.array([0.6, 0.0]), "query": jnp.array([0.0, 0.8])}
+    a, b = (clipped.update(grads, clipped.init(params), params)[1] for grads in (big, small))
+    np.testing.assert_allclose(a[1].mu["query"], b[1].mu["query"], rtol=1e-6)
+    np.testing.assert_allclose(a[1].mu["query"], [0, 0.08], rtol=1e-6)
