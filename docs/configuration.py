@@ -1,6 +1,6 @@
 """Writes docs/configuration.md from the documentation that every configuration key carries.
 
-    python docs/configuration.py
+python docs/configuration.py
 """
 
 import os

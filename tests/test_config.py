@@ -77,9 +77,8 @@ def test_a_missing_or_broken_file_is_told(tmp_path):
     with pytest.raises(BadInput, match="broken.py"):
         configs.load(str(broken))
     typo = tmp_path / "typo.py"
-    typo.write_text(
-        "from xlnet_jax import config\n\ndef get_config():\n    c = config.default()\n    c.model.widht = 3\n    return c\n"
-    )
+    lines = ["from xlnet_jax import config", "def get_config():", "    c = config.default()", "    c.model.widht = 3"]
+    typo.write_text("\n".join([*lines, "    return c"]))
     with pytest.raises(BadInput, match="Did you mean .*width"):
         configs.load(str(typo))
 

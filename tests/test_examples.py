@@ -14,6 +14,7 @@ from xlnet_jax.errors import BadInput
 DATA = DataConfig(segment_len=64, reuse_len=32, num_predict=11, windows_per_block=4)
 SHAPE = examples.layout(DATA, memory_len=24)
 FIRST = 1000
+ROWS = np.arange(16)
 
 
 class Counting:
@@ -32,13 +33,16 @@ TEXT = Counting()
 WORD_START = np.random.default_rng(1).random(FIRST + TEXT.tokens) < 0.7
 
 
-def build(steps, rows=np.arange(16), data=DATA, text=TEXT):
+def build(steps, rows=ROWS, data=DATA, text=TEXT):
     stream = Stream(text.tokens, data.reuse_len, data.windows_per_block, data.bidirectional, seed=1)
     plan = extend_plan((), 0, 16, data.windows_per_block)
     for step in steps:
         where = stream.locate(step, rows, plan)
-        yield where, examples.build(
-            text, WORD_START, data, examples.layout(data, 24), where, seed=1, name="train", step=step, rows=rows
+        yield (
+            where,
+            examples.build(
+                text, WORD_START, data, examples.layout(data, 24), where, seed=1, name="train", step=step, rows=rows
+            ),
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
+from xlnet_jax.checkpoint import Checkpoints
 from xlnet_jax.data import examples
 from xlnet_jax.errors import BadInput, Diverged
 from xlnet_jax.evaluate import evaluate
@@ -85,11 +86,10 @@ def test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_
     workdir = str(tmp_path)
     train(config(cache), workdir, stop_at=4)
     train(config(cache, train={"batch_size": 16}), workdir, stop_at=6)
-    from xlnet_jax.checkpoint import Checkpoints
-
+    valid = jax.ShapeDtypeStruct((16,), np.int32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     with Checkpoints(workdir) as checkpoints:
         assert checkpoints.record(6)["plan"] == [[0, 0, 8], [4, 8, 16]]
-        memory = checkpoints.restore(6, None)["memory"]
+        memory = checkpoints.restore(6, {"memory": {"hidden": ..., "valid": valid}})["memory"]
     assert memory["valid"].tolist() == [24] * 16, "two windows of 16 after an empty start, capped at 24"
     lines = read_lines(os.path.join(workdir, "metrics.jsonl"))
     assert [line["targets"] for line in lines] == [48] * 4 + [96] * 2
@@ -143,8 +143,14 @@ def test_what_does_not_fit_is_said_before_anything_is_written(tmp_path, cache, c
 def test_evaluation_does_not_depend_on_batch_size_or_devices(finished):
     workdir, *_ = finished
     results = [
-        evaluate(workdir, overrides=[f"--config.evaluation.batch_size={batch}", f"--config.mesh.data={data}",
-                                     f"--config.mesh.fsdp={8 // data}"])  # fmt: skip
+        evaluate(
+            workdir,
+            overrides=[
+                f"--config.evaluation.batch_size={batch}",
+                f"--config.mesh.data={data}",
+                f"--config.mesh.fsdp={8 // data}",
+            ],
+        )  # fmt: skip
         for batch, data in ((8, 8), (16, 4), (40, 8))
     ]
     for result in results[1:]:

@@ -114,7 +114,9 @@ def test_epoch_counts_the_corpus_read():
 
 def test_a_corpus_smaller_than_one_batch_of_blocks_is_refused():
     STREAM.check(STREAM.blocks, "train")
-    with pytest.raises(BadInput, match=r"train split has 1,000 tokens: 31 blocks of 32, too few for train.batch_size=32"):
+    with pytest.raises(
+        BadInput, match=r"train split has 1,000 tokens: 31 blocks of 32, too few for train.batch_size=32"
+    ):
         STREAM.check(STREAM.blocks + 1, "train")
 
 

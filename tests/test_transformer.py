@@ -181,7 +181,9 @@ def test_a_query_row_at_a_position_equals_the_same_row_among_all(x64):
 def test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j(x64):
     width, memory_len, length = 6, 3, 5
     table = positions.sinusoids(length, memory_len, width, -1, jnp.dtype("float64"))
-    row_of = positions.shift(jnp.arange(len(table)).astype(float)[None, None, None].repeat(length, 2), memory_len + length)
+    row_of = positions.shift(
+        jnp.arange(len(table)).astype(float)[None, None, None].repeat(length, 2), memory_len + length
+    )
     i, j = np.meshgrid(np.arange(length), np.arange(memory_len + length), indexing="ij")
     distance = memory_len + i - j
     frequency = 10000.0 ** (-np.arange(0, width, 2) / width)
@@ -233,7 +235,7 @@ def test_tied_biases_equal_untied_ones_that_are_copies(x64):
 def test_nll_is_minus_the_log_softmax_of_the_logits(x64):
     params, batch = make_params(), make_batch()
     vectors = run(params, batch, make_memory()).target_vectors_BPD
-    log_softmax = jax.nn.log_softmax(vectors @ params["word_embedding"].T + params["lm_bias"])
+    log_softmax = jax.nn.log_softmax(vectors @ params["word_embedding"].T + params["lm_bias"][None, None])
     expected = -np.take_along_axis(np.asarray(log_softmax), batch.target_tokens[..., None], -1)[..., 0]
     np.testing.assert_allclose(heads.nll(params, vectors, batch.target_tokens), expected, rtol=1e-12)
 
@@ -260,7 +262,9 @@ def test_remat_changes_memory_and_nothing_else(remat):
 
 def test_bfloat16_keeps_float32_where_it_matters():
     config = dataclasses.replace(CONFIG, compute_dtype="bfloat16")
-    params = jax.tree.map(lambda x: x.astype(jnp.float32), make_params(dataclasses.replace(CONFIG, compute_dtype="float32")))
+    params = jax.tree.map(
+        lambda x: x.astype(jnp.float32), make_params(dataclasses.replace(CONFIG, compute_dtype="float32"))
+    )
     batch = make_batch()
     model = XLNet(config, R)
     out, seen = model.apply(

@@ -6,8 +6,8 @@ import sys
 
 sys.path.insert(0, os.path.dirname(__file__))
 
-import tiny  # noqa: E402
-from ml_collections import ConfigDict  # noqa: E402
+import tiny
+from ml_collections import ConfigDict
 
 
 def get_config():

@@ -12,8 +12,12 @@ width, L layers.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
+
+Array = Any
+"""numpy.ndarray on the host, jax.Array on the device."""
 
 MEMORY_RANK = -2
 """Rank of a memory slot that holds something: below every rank in the segment, so all see it."""
@@ -25,29 +29,29 @@ NEVER = 2**30
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """One segment of B rows. numpy arrays on the host, `jax.Array` on the device; K steps stacked add a leading axis."""
+    """One segment of B rows; K steps stacked add a leading axis to every array."""
 
-    tokens: jax.Array
+    tokens: Array
     """int32 [B, T], as fed to the content stream."""
-    segments: jax.Array
+    segments: Array
     """int32 [B, T]; only equality counts. The memory counts as segment 0."""
-    rank: jax.Array
+    rank: Array
     """int32 [B, T]; see the module's docstring."""
-    direction: jax.Array
+    direction: Array
     """int32 [B]: +1, or -1 where the row's text is reversed: the sign of the relative distance."""
-    continues: jax.Array
+    continues: Array
     """bool [B]: the row's text follows what its memory holds."""
-    target_positions: jax.Array
+    target_positions: Array
     """int32 [B, P], ascending; 0 in unused slots."""
-    target_tokens: jax.Array
+    target_tokens: Array
     """int32 [B, P]."""
-    target_weights: jax.Array
+    target_weights: Array
     """float32 [B, P]; 0 marks an unused slot."""
-    summary_position: jax.Array
+    summary_position: Array
     """int32 [B]: where the CLS token stands."""
-    label: jax.Array
+    label: Array
     """int32 [B]: sentence label (1: B follows A)."""
-    label_weight: jax.Array
+    label_weight: Array
     """float32 [B]; 0 = the row has no label to learn."""
 
 

@@ -41,7 +41,7 @@ class Checkpoints:
             raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
         self._orbax = ocp.training.Checkpointer(
             self.path,
-            preservation_policy=ocp.training.preservation_policies.LatestN(keep),
+            preservation_policy=ocp.training.preservation_policies.LatestN(keep),  # type: ignore[arg-type]
             cleanup_tmp_directories=keep is not None,
         )
         self._pending: Any = None

@@ -71,8 +71,12 @@ def make_parser() -> argparse.ArgumentParser:
     prepare.add_argument("--seed", type=int, default=0, help="of the tokenizer's sample")
     prepare.add_argument("--workers", type=int, help="processes (default: the cores)")
 
-    train = command("train", _train, "Pretrain, or resume, in a work directory.",
-                    "xlnet-jax train --config=configs/quickstart.py --config.data.corpus=corpus --workdir=run")  # fmt: skip
+    train = command(
+        "train",
+        _train,
+        "Pretrain, or resume, in a work directory.",
+        "xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=corpus --workdir=run",
+    )
     _config_options(train)
     train.add_argument("--workdir", required=True, help="checkpoints, metrics and manifest go here")
     train.add_argument("--stop_at", type=int, help="save and stop in order after this step")
@@ -92,8 +96,12 @@ def make_parser() -> argparse.ArgumentParser:
     export.add_argument("--format", choices=("huggingface",), default="huggingface")
     export.add_argument("--output", required=True, help="new folder")
 
-    inspect = command("inspect", _inspect, "Show one training example, or count parameters.",
-                      "xlnet-jax inspect --config=configs/quickstart.py --config.data.corpus=corpus --step=3 --row=0")  # fmt: skip
+    inspect = command(
+        "inspect",
+        _inspect,
+        "Show one training example, or count parameters.",
+        "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
+    )
     _config_options(inspect)
     inspect.add_argument("--step", type=int, default=0)
     inspect.add_argument("--row", type=int, default=0)

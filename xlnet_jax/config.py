@@ -1,9 +1,9 @@
 """The configuration: a Python file at the edge, frozen dataclasses inside.
 
-A file under `configs/` defines `get_config()`, which returns an `ml_collections.ConfigDict`; the command line may change
-single keys (`--config.train.steps=10`); `load` turns the result once into the frozen dataclasses below and checks the
-fields against each other before any device is touched. Every key carries its own documentation, and what may happen to
-it when a run is resumed:
+A file under `configs/` defines `get_config()`, which returns an `ml_collections.ConfigDict`; the command line may
+change single keys (`--config.train.steps=10`); `load` turns the result once into the frozen dataclasses below and
+checks the fields against each other before any device is touched. Every key carries its own documentation, and what may
+happen to it when a run is resumed:
 
     frozen    must be as it was: another model, objective or seed is another run
     elastic   may change between two starts; the data plan and the log take note (batch size, mesh)
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib.util
 import math
 import os
 from typing import Any
@@ -181,33 +182,44 @@ def load(path: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
     """Reads a config file and applies command-line overrides.
 
     Args:
-      path: a Python file that defines `get_config()`; `file.py:variant` passes `variant` to it.
+      path: a Python file that defines `get_config()`.
       overrides: words such as `--config.train.steps=10`.
 
     Raises:
       BadInput: the file is missing or broken, a key does not exist (with the nearest one that does), a value has the
         wrong type, or two fields contradict each other.
     """
-    if not os.path.isfile(path.split(":")[0]):
+    if not os.path.isfile(path):
         raise BadInput(f"--config={path}: no such file")
-    _check_overrides(overrides)
-    argv = [__name__, f"--config={path}", *overrides]
-    flag_values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", flag_values=flag_values, lock_config=True, sys_argv=argv)
-    return _parse(flag_values, argv, f"--config={path}")
+    spec = importlib.util.spec_from_file_location("xlnet_jax_config_file", path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"--config={path}: not a Python file; give one that defines get_config()")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        values = module.get_config()
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        NameError,
+        TypeError,
+        ValueError,
+        SyntaxError,
+        ImportError,
+    ) as e:
+        raise BadInput(f"--config={path}: {_one_line(e)}") from e
+    if not isinstance(values, ConfigDict):
+        raise BadInput(f"--config={path}: get_config() must return a ConfigDict; start from xlnet_jax.config.default()")
+    return _overridden(values, overrides, f"--config={path}")
 
 
 def override(config: Config, overrides: list[str] | tuple[str, ...]) -> Config:
     """The same configuration with some keys changed by words such as `--config.mesh.fsdp=4`. Raises BadInput."""
-    _check_overrides(overrides)
-    argv = [__name__, *overrides]
-    flag_values = flags.FlagValues()
-    values = ConfigDict(dataclasses.asdict(config))
-    config_flags.DEFINE_config_dict("config", values, flag_values=flag_values, lock_config=True, sys_argv=argv)
-    return _parse(flag_values, argv, "config")
+    return _overridden(ConfigDict(dataclasses.asdict(config)), overrides, "config")
 
 
-def _check_overrides(overrides: list[str] | tuple[str, ...]) -> None:
+def _overridden(values: ConfigDict, overrides: list[str] | tuple[str, ...], where: str) -> Config:
     for word in overrides:
         name = word.removeprefix("--").split("=")[0]
         if not name.startswith("config."):
@@ -215,16 +227,20 @@ def _check_overrides(overrides: list[str] | tuple[str, ...]) -> None:
         if "=" not in word:
             raise BadInput(f"{word!r} has no value; write {word}=VALUE")
         _check_key(name.removeprefix("config."))
-
-
-def _parse(flag_values: flags.FlagValues, argv: list[str], where: str) -> Config:
+    argv = [__name__, *overrides]
+    flag_values = flags.FlagValues()
+    config_flags.DEFINE_config_dict("config", values, flag_values=flag_values, lock_config=True, sys_argv=argv)
     try:
         flag_values(argv)
-        values = flag_values["config"].value.to_dict()
-    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, SyntaxError, ImportError, OSError) as error:
-        text = " ".join(str(error.args[0] if error.args else error).split())
-        raise BadInput(f"{where}: {text}") from error
-    return from_dict(values)
+    except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{where}: {_one_line(error)}") from error
+    # The flag holds `values` itself, changed in place.
+    return from_dict(values.to_dict())
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error.args[0] if error.args else error).split())
+    return text or type(error).__name__
 
 
 def _check_key(dotted: str) -> None:

@@ -20,7 +20,7 @@ from xlnet_jax.train.state import init_params
 
 
 def count_parameters(config: Config) -> dict[str, Any]:
-    """Parameters and tensors under the names of the original's checkpoints: `parameters`, `tensors`. Computes nothing."""
+    """`parameters` and `tensors` under the names of the original's checkpoints. Computes nothing."""
     params = jax.eval_shape(lambda: nn.meta.unbox(init_params(config)))
     tensors = names.official(params)
     return {"parameters": sum(int(np.prod(x.shape)) for x in tensors.values()), "tensors": len(tensors)}
@@ -82,7 +82,9 @@ def print_example(shown: dict[str, Any]) -> None:
             earlier = [j for j in sorted(targets) if query[i, j]]
             others = sum(query[i, j] for j in context)
             sees = f"{others} others, targets {' '.join(map(str, earlier)) or '-'}"
-        table.add_row(str(i), piece, str(shown["segments"][i]), str(shown["rank"][i]), "*" if i in targets else "", sees)
+        table.add_row(
+            str(i), piece, str(shown["segments"][i]), str(shown["rank"][i]), "*" if i in targets else "", sees
+        )
     console.print(table)
 
 

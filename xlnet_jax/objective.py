@@ -37,7 +37,7 @@ def row_losses(
 ) -> RowLosses:
     """Runs the model on a segment; without a `dropout_key` dropout is off."""
     rngs = None if dropout_key is None else {"dropout": dropout_key}
-    out = model.apply({"params": params}, batch, memory, deterministic=dropout_key is None, rngs=rngs)
+    out: Any = model.apply({"params": params}, batch, memory, deterministic=dropout_key is None, rngs=rngs)
     nll_BP = heads.nll(params, out.target_vectors_BPD, batch.target_tokens)
     weight_BP = batch.target_weights.astype(nll_BP.dtype)
     # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.

@@ -49,8 +49,10 @@ def relative_scores(
 ) -> jax.Array:
     """The three terms of s_ij, scaled: [B, H, T, K] in at least float32; `position_BHTK` comes already shifted."""
     high = accumulator(q_BTHE.dtype)
-    content = jnp.einsum("bthe,bkhe->bhtk", q_BTHE + content_bias_HE, k_BKHE, preferred_element_type=high)
-    either_BHT2 = jnp.einsum("bthe,she->bhts", q_BTHE + segment_bias_HE, segment_2HE, preferred_element_type=high)
+    content = jnp.einsum("bthe,bkhe->bhtk", q_BTHE + content_bias_HE[None, None], k_BKHE, preferred_element_type=high)
+    either_BHT2 = jnp.einsum(
+        "bthe,she->bhts", q_BTHE + segment_bias_HE[None, None], segment_2HE, preferred_element_type=high
+    )
     segment = jnp.where(same_segment_BTK[:, None], either_BHT2[..., :1], either_BHT2[..., 1:])
     return (content + position_BHTK + segment) * q_BTHE.shape[-1] ** -0.5
 
@@ -114,8 +116,9 @@ class RelativeAttention(nn.Module):
             return norm(x_BTD + nn.Dropout(config.dropout)(o_BTD, deterministic=deterministic)).astype(dtype)
 
         high = accumulator(dtype)
+        position_bias_11HE = bias["position_bias"][None, None]
         q_BTHE = jnp.einsum("btd,dhe->bthe", h_BTD, kernel["query"])
-        all_BHTN = jnp.einsum("bthe,bnhe->bhtn", q_BTHE + bias["position_bias"], r_BNHE, preferred_element_type=high)
+        all_BHTN = jnp.einsum("bthe,bnhe->bhtn", q_BTHE + position_bias_11HE, r_BNHE, preferred_element_type=high)
         visible_BTK = keys.rank_BK[:, None, :] <= keys.rank_BT[:, :, None]
         new_h_BTD = finish(
             h_BTD, q_BTHE, positions.shift(all_BHTN, K), keys.segment_BT, visible_BTK, "content"
@@ -124,7 +127,7 @@ class RelativeAttention(nn.Module):
             return new_h_BTD, None
 
         q_BPHE = jnp.einsum("bpd,dhe->bphe", g_BPD, kernel["query"])
-        all_BPHN = jnp.einsum("bphe,bnhe->bphn", q_BPHE + bias["position_bias"], r_BNHE, preferred_element_type=high)
+        all_BPHN = jnp.einsum("bphe,bnhe->bphn", q_BPHE + position_bias_11HE, r_BNHE, preferred_element_type=high)
         position_BHPK = positions.windows(all_BPHN, keys.target_BP, K, T).transpose(0, 2, 1, 3)
         rank_BP = jnp.take_along_axis(keys.rank_BT, keys.target_BP, axis=1)
         segment_BP = jnp.take_along_axis(keys.segment_BT, keys.target_BP, axis=1)

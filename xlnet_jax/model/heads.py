@@ -21,7 +21,7 @@ def logits(params: Mapping[str, Any], vectors_BPD: jax.Array) -> jax.Array:
     high = accumulator(vectors_BPD.dtype)
     table_VD = params["word_embedding"].astype(vectors_BPD.dtype)
     logits_BPV = jnp.einsum("bpd,vd->bpv", vectors_BPD, table_VD, preferred_element_type=high)
-    logits_BPV = logits_BPV + params["lm_bias"].astype(high)
+    logits_BPV = logits_BPV + params["lm_bias"].astype(high)[None, None]
     return nn.with_logical_constraint(logits_BPV, ("batch", None, "vocab"))
 
 

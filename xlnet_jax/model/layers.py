@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -28,7 +29,8 @@ def parameter(
     """Declares a float32 parameter with logical `axes`, normal(0, init_std) by default; returns it in `dtype`."""
     config: ModelConfig = module.config  # type: ignore[attr-defined]
     init = nn.with_logical_partitioning(initializer or nn.initializers.normal(config.init_std), axes)
-    return module.param(name, init, shape, jnp.float32).astype(dtype)
+    value: Any = module.param(name, init, shape, jnp.float32)
+    return value.astype(dtype)
 
 
 def layer_norm(name: str, config: ModelConfig) -> nn.LayerNorm:
@@ -62,7 +64,7 @@ class Dense(nn.Module):
         """[..., in] -> [..., out]."""
         kernel = parameter(self, "kernel", (x.shape[-1], self.features), self.axes, x.dtype)
         bias = parameter(self, "bias", (self.features,), self.axes[1:], x.dtype, nn.initializers.zeros)
-        return jnp.dot(x, kernel) + bias
+        return jnp.dot(x, kernel) + jnp.expand_dims(bias, tuple(range(x.ndim - 1)))
 
 
 class FeedForward(nn.Module):

@@ -127,7 +127,7 @@ class XLNet(nn.Module):
             length=config.layers,
             variable_axes={"params": 0, "intermediates": 0},
             split_rngs={"params": True, "dropout": True},
-            in_axes=(0, nn.broadcast, nn.broadcast),
+            in_axes=(0, nn.broadcast, nn.broadcast),  # type: ignore[arg-type]
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(config, self.reuse_len, deterministic, name="layers")
         (h_BTD, g_BPD), hidden_LBMD = layers((h_BTD, g_BPD), memory.hidden_LBMD, keys, tied_biases)

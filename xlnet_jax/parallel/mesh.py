@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -49,7 +50,7 @@ class ShardingRules:
 RULES = ShardingRules()
 
 
-def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their number."""
     devices = jax.devices() if devices is None else devices
     sizes = {"data": config.data, "fsdp": config.fsdp, "tensor": config.tensor}

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from xlnet_jax import checkpoint
@@ -79,9 +80,7 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
                 log.info("%s: already at step %d; raise train.steps to go on", workdir, start)
                 return _summary(workdir, start, workdirs.last_metrics(workdir))
             workdirs.write_start(workdir, config, corpus, start)
-            writer = stack.enter_context(
-                contextlib.closing(MetricsWriter(workdir, start, config.log.tensorboard))
-            )
+            writer = stack.enter_context(contextlib.closing(MetricsWriter(workdir, start, config.log.tensorboard)))
             run = Run(config, workdir, corpus, mesh, built, checkpoints, writer, plan)
             run.heldout = Heldout(config, mesh, heldout, config.evaluation.blocks) if heldout else None
             return run.loop(state, start, stop)
@@ -109,6 +108,8 @@ def use_compilation_cache(config: Config, workdir: str) -> None:
     """Points JAX's persistent compilation cache at the configured folder."""
     folder = config.log.compilation_cache or os.path.join(workdir, "compilation_cache")
     jax.config.update("jax_compilation_cache_dir", None if folder == "none" else os.path.abspath(folder))
+    # JAX settles on a folder (or on none) with the first compilation of the process; this makes it look again.
+    compilation_cache.reset_cache()
 
 
 def _start(config: Config, corpus: Corpus, built: BuiltStep, checkpoints: Checkpoints) -> tuple[State, Plan, int]:

@@ -1,9 +1,9 @@
 """The work directory of a run: resolved configuration, manifest of every start, and what may change on resume.
 
-    config.json        every key by its dotted name, and the corpus hash: what the run is
-    runs.jsonl         one line per start: versions, git commit, devices, cores, flags, step
-    checkpoints/       see `checkpoint`
-    metrics.jsonl      see `train.metrics`
+config.json        every key by its dotted name, and the corpus hash: what the run is
+runs.jsonl         one line per start: versions, git commit, devices, cores, flags, step
+checkpoints/       see `checkpoint`
+metrics.jsonl      see `train.metrics`
 """
 
 from __future__ import annotations

@@ -1,0 +1,91 @@
+# Everything runs in .venv, which the first target makes; PYTHON is only what it is made with.
+PYTHON ?= python3
+# For example: make test PYTEST_FLAGS="-n 2 -k stream"
+PYTEST_FLAGS ?=
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help install quickstart test test-all lint format bench docs constraints clean
+
+BIN := .venv/bin
+INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
+# A stamp stands for an installation with the extras of its name; it is renewed when the versions change.
+VERSIONS := pyproject.toml constraints.txt
+SHELL_SCRIPTS := .ci/run $(wildcard launch/*.sh)
+BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+install: .venv/dev.stamp ## install the package and the development tools into .venv
+
+.venv/created.stamp:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/quickstart.stamp: .venv/created.stamp $(VERSIONS)
+	$(INSTALL) '.[quickstart]'
+	touch $@
+
+.venv/dev.stamp: .venv/created.stamp $(VERSIONS)
+	$(INSTALL) '.[quickstart,dev]'
+	touch .venv/quickstart.stamp $@
+
+.venv/docs.stamp: .venv/created.stamp $(VERSIONS)
+	$(INSTALL) '.[docs]'
+	touch $@
+
+.venv/peers.stamp: .venv/dev.stamp
+	$(INSTALL) '.[quickstart,dev,peers]'
+	touch $@
+
+# 0 seconds say that nothing had to be installed.
+quickstart: ## text in, a pretrained XLNet out, in about five minutes
+	@seconds=0; \
+	if ! $(MAKE) --question .venv/quickstart.stamp; then \
+	  began=$$(date +%s); \
+	  $(MAKE) --no-print-directory .venv/quickstart.stamp; \
+	  seconds=$$(( $$(date +%s) - began )); \
+	fi; \
+	XLNET_INSTALL_SECONDS=$$seconds $(BIN)/xlnet-jax quickstart
+
+test: .venv/dev.stamp ## the tests, without the slow ones and those that need torch
+	$(BIN)/pytest -q -m "not slow" --ignore=tests/peers $(PYTEST_FLAGS)
+
+# pytest ends with 5 if it finds no test: that is an error for the peers, but there may be no slow test.
+test-all: .venv/peers.stamp ## all tests
+	$(MAKE) --no-print-directory test
+	$(BIN)/pytest -q -m slow --ignore=tests/peers $(PYTEST_FLAGS) || test $$? -eq 5
+	$(BIN)/pytest -q tests/peers $(PYTEST_FLAGS)
+
+lint: .venv/dev.stamp ## ruff, format, types, shell scripts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/basedpyright
+	$(BIN)/shellcheck $(SHELL_SCRIPTS)
+
+format: .venv/dev.stamp ## rewrite the code as lint wants it
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: .venv/dev.stamp ## run every benchmark; one JSON line each
+	@test -n "$(BENCHMARKS)" || { echo "no benchmark found in benchmarks/" >&2; exit 1; }
+	for script in $(BENCHMARKS); do $(BIN)/python $$script --json; done
+
+docs: .venv/docs.stamp ## build the site into site/
+	$(BIN)/mkdocs build --strict
+
+# One resolution for all Python versions; CUDA packages go, the header stays.
+constraints: .venv/created.stamp ## write constraints.txt anew with today's versions
+	$(BIN)/pip install --quiet uv
+	{ sed -n '/^#/p' constraints.txt; \
+	  $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --no-header --no-annotate --quiet \
+	    --extra tpu --extra quickstart --extra dev --extra docs --extra peers \
+	    | sed '/^\(nvidia\|cuda\)-/d; /^triton==/d'; \
+	} > constraints.new
+	mv constraints.new constraints.txt
+
+clean: ## remove what tools leave behind; .venv and runs/ stay
+	rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find xlnet_jax tests configs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,39 @@
+"""Eight virtual CPU devices, one compilation cache for the whole session, and strictness: what every test starts from."""
+
+import jax
+import pytest
+from absl import flags
+
+
+def use_compilation_cache(config: pytest.Config) -> None:
+    """Keeps compiled programs in pytest's own cache folder.
+
+    It lies in the checkout, so it holds no other machine's code; the workers of pytest-xdist and the next run share it;
+    `pytest --cache-clear` and `make clean` empty it.
+    """
+    jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("xla")))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Sets JAX up before a test module is imported: the devices are fixed by their first use."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    use_compilation_cache(config)
+    # By default JAX keeps nothing that compiles in less than a second: most of our programs.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    # Grain reads absl flags, which nobody parses here.
+    flags.FLAGS.mark_as_parsed()
+
+
+@pytest.fixture(autouse=True)
+def same_compilation_cache(pytestconfig: pytest.Config) -> None:
+    """A test that trains sets its own cache folder, or none, for the whole process; the next one gets ours back."""
+    use_compilation_cache(pytestconfig)
+
+
+@pytest.fixture
+def x64():
+    """float64 and int64 inside the test: for comparisons to 1e-12."""
+    with jax.enable_x64(True):
+        yield

@@ -1,0 +1,163 @@
+"""The rooms of the package and the arrows between them: a module imports from its own room and from those below it.
+
+Read from the source, so that an import inside a function counts as well.
+"""
+
+import ast
+import pathlib
+
+import pytest
+
+import xlnet_jax
+
+ROOT = pathlib.Path(xlnet_jax.__file__).parent
+
+# From top to bottom; a room is the longest dotted prefix of a module that is named here.
+ROWS = (
+    ("cli", "__main__"),
+    ("quickstart", "inspect", "evaluate", "compile", "data.prepare", "finetune", "export"),
+    ("train",),
+    ("objective",),
+    ("checkpoint",),
+    ("model",),
+    ("kernels",),
+    ("data",),
+    ("parallel",),
+    # The package itself holds nothing but its version.
+    ("config", "batch", "errors", ""),
+)
+ROW = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
+
+# Arrows within a row. The quick start is all commands one after the other, __main__ is the command line, and whoever
+# checks a key or refuses a value raises an error.
+SIDEWAYS = {("__main__", "cli"), ("config", "errors"), ("batch", "errors"), ("config", "batch")} | {
+    ("quickstart", room) for room in ROWS[1]
+}
+
+# Peers that exports are compared with, and what makes an import slow: never in the package. tensorflow_datasets is not
+# among them; it needs no TensorFlow for what we use.
+NOWHERE = {"pandas", "tensorflow", "torch", "transformers"}
+# Reading and preparing data works without a device, in worker processes that must start fast.
+DEVICE = {"flax", "jax", "jaxlib", "optax", "orbax"}
+
+
+def room_of(module: str) -> str:
+    """`model.attention` is in room `model`, `data.prepare` is one of its own; "" is the package itself."""
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        if ".".join(parts[:length]) in ROW:
+            return ".".join(parts[:length])
+    raise AssertionError(f"xlnet_jax.{module} is in no room; give it a place in ROWS")
+
+
+def imports(module: str, source: str, is_package: bool, modules: set[str]) -> list[tuple[int, str]]:
+    """(line, absolute dotted name) of everything imported; submodules are told from attributes by `modules`."""
+    found = []
+    # What a leading dot in an import stands for: the package the module lies in.
+    package = ["xlnet_jax", *module.split(".")] if module else ["xlnet_jax"]
+    package = package if is_package else package[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            for alias in node.names:
+                name = f"{base}.{alias.name}"
+                found.append((node.lineno, name if name.removeprefix("xlnet_jax.") in modules else base))
+    return found
+
+
+def violations(module: str, source: str, is_package: bool = False, modules: set[str] | None = None) -> list[str]:
+    """One line for every import in the source of `xlnet_jax.<module>` that goes against the arrows."""
+    room = room_of(module) if module else ""
+    wrong = []
+    for line, name in imports(module, source, is_package, set(SOURCES) if modules is None else modules):
+        top, _, rest = name.partition(".")
+        reason = None
+        if top in NOWHERE:
+            reason = "is not for the package"
+        elif top == "orbax" and module != "checkpoint":
+            reason = "is for checkpoint.py only"
+        elif top in DEVICE and (room in ("data", "data.prepare")):
+            reason = "is not for data/: numpy only"
+        elif top == "xlnet_jax":
+            target = room_of(rest) if rest else ""
+            if target != room and (room, target) not in SIDEWAYS and ROW[target] <= ROW[room]:
+                reason = f"is not below {room or 'the package'}"
+        if reason:
+            wrong.append(f"xlnet_jax.{module}:{line}: {name} {reason}")
+    return wrong
+
+
+def read_sources() -> dict[str, tuple[str, bool]]:
+    """Dotted name below the package -> (source, whether it is an __init__.py)."""
+    sources = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        sources[".".join(parts[:-1] if is_package else parts)] = (path.read_text(encoding="utf-8"), is_package)
+    return sources
+
+
+SOURCES = read_sources()
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_imports_go_down_only(module):
+    source, is_package = SOURCES[module]
+    wrong = violations(module, source, is_package)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "expected"),
+    [
+        ("model.attention", "from xlnet_jax.train.loop import train", "xlnet_jax.train.loop is not below model"),
+        ("model.attention", "import xlnet_jax.objective", "xlnet_jax.objective is not below model"),
+        (
+            "parallel.mesh",
+            "def f():\n    from xlnet_jax import evaluate",
+            ":2: xlnet_jax.evaluate is not below parallel",
+        ),
+        ("parallel.mesh", "from ..data import loader", "xlnet_jax.data.loader is not below parallel"),
+        ("train.loop", "from xlnet_jax.evaluate import evaluate", "xlnet_jax.evaluate is not below train"),
+        ("evaluate", "from xlnet_jax.data.prepare import prepare", "xlnet_jax.data.prepare is not below evaluate"),
+        ("data.loader", "from xlnet_jax.data import prepare", "xlnet_jax.data.prepare is not below data"),
+        ("errors", "from xlnet_jax.config import load", "xlnet_jax.config is not below errors"),
+        ("data.loader", "import jax.numpy as jnp", "jax.numpy is not for data/"),
+        ("data.prepare", "from flax import linen", "flax is not for data/"),
+        ("train.loop", "from orbax.checkpoint import v1", "orbax.checkpoint is for checkpoint.py only"),
+        ("export.run", "def f():\n    import torch", ":2: torch is not for the package"),
+        ("cli", "from tensorflow import io", "tensorflow is not for the package"),
+    ],
+)
+def test_a_wrong_import_is_reported(module, source, expected):
+    (wrong,) = violations(module, source)
+    assert expected in wrong
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("quickstart", "from xlnet_jax.data.prepare import prepare\nfrom xlnet_jax import evaluate, train, errors"),
+        ("data.loader", "import grain\nimport numpy\nfrom xlnet_jax.batch import Batch\nfrom . import stream"),
+        ("data.corpus", "import tensorflow_datasets as tfds"),
+        ("checkpoint", "from orbax.checkpoint import v1 as ocp"),
+        ("train.workdir", "import xlnet_jax\nfrom xlnet_jax import __version__"),
+    ],
+)
+def test_a_right_import_is_not_reported(module, source):
+    assert violations(module, source) == []
+
+
+def test_a_module_without_a_room_is_reported():
+    with pytest.raises(AssertionError, match=r"xlnet_jax\.attic\.old is in no room"):
+        violations("attic.old", "")
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_every_module_says_what_it_is_for(module):
+    source, is_package = SOURCES[module]
+    empty_package = is_package and not source.strip()
+    assert empty_package or ast.get_docstring(ast.parse(source)), f"xlnet_jax.{module} has no docstring"
