@@ -1,4 +1,4 @@
-"""Eight virtual CPU devices, one compilation cache for the whole session, and strictness: what every test starts from."""
+"""Eight virtual CPU devices, one compilation cache for all tests, and strictness: what every test starts from."""
 
 import jax
 import pytest

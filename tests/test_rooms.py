@@ -29,10 +29,8 @@ ROWS = (
 ROW = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
 
 # Arrows within a row. The quick start is all commands one after the other, __main__ is the command line, and whoever
-# checks a key or refuses a value raises an error.
-SIDEWAYS = {("__main__", "cli"), ("config", "errors"), ("batch", "errors"), ("config", "batch")} | {
-    ("quickstart", room) for room in ROWS[1]
-}
+# refuses a value raises an error.
+SIDEWAYS = {("__main__", "cli"), ("config", "errors"), ("batch", "errors")} | {("quickstart", room) for room in ROWS[1]}
 
 # Peers that exports are compared with, and what makes an import slow: never in the package. tensorflow_datasets is not
 # among them; it needs no TensorFlow for what we use.

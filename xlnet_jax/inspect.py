@@ -58,16 +58,20 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
     }
 
 
-def visible(rank: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Content and query mask: bool [T, T], row i may see column j. All rows also see whatever the memory holds."""
+def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Content and query mask: bool [T, T], row i may see column j; only targets have a query.
+
+    All rows also see whatever the memory holds.
+    """
     rank_T = np.asarray(rank)
-    return rank_T[None, :] <= rank_T[:, None], rank_T[None, :] < rank_T[:, None]
+    has_query_T = np.isin(np.arange(len(rank_T)), targets)
+    return rank_T[None, :] <= rank_T[:, None], (rank_T[None, :] < rank_T[:, None]) & has_query_T[:, None]
 
 
 def print_example(shown: dict[str, Any]) -> None:
     """A table of the positions on stdout; for targets, which earlier targets they see."""
     targets = set(shown["targets"])
-    _, query = visible(shown["rank"])
+    _, query = visible(shown["rank"], shown["targets"])
     context = {i for i in range(len(shown["tokens"])) if i not in targets}
     console = Console()
     console.print(
@@ -96,7 +100,7 @@ def draw(shown: dict[str, Any], path: str) -> None:
         raise BadInput("--output needs matplotlib: pip install 'xlnet_jax[quickstart]'") from error
     figure = Figure(figsize=(13, 6.5), layout="constrained")
     panels = figure.subplots(1, 2)
-    for axes, mask, name in zip(panels, visible(shown["rank"]), ("content", "query"), strict=True):
+    for axes, mask, name in zip(panels, visible(shown["rank"], shown["targets"]), ("content", "query"), strict=True):
         axes.imshow(mask, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
         axes.plot(np.zeros(len(shown["targets"])) - 2, shown["targets"], "_", color="tab:red", clip_on=False)
         axes.set(title=f"{name} stream: row sees column (targets marked red)", xlabel="key", ylabel="query")
