@@ -43,6 +43,13 @@ def test_everything_comes_back_bit_for_bit(tmp_path):
         assert a.dtype == b.dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
+def test_a_relative_work_directory_is_fine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Checkpoints("run", keep=1) as writer:
+        writer.save(3, checkpoint.split(make_state()), {})
+    assert (tmp_path / "run" / "checkpoints" / "3").is_dir()
+
+
 def test_an_array_donated_right_after_the_save_is_saved_as_it_was(tmp_path):
     state = make_state()
     expected = np.asarray(state.params["a"]).copy()

@@ -12,6 +12,7 @@ training step may then donate them while the writing goes on.
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 from etils import epath
@@ -36,7 +37,9 @@ class Checkpoints:
     """
 
     def __init__(self, workdir: str, keep: int | None = None) -> None:
-        self.path = epath.Path(workdir) / "checkpoints"
+        # Orbax writes to absolute paths only; a bucket's address is one.
+        absolute = workdir if "://" in workdir else os.path.abspath(workdir)
+        self.path = epath.Path(absolute) / "checkpoints"
         if keep is None and not self.path.exists():
             raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
         self._orbax = ocp.training.Checkpointer(
