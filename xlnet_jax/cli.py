@@ -187,4 +187,6 @@ def _quickstart(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any
     config = load(args.config, overrides)
     from xlnet_jax.quickstart import quickstart
 
-    return quickstart(config, args.workdir, float(os.environ.get("XLNET_INSTALL_SECONDS", "0")))
+    result = quickstart(config, args.workdir, float(os.environ.get("XLNET_INSTALL_SECONDS", "0")))
+    # Without --json the table it has printed says it all.
+    return result if args.json else {}

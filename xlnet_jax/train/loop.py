@@ -40,6 +40,9 @@ from xlnet_jax.train.step import BuiltStep, build_step, create_state
 
 log = logging.getLogger("xlnet_jax")
 
+LOG_EVERY = 100
+"""Steps between two lines of the log where there is no progress bar."""
+
 
 def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: bool = False) -> dict[str, Any]:
     """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
@@ -173,6 +176,8 @@ class Run:
     plan: Plan
     heldout: Heldout | None = None
     last: dict[str, Any] | None = None
+    clock: float = 0.0
+    """When the device last had nothing to do with anything else but training; rates count from here."""
 
     def loop(self, state: State, start: int, stop: int) -> dict[str, Any]:
         """Steps `start` to `stop`."""
@@ -182,14 +187,14 @@ class Run:
         batches = loader.prefetched(dispatches, config)
         executables: dict[int, Any] = {}
         sent: tuple[range, Any] | None = None
-        self._clock = time.perf_counter()
+        self.clock = time.perf_counter()
         with StopRequest() as stop_request, progress_bar(config.train.steps, start) as progress:
             for index in range(len(dispatches)):
                 steps = dispatches.steps(index)
                 batch = meshes.place(next(batches), self.mesh)
                 if len(steps) not in executables:
                     executables[len(steps)] = compile_step(self.built, state, batch)
-                    self._clock = time.perf_counter()
+                    self.clock = time.perf_counter()
                 with self._profile(steps) as capturing:
                     state, metrics = executables[len(steps)](state, batch)
                     if capturing:
@@ -226,7 +231,7 @@ class Run:
              "loss_without_memory": result.loss_without_memory, "tokens": result.tokens, "seconds": seconds}
         )  # fmt: skip
         log.info("step %d: held-out loss %.4f (%.4f without memory)", step, result.loss, result.loss_without_memory)
-        self._clock += seconds
+        self.clock += seconds
 
     def _report(self, sent: tuple[range, Any] | None, progress: Progress | None) -> None:
         """Waits for a dispatch's metrics, writes K lines, ends the run if it has diverged."""
@@ -235,13 +240,13 @@ class Run:
         steps, metrics = sent
         values = jax.device_get(metrics)
         now = time.perf_counter()
-        rate = len(steps) / (now - self._clock)
-        self._clock = now
+        rate = len(steps) / (now - self.clock)
+        self.clock = now
         stream = loader.train_stream(self.corpus, self.config)
         per_step = self.config.train.batch_size * self.config.data.segment_len
+        row: dict[str, Any] = {}
         for i, step in enumerate(steps):
-            row: dict[str, Any] = {"step": step + 1}
-            row.update({name: _number(column[i]) for name, column in values.items()})
+            row = {"step": step + 1, **{name: _number(column[i]) for name, column in values.items()}}
             loss = row["loss"]
             row["perplexity"] = math.exp(loss) if loss is not None and loss < 700 else None
             row["epoch"] = stream.epoch(step + 1, self.plan)
@@ -256,12 +261,12 @@ class Run:
                     f"{step + 2 - row['consecutive_bad']}; lower optimizer.learning_rate, or look at the data of "
                     "these steps with `xlnet-jax inspect`"
                 )
+        done = steps[-1] + 1
+        shown = f"{row['loss']:.4f}" if row["loss"] is not None else "not finite"
         if progress is not None:
-            progress.update(progress.task_ids[0], completed=steps[-1] + 1, loss=self.last["loss"] if self.last else 0)
-        elif steps[-1] // 100 != (steps[0] - 1) // 100 and self.last:
-            log.info(
-                "step %d: loss %s, %.0f tokens/s", steps[-1] + 1, self.last["loss"], self.last["tokens_per_second"]
-            )
+            progress.update(progress.task_ids[0], completed=done, loss=shown)
+        elif done // LOG_EVERY != steps[0] // LOG_EVERY:
+            log.info("step %d: loss %s, %.0f tokens/s", done, shown, row["tokens_per_second"])
 
     @contextlib.contextmanager
     def _profile(self, steps: range) -> Iterator[bool]:
@@ -304,10 +309,10 @@ def progress_bar(total: int, start: int) -> Iterator[Progress | None]:
         return
     from rich.console import Console
 
-    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.4f}"),
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"),
                TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        progress.add_task("training", total=total, completed=start, loss=float("nan"))
+        progress.add_task("training", total=total, completed=start, loss="-")
         yield progress
 
 
