@@ -57,6 +57,9 @@ class Layer(nn.Module):
         attention = RelativeAttention(self.config, name="attention")
         streams = attention(h_BTD, g_BPD, memory_BMD, keys, tied_biases, deterministic=self.deterministic)
         streams = FeedForward(self.config, name="feed_forward")(*streams, deterministic=self.deterministic)
+        # Kept only where a caller makes "intermediates" mutable, as tests do.
+        self.sow("intermediates", "content_stream", streams[0])
+        self.sow("intermediates", "query_stream", streams[1])
         return streams, new_memory_BMD
 
 
