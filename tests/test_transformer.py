@@ -271,5 +271,7 @@ def test_bfloat16_keeps_float32_where_it_matters():
         {"params": params}, batch, empty_memory(config, B), deterministic=True, mutable=["intermediates"]
     )
     assert out.hidden_BTD.dtype == out.memory.hidden_LBMD.dtype == jnp.bfloat16
-    assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(seen))
+    kinds = {path[-2].key: x.dtype for path, x in jax.tree_util.tree_leaves_with_path(seen)}
+    assert kinds["probability_content"] == kinds["probability_query"] == jnp.float32
+    assert kinds["content_stream"] == kinds["query_stream"] == jnp.bfloat16
     assert heads.nll(params, out.target_vectors_BPD, batch.target_tokens).dtype == jnp.float32
