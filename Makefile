@@ -88,4 +88,4 @@ constraints: .venv/created.stamp ## write constraints.txt anew with today's vers
 
 clean: ## remove what tools leave behind; .venv and runs/ stay
 	rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
-	find xlnet_jax tests configs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,7 @@
 """Eight virtual CPU devices, one compilation cache for all tests, and strictness: what every test starts from."""
 
+import logging
+
 import jax
 import pytest
 from absl import flags
@@ -27,9 +29,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def same_compilation_cache(pytestconfig: pytest.Config) -> None:
-    """A test that trains sets its own cache folder, or none, for the whole process; the next one gets ours back."""
+def same_surroundings(pytestconfig: pytest.Config):
+    """Undoes what the code under test sets for the whole process: the compilation cache and the log's stream."""
     use_compilation_cache(pytestconfig)
+    yield
+    root = logging.getLogger()
+    # The command line logs to the stderr of its test, which is closed when the next test logs. pytest's own handlers
+    # are of other classes.
+    for handler in [handler for handler in root.handlers if type(handler) is logging.StreamHandler]:
+        root.removeHandler(handler)
 
 
 @pytest.fixture

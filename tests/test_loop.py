@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import tiny
 
+from xlnet_jax import files
 from xlnet_jax.checkpoint import Checkpoints
 from xlnet_jax.data import examples
+from xlnet_jax.data.prepare import prepare
 from xlnet_jax.errors import BadInput, Diverged
 from xlnet_jax.evaluate import evaluate
 from xlnet_jax.train.loop import train
@@ -48,8 +50,10 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
         assert line["targets"] == 8 * 6 and line["grad_norm"] > 0 and line["tokens_per_second"] > 0
         assert line["mfu"] is None, "no peak is published for this processor"
     assert [line["learning_rate"] for line in lines[:3]] == pytest.approx([0, 5e-3, 1e-2])
-    assert result == {"step": 8, "loss": lines[-1]["loss"], "tokens_per_second": lines[-1]["tokens_per_second"],
-                      "workdir": workdir}  # fmt: skip
+    assert result.keys() == {"step", "loss", "tokens_per_second", "workdir"}
+    assert (result["step"], result["loss"], result["workdir"]) == (8, lines[-1]["loss"], workdir)
+    rates = {line["tokens_per_second"] for line in lines}
+    assert min(rates) <= result["tokens_per_second"] <= max(rates)
     evaluations = read_lines(os.path.join(workdir, "evaluations.jsonl"))
     assert [line["step"] for line in evaluations] == [4, 8]
     assert evaluations[0]["loss"] != evaluations[1]["loss"]
@@ -63,7 +67,9 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
 
 def test_a_finished_run_says_so_and_changes_nothing(finished):
     workdir, settings, result = finished
-    assert train(settings, workdir, stop_at=8) == result
+    again = train(settings, workdir, stop_at=8)
+    assert (again["step"], again["loss"]) == (8, result["loss"])
+    assert len(read_lines(os.path.join(workdir, "runs.jsonl"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -128,6 +134,7 @@ def test_lasting_non_finite_steps_end_the_run_and_say_since_when(tmp_path, cache
         ({"train": {"batch_size": 100_000}}, "too few for train.batch_size=100000"),
         ({"mesh": {"data": 4}, "train": {"batch_size": 6}}, "train.batch_size=6 does not divide over the 4 devices"),
         ({"mesh": {"data": 3}}, "does not fit 8 devices"),
+        ({"model": {"compute_dtype": "float64"}}, "needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1"),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_written(tmp_path, cache, changes, message):
@@ -169,6 +176,41 @@ def test_evaluation_counts_the_unigram_cross_entropy_of_its_own_targets(finished
     # The text is nearly uniform over its pieces' own frequencies: a barely trained model lies near the unigram.
     assert abs(result["loss"] - result["unigram_cross_entropy"]) < 1.5
     assert result["perplexity"] == pytest.approx(np.exp(result["loss"]))
+
+
+@pytest.fixture(scope="session")
+def other_corpus(tmp_path_factory):
+    """The same tokenizer, another text."""
+    folder = tmp_path_factory.mktemp("other")
+    (folder / "text.txt").write_text(data_fixtures.synthetic_text(99, 400), encoding="utf-8")
+    path = str(folder / "corpus")
+    prepare([str(folder / "text.txt")], path, tokenizer=data_fixtures.tokenizer_path(), heldout=0.2, workers=1)
+    return path
+
+
+def test_another_corpus_is_refused_on_resume_and_noted_in_evaluation(finished, cache, other_corpus, caplog):
+    workdir, *_ = finished
+    with pytest.raises(BadInput, match="other frozen keys: corpus: [0-9a-f]{12} -> [0-9a-f]{12}"):
+        train(config(cache, data={"corpus": other_corpus}), workdir)
+    result = evaluate(workdir, overrides=[f"--config.data.corpus={other_corpus}"])
+    assert result["tokens"] > 0 and "is another corpus than the one that" in caplog.text
+    with pytest.raises(BadInput, match="was trained with other frozen keys: seeds.data: 1 -> 7"):
+        evaluate(workdir, overrides=["--config.seeds.data=7"])
+
+
+def test_a_work_directory_holds_one_training_at_a_time(finished, cache):
+    workdir, settings, _ = finished
+    with files.locked(workdir, "the test holds it"), pytest.raises(BadInput, match="another training runs here"):
+        train(settings, workdir)
+
+
+def test_a_damaged_config_file_is_told(tmp_path, cache):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(BadInput, match="config.json: not JSON"):
+        train(config(cache), str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(BadInput, match="lacks config, corpus_sha256, tokenizer_sha256"):
+        evaluate(str(tmp_path))
 
 
 def test_evaluation_of_nothing_is_refused(tmp_path, finished):

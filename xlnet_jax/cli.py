@@ -158,10 +158,9 @@ def _evaluate(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
 
 
 def _export(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
-    _no_overrides(overrides)
     from xlnet_jax.export.run import export
 
-    return export(args.workdir, args.output, step=args.step)
+    return export(args.workdir, args.output, step=args.step, overrides=overrides)
 
 
 def _inspect(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
@@ -171,6 +170,8 @@ def _inspect(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     from xlnet_jax import inspect
 
     if args.parameters:
+        if args.output:
+            raise BadInput("--output draws an example; leave it out with --parameters")
         return inspect.count_parameters(config)
     shown = inspect.example(config, args.step, args.row)
     if args.output:

@@ -6,13 +6,13 @@ from typing import Any
 
 import jax
 
-from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import Checkpoints, require_latest
 from xlnet_jax.config import Config
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import workdir as workdirs
 from xlnet_jax.train.heldout import Heldout
 from xlnet_jax.train.loop import open_corpus, open_heldout, use_compilation_cache
+from xlnet_jax.train.state import check_precision
 from xlnet_jax.train.step import build_step
 
 
@@ -24,17 +24,19 @@ def evaluate(
     Args:
       step: the checkpoint; None = the newest.
       blocks: score only the first blocks; 0 = the whole split.
-      overrides: config keys to change, such as `--config.mesh.data=-1` or `--config.evaluation.batch_size=16`.
+      overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
 
     Returns:
       `loss` (nats per target), `perplexity`, `loss_without_memory`, `tokens` (targets scored), `step`,
       `unigram_cross_entropy` (of the same targets).
 
     Raises:
-      BadInput: no run or checkpoint there, or a corpus without held-out documents.
+      BadInput: no run or checkpoint there, a corpus without held-out documents or with another tokenizer.
     """
-    config = configs.override(workdirs.load_config(workdir), overrides)
+    config = workdirs.load_config(workdir, overrides)
+    check_precision(config)
     heldout = open_heldout(config)
+    workdirs.check_tokenizer(workdir, heldout)
     mesh = meshes.make_mesh(config.mesh)
     use_compilation_cache(config, workdir)
     with jax.set_mesh(mesh):

@@ -9,6 +9,7 @@ import dataclasses
 import importlib.util
 import logging
 import os
+import shutil
 import time
 from typing import Any
 
@@ -57,8 +58,9 @@ def quickstart(config: Config, workdir: str, install_seconds: float) -> dict[str
     train(config, run, stop_at=half)
     train(config, run)
     scores = evaluate(run)
-    if not os.path.exists(exported):
-        export(run, exported)
+    # Ours, from an earlier call: the parameters may have been trained on since.
+    shutil.rmtree(exported, ignore_errors=True)
+    export(run, exported)
     picture = os.path.join(workdir, "loss.png")
     draw_loss(run, scores, picture)
     result = {

@@ -30,7 +30,7 @@ import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 from etils import epath
 
-from xlnet_jax.data import files
+from xlnet_jax import files
 from xlnet_jax.data.tokenizer import PAD, Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
 

@@ -8,9 +8,7 @@ processes may work, a killed run goes on with the units that are missing, and th
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import glob
 import hashlib
 import json
@@ -18,14 +16,15 @@ import logging
 import multiprocessing
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data import corpus, files, text, unit
+from xlnet_jax import files
+from xlnet_jax.data import corpus, text, unit
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.errors import BadInput, RestartMe
 
@@ -92,7 +91,7 @@ def prepare(
         "shard_bytes": shard_bytes,
     }
     os.makedirs(output, exist_ok=True)
-    with _locked(output):
+    with files.locked(output, "another `prepare` writes here"):
         _claim(output, options, sources)
         _check_unchanged(output, sources)
         if os.path.exists(os.path.join(output, corpus.MANIFEST)):
@@ -127,20 +126,6 @@ def _check_options(document, sentences, heldout, errors, vocab_size, sample_byte
     for name, value in {**numbers, "shard_bytes": shard_bytes, "workers": workers}.items():
         if value is not None and value < 1:
             raise BadInput(f"--{name}={value} must be at least 1")
-
-
-@contextlib.contextmanager
-def _locked(output: str) -> Iterator[None]:
-    """Keeps a second `prepare` out of the folder. The lock is the system's, so it goes when the process goes."""
-    folder = os.open(output, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BadInput(f"{output}: another `prepare` writes here; wait, or choose another folder") from error
-        yield
-    finally:
-        os.close(folder)
 
 
 def _claim(output: str, options: dict[str, Any], sources: list[text.Source]) -> None:

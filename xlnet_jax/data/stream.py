@@ -51,6 +51,11 @@ def extend_plan(plan: Plan, step: int, batch_size: int, windows_per_block: int) 
     return (*plan, PlanEntry(step, last.block + begun * last.batch_size, batch_size))
 
 
+def current(plan: Plan, step: int) -> PlanEntry:
+    """The entry that holds at `step`."""
+    return next(entry for entry in reversed(plan) if entry.step <= step)
+
+
 def uniforms(seed: int, name: str, step: int, rows: np.ndarray, count: int) -> np.ndarray:
     """`count` uniform draws in [0, 1) for each row, float64 [B, count].
 
@@ -112,7 +117,7 @@ class Stream:
 
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
         """Where `rows` (of the global batch) read at `step`."""
-        entry = max((entry for entry in plan if entry.step <= step), key=lambda entry: entry.step)
+        entry = current(plan, step)
         round_, window = divmod(step - entry.step, self.windows_per_block)
         epoch_B, index_B = np.divmod(entry.block + round_ * entry.batch_size + rows.astype(np.int64), self.blocks)
         block_B = np.array([self._shuffled(int(e), int(i)) for e, i in zip(epoch_B, index_B, strict=True)], np.int64)
@@ -131,7 +136,7 @@ class Stream:
 
     def epoch(self, step: int, plan: Plan) -> float:
         """Epochs begun and done before `step`, as a fraction of the corpus read: 1.73 is in the second epoch."""
-        entry = max((entry for entry in plan if entry.step <= step), key=lambda entry: entry.step)
+        entry = current(plan, step)
         blocks = entry.block + (step - entry.step) * entry.batch_size / self.windows_per_block
         return blocks / self.blocks
 

@@ -21,7 +21,7 @@ import numpy as np
 import sentencepiece
 from etils import epath
 
-from xlnet_jax.data import files
+from xlnet_jax import files
 from xlnet_jax.errors import BadInput
 
 UNK, BOS, EOS, CLS, SEP, PAD, MASK, EOD, EOP = range(9)

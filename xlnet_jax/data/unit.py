@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data import corpus, files, text
+from xlnet_jax import files
+from xlnet_jax.data import corpus, text
 from xlnet_jax.data.tokenizer import EOD, Normalization, Tokenizer
 
 SPLITS = ("train", "heldout")

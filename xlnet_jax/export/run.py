@@ -15,19 +15,24 @@ from xlnet_jax.train.loop import open_corpus
 from xlnet_jax.train.step import build_step
 
 
-def export(workdir: str, output: str, *, step: int | None = None) -> dict[str, Any]:
+def export(
+    workdir: str, output: str, *, step: int | None = None, overrides: list[str] | tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Writes the Hugging Face folder of a checkpoint.
 
     Args:
       output: a new or empty folder.
       step: the checkpoint; None = the newest.
+      overrides: config keys to change, such as `--config.data.corpus=DIR` for a corpus that has moved.
 
     Raises:
       BadInput: no run or checkpoint there, an output folder in use, or a model the other library cannot express.
     """
-    config = workdirs.load_config(workdir)
+    config = workdirs.load_config(workdir, overrides)
     huggingface.check(config.model, output)
-    tokenizer = open_corpus(config).tokenizer
+    corpus = open_corpus(config)
+    workdirs.check_tokenizer(workdir, corpus)
+    tokenizer = corpus.tokenizer
     # Whatever mesh the run had, one device is enough to read the parameters once.
     mesh = meshes.make_mesh(MeshConfig(), jax.local_devices()[:1])
     with Checkpoints(workdir) as checkpoints:

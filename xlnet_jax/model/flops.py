@@ -18,6 +18,7 @@ PEAK_FLOPS = {
     "TPU v5 lite": 197e12,
     "TPU v5": 459e12,
     "TPU v6 lite": 918e12,
+    "NVIDIA A100-SXM4-40GB": 312e12,
     "NVIDIA A100-SXM4-80GB": 312e12,
     "NVIDIA H100 80GB HBM3": 989e12,
     "NVIDIA H200": 989e12,
@@ -29,13 +30,13 @@ def forward_flops(config: Config) -> dict[str, int]:
     model, data = config.model, config.data
     T, P, M = data.segment_len, data.num_predict, model.memory_len
     D, F, V, W = model.width, model.ff_width, model.vocab_size, model.heads * model.head_width
-    K, N = M + T, M + 2 * T - 1
+    K = M + T
 
     def stream(rows: int) -> int:
         """`rows` queries through one layer."""
         projections = 2 * 2 * rows * D * W
         content = 2 * rows * K * W
-        position = 2 * rows * N * W
+        position = 2 * rows * K * W
         segment = 2 * rows * 2 * W
         values = 2 * rows * K * W
         feed_forward = 2 * 2 * rows * D * F

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import math
 import os
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from xlnet_jax import checkpoint
+from xlnet_jax import checkpoint, files
 from xlnet_jax.batch import Batch
 from xlnet_jax.checkpoint import Checkpoints
 from xlnet_jax.config import Config
@@ -35,7 +36,7 @@ from xlnet_jax.train import workdir as workdirs
 from xlnet_jax.train.heldout import Heldout
 from xlnet_jax.train.metrics import MetricsWriter, utilisation
 from xlnet_jax.train.signals import StopRequest
-from xlnet_jax.train.state import State
+from xlnet_jax.train.state import State, check_precision
 from xlnet_jax.train.step import BuiltStep, build_step, create_state
 
 log = logging.getLogger("xlnet_jax")
@@ -59,6 +60,13 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
       Diverged: `train.max_bad_steps` non-finite steps in a row.
       RestartMe: a signal came; everything is saved.
     """
+    if stop_at is not None and stop_at < 1:
+        raise BadInput(f"--stop_at={stop_at} must be at least 1")
+    if "://" in workdir:
+        raise BadInput(f"--workdir={workdir}: only folders of a file system can be work directories so far")
+    check_precision(config)
+    # The run remembers its corpus, and may be evaluated from another folder.
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=absolute(config.data.corpus)))
     corpus = open_corpus(config)
     stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
     found = workdirs.read_config(workdir)
@@ -76,12 +84,15 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
         if dry_run:
             return _dry_run(config, workdir, corpus, built, mesh)
         use_compilation_cache(config, workdir)
+        os.makedirs(workdir, exist_ok=True)
         with contextlib.ExitStack() as stack:
+            stack.enter_context(files.locked(workdir, "another training runs here"))
             checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint.keep))
             state, plan, start = _start(config, corpus, built, checkpoints)
             if start >= stop:
-                log.info("%s: already at step %d; raise train.steps to go on", workdir, start)
-                return _summary(workdir, start, workdirs.last_metrics(workdir))
+                log.info("%s is at step %d already, and was to stop at %d", workdir, start, stop)
+                last = workdirs.last_metrics(workdir) or {}
+                return _summary(workdir, start, last.get("loss"), last.get("tokens_per_second"))
             workdirs.write_start(workdir, config, corpus, start)
             writer = stack.enter_context(contextlib.closing(MetricsWriter(workdir, start, config.log.tensorboard)))
             run = Run(config, workdir, corpus, mesh, built, checkpoints, writer, plan)
@@ -100,6 +111,11 @@ def open_corpus(config: Config, split: str = "train") -> Corpus:
             f"{corpus.tokenizer.vocab_size} pieces; set --config.model.vocab_size={corpus.tokenizer.vocab_size}"
         )
     return corpus
+
+
+def absolute(path: str) -> str:
+    """A path that holds from any working directory; empty and bucket addresses stay as they are."""
+    return path if not path or "://" in path else os.path.abspath(path)
 
 
 def open_heldout(config: Config) -> Corpus:
@@ -156,10 +172,8 @@ def _dry_run(config: Config, workdir: str, corpus: Corpus, built: BuiltStep, mes
     return {"step": 0, "loss": None, "tokens_per_second": None, "workdir": workdir, "parameters": parameters}
 
 
-def _summary(workdir: str, step: int, last: dict[str, Any] | None) -> dict[str, Any]:
-    last = last or {}
-    return {"step": step, "loss": last.get("loss"), "tokens_per_second": last.get("tokens_per_second"),
-            "workdir": workdir}  # fmt: skip
+def _summary(workdir: str, step: int, loss: float | None, tokens_per_second: float | None) -> dict[str, Any]:
+    return {"step": step, "loss": loss, "tokens_per_second": tokens_per_second, "workdir": workdir}
 
 
 @dataclasses.dataclass
@@ -176,6 +190,8 @@ class Run:
     plan: Plan
     heldout: Heldout | None = None
     last: dict[str, Any] | None = None
+    rates: list[float] = dataclasses.field(default_factory=list)
+    """Tokens per second of every dispatch."""
     clock: float = 0.0
     """When the device last had nothing to do with anything else but training; rates count from here."""
 
@@ -208,13 +224,16 @@ class Run:
                     self._report(sent, progress)
                     sent = None
                     self._save(at, state)
-                if self.heldout and at % config.evaluation.every == 0:
-                    self._evaluate(at, state)
                 if stopping:
                     self.checkpoints.wait()
                     raise RestartMe(f"{stop_request.name} at step {at}: saved; run the same command to go on")
+                if self.heldout and at % config.evaluation.every == 0:
+                    self._report(sent, progress)
+                    sent = None
+                    self._evaluate(at, state)
             self.checkpoints.wait()
-        return _summary(self.workdir, stop, self.last)
+        loss = self.last["loss"] if self.last else None
+        return _summary(self.workdir, stop, loss, statistics.median(self.rates))
 
     def _save(self, step: int, state: State) -> None:
         self.writer.flush()
@@ -244,6 +263,7 @@ class Run:
         self.clock = now
         stream = loader.train_stream(self.corpus, self.config)
         per_step = self.config.train.batch_size * self.config.data.segment_len
+        self.rates.append(rate * per_step)
         row: dict[str, Any] = {}
         for i, step in enumerate(steps):
             row = {"step": step + 1, **{name: _number(column[i]) for name, column in values.items()}}
@@ -258,8 +278,8 @@ class Run:
                 self.writer.flush()
                 raise Diverged(
                     f"step {step + 1}: {row['consecutive_bad']} non-finite steps in a row, the first at step "
-                    f"{step + 2 - row['consecutive_bad']}; lower optimizer.learning_rate, or look at the data of "
-                    "these steps with `xlnet-jax inspect`"
+                    f"{step + 2 - row['consecutive_bad']}; lower optimizer.learning_rate, or look at its data with "
+                    f"`xlnet-jax inspect --step={step + 1 - row['consecutive_bad']}` (inspect counts from 0)"
                 )
         done = steps[-1] + 1
         shown = f"{row['loss']:.4f}" if row["loss"] is not None else "not finite"

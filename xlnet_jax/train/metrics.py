@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from xlnet_jax import files
 from xlnet_jax.config import Config
 from xlnet_jax.model import flops
 
@@ -88,12 +89,7 @@ def cut_back(path: str, step: int) -> None:
     lines = read_lines(path)
     kept = [line for line in lines if line["step"] <= step]
     if os.path.exists(path):
-        beside = path + ".tmp"
-        with open(beside, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in kept)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+        files.write(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
 
 def utilisation(config: Config, steps_per_second: float) -> float | None:

@@ -13,6 +13,7 @@ import optax
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
+from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import XLNet, empty_memory
 
 
@@ -32,6 +33,12 @@ class State:
     """int32: non-finite steps so far."""
     consecutive_bad: jax.Array
     """int32: non-finite steps since the last good one."""
+
+
+def check_precision(config: Config) -> None:
+    """Raises BadInput if float64 is wanted where JAX would quietly compute in float32."""
+    if config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise BadInput("model.compute_dtype=float64 needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1")
 
 
 def make_model(config: Config) -> XLNet:

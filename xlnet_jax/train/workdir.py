@@ -22,6 +22,7 @@ import jax
 
 import xlnet_jax
 from xlnet_jax import config as configs
+from xlnet_jax import files
 from xlnet_jax.config import Config
 from xlnet_jax.data.corpus import Corpus
 from xlnet_jax.errors import BadInput
@@ -33,9 +34,16 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
 
 
+IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
+
+
 def identity(config: Config, corpus: Corpus) -> dict[str, Any]:
-    """What `config.json` and every checkpoint record: all keys, and the hash of corpus and tokenizer."""
-    return {"config": configs.flat(config), "corpus_sha256": corpus.sha256}
+    """What `config.json` and every checkpoint record: all keys, and the hashes of corpus and tokenizer."""
+    return {
+        "config": configs.flat(config),
+        "corpus_sha256": corpus.sha256,
+        "tokenizer_sha256": corpus.tokenizer.sha256,
+    }
 
 
 def check_resume(found: dict[str, Any], config: Config, corpus: Corpus, where: str) -> None:
@@ -61,12 +69,20 @@ def read_config(workdir: str) -> dict[str, Any] | None:
     path = os.path.join(workdir, "config.json")
     if not os.path.exists(path):
         return None
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    try:
+        found = files.read_json(path)
+    except ValueError as error:
+        raise BadInput(f"{path}: not JSON ({error}); restore it, or give another --workdir") from error
+    if not isinstance(found, dict) or not found.keys() >= IDENTITY:
+        raise BadInput(f"{path}: lacks {', '.join(sorted(IDENTITY))}; restore it, or give another --workdir")
+    return found
 
 
-def load_config(workdir: str) -> Config:
-    """The configuration of a run, for evaluation and export. Raises BadInput if the folder holds no run."""
+def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
+    """The configuration of a run, for evaluation and export, with some keys changed.
+
+    Raises BadInput if the folder holds no run, or if a frozen key would differ from what was trained.
+    """
     found = read_config(workdir)
     if found is None:
         raise BadInput(f"{workdir}: no config.json; give the --workdir of a training run")
@@ -74,19 +90,30 @@ def load_config(workdir: str) -> Config:
     for name, value in found["config"].items():
         section, key = name.split(".")
         nested.setdefault(section, {})[key] = value
-    return configs.from_dict(nested)
+    config = configs.override(configs.from_dict(nested), overrides)
+    frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
+    if frozen:
+        raise BadInput(f"{workdir} was trained with other frozen keys: {'; '.join(frozen)}; leave them as they are")
+    return config
+
+
+def check_tokenizer(workdir: str, corpus: Corpus) -> None:
+    """Raises BadInput if a corpus has another tokenizer than the run; another text is only worth a line in the log."""
+    found = read_config(workdir) or {}
+    if found["tokenizer_sha256"] != corpus.tokenizer.sha256:
+        raise BadInput(
+            f"{corpus.path}: its tokenizer ({corpus.tokenizer.sha256[:12]}) is not the one that {workdir} was trained "
+            f"with ({found['tokenizer_sha256'][:12]}); give the run's own corpus: --config.data.corpus=DIR"
+        )
+    if found["corpus_sha256"] != corpus.sha256:
+        log.warning("%s is another corpus than the one that %s was trained on", corpus.path, workdir)
 
 
 def write_start(workdir: str, config: Config, corpus: Corpus, step: int) -> None:
     """Writes `config.json` and appends this start to `runs.jsonl`."""
     if jax.process_index() != 0:
         return
-    os.makedirs(workdir, exist_ok=True)
-    path = os.path.join(workdir, "config.json")
-    with open(path + ".tmp", "w", encoding="utf-8") as file:
-        json.dump(identity(config, corpus), file, indent=1)
-        file.write("\n")
-    os.replace(path + ".tmp", path)
+    files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, corpus)))
     with open(os.path.join(workdir, "runs.jsonl"), "a", encoding="utf-8") as file:
         file.write(json.dumps({"step": step, **manifest()}) + "\n")
 

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from xlnet_jax.errors import BadInput
+
+
+@contextlib.contextmanager
+def locked(folder: str, otherwise: str) -> Iterator[None]:
+    """Keeps a second process out of a folder that exists; BadInput with the reason `otherwise` if one is in it.
+
+    The lock is the system's, so it goes when the process goes, however that ends.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BadInput(f"{folder}: {otherwise}; wait for it, or choose another folder") from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def temporary(path: str) -> str:
