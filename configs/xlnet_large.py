@@ -27,7 +27,7 @@ def get_config():
                             weight_decay=0.01)  # fmt: skip
     config.train.steps = 500_000
     # Ours.
-    config.data.update(windows_per_block=8, whole_words=True)
+    config.data.update(windows_per_block=8, spans="words")
     config.optimizer.clip = 1.0
     config.evaluation.update(every=10_000, blocks=2048)
     return config

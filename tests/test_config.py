@@ -59,6 +59,9 @@ def test_overrides_take_the_type_of_their_key():
         ("--config.optimizer.warmup_steps=800", r"must lie in \[0, train.steps=800\)"),
         ("--config.mesh.fsdp=-1", "mesh.data=-1 and another axis are both -1"),
         ("--config.model.width=129", "must be even"),
+        ("--config.compat.switches=piece_span", "compat.switches has no 'piece_span'. Did you mean 'piece_spans'?"),
+        ("--config.compat.cores=3", "compat.cores=3 must divide train.batch_size=16"),
+        ("--config.optimizer.layer_decay=0", r"must lie in \(0, 1\]"),
         ("--config.model.clamp_len=0", "must be -1 .off. or positive"),
     ],
 )
@@ -88,7 +91,7 @@ def test_every_key_is_documented_and_has_a_resume_rule():
         assert field.metadata["doc"], name
         assert field.metadata["resume"] in (configs.FROZEN, configs.ELASTIC, configs.FREE), name
     frozen = {name.split(".")[0] for name, field in configs.fields().items() if field.metadata["resume"] == "frozen"}
-    assert frozen == {"model", "data", "seeds"}
+    assert frozen == {"model", "data", "seeds", "compat"}
 
 
 def test_changed_keys_by_rule():

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from xlnet_jax.config import DataConfig
+from xlnet_jax.config import Config, DataConfig, ModelConfig
 from xlnet_jax.data import examples
 from xlnet_jax.data.stream import Stream, extend_plan
 from xlnet_jax.data.tokenizer import CLS, SEP
@@ -34,16 +34,13 @@ WORD_START = np.random.default_rng(1).random(FIRST + TEXT.tokens) < 0.7
 
 
 def build(steps, rows=ROWS, data=DATA, text=TEXT):
+    config = Config(data=data, model=ModelConfig(memory_len=24))
     stream = Stream(text.tokens, data.reuse_len, data.windows_per_block, data.bidirectional, seed=1)
     plan = extend_plan((), 0, 16, data.windows_per_block)
     for step in steps:
         where = stream.locate(step, rows, plan)
-        yield (
-            where,
-            examples.build(
-                text, WORD_START, data, examples.layout(data, 24), where, seed=1, name="train", step=step, rows=rows
-            ),
-        )
+        batch = examples.build(text, WORD_START, config, where, name="train", step=step, rows=rows)
+        yield where, batch
 
 
 def parts(tokens):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import pathlib
 from typing import Any
 
 import data_fixtures
@@ -13,6 +14,7 @@ from xlnet_jax import config as configs
 from xlnet_jax.config import Config
 
 VOCAB = data_fixtures.VOCAB_SIZE
+ROOT = pathlib.Path(__file__).parent.parent
 
 
 def config(**changes: Any) -> Config:

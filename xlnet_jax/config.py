@@ -79,7 +79,11 @@ class DataConfig:
     mask_alpha: int = key(6, "context pieces per target piece while spans are drawn")
     mask_beta: int = key(1, "targets per `mask_alpha` context pieces")
     max_span: int = key(5, "longest target span; a span of n has probability proportional to 1/n")
-    whole_words: bool = key(True, "spans are n whole words; False: n pieces from a word start, as in the 2019 code")
+    spans: str = key(
+        "words",
+        "targets: spans of n whole words, of n pieces from a word start, or single pieces anywhere",
+        choices=("words", "pieces", "random"),
+    )
     follow_probability: float = key(0.5, "how often segment B is the text that follows A")
     read_threads: int = key(4, "threads that read and build batches", FREE)
     prefetch: int = key(8, "dispatches of batches kept ready", FREE)
@@ -99,6 +103,9 @@ class OptimizerConfig:
     adam_b2: float = key(0.999, "decay of the second moment", FREE)
     adam_epsilon: float = key(1e-6, "added outside the square root", FREE)
     clip: float = key(1.0, "bound on the norm of the global averaged gradient; 0 = off", FREE)
+    layer_decay: float = key(
+        1.0, "each layer learns at this share of the rate of the one above it, the embeddings below all", FREE
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +156,37 @@ class LogConfig:
     )
 
 
+COMPAT_SWITCHES = {
+    "piece_spans": "spans are n pieces, not n words",
+    "fill_functional": "the fill may hit SEP and CLS, which are then no targets: fewer targets than slots",
+    "static_targets": "targets and segments A and B of a window are the same in every epoch",
+    "both_directions": "every text is read forward and reversed in the same step, by rows r and r + B/2",
+    "zero_memory": "empty memory slots are zeros that everybody sees, and all are emptied every 1000 steps",
+    "position_dropout_per_row": "every row has its own dropout mask on the position table",
+    "glorot_mask_embedding": "the query stream's first vector is drawn uniformly, by Glorot's bound",
+    "core_clip": "each of `compat.cores` cores averages and clips its own rows' gradient before they are added up",
+    "no_bias_correction": "Adam's moments are used as they are",
+    "layer_decay_on_gradients": "layer-wise decay scales gradients, of the layers only, not learning rates",
+}
+"""What the 2019 code did differently, by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CompatConfig:
+    """Behaviour of the 2019 code, to reproduce published numbers; docs/compat.md has the table."""
+
+    switches: str = key("", "2019 = all, or names separated by commas")
+    cores: int = key(1, "TPU cores of the run that core_clip imitates")
+
+    def on(self, name: str) -> bool:
+        """Whether one of `COMPAT_SWITCHES` is on."""
+        return self.switches == "2019" or name in self.switches.split(",")
+
+
+CORRECT = CompatConfig()
+"""Nothing as in 2019: the default."""
+
+
 @dataclasses.dataclass(frozen=True)
 class SeedsConfig:
     """Separate seeds: the same data with another initialisation, and so on."""
@@ -170,6 +208,7 @@ class Config:
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
+    compat: CompatConfig = dataclasses.field(default_factory=CompatConfig)
     seeds: SeedsConfig = dataclasses.field(default_factory=SeedsConfig)
 
 
@@ -297,6 +336,10 @@ def check(config: Config) -> None:
             raise BadInput(f"{name}={value!r} is not one of {', '.join(choices)}")
         if isinstance(value, float) and not math.isfinite(value):
             raise BadInput(f"{name}={value!r} must be finite")
+    for name in config.compat.switches.split(",") if config.compat.switches not in ("", "2019") else ():
+        if name not in COMPAT_SWITCHES:
+            near = difflib.get_close_matches(name, COMPAT_SWITCHES, n=1, cutoff=0.0)
+            raise BadInput(f"compat.switches has no {name!r}. Did you mean {near[0]!r}?")
     rules: list[tuple[str, bool, str]] = [
         *((f"model.{name}", getattr(model, name) >= 1, "must be at least 1")
           for name in ("layers", "width", "heads", "head_width", "ff_width")),
@@ -330,6 +373,11 @@ def check(config: Config) -> None:
         ("optimizer.warmup_steps", 0 <= config.optimizer.warmup_steps < train.steps,
          f"must lie in [0, train.steps={train.steps})"),
         ("optimizer.min_lr_ratio", 0 <= config.optimizer.min_lr_ratio <= 1, "must lie in [0, 1]"),
+        ("optimizer.layer_decay", 0 < config.optimizer.layer_decay <= 1, "must lie in (0, 1]"),
+        ("compat.cores", config.compat.cores >= 1 and train.batch_size % config.compat.cores == 0,
+         f"must divide train.batch_size={train.batch_size}"),
+        ("train.batch_size", not config.compat.on("both_directions") or train.batch_size % 2 == 0,
+         "must be even with compat switch both_directions"),
         ("optimizer.weight_decay", config.optimizer.weight_decay >= 0, "must not be negative"),
         ("optimizer.adam_b1", 0 <= config.optimizer.adam_b1 < 1, "must lie in [0, 1)"),
         ("optimizer.adam_b2", 0 <= config.optimizer.adam_b2 < 1, "must lie in [0, 1)"),

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from xlnet_jax.batch import Batch
-from xlnet_jax.config import DataConfig
+from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data import spans
 from xlnet_jax.data.stream import Windows, uniforms
 from xlnet_jax.data.tokenizer import CLS, SEP
@@ -171,11 +171,9 @@ def ranks(tokens_BT: np.ndarray, target_BT: np.ndarray, reuse_len: int, draws_BT
 def build(
     text: Text,
     word_start_V: np.ndarray,
-    data: DataConfig,
-    shape: Layout,
+    config: Config,
     where: Windows,
     *,
-    seed: int,
     name: str,
     step: int,
     rows: np.ndarray,
@@ -185,12 +183,18 @@ def build(
     Args:
       word_start_V: bool [V]: the piece begins a word.
       where: places of the B rows, from `stream`.
-      seed, name, step, rows: what the random draws are keyed by; see `stream.uniforms`.
+      name, step, rows: what the random draws are keyed by, beside the data seed; see `stream.uniforms`.
     """
+    data, compat, seed = config.data, config.compat, config.seeds.data
+    shape = layout(data, config.model.memory_len)
     T, R, tot, P = shape.segment_len, shape.reuse_len, shape.budget, data.num_predict
     B = len(rows)
     needs = [spans.draws_needed(half, data.mask_alpha, data.mask_beta) for half in (R, T - R)]
     draws = uniforms(seed, name, step, rows, 4 + sum(needs) + T)
+    if compat.on("static_targets"):
+        # All but the factorisation order belongs to the window and its direction, not to the step.
+        fixed = uniforms(seed, "static", where.window, 2 * where.block_B + (where.direction_B < 0), 4 + sum(needs))
+        draws[:, : fixed.shape[1]] = fixed
     pair_draws, first_draws, second_draws, order_draws = np.split(draws, np.cumsum([4, *needs]), axis=1)
 
     tokens_BX, starts_BX = read_in_order(text, where.cursor_B, where.direction_B, R + tot + tot // 2)
@@ -212,10 +216,13 @@ def build(
     halves = ((slice(0, R), shape.first_goal, first_draws), (slice(R, T), shape.second_goal, second_draws))
     for half, goal, half_draws in halves:
         natural = np.where(turned_B1, tokens_BT[:, half][:, ::-1], tokens_BT[:, half])
+        text_only = (natural != SEP) & (natural != CLS)
         mask = spans.sample(
-            word_start_V[natural], (natural != SEP) & (natural != CLS), goal, half_draws,
-            max_span=data.max_span, alpha=data.mask_alpha, beta=data.mask_beta, whole_words=data.whole_words,
+            word_start_V[natural], text_only | compat.on("fill_functional"), goal, half_draws,
+            max_span=data.max_span, alpha=data.mask_alpha, beta=data.mask_beta,
+            kind="pieces" if compat.on("piece_spans") else data.spans,
         )  # fmt: skip
+        mask &= text_only
         targets.append(np.where(turned_B1, mask[:, ::-1], mask))
     target_BT = np.concatenate(targets, axis=1)
 

@@ -53,19 +53,9 @@ class TrainDispatches:
 
     def batch(self, step: int) -> Batch:
         """The rows' Batch of one step."""
-        data = self.config.data
-        stream = train_stream(self.corpus, self.config)
-        return examples.build(
-            self.corpus,
-            self.corpus.tokenizer.word_start,
-            data,
-            examples.layout(data, self.config.model.memory_len),
-            stream.locate(step, self.rows, self.plan),
-            seed=self.config.seeds.data,
-            name="train",
-            step=step,
-            rows=self.rows,
-        )
+        where = train_stream(self.corpus, self.config).locate(step, self.rows, self.plan)
+        word_start = self.corpus.tokenizer.word_start
+        return examples.build(self.corpus, word_start, self.config, where, name="train", step=step, rows=self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,25 +73,15 @@ class HeldoutDispatches:
 
     def __call__(self, index: int) -> Batch:
         """Batch with a leading axis over the W windows."""
-        data = self.config.data
         single = heldout_pass(self.corpus, self.config)
+        word_start = self.corpus.tokenizer.word_start
         blocks = index * self.batch_size + self.rows
         batches = []
-        for window in range(data.windows_per_block):
+        for window in range(self.config.data.windows_per_block):
             where = single.locate(blocks, window)
             where = dataclasses.replace(where, exists_B=where.exists_B & (blocks < self.blocks))
             batches.append(
-                examples.build(
-                    self.corpus,
-                    self.corpus.tokenizer.word_start,
-                    data,
-                    examples.layout(data, self.config.model.memory_len),
-                    where,
-                    seed=self.config.seeds.data,
-                    name="heldout",
-                    step=window,
-                    rows=blocks,
-                )
+                examples.build(self.corpus, word_start, self.config, where, name="heldout", step=window, rows=blocks)
             )
         return stack(batches)
 
@@ -109,7 +89,14 @@ class HeldoutDispatches:
 def train_stream(corpus: Corpus, config: Config) -> Stream:
     """The training stream of a corpus under a configuration."""
     data = config.data
-    return Stream(corpus.tokens, data.reuse_len, data.windows_per_block, data.bidirectional, config.seeds.data)
+    return Stream(
+        tokens=corpus.tokens,
+        window=data.reuse_len,
+        windows_per_block=data.windows_per_block,
+        bidirectional=data.bidirectional,
+        seed=config.seeds.data,
+        both_directions=config.compat.on("both_directions"),
+    )
 
 
 def heldout_pass(corpus: Corpus, config: Config) -> SinglePass:

@@ -3,7 +3,7 @@
 Along the text: draw a span length n with P(n) proportional to 1/n, lay out n * alpha / beta pieces of context, put the
 span at a uniform place in it (moved right to the next word start), go on behind it. When the text ends before the goal
 is met, single positions fill the rest (`_sample_mask` of the original; about a sixth of all targets). Spans are n whole
-words; the 2019 code, by an oversight its authors kept, takes n pieces from a word start. SEP and CLS are never targets.
+words; the 2019 code, by an oversight its authors kept, takes n pieces from a word start.
 
 All rows of a batch advance together, one span per iteration.
 """
@@ -32,13 +32,14 @@ def sample(
     max_span: int,
     alpha: int,
     beta: int,
-    whole_words: bool,
+    kind: str,
 ) -> np.ndarray:
     """Chooses `goal` positions in each row.
 
     Args:
       word_start_BN: bool; the piece begins a word.
       eligible_BN: bool; False where no target may stand (SEP, CLS).
+      kind: `words`, `pieces` or `random` (single positions only).
       draws_BX: float [B, draws_needed(N, alpha, beta)], uniform in [0, 1).
 
     Returns:
@@ -63,7 +64,7 @@ def sample(
     chosen_BN = np.zeros((B, N), bool)
     done_B1 = np.zeros((B, 1), int)
     cursor_B1 = np.zeros((B, 1), int)
-    going_B1 = np.ones((B, 1), bool)
+    going_B1 = np.full((B, 1), kind != "random")
     for s in range(spans):
         going_B1 &= (done_B1 < goal) & (cursor_B1 < N)
         if not going_B1.any():
@@ -74,7 +75,7 @@ def sample(
         lead_B1 = np.minimum((place_BS[:, s : s + 1] * context_B1).astype(int), context_B1 - 1)
         word_B1 = at(before_BN, np.minimum(cursor_B1 + lead_B1, N))
         begin_B1 = at(first_BW, word_B1)
-        if whole_words:
+        if kind == "words":
             # The longest run of at most n words that does not exceed the goal; a word too long alone is stepped over.
             ends_BS = at(first_BW, word_B1 + np.arange(1, max_span + 1))
             size_BS = at(eligible_before_BN, ends_BS) - at(eligible_before_BN, begin_B1)

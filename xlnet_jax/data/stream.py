@@ -36,11 +36,11 @@ class PlanEntry:
 Plan = tuple[PlanEntry, ...]
 
 
-def extend_plan(plan: Plan, step: int, batch_size: int, windows_per_block: int) -> Plan:
+def extend_plan(plan: Plan, step: int, batch_size: int, windows_per_block: int, rows_per_block: int = 1) -> Plan:
     """The plan of a run that goes on at `step` with `batch_size`; unchanged if the batch size is.
 
     At a multiple of W after the entry's start nothing is lost; elsewhere each row leaves the rest of its block, at most
-    W - 1 windows, and its memory is emptied.
+    W - 1 windows, and its memory is emptied. `rows_per_block` is 2 where each block is read in both directions at once.
     """
     if not plan:
         return (PlanEntry(step, 0, batch_size),)
@@ -48,7 +48,7 @@ def extend_plan(plan: Plan, step: int, batch_size: int, windows_per_block: int) 
     if last.batch_size == batch_size:
         return plan
     begun = -(-(step - last.step) // windows_per_block)
-    return (*plan, PlanEntry(step, last.block + begun * last.batch_size, batch_size))
+    return (*plan, PlanEntry(step, last.block + begun * last.batch_size // rows_per_block, batch_size))
 
 
 def current(plan: Plan, step: int) -> PlanEntry:
@@ -83,6 +83,10 @@ class Windows:
     """bool: the row's memory holds the text just before."""
     exists_B: np.ndarray
     """bool: False for rows past the end of a single pass (evaluation)."""
+    block_B: np.ndarray
+    """int64: which block of the corpus."""
+    window: int
+    """Which window of it, in reading order."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +97,7 @@ class Stream:
       window: fresh tokens R of an example.
       windows_per_block: W.
       bidirectional: every other block is read from its end to its start, alternating with the epoch.
+      both_directions: instead, rows r and r + B/2 read the same block, one forward and one reversed (as in 2019).
     """
 
     tokens: int
@@ -100,15 +105,21 @@ class Stream:
     windows_per_block: int
     bidirectional: bool
     seed: int
+    both_directions: bool = False
 
     @property
     def blocks(self) -> int:
         """Blocks N of one epoch."""
         return self.tokens // (self.window * self.windows_per_block)
 
+    @property
+    def rows_per_block(self) -> int:
+        """Rows that read the same block at the same time."""
+        return 2 if self.both_directions else 1
+
     def check(self, batch_size: int, split: str) -> None:
         """Raises BadInput if one batch needs more blocks than an epoch has."""
-        if self.blocks < batch_size:
+        if self.blocks < batch_size // self.rows_per_block:
             block = self.window * self.windows_per_block
             raise BadInput(
                 f"the {split} split has {self.tokens:,} tokens: {self.blocks} blocks of {block:,}, too few for "
@@ -119,25 +130,31 @@ class Stream:
         """Where `rows` (of the global batch) read at `step`."""
         entry = current(plan, step)
         round_, window = divmod(step - entry.step, self.windows_per_block)
-        epoch_B, index_B = np.divmod(entry.block + round_ * entry.batch_size + rows.astype(np.int64), self.blocks)
+        width = entry.batch_size // self.rows_per_block
+        numbers_B = entry.block + round_ * width + rows.astype(np.int64) % width
+        epoch_B, index_B = np.divmod(numbers_B, self.blocks)
         block_B = np.array([self._shuffled(int(e), int(i)) for e, i in zip(epoch_B, index_B, strict=True)], np.int64)
         block_len = self.window * self.windows_per_block
         # The tokens that do not fill a block are left out; which ones changes with the epoch.
         offset_B = (epoch_B * self.window) % (self.tokens - self.blocks * block_len + 1)
         first_B = offset_B + block_B * block_len
-        reversed_B = ((block_B + epoch_B) % 2 == 1) & self.bidirectional
+        alternate_B = (block_B + epoch_B) % 2 == 1
+        reversed_B = rows >= width if self.both_directions else alternate_B & self.bidirectional
         ahead = window * self.window
         return Windows(
             cursor_B=np.where(reversed_B, first_B + block_len - 1 - ahead, first_B + ahead),
             direction_B=np.where(reversed_B, -1, 1).astype(np.int32),
             continues_B=np.full(len(rows), window > 0),
             exists_B=np.ones(len(rows), bool),
+            block_B=block_B,
+            window=window,
         )
 
     def epoch(self, step: int, plan: Plan) -> float:
         """Epochs begun and done before `step`, as a fraction of the corpus read: 1.73 is in the second epoch."""
         entry = current(plan, step)
-        blocks = entry.block + (step - entry.step) * entry.batch_size / self.windows_per_block
+        width = entry.batch_size // self.rows_per_block
+        blocks = entry.block + (step - entry.step) * width / self.windows_per_block
         return blocks / self.blocks
 
     def _shuffled(self, epoch: int, index: int) -> int:
@@ -176,6 +193,8 @@ class SinglePass:
             direction_B=np.ones(len(blocks), np.int32),
             continues_B=np.full(len(blocks), window > 0),
             exists_B=(number_B < self.windows) & (blocks < self.blocks),
+            block_B=blocks.astype(np.int64),
+            window=window,
         )
 
 

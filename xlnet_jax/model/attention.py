@@ -27,8 +27,8 @@ from xlnet_jax.model.layers import accumulator, layer_norm, parameter
 class Keys:
     """What all layers know of the keys and of the queries, per example: K = M + T keys, P targets."""
 
-    table_ND: jax.Array
-    """Sinusoids after their dropout."""
+    table_SND: jax.Array
+    """Sinusoids after their dropout; S is 1, or B where every row has its own mask."""
     direction_B: jax.Array
     rank_BT: jax.Array
     rank_BK: jax.Array
@@ -98,7 +98,7 @@ class RelativeAttention(nn.Module):
         cat_BKD = jnp.concatenate([memory_BMD, h_BTD], axis=1)
         k_BKHE = jnp.einsum("bkd,dhe->bkhe", cat_BKD, kernel["key"])
         v_BKHE = jnp.einsum("bkd,dhe->bkhe", cat_BKD, kernel["value"])
-        r_BNHE = positions.project(keys.table_ND.astype(dtype), kernel["position"], keys.direction_B)
+        r_BNHE = positions.project(keys.table_SND.astype(dtype), kernel["position"], keys.direction_B)
         K, T = cat_BKD.shape[1], h_BTD.shape[1]
         exists_BK = keys.rank_BK != NEVER
 

@@ -35,12 +35,12 @@ def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dty
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)
 
 
-def project(table_ND: jax.Array, kernel_DHE: jax.Array, direction_B: jax.Array) -> jax.Array:
-    """The position keys W_r R(+-d) of every row: [B, N, H, E]."""
-    half = table_ND.shape[1] // 2
-    odd_NHE = jnp.einsum("nd,dhe->nhe", table_ND[:, :half], kernel_DHE[:half])
-    even_NHE = jnp.einsum("nd,dhe->nhe", table_ND[:, half:], kernel_DHE[half:])
-    return even_NHE[None] + direction_B.astype(odd_NHE.dtype)[:, None, None, None] * odd_NHE[None]
+def project(table_SND: jax.Array, kernel_DHE: jax.Array, direction_B: jax.Array) -> jax.Array:
+    """The position keys W_r R(+-d) of every row: [B, N, H, E]. S is 1, or B where each row has a table of its own."""
+    half = table_SND.shape[2] // 2
+    odd_SNHE = jnp.einsum("snd,dhe->snhe", table_SND[:, :, :half], kernel_DHE[:half])
+    even_SNHE = jnp.einsum("snd,dhe->snhe", table_SND[:, :, half:], kernel_DHE[half:])
+    return even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE
 
 
 def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
-from xlnet_jax.config import ModelConfig
+from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
 from xlnet_jax.model import positions
 from xlnet_jax.model.attention import Keys, RelativeAttention, attention_biases
 from xlnet_jax.model.layers import FeedForward, accumulator, parameter
@@ -80,10 +80,12 @@ class XLNet(nn.Module):
     Attributes:
       config: architecture.
       reuse_len: how many positions R of a segment enter the memory; None = all of them.
+      compat: what to do as the 2019 code did.
     """
 
     config: ModelConfig
     reuse_len: int | None = None
+    compat: CompatConfig = CORRECT
 
     @nn.compact
     def __call__(self, batch: Batch, memory: Memory, *, deterministic: bool) -> Output:
@@ -97,7 +99,8 @@ class XLNet(nn.Module):
         config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
         drop = nn.Dropout(config.dropout, deterministic=deterministic)
         table_VD = parameter(self, "word_embedding", (config.vocab_size, config.width), ("vocab", "embed"), dtype)
-        mask_D = parameter(self, "mask_embedding", (config.width,), ("embed",), dtype)
+        glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
+        mask_D = parameter(self, "mask_embedding", (config.width,), ("embed",), dtype, glorot)
         # Declared here so that one tree holds everything; read by `heads`.
         parameter(self, "lm_bias", (config.vocab_size,), ("vocab",), dtype, nn.initializers.zeros)
         tied_biases = None if config.untie_biases else TiedBiases(config, name="biases")()
@@ -109,11 +112,15 @@ class XLNet(nn.Module):
 
         valid_B = jnp.where(batch.continues, memory.valid_B, 0)
         filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
+        if self.compat.on("zero_memory"):
+            memory = Memory(jnp.where(filled_BM[None, :, :, None], memory.hidden_LBMD, 0), memory.valid_B)
+            filled_BM = jnp.ones_like(filled_BM)
         rank_BM = jnp.where(filled_BM, MEMORY_RANK, NEVER)
         table_ND = positions.sinusoids(T, M, config.width, config.clamp_len, accumulator(dtype))
+        masks = B if self.compat.on("position_dropout_per_row") else 1
         keys = Keys(
             # One mask for the whole batch: the table is the same for all its rows.
-            table_ND=drop(table_ND),
+            table_SND=drop(jnp.broadcast_to(table_ND, (masks, *table_ND.shape))),
             direction_B=batch.direction,
             rank_BT=batch.rank,
             rank_BK=jnp.concatenate([rank_BM, batch.rank], axis=1),
@@ -141,6 +148,12 @@ class XLNet(nn.Module):
             target_vectors_BPD=None if g_BPD is None else drop(g_BPD),
             memory=Memory(hidden_LBMD, jnp.minimum(M, valid_B + reuse)),
         )
+
+
+def glorot_uniform(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """TensorFlow's default for a [1, 1, D] variable: what the original's mask_emb, given no initialiser, got."""
+    bound = (6 / (1 + shape[-1])) ** 0.5
+    return jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
 def empty_memory(config: ModelConfig, batch_size: int) -> Memory:

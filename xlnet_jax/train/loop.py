@@ -140,7 +140,7 @@ def _start(config: Config, corpus: Corpus, built: BuiltStep, checkpoints: Checkp
     record = checkpoints.record(start)
     workdirs.check_resume(record, config, corpus, str(checkpoints.path / str(start)))
     old = plan_from_json(record["plan"])
-    plan = extend_plan(old, start, batch_size, W)
+    plan = extend_plan(old, start, batch_size, W, loader.train_stream(corpus, config).rows_per_block)
     abstract = checkpoint.split(built.abstract_state)
     if plan == old:
         state = checkpoint.join(checkpoints.restore(start, abstract), State)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
-from xlnet_jax.config import OptimizerConfig
+from xlnet_jax.config import CORRECT, CompatConfig, OptimizerConfig
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -41,11 +42,55 @@ def decay_mask(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(decayed, params)
 
 
-def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Clip, Adam, decoupled weight decay, learning rate; all in float32."""
+def scale_layers(rate: float, below: float) -> optax.GradientTransformation:
+    """Multiplies what belongs to layer l of L by rate^(L-1-l), and the embeddings and shared biases by `below`.
+
+    The softmax bias stands above all layers and is left alone. Layers are stacked over a leading axis.
+    """
+
+    def scale(path: tuple, x: jax.Array) -> jax.Array:
+        name = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)][0]
+        if name != "layers":
+            return x if name == "lm_bias" else x * below
+        factor_L = rate ** jnp.arange(x.shape[0] - 1, -1, -1, dtype=x.dtype)
+        return x * factor_L.reshape(-1, *[1] * (x.ndim - 1))
+
+    return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates))
+
+
+def moments_without_bias_correction(b1: float, b2: float, epsilon: float) -> optax.GradientTransformation:
+    """m / (sqrt(v) + epsilon) with the moments as they are: the 2019 code's AdamW, whose first steps are larger."""
+
+    def init(params: Any) -> optax.ScaleByAdamState:
+        return optax.scale_by_adam().init(params)  # type: ignore[return-value]
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, updates)
+        scaled = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
+        return scaled, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def make_optimizer(
+    config: OptimizerConfig, steps: int, layers: int, compat: CompatConfig = CORRECT
+) -> optax.GradientTransformation:
+    """Clip, Adam, decoupled weight decay, learning rate, all in float32; layer-wise decay as a rate of each layer.
+
+    Args:
+      layers: number of layers L: the embeddings learn at layer_decay^L of the rate.
+    """
+    adam = moments_without_bias_correction if compat.on("no_bias_correction") else optax.scale_by_adam
+    on_gradients = compat.on("layer_decay_on_gradients")
+    # With core_clip the gradient arrives clipped, core by core.
+    clip = config.clip and not compat.on("core_clip")
+    decay = config.layer_decay
     return optax.chain(
-        optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
-        optax.scale_by_adam(config.adam_b1, config.adam_b2, config.adam_epsilon),
+        optax.clip_by_global_norm(config.clip) if clip else optax.identity(),
+        scale_layers(decay, 1.0) if on_gradients else optax.identity(),
+        adam(config.adam_b1, config.adam_b2, config.adam_epsilon),
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
+        optax.identity() if on_gradients else scale_layers(decay, decay**layers),
         optax.scale_by_learning_rate(schedule(config, steps)),
     )

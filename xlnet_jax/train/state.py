@@ -15,6 +15,7 @@ from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.train.optimizer import make_optimizer
 
 
 @jax.tree_util.register_dataclass
@@ -43,7 +44,12 @@ def check_precision(config: Config) -> None:
 
 def make_model(config: Config) -> XLNet:
     """The module of a configuration."""
-    return XLNet(config.model, config.data.reuse_len)
+    return XLNet(config.model, config.data.reuse_len, config.compat)
+
+
+def optimizer_of(config: Config) -> optax.GradientTransformation:
+    """The optimizer of a configuration."""
+    return make_optimizer(config.optimizer, config.train.steps, config.model.layers, config.compat)
 
 
 def example_batch(config: Config, batch_size: int) -> Batch:

@@ -15,12 +15,15 @@ import optax
 from jax.sharding import Mesh
 
 from xlnet_jax import objective
-from xlnet_jax.batch import Batch
+from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import state as states
-from xlnet_jax.train.optimizer import make_optimizer, schedule
+from xlnet_jax.train.optimizer import schedule
 from xlnet_jax.train.state import State
+
+COMPAT_MEMORY_STEPS = 1000
+"""The 2019 code's `iterations`: steps of one session call, each of which began with a memory of zeros."""
 
 
 class BuiltStep(NamedTuple):
@@ -36,10 +39,14 @@ class BuiltStep(NamedTuple):
 
 def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
     """Forward, backward, update of one segment of the global batch; metrics are scalars."""
-    model, optimizer = states.make_model(config), make_optimizer(config.optimizer, config.train.steps)
+    optimizer = states.optimizer_of(config)
     dropout_key = jax.random.fold_in(jax.random.key(config.seeds.dropout), state.step)
-    gradient = jax.value_and_grad(objective.mean_loss, has_aux=True)
-    (loss, aux), grads = gradient(state.params, model, batch, state.memory, dropout_key)
+    memory = _reset_memory(config, state)
+    if config.compat.on("core_clip"):
+        (loss, aux), grads = core_clipped_gradient(config, state.params, batch, memory, dropout_key)
+    else:
+        gradient = jax.value_and_grad(objective.mean_loss, has_aux=True)
+        (loss, aux), grads = gradient(state.params, states.make_model(config), batch, memory, dropout_key)
     grad_norm = optax.tree.norm(grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
@@ -68,6 +75,47 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
     return new_state, metrics
 
 
+def _reset_memory(config: Config, state: State) -> Memory:
+    """The memory to begin with: the carried one; with compat switch zero_memory emptied at every 1000th step."""
+    if not config.compat.on("zero_memory"):
+        return state.memory
+    return jax.tree.map(lambda x: jnp.where(state.step % COMPAT_MEMORY_STEPS == 0, 0, x), state.memory)
+
+
+def core_clipped_gradient(
+    config: Config, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array
+) -> tuple[tuple[jax.Array, objective.Aux], Any]:
+    """The 2019 gradient (compat switch core_clip), for `compat.cores` equal groups of consecutive rows.
+
+    Each core averages over its own targets, scales by 1 / cores, and clips that to the whole bound, before the cores
+    are added up: a core with fewer targets weighs more per target, and the bound hardly ever acts.
+    """
+    model, cores = states.make_model(config), config.compat.cores
+    gradient = jax.value_and_grad(objective.mean_loss, has_aux=True)
+
+    def core(summed: Any, inputs: tuple[Batch, Memory, jax.Array]) -> tuple[Any, Any]:
+        rows, hidden, key = inputs
+        (loss, aux), grads = gradient(params, model, rows, hidden, key)
+        share = jax.tree.map(lambda g: g / cores, grads)
+        norm = optax.tree.norm(share)
+        bound = config.optimizer.clip or jnp.inf
+        factor = jnp.where(norm > bound, bound / norm, 1)
+        return jax.tree.map(lambda s, g: s + g * factor, summed, share), (loss, aux)
+
+    def split(x: jax.Array, axis: int = 0) -> jax.Array:
+        x = jnp.moveaxis(x, axis, 0).reshape(cores, -1, *x.shape[:axis], *x.shape[axis + 1 :])
+        return jnp.moveaxis(x, 1, axis + 1)
+
+    memories = Memory(split(memory.hidden_LBMD, 1), split(memory.valid_B))
+    inputs = (jax.tree.map(split, batch), memories, jax.random.split(dropout_key, cores))
+    grads, (loss_C, aux_C) = jax.lax.scan(core, jax.tree.map(jnp.zeros_like, params), inputs)
+    joined = Memory(
+        jnp.moveaxis(aux_C.memory.hidden_LBMD, 0, 1).reshape(memory.hidden_LBMD.shape),
+        aux_C.memory.valid_B.reshape(memory.valid_B.shape),
+    )
+    return (loss_C.mean(), objective.Aux(aux_C.weight.sum(), joined)), grads
+
+
 def train_steps(config: Config, state: State, batches: Batch) -> tuple[State, dict[str, jax.Array]]:
     """K segments in one scan that carries the State; every metric is [K]."""
     return jax.lax.scan(lambda carry, batch: train_step(config, carry, batch), state, batches)
@@ -75,7 +123,7 @@ def train_steps(config: Config, state: State, batches: Batch) -> tuple[State, di
 
 def build_step(config: Config, mesh: Mesh) -> BuiltStep:
     """Jits `train_steps` for a mesh, with the shardings of State and Batch fixed. Computes nothing yet."""
-    optimizer = make_optimizer(config.optimizer, config.train.steps)
+    optimizer = states.optimizer_of(config)
     boxed = states.abstract_state(config, optimizer)
     state_shardings = meshes.shardings(boxed, mesh)
     batch_sharding = meshes.batch_sharding(mesh, leading=1)
@@ -105,6 +153,6 @@ def build_step(config: Config, mesh: Mesh) -> BuiltStep:
 
 def create_state(config: Config, built: BuiltStep) -> State:
     """The state before the first step, each part made where it lives."""
-    optimizer = make_optimizer(config.optimizer, config.train.steps)
+    optimizer = states.optimizer_of(config)
     out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state)
     return jax.jit(lambda: nn.meta.unbox(states.init_state(config, optimizer)), out_shardings=out_shardings)()
