@@ -50,14 +50,15 @@ def test_a_relative_work_directory_is_fine(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "checkpoints" / "3").is_dir()
 
 
-def test_an_array_donated_right_after_the_save_is_saved_as_it_was(tmp_path):
+def test_a_state_donated_right_after_the_save_is_saved_as_it_was(tmp_path):
+    """The CPU copies a donated buffer that is still being read; where it does not, the save must have its own."""
     state = make_state()
     expected = np.asarray(state.params["a"]).copy()
     overwrite = jax.jit(lambda s: jax.tree.map(lambda x: x * 0 + 9, s), donate_argnums=0)
     with Checkpoints(str(tmp_path), keep=1) as writer:
         writer.save(1, checkpoint.split(state), {})
         overwritten = overwrite(state)
-    assert state.params["a"].is_deleted() and not np.array_equal(overwritten.params["a"], expected)
+    assert not np.array_equal(overwritten.params["a"], expected)
     with Checkpoints(str(tmp_path)) as reader:
         params = reader.restore(1, {"params": abstract(overwritten).params})["params"]
     np.testing.assert_array_equal(params["a"], expected)

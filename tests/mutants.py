@@ -1,0 +1,203 @@
+"""Mutation check: one-line faults that a wrong XLNet would have, each of which the named tests must catch.
+
+    python tests/mutants.py [--json] [--only NAME] [--jobs 2]
+
+Every fault is a text substitution in a temporary copy of the checkout. It counts as caught only if the tests are
+collected and an assertion fails; a crash, a time-out or a collection error is no catch. Ends with 1 if any escaped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SECONDS = 300
+"""Limit for the tests of one fault."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """`before`, which stands once in `file`, becomes `after`; `tests` are pytest's words for what must notice."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+
+def oracle(case: str) -> tuple[str, ...]:
+    """The comparison with the recorded independent implementation."""
+    return (f"tests/oracle/test_oracle.py::test_equals_the_recording[{case}-float64]",)
+
+
+def one(module: str, test: str) -> tuple[str, ...]:
+    """One test function."""
+    return (f"tests/test_{module}.py::{test}",)
+
+
+ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
+TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads"))
+EXAMPLES, SPANS, STREAM = (f"xlnet_jax/data/{name}.py" for name in ("examples", "spans", "stream"))
+OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/objective.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
+
+MUTANTS = (
+    Mutant("query_sees_itself", ATTENTION, "keys.rank_BK[:, None, :] < rank_BP", "keys.rank_BK[:, None, :] <= rank_BP",
+           one("transformer", "test_a_target_depends_on_exactly_the_lower_ranks")),
+    Mutant("content_blind_to_itself", ATTENTION, "keys.rank_BK[:, None, :] <= keys.rank_BT",
+           "keys.rank_BK[:, None, :] < keys.rank_BT",
+           one("transformer", "test_a_content_position_depends_on_exactly_its_own_and_lower_ranks")),
+    Mutant("query_mask_from_position_0", ATTENTION, "jnp.take_along_axis(keys.rank_BT, keys.target_BP, axis=1)",
+           "jnp.take_along_axis(keys.rank_BT, keys.target_BP * 0, axis=1)",
+           one("transformer", "test_a_target_depends_on_exactly_the_lower_ranks")),
+    Mutant("distance_off_by_one", POSITIONS, "jnp.arange(keys - 1, -segment_len, -1)",
+           "jnp.arange(keys, 1 - segment_len, -1)",
+           one("transformer", "test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j")),
+    Mutant("shift_off_by_one", POSITIONS, "flat[:, :, T - 1 : T - 1 + T * (N - 1)]",
+           "flat[:, :, T - 2 : T - 2 + T * (N - 1)]",
+           one("transformer", "test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j")),
+    Mutant("target_window_off_by_one", POSITIONS, "segment_len - 1 - position, keys", "segment_len - 2 - position, keys",
+           one("transformer", "test_a_query_row_at_a_position_equals_the_same_row_among_all")),
+    Mutant("sine_and_cosine_swapped", POSITIONS, "[jnp.sin(angle), jnp.cos(angle)]", "[jnp.cos(angle), jnp.sin(angle)]",
+           one("transformer", "test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j")),
+    Mutant("direction_sign", POSITIONS, "return even_SNHE + direction_B", "return even_SNHE - direction_B",
+           oracle("reversed")),
+    Mutant("direction_ignored", POSITIONS, "direction_B.astype(odd_SNHE.dtype)[", "jnp.ones_like(direction_B)[",
+           one("transformer", "test_a_reversed_row_is_the_forward_row_of_the_reversed_text")),
+    Mutant("scale_missing", ATTENTION, " * q_BTHE.shape[-1] ** -0.5", "", oracle("plain")),
+    Mutant("bias_on_the_wrong_term", ATTENTION, '"bthe,bkhe->bhtk", q_BTHE + content_bias_HE',
+           '"bthe,bkhe->bhtk", q_BTHE + segment_bias_HE', oracle("plain")),
+    Mutant("segments_inverted", ATTENTION, "segment[:, :, None] == keys.segment_BK",
+           "segment[:, :, None] != keys.segment_BK", oracle("plain")),
+    Mutant("memory_in_segment_1", TRANSFORMER, "jnp.zeros((B, M), batch.segments.dtype)",
+           "jnp.ones((B, M), batch.segments.dtype)", oracle("plain")),
+    Mutant("attention_residual_missing", ATTENTION, "norm(x_BTD + nn.Dropout", "norm(nn.Dropout", oracle("plain")),
+    Mutant("feed_forward_residual_missing", LAYERS, "norm(x + y)", "norm(y)", oracle("plain")),
+    Mutant("gelu_of_the_wrong_kind", LAYERS, '"gelu": functools.partial(jax.nn.gelu, approximate=True)',
+           '"gelu": functools.partial(jax.nn.gelu, approximate=False)', oracle("plain")),
+    Mutant("softmax_bias_missing", HEADS, 'logits_BPV + params["lm_bias"]', 'logits_BPV + 0 * params["lm_bias"]',
+           oracle("plain")),
+    Mutant("gradient_into_the_memory", TRANSFORMER,
+           "jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])",
+           "fresh_BRD[:, fresh_BRD.shape[1] - slots :]",
+           one("transformer", "test_no_gradient_flows_into_the_memory_it_hands_on")),
+    Mutant("memory_of_outputs", TRANSFORMER, "return streams, new_memory_BMD", "return streams, streams[0][:, :slots]",
+           one("transformer", "test_memory_is_the_newest_layer_inputs_right_aligned")),
+    Mutant("memory_of_the_whole_segment", TRANSFORMER, "h_BTD[:, : self.reuse_len]", "h_BTD",
+           one("transformer", "test_memory_is_the_newest_layer_inputs_right_aligned")),
+    Mutant("valid_count_ignored", TRANSFORMER, ">= M - valid_B[:, None]", ">= 0 * valid_B[:, None]",
+           one("transformer", "test_without_valid_slots_the_memory_is_as_if_there_were_none")),
+    Mutant("valid_count_off", TRANSFORMER, "jnp.minimum(M, valid_B + reuse)", "jnp.minimum(M, valid_B + reuse + 1)",
+           one("transformer", "test_memory_is_the_newest_layer_inputs_right_aligned")),
+    Mutant("continues_ignored", TRANSFORMER, "jnp.where(batch.continues, memory.valid_B, 0)", "memory.valid_B",
+           one("transformer", "test_a_row_that_does_not_continue_sees_none_of_its_memory")),
+    Mutant("mean_of_means", OBJECTIVE, "rows.loss_B.sum() / jnp.maximum(weight, 1)",
+           "(rows.loss_B / jnp.maximum(rows.weight_B, 1)).mean()",
+           one("step", "test_the_loss_is_divided_once_by_all_targets")),
+    Mutant("unused_slots_count", OBJECTIVE, "rows.weight_B.sum()", "rows.weight_B.size * 6.0",
+           one("step", "test_the_loss_is_divided_once_by_all_targets")),
+    Mutant("non_finite_step_applied", STEP, "jnp.where(finite, a, b)", "jnp.where(finite | True, a, b)",
+           one("step", "test_a_non_finite_step_changes_nothing_but_counters_and_memory")),
+    Mutant("memory_kept_after_a_bad_step", STEP, "memory=jax.tree.map(jnp.zeros_like, state.memory)",
+           "memory=state.memory", one("step", "test_a_non_finite_step_changes_nothing_but_counters_and_memory")),
+    Mutant("schedule_counts_skipped_steps", STEP, "state.step - state.skipped", "state.step",
+           one("step", "test_a_non_finite_step_changes_nothing_but_counters_and_memory")),
+    Mutant("weight_decay_on_layer_norm", OPTIMIZER, 'spared = {"scale", "bias", "lm_bias"}',
+           'spared = {"bias", "lm_bias"}', one("optimizer", "test_decay_spares_layer_norm_and_dense_biases_only")),
+    Mutant("halves_not_ordered", EXAMPLES, "+= reuse_len + 1", "+= 0",
+           one("examples", "test_the_first_half_never_sees_the_second_and_the_second_sees_all_of_the_first")),
+    Mutant("halves_meet", EXAMPLES, "+= reuse_len + 1", "+= reuse_len",
+           one("acceptance", "test_row_1*")),
+    Mutant("cls_can_be_a_target", EXAMPLES, "text_only = (natural != SEP) & (natural != CLS)",
+           "text_only = natural != SEP",
+           one("examples", "test_targets_are_ascending_the_tokens_themselves_and_never_functional")),
+    Mutant("reversed_text_off_by_one", EXAMPLES, "tokens_BN[:, length - 1 :: -1]", "tokens_BN[:, :0:-1]",
+           one("examples", "test_text_is_continuous_in_reading_order_in_both_directions")),
+    Mutant("random_b_overlaps", EXAMPLES, "place = tot + (draws_B4", "place = 0 * tot + (draws_B4",
+           one("examples", "test_b_follows_a_or_shares_nothing_with_its_own_row")),
+    Mutant("span_lengths_uniform", SPANS, "np.cumsum(1.0 / np.arange(1, max_span + 1))",
+           "np.cumsum(1.0 + 0 / np.arange(1, max_span + 1))", one("spans", "test_span_lengths_fall_off_as_one_over_n")),
+    Mutant("windows_run_backwards", STREAM, "first_B + block_len - 1 - ahead", "first_B + self.window - 1 + ahead",
+           one("stream", "test_windows_of_a_block_follow_each_other_in_reading_order")),
+    Mutant("one_order_for_all_epochs", STREAM, 'f"{self.seed} epoch {epoch}"', 'f"{self.seed} epoch"',
+           one("stream", "test_blocks_come_in_another_order_in_every_epoch")),
+    Mutant("plan_reads_blocks_again", STREAM, "begun = -(-(step - last.step) // windows_per_block)",
+           "begun = (step - last.step) // windows_per_block",
+           one("stream", "test_a_plan_loses_nothing_at_a_multiple_of_w_and_at_most_the_rest_of_a_block_elsewhere")),
+)  # fmt: skip
+
+
+def check(mutant: Mutant) -> str:
+    """`caught`, or why it is not."""
+    with tempfile.TemporaryDirectory(prefix="xlnet_jax_mutant_") as folder:
+        for name in ("xlnet_jax", "tests", "configs", "docs"):
+            shutil.copytree(
+                os.path.join(ROOT, name), os.path.join(folder, name), ignore=shutil.ignore_patterns("__py*")
+            )
+        shutil.copy(os.path.join(ROOT, "pyproject.toml"), folder)
+        path = os.path.join(folder, mutant.file)
+        with open(path, encoding="utf-8") as file:
+            source = file.read()
+        if source.count(mutant.before) != 1:
+            return f"not applied: {mutant.before!r} stands {source.count(mutant.before)} times in {mutant.file}"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(source.replace(mutant.before, mutant.after))
+        report = os.path.join(folder, "report.xml")
+        command = [sys.executable, "-m", "pytest", "-q", "-x", f"--junitxml={report}", *selected(mutant.tests)]
+        environment = {**os.environ, "PYTHONPATH": folder}
+        try:
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"not finished within {SECONDS} s"
+        if done.returncode == 0:
+            return "escaped: the tests pass"
+        if done.returncode != 1 or not os.path.exists(report):
+            return f"pytest ended with {done.returncode}: {done.stdout[-300:]}"
+        failures = [x.get("message", "") for x in xml.etree.ElementTree.parse(report).iter("failure")]
+        if any(message.startswith(("assert", "AssertionError")) for message in failures):
+            return "caught"
+        return f"no assertion failed: {failures[:1]}"
+
+
+def selected(tests: tuple[str, ...]) -> list[str]:
+    """A name that ends in * selects by its beginning."""
+    words = []
+    for test in tests:
+        if test.endswith("*"):
+            file, name = test.split("::")
+            words += [file, "-k", name.rstrip("*")]
+        else:
+            words.append(test)
+    return words
+
+
+def main() -> int:
+    """Checks all faults, two at a time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    parser.add_argument("--only", help="check one fault")
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if args.only in (None, mutant.name)]
+    escaped = []
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for mutant, result in zip(chosen, pool.map(check, chosen), strict=True):
+            print(f"{mutant.name:34} {result}", file=sys.stderr, flush=True)
+            if result != "caught":
+                escaped.append(mutant.name)
+    found = {"mutants": len(chosen), "caught": len(chosen) - len(escaped), "escaped": escaped}
+    print(json.dumps(found) if args.json else f"{found['caught']} of {found['mutants']} caught")
+    return 1 if escaped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
