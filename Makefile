@@ -6,7 +6,7 @@ PYTEST_FLAGS ?=
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all lint format bench docs constraints clean
+.PHONY: help install quickstart test test-all mutants lint format bench docs constraints clean
 
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
@@ -58,6 +58,9 @@ test-all: .venv/peers.stamp ## all tests
 	$(MAKE) --no-print-directory test
 	$(BIN)/pytest -q -m slow --ignore=tests/peers $(PYTEST_FLAGS) || test $$? -eq 5
 	$(BIN)/pytest -q tests/peers $(PYTEST_FLAGS)
+
+mutants: .venv/dev.stamp ## plant faults in a copy, one at a time, and see that the tests notice
+	$(BIN)/python tests/mutants.py
 
 lint: .venv/dev.stamp ## ruff, format, types, shell scripts
 	$(BIN)/ruff check

@@ -8,10 +8,10 @@ import jax
 
 from xlnet_jax.checkpoint import Checkpoints, require_latest
 from xlnet_jax.config import Config
+from xlnet_jax.data.loader import open_corpus
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import workdir as workdirs
 from xlnet_jax.train.heldout import Heldout
-from xlnet_jax.train.loop import open_corpus, open_heldout, use_compilation_cache
 from xlnet_jax.train.state import check_precision
 from xlnet_jax.train.step import build_step
 
@@ -35,10 +35,10 @@ def evaluate(
     """
     config = workdirs.load_config(workdir, overrides)
     check_precision(config)
-    heldout = open_heldout(config)
+    heldout = open_corpus(config, "heldout")
     workdirs.check_tokenizer(workdir, heldout)
     mesh = meshes.make_mesh(config.mesh)
-    use_compilation_cache(config, workdir)
+    workdirs.use_compilation_cache(config, workdir)
     with jax.set_mesh(mesh):
         score = Heldout(config, mesh, heldout, blocks)
         params, found = restore_params(config, workdir, mesh, step)

@@ -15,7 +15,6 @@ from xlnet_jax.data import loader
 from xlnet_jax.data.stream import extend_plan
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import names
-from xlnet_jax.train.loop import open_corpus
 from xlnet_jax.train.state import init_params
 
 
@@ -39,7 +38,7 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
         raise BadInput(f"--row={row} is not in [0, train.batch_size={config.train.batch_size})")
     if step < 0:
         raise BadInput(f"--step={step} must not be negative")
-    corpus = open_corpus(config)
+    corpus = loader.open_corpus(config)
     loader.train_stream(corpus, config).check(config.train.batch_size, corpus.split)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     batch = loader.TrainDispatches(corpus, config, plan, np.array([row]), step, step + 1).batch(step)

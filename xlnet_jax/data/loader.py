@@ -19,6 +19,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data import examples
 from xlnet_jax.data.corpus import Corpus
 from xlnet_jax.data.stream import Plan, SinglePass, Stream
+from xlnet_jax.errors import BadInput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +85,19 @@ class HeldoutDispatches:
                 examples.build(self.corpus, word_start, self.config, where, name="heldout", step=window, rows=blocks)
             )
         return stack(batches)
+
+
+def open_corpus(config: Config, split: str = "train") -> Corpus:
+    """Opens a split of `data.corpus` and checks the vocabulary. Raises BadInput."""
+    if not config.data.corpus:
+        raise BadInput("data.corpus is empty; give the folder that `xlnet-jax prepare` wrote: --config.data.corpus=DIR")
+    corpus = Corpus(config.data.corpus, split)
+    if corpus.tokenizer.vocab_size != config.model.vocab_size:
+        raise BadInput(
+            f"model.vocab_size={config.model.vocab_size}, but the tokenizer of {config.data.corpus} has "
+            f"{corpus.tokenizer.vocab_size} pieces; set --config.model.vocab_size={corpus.tokenizer.vocab_size}"
+        )
+    return corpus
 
 
 def train_stream(corpus: Corpus, config: Config) -> Stream:

@@ -8,10 +8,10 @@ import jax
 
 from xlnet_jax.checkpoint import Checkpoints, require_latest
 from xlnet_jax.config import MeshConfig
+from xlnet_jax.data.loader import open_corpus
 from xlnet_jax.export import huggingface
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import workdir as workdirs
-from xlnet_jax.train.loop import open_corpus
 from xlnet_jax.train.step import build_step
 
 

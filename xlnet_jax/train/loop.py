@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.compilation_cache import compilation_cache
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from xlnet_jax import checkpoint, files
@@ -67,7 +66,7 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
     check_precision(config)
     # The run remembers its corpus, and may be evaluated from another folder.
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=absolute(config.data.corpus)))
-    corpus = open_corpus(config)
+    corpus = loader.open_corpus(config)
     stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
     found = workdirs.read_config(workdir)
     if found is not None:
@@ -77,13 +76,13 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
     stream = loader.train_stream(corpus, config)
     stream.check(config.train.batch_size, corpus.split)
     examples.check(corpus, examples.layout(config.data, config.model.memory_len), corpus.split)
-    heldout = open_heldout(config) if config.evaluation.every else None
+    heldout = loader.open_corpus(config, "heldout") if config.evaluation.every else None
 
     with jax.set_mesh(mesh):
         built = build_step(config, mesh)
         if dry_run:
             return _dry_run(config, workdir, corpus, built, mesh)
-        use_compilation_cache(config, workdir)
+        workdirs.use_compilation_cache(config, workdir)
         os.makedirs(workdir, exist_ok=True)
         with contextlib.ExitStack() as stack:
             stack.enter_context(files.locked(workdir, "another training runs here"))
@@ -100,35 +99,9 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
             return run.loop(state, start, stop)
 
 
-def open_corpus(config: Config, split: str = "train") -> Corpus:
-    """Opens a split of `data.corpus` and checks the vocabulary. Raises BadInput."""
-    if not config.data.corpus:
-        raise BadInput("data.corpus is empty; give the folder that `xlnet-jax prepare` wrote: --config.data.corpus=DIR")
-    corpus = Corpus(config.data.corpus, split)
-    if corpus.tokenizer.vocab_size != config.model.vocab_size:
-        raise BadInput(
-            f"model.vocab_size={config.model.vocab_size}, but the tokenizer of {config.data.corpus} has "
-            f"{corpus.tokenizer.vocab_size} pieces; set --config.model.vocab_size={corpus.tokenizer.vocab_size}"
-        )
-    return corpus
-
-
 def absolute(path: str) -> str:
     """A path that holds from any working directory; empty and bucket addresses stay as they are."""
     return path if not path or "://" in path else os.path.abspath(path)
-
-
-def open_heldout(config: Config) -> Corpus:
-    """The held-out split. Raises BadInput if the corpus has none."""
-    return open_corpus(config, "heldout")
-
-
-def use_compilation_cache(config: Config, workdir: str) -> None:
-    """Points JAX's persistent compilation cache at the configured folder."""
-    folder = config.log.compilation_cache or os.path.join(workdir, "compilation_cache")
-    jax.config.update("jax_compilation_cache_dir", None if folder == "none" else os.path.abspath(folder))
-    # JAX settles on a folder (or on none) with the first compilation of the process; this makes it look again.
-    compilation_cache.reset_cache()
 
 
 def _start(config: Config, corpus: Corpus, built: BuiltStep, checkpoints: Checkpoints) -> tuple[State, Plan, int]:

@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 import xlnet_jax
 from xlnet_jax import config as configs
@@ -154,3 +155,11 @@ def last_metrics(workdir: str) -> dict[str, Any] | None:
     """The newest line of `metrics.jsonl`."""
     lines = read_lines(os.path.join(workdir, "metrics.jsonl"))
     return lines[-1] if lines else None
+
+
+def use_compilation_cache(config: Config, workdir: str) -> None:
+    """Points JAX's persistent compilation cache at the configured folder."""
+    folder = config.log.compilation_cache or os.path.join(workdir, "compilation_cache")
+    jax.config.update("jax_compilation_cache_dir", None if folder == "none" else os.path.abspath(folder))
+    # JAX settles on a folder (or on none) with the first compilation of the process; this makes it look again.
+    compilation_cache.reset_cache()
