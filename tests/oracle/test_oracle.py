@@ -1,0 +1,100 @@
+"""The model against an independent implementation, recorded: streams, attention, memory, loss and every gradient.
+
+`replay.py` says what is compared and how, `generate.py` made the recordings. The run ends with a table of errors.
+"""
+
+import os
+
+import jax
+import numpy as np
+import pytest
+from oracle import replay
+from oracle.replay import CASES, FOLDER
+
+from xlnet_jax.batch import NEVER
+
+MEGABYTE = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def weights():
+    return replay.load(replay.WEIGHTS)
+
+
+@pytest.mark.parametrize("dtype", replay.TOLERANCES)
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_recording(name, dtype, weights, record_property):
+    case, recorded = CASES[name], replay.load(name)
+    with jax.enable_x64(dtype == "float64"):
+        found = replay.run(case, weights, recorded, dtype)
+    assert found["logits"].dtype == found["content"].dtype == dtype
+    errors = replay.errors(case, weights, recorded, found)
+    record_property("oracle", {"case": name, "dtype": dtype} | replay.summary(errors))
+    assert not replay.too_large(errors, dtype)
+
+
+def test_no_gradient_reaches_back_through_the_memory(weights, x64):
+    """The loss of the last segment as a function of all three still has the gradient of the last alone."""
+    case, recorded = CASES["plain"], replay.load("plain")
+    found = replay.run(case, weights, recorded, "float64")
+    chained = replay.chained_gradient(case, weights, recorded)
+    assert chained.keys() <= found.keys()
+    assert not replay.too_large(replay.errors(case, weights, recorded, found | chained), "float64")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_direction_rank_or_segment_moves_the_logits(name, weights, x64):
+    """Otherwise the comparison could not tell a wrong one."""
+    case, recorded = CASES[name], replay.load(name)
+    batch = replay.batch_of(case, recorded, replay.SEGMENTS - 1)
+    logits = replay.run(case, weights, recorded, "float64")["logits"]
+    used = batch.target_weights > 0
+    ranked = [i for i in np.flatnonzero(batch.rank[0] < NEVER) if i not in batch.target_positions[0]]
+    seen = min(ranked, key=lambda i: batch.rank[0, i])
+
+    def flipped(field, index, value):
+        array = getattr(batch, field).copy()
+        assert array[index] != value
+        array[index] = value
+        moved = replay.run(case, weights, recorded, "float64", **{field: array})["logits"]
+        return np.abs(moved - logits)[used].max()
+
+    assert flipped("direction", 0, -batch.direction[0]) > 1e-3
+    assert flipped("rank", (0, seen), batch.rank[0][batch.rank[0] < NEVER].max() + 1) > 1e-3
+    assert flipped("segments", (0, seen), 1 - min(batch.segments[0, seen], 1)) > 1e-3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_say_what_the_masks_of_the_other_side_said(name):
+    case, recorded = CASES[name], replay.load(name)
+    rank, hidden = recorded["rank"], recorded["hidden"]
+    text = ~recorded["padding"]
+    both = text[..., :, None] & text[..., None, :]
+    content = rank[..., None, :] <= rank[..., :, None]
+    itself = np.eye(rank.shape[-1], dtype=bool)
+    np.testing.assert_array_equal(content[both], (~hidden | itself)[both])
+    if case.two_streams:
+        query = rank[..., None, :] < rank[..., :, None]
+        for at in zip(*np.nonzero(recorded["target_weights"]), strict=True):
+            segment, row, position = *at[:2], recorded["target_positions"][at]
+            keys = text[segment, row]
+            np.testing.assert_array_equal(query[segment, row, position][keys], ~hidden[segment, row, position][keys])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_recorded_gradient_is_negligible_that_should_not_be(name, weights):
+    """So that each is compared at its own scale, with digits to spare in float32."""
+    case = CASES[name]
+    sizes = {key: np.abs(array).max() for key, array in replay.gradients(case, weights, replay.load(name)).items()}
+    without_effect = {key for key, size in sizes.items() if size == 0}
+    expected = set() if case.two_streams else {"mask_embedding"}
+    if not case.segments:
+        expected |= {key for key in sizes if "segment_" in key}
+    assert without_effect == expected
+    assert min(size for size in sizes.values() if size) > 1e-3 * max(sizes.values())
+
+
+def test_recordings_are_complete_and_small():
+    files = {name for name in os.listdir(FOLDER) if name.endswith(".npz")}
+    assert files == {f"{name}.npz" for name in [*CASES, replay.WEIGHTS]}
+    assert sum(os.path.getsize(os.path.join(FOLDER, name)) for name in files) < MEGABYTE

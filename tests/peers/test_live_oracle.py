@@ -1,0 +1,89 @@
+"""The model against Hugging Face `transformers` itself, on shapes, ranks, lengths and directions that nobody chose.
+
+The recordings of `tests/oracle` are the same comparison on chosen cases, without that library. Needs torch and
+transformers; without them this file is skipped.
+"""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from oracle import generate, replay
+from oracle.replay import SEGMENTS, Arrays, Case
+
+VOCABULARY = 20
+
+
+def row(rng: np.random.Generator, length: int, slots: int) -> Arrays:
+    """One row of one segment, with ranks of no particular kind.
+
+    Context and targets mix freely, ties among the context included. The other side has one mask for both streams, so no
+    target shares its rank, and a target that sees nothing at all would see everything: one position is context of the
+    lowest rank.
+    """
+    lowest, *others = rng.permutation(length)
+    positions = np.sort(others[:slots])
+    rank = 2 * rng.integers(0, length, length)
+    rank[lowest] = -2
+    rank[positions] = 2 * rng.permutation(length)[:slots] + 1
+    equal_or_lower = rank[None, :] <= rank[:, None]
+    lower = rank[None, :] < rank[:, None]
+    target = np.isin(np.arange(length), positions)
+    return dict(
+        tokens=rng.integers(0, VOCABULARY, length),
+        segments=rng.integers(0, 3, length),
+        rank=rank,
+        padding=np.zeros(length, bool),
+        hidden=~np.where(target[:, None], lower, equal_or_lower),
+        target_positions=positions,
+        target_weights=(rng.random(slots) < 0.7) * 1.0,
+    )
+
+
+# Few choices and a seed, not the arrays themselves: hypothesis makes examples out of earlier ones, and out of long ones
+# makes copies that differ in a token.
+CASES = st.builds(
+    Case,
+    vocab_size=st.just(VOCABULARY),
+    layers=st.integers(1, 3),
+    width=st.sampled_from([4, 8, 12]),
+    heads=st.sampled_from([1, 2]),
+    ff_width=st.integers(3, 9),
+    activation=st.sampled_from(["gelu", "gelu_erf", "relu"]),
+    tied=st.booleans(),
+    clamp_len=st.sampled_from([-1, 2, 5, 9]),
+    memory_len=st.integers(0, 20),
+    reuse_len=st.sampled_from([None, *range(1, 12)]),
+    direction=st.sampled_from([(1,), (-1,), (1, 1), (1, -1), (-1, 1), (-1, -1), (-1, 1, -1), (1, -1, -1)]),
+    segments=st.sampled_from([True, True, False]),
+    two_streams=st.sampled_from([True, True, False]),
+)
+
+
+def draw_inputs(case: Case, rng: np.random.Generator, length: int, slots: int) -> Arrays:
+    drawn = [[row(rng, length, slots) for _ in case.direction] for _ in range(SEGMENTS)]
+    fed = {name: np.stack([[row[name] for row in segment] for segment in drawn]) for name in drawn[0][0]}
+    if not case.segments:
+        fed["segments"][:] = 0
+    fed["target_weights"][:, 0, 0] = 1  # no target at all: the other side's loss is a NaN
+    return fed | {"direction": np.array(case.direction)}
+
+
+# Every example compiles a program of its own, so there are few, and a failure is not shrunk but shown.
+@settings(
+    max_examples=20, deadline=None, derandomize=True, phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+@given(case=CASES, length=st.integers(5, 11), slots=st.integers(1, 4), seed=st.integers(0, 999))
+def test_equals_the_other_side(case, length, slots, seed):
+    rng = np.random.default_rng(seed)
+    fed, weights = draw_inputs(case, rng, length, slots), generate.draw_weights(case, seed)
+    recorded = generate.record(case, weights, fed)
+    with jax.enable_x64(True):
+        found = replay.run(case, weights, recorded, "float64")
+    assert not replay.too_large(replay.errors(case, weights, recorded, found), "float64")
