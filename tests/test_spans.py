@@ -46,11 +46,12 @@ def reference(word_start, goal, lengths, places, kind, alpha=6):
     """The scan for one row, step by step, without the fill."""
     N, mask, done, cursor = len(word_start), np.zeros(len(word_start), bool), 0, 0
     starts = np.flatnonzero(word_start)
+    unit = N / max(len(starts), 1) if kind == "words" else 1
     for length, place in zip(lengths, places, strict=True):
         if done >= goal or cursor >= N:
             break
         n = min(length, goal - done)
-        context = n * alpha
+        context = int(n * unit * alpha)
         lead = min(int(place * context), context - 1)
         later = starts[starts >= cursor + lead]
         if not len(later):
@@ -90,6 +91,18 @@ def test_the_vectorised_scan_equals_one_written_out_step_by_step(kind):
         free = np.flatnonzero(~scanned)
         smallest = free[np.argsort(draws[row, 2 * count :][free])[: len(fill)]]
         assert set(fill) == set(smallest)
+
+
+@pytest.mark.parametrize("kind", ["words", "pieces"])
+@pytest.mark.parametrize("share", [0.4, 0.65, 0.85])
+def test_targets_are_spread_evenly_over_the_text(kind, share):
+    """Context counted in pieces for spans of words would leave the last eighth nearly empty."""
+    rng = np.random.default_rng(0)
+    start = rng.random((2000, 256)) < share
+    draws = rng.random((2000, spans.draws_needed(256, 6, 1)))
+    mask = spans.sample(start, np.ones_like(start), 43, draws, max_span=5, alpha=6, beta=1, kind=kind)
+    eighths = mask.reshape(2000, 8, 32).mean(axis=(0, 2))
+    assert eighths.min() > 0.75 * eighths.max()
 
 
 def test_span_lengths_fall_off_as_one_over_n():

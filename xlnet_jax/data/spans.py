@@ -1,9 +1,9 @@
 """Which positions are predicted: short spans, each with alpha / beta times its length of context around it.
 
-Along the text: draw a span length n with P(n) proportional to 1/n, lay out n * alpha / beta pieces of context, put the
-span at a uniform place in it (moved right to the next word start), go on behind it. When the text ends before the goal
-is met, single positions fill the rest (`_sample_mask` of the original; about a sixth of all targets). Spans are n whole
-words; the 2019 code, by an oversight its authors kept, takes n pieces from a word start.
+Along the text: draw a span length n with P(n) proportional to 1/n, lay out alpha / beta times its pieces of context, put
+the span at a uniform place in it (moved right to the next word start), go on behind it. When the text ends before the
+goal is met, single positions fill the rest (`_sample_mask` of the original). Spans are n whole words, and count as n
+words of mean length; the 2019 code, by an oversight its authors kept, takes n pieces from a word start.
 
 All rows of a batch advance together, one span per iteration.
 """
@@ -61,6 +61,11 @@ def sample(
     def at(table: np.ndarray, index: np.ndarray) -> np.ndarray:
         return np.take_along_axis(table, index, axis=1)
 
+    # Pieces that a span of length 1 stands for: a mean word of the row. With fewer, the scan would meet its goal early
+    # and starve the end of the text.
+    words_in_B1 = np.maximum(before_BN[:, -1:], 1)
+    unit_B1 = N / words_in_B1 if kind == "words" else np.ones((B, 1))
+
     chosen_BN = np.zeros((B, N), bool)
     done_B1 = np.zeros((B, 1), int)
     cursor_B1 = np.zeros((B, 1), int)
@@ -71,7 +76,7 @@ def sample(
             break
         left_B1 = goal - done_B1
         n_B1 = np.minimum(length_BS[:, s : s + 1], np.maximum(left_B1, 1))
-        context_B1 = n_B1 * alpha // beta
+        context_B1 = (n_B1 * unit_B1 * alpha // beta).astype(int)
         lead_B1 = np.minimum((place_BS[:, s : s + 1] * context_B1).astype(int), context_B1 - 1)
         word_B1 = at(before_BN, np.minimum(cursor_B1 + lead_B1, N))
         begin_B1 = at(first_BW, word_B1)

@@ -1,0 +1,412 @@
+"""What any port of XLNet must pass: ten checks, one test each; what is expected is written out here, not called.
+
+One small model in float64 serves most of them. Its parameters are drawn large, so that attention is far from uniform
+and no term is hidden behind a bias of 0 or a scale of 1.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny
+
+from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig
+from xlnet_jax.data import examples, loader, spans
+from xlnet_jax.data.stream import extend_plan, plan_from_json, plan_to_json
+from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.model import heads, names, positions
+from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.train import state as states
+from xlnet_jax.train.optimizer import make_optimizer, schedule
+from xlnet_jax.train.step import train_step
+
+B, T, R, P, M, V = 6, 14, 7, 5, 9, 60
+CONFIG = ModelConfig(
+    vocab_size=V, layers=2, width=16, heads=2, head_width=8, ff_width=24, memory_len=M, dropout=0.0,
+    attention_dropout=0.0, compute_dtype="float64",
+)  # fmt: skip
+TARGETS = np.array([1, 2, 5, 8, 11])
+
+
+def parameters(config, seed=0):
+    shapes = nn.meta.unbox(
+        jax.eval_shape(lambda: states.init_params(Config(model=config, data=DataConfig(segment_len=16, reuse_len=8))))
+    )
+    rng = np.random.default_rng(seed)
+
+    def draw(path, x):
+        return (path[-1].key == "scale") + 0.4 * rng.standard_normal(x.shape)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def memory_of(config, rows, seed=1):
+    """A full memory, the same in every row."""
+    hidden = np.random.default_rng(seed).standard_normal((config.layers, 1, config.memory_len, config.width))
+    return Memory(hidden.repeat(rows, axis=1), np.full(rows, config.memory_len, np.int32))
+
+
+def rows_of_one_example(rows=B) -> Batch:
+    """reuse, A, SEP, B, SEP, CLS with a token of its own at every place; the same in every row."""
+    rng = np.random.default_rng(0)
+    tokens = rng.permutation(np.arange(9, V))[:T]
+    tokens[[9, 12, 13]] = SEP, SEP, CLS
+    target = np.isin(np.arange(T), TARGETS)
+    rank = examples.ranks(tokens[None], target[None], R, rng.random((1, T)))[0]
+
+    def repeat(x, kind=np.int32):
+        return np.repeat(np.asarray(x, kind)[None], rows, axis=0)
+
+    return Batch(
+        tokens=repeat(tokens), segments=repeat(np.repeat([0, 1, 2], [10, 3, 1])), rank=repeat(rank),
+        direction=np.ones(rows, np.int32), continues=np.ones(rows, bool), target_positions=repeat(TARGETS),
+        target_tokens=repeat(tokens[TARGETS]), target_weights=repeat(np.ones(P), np.float32),
+        summary_position=repeat(T - 1), label=repeat(0), label_weight=repeat(0, np.float32),
+    )  # fmt: skip
+
+
+@jax.jit
+def run(params, batch, memory):
+    """Output, logits at the targets [B, P, V], and the outputs of every layer (`content_stream`, `query_stream`)."""
+    out, seen = XLNet(CONFIG, R).apply(
+        {"params": params}, batch, memory, deterministic=True, mutable=["intermediates"]
+    )  # fmt: skip
+    layers = {name: x[0] for name, x in seen["intermediates"]["layers"].items() if name.endswith("_stream")}
+    return out, heads.logits(params, out.target_vectors_BPD), layers
+
+
+def original_masks(functional, masked, z):
+    """1 where i may not see j, in one half: `_local_perm` of the original, which knows keys, queries and a block."""
+    target = masked & ~functional
+    context = ~masked & ~functional
+    key = np.where(context, -1, z)
+    query = np.where(context, 0, np.where(target, z, z + 1))
+    return (query[:, None] <= key[None, :]) & ~context[None, :]
+
+
+def test_row_1_ranks_give_the_masks_of_the_original():
+    """1. Closed-form ranks equal the block mask, on 1,000 random cases: as the attention of the model itself uses it.
+
+    Halves are joined as in the original: the first sees nothing of the second, the second all of the first; memory is
+    always seen; in the content stream every position sees itself.
+    """
+    cases, first, slots = 1000, 6, 2
+    rng = np.random.default_rng(1)
+    kind = rng.choice(4, (cases, T), p=[0.5, 0.35, 0.1, 0.05])
+    tokens = np.choose(kind, [9, 10, SEP, CLS])
+    masked = (kind == 1) | ((kind > 1) & (rng.random((cases, T)) < 0.5))
+    draws = rng.random((cases, T))
+    zeros = np.zeros(cases, np.int32)
+    batch = Batch(
+        tokens=tokens.astype(np.int32), segments=np.zeros((cases, T), np.int32),
+        rank=examples.ranks(tokens, masked, first, draws), direction=zeros + 1, continues=zeros == 0,
+        # A query at every position; those at targets are compared.
+        target_positions=np.arange(T, dtype=np.int32)[None].repeat(cases, 0),
+        target_tokens=np.zeros((cases, T), np.int32), target_weights=np.zeros((cases, T), np.float32),
+        summary_position=zeros, label=zeros, label_weight=np.zeros(cases, np.float32),
+    )  # fmt: skip
+    config = dataclasses.replace(
+        CONFIG, layers=1, width=4, heads=1, head_width=4, ff_width=4, memory_len=slots, compute_dtype="float32"
+    )
+    params = jax.tree.map(np.float32, parameters(config))
+    memory = Memory(np.zeros((1, cases, slots, 4), np.float32), np.full(cases, slots, np.int32))
+    model = XLNet(config, first)
+    _, seen = jax.jit(functools.partial(model.apply, deterministic=True, mutable=["intermediates"]))(
+        {"params": params}, batch, memory
+    )
+    attention = seen["intermediates"]["layers"]["attention"]
+    ours = {name: np.asarray(attention[f"probability_{name}"][0])[0, :, 0] > 0 for name in ("content", "query")}
+
+    compared = 0
+    for case in range(cases):
+        hidden = np.zeros((T, T), bool)
+        hidden[:first, first:] = True
+        for half in (slice(0, first), slice(first, T)):
+            z = np.argsort(np.argsort(draws[case, half]))
+            hidden[half, half] = original_masks(tokens[case, half] < 9, masked[case, half], z)
+        targets = masked[case] & (tokens[case] >= 9)
+        compared += targets.sum()
+        assert ours["content"][case, :, :slots].all() and ours["query"][case, targets, :slots].all()
+        np.testing.assert_array_equal(ours["query"][case, targets, slots:], ~hidden[targets])
+        np.testing.assert_array_equal(ours["content"][case, :, slots:], ~hidden | np.eye(T, dtype=bool))
+    assert compared > 4000
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_row_2_the_position_term_uses_distance_memory_plus_i_minus_j(x64, direction):
+    """2. With 3 memory slots and 5 positions the term at (i, j) has the distance 3 + i - j; reversed, its negation."""
+    memory_len, length, width, E = 3, 5, 6, 4
+    rng = np.random.default_rng(0)
+    kernel, query = rng.standard_normal((width, 1, E)), rng.standard_normal((length, E))
+    frequency = 10000.0 ** (-np.arange(0, width, 2) / width)
+    expected = np.zeros((length, memory_len + length))
+    for i, j in np.ndindex(*expected.shape):
+        angle = direction * (3 + i - j) * frequency
+        expected[i, j] = query[i] @ (np.concatenate([np.sin(angle), np.cos(angle)]) @ kernel[:, 0])
+    table = positions.sinusoids(length, memory_len, width, -1, jnp.dtype("float64"))
+    r_BNHE = positions.project(table[None], jnp.asarray(kernel), jnp.array([direction]))
+    score_BHTN = jnp.einsum("the,bnhe->bhtn", query[:, None], r_BNHE)
+    np.testing.assert_allclose(positions.shift(score_BHTN, 8)[0, 0], expected, rtol=0, atol=1e-12)
+    at = np.array([[4, 0, 3]])
+    windows = positions.windows(score_BHTN.transpose(0, 2, 1, 3)[:, at[0]], at, 8, length)
+    np.testing.assert_allclose(windows[0, :, 0], expected[at[0]], rtol=0, atol=1e-12)
+
+
+def released_shapes(model):
+    """The variables of a released checkpoint, below `model/`."""
+    N, D, H, E, F = model.layers, model.width, model.heads, model.head_width, model.ff_width
+    shapes = {
+        "transformer/r_w_bias": (N, H, E), "transformer/r_r_bias": (N, H, E), "transformer/r_s_bias": (N, H, E),
+        "transformer/seg_embed": (N, 2, H, E), "transformer/word_embedding/lookup_table": (model.vocab_size, D),
+        "transformer/mask_emb/mask_emb": (1, 1, D), "lm_loss/bias": (model.vocab_size,),
+    }  # fmt: skip
+    for layer in range(N):
+        at = f"transformer/layer_{layer}"
+        shapes |= {f"{at}/rel_attn/{name}/kernel": (D, H, E) for name in "qkvro"}
+        shapes |= {f"{at}/{part}/LayerNorm/{name}": (D,) for part in ("rel_attn", "ff") for name in ("gamma", "beta")}
+        shapes |= {f"{at}/ff/layer_1/kernel": (D, F), f"{at}/ff/layer_1/bias": (F,)}
+        shapes |= {f"{at}/ff/layer_2/kernel": (F, D), f"{at}/ff/layer_2/bias": (D,)}
+    return {f"model/{name}": shape for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(
+    ("model", "count", "tensors"),
+    [
+        (ModelConfig(), 360_300_800, 319),
+        (ModelConfig(layers=12, width=768, heads=12, ff_width=3072), 116_750_336, 163),
+    ],
+    ids=["large", "base"],
+)
+def test_row_3_parameters_are_those_of_the_released_checkpoints(x64, model, count, tensors):
+    """3. Number of parameters and of tensors, and every name and shape; a checkpoint with these names loads."""
+    params = nn.meta.unbox(jax.eval_shape(lambda: states.init_params(Config(model=model))))
+    official = names.official(params)
+    assert {name: x.shape for name, x in official.items()} == released_shapes(model)
+    assert len(official) == tensors and sum(math.prod(x.shape) for x in official.values()) == count
+    rng = np.random.default_rng(0)
+    checkpoint = {name: rng.standard_normal(shape) for name, shape in released_shapes(CONFIG).items()}
+    loaded = names.from_official({**checkpoint, "global_step": np.int64(3)}, CONFIG)
+    assert jax.tree.map(np.shape, loaded) == jax.tree.map(np.shape, parameters(CONFIG))
+    at = "model/transformer/layer_1"
+    for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("position", "r"), ("output", "o")):
+        np.testing.assert_array_equal(
+            loaded["layers"]["attention"][ours][1], checkpoint[f"{at}/rel_attn/{theirs}/kernel"]
+        )
+    for ours, theirs in (("content_bias", "r_w_bias"), ("position_bias", "r_r_bias"), ("segment_bias", "r_s_bias")):
+        np.testing.assert_array_equal(loaded["layers"]["attention"][ours], checkpoint[f"model/transformer/{theirs}"])
+    np.testing.assert_array_equal(
+        loaded["layers"]["feed_forward"]["outer"]["kernel"][1], checkpoint[f"{at}/ff/layer_2/kernel"]
+    )
+
+
+def test_row_4_a_token_moves_later_ranks_and_nothing_else(x64):
+    """4. No leakage: the token at a target moves neither its own logits nor what ranks below, and all that is above."""
+    params, batch = parameters(CONFIG), rows_of_one_example()
+    tokens = batch.tokens.copy()
+    for row, position in enumerate(TARGETS, start=1):
+        tokens[row, position] = 9 + (tokens[row, position] - 9 + 17) % (V - 9)
+    out, logits, _ = run(params, dataclasses.replace(batch, tokens=tokens), memory_of(CONFIG, B))
+    hidden, logits, rank = np.asarray(out.hidden_BTD), np.asarray(logits), batch.rank[0]
+    for row, position in enumerate(TARGETS, start=1):
+        moved = np.abs(logits[row] - logits[0]).max(axis=-1)
+        later = rank[TARGETS] > rank[position]
+        assert (moved[~later] == 0).all() and (moved[later] > 1e-6).all()
+        moved = np.abs(hidden[row] - hidden[0]).max(axis=-1)
+        later = rank >= rank[position]
+        assert (moved[~later] == 0).all() and (moved[later] > 1e-6).all()
+
+
+def test_row_5_the_reuse_window_and_the_memory(x64):
+    """5. The first R outputs do not depend on the second half; the memory is the last M of [memory; layer inputs]."""
+    params, batch, memory = parameters(CONFIG), rows_of_one_example(), memory_of(CONFIG, B)
+    tokens, segments = batch.tokens.copy(), batch.segments.copy()
+    tokens[1::2, R:], segments[1::2, R:] = tokens[1::2, :R], 1
+    out, _, layers = run(params, dataclasses.replace(batch, tokens=tokens, segments=segments), memory)
+    hidden = np.asarray(out.hidden_BTD)
+    np.testing.assert_array_equal(hidden[::2, :R], hidden[1::2, :R])
+    assert np.abs(hidden[::2, R:] - hidden[1::2, R:]).min() > 1e-6
+    inputs = [params["word_embedding"][tokens], layers["content_stream"][0]]
+    for layer, h_BTD in enumerate(inputs):
+        joined = np.concatenate([memory.hidden_LBMD[layer], h_BTD[:, :R]], axis=1)
+        np.testing.assert_array_equal(out.memory.hidden_LBMD[layer], joined[:, -M:])
+
+
+@pytest.mark.parametrize("switches", ["", "fill_functional", "2019"])
+def test_row_6_targets_are_the_tokens_themselves_43_and_42_of_them(monkeypatch, switches):
+    """6. target = input at the targets; n_act <= P; 43 and 42 marked in the halves.
+
+    By default SEP and CLS are never marked, and all 85 slots are used; with the original's fill they are marked like
+    all else and dropped afterwards.
+    """
+    marked = []
+    sample = spans.sample
+
+    def recorded(*args, **options):
+        mask = sample(*args, **options)
+        marked.append(mask.sum(axis=1))
+        return mask
+
+    monkeypatch.setattr(spans, "sample", recorded)
+    config = Config(compat=dataclasses.replace(Config().compat, switches=switches))
+    assert (config.data.segment_len, config.data.reuse_len, config.data.num_predict) == (512, 256, 85)
+    rows, slots = np.arange(64), []
+    dispatches = loader.TrainDispatches(
+        tiny.Words(tokens=200_000), config, extend_plan((), 0, len(rows), 8), rows, 0, 2
+    )  # fmt: skip
+    for step in range(2):
+        batch = dispatches.batch(step)
+        used = batch.target_weights > 0
+        picked = np.take_along_axis(batch.tokens, batch.target_positions, axis=1)
+        np.testing.assert_array_equal(batch.target_tokens[used], picked[used])
+        assert not np.isin(picked[used], [SEP, CLS]).any()
+        assert (np.diff(batch.target_positions, axis=1)[used[:, 1:]] > 0).all()
+        assert ((used & (batch.target_positions < 256)).sum(axis=1) == 43).all()
+        slots.extend(used.sum(axis=1))
+    assert [set(counts) for counts in marked] == [{43}, {42}] * 2
+    assert max(slots) == 85
+    assert (min(slots) == 85) == (switches == ""), "SEP and CLS are never marked"
+
+
+def path_over_all_rows(params, batch, memory, inputs, row):
+    """The query stream as the original ran it, in numpy: scattered to all T rows, attended there, gathered at targets.
+
+    Args:
+      inputs: of every layer's content stream.
+    """
+
+    def norm(x, at):
+        x = x - x.mean(axis=-1, keepdims=True)
+        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + CONFIG.layer_norm_epsilon) * at["scale"] + at["bias"]
+
+    mapping_PT = np.eye(T)[batch.target_positions[row]]
+    i, j = np.meshgrid(np.arange(T), np.arange(M + T), indexing="ij")
+    angle = batch.direction[row] * (M + i - j)[..., None] * 10000.0 ** (-np.arange(0, CONFIG.width, 2) / CONFIG.width)
+    table_TKD = np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)
+    rank, segment = batch.rank[row], np.concatenate([np.zeros(M, int), batch.segments[row]])
+    hidden_TK = np.concatenate([np.zeros((T, M), bool), ~(rank[None, :] < rank[:, None])], axis=1)
+    other_TK = segment[None, :] != batch.segments[row][:, None]
+    g_PD = np.repeat(params["mask_embedding"][None], P, axis=0)
+    for layer, h_BTD in enumerate(inputs):
+        weights = jax.tree.map(lambda x, layer=layer: np.asarray(x[layer]), params["layers"])
+        at, ff = weights["attention"], weights["feed_forward"]
+        cat_KD = np.concatenate([memory.hidden_LBMD[layer, row], h_BTD[row]])
+        q_THE = np.einsum("pt,phe->the", mapping_PT, np.einsum("pd,dhe->phe", g_PD, at["query"]))
+        k_KHE, v_KHE = (np.einsum("kd,dhe->khe", cat_KD, at[name]) for name in ("key", "value"))
+        r_TKHE = np.einsum("tkd,dhe->tkhe", table_TKD, at["position"])
+        s_TKHE = at["segment_embedding"][other_TK.astype(int)]
+        score_HTK = np.einsum("the,khe->htk", q_THE + at["content_bias"], k_KHE)
+        score_HTK = score_HTK + np.einsum("the,tkhe->htk", q_THE + at["position_bias"], r_TKHE)
+        score_HTK = score_HTK + np.einsum("the,tkhe->htk", q_THE + at["segment_bias"], s_TKHE)
+        score_HTK = score_HTK / math.sqrt(CONFIG.head_width) - 1e30 * hidden_TK
+        weight_HTK = np.exp(score_HTK - score_HTK.max(axis=-1, keepdims=True))
+        o_THE = np.einsum("htk,khe->the", weight_HTK / weight_HTK.sum(axis=-1, keepdims=True), v_KHE)
+        o_PHE = np.einsum("pt,the->phe", mapping_PT, o_THE)
+        g_PD = norm(g_PD + np.einsum("phe,dhe->pd", o_PHE, at["output"]), at["norm"])
+        x_PF = g_PD @ ff["inner"]["kernel"] + ff["inner"]["bias"]
+        x_PF = 0.5 * x_PF * (1 + np.tanh(math.sqrt(2 / math.pi) * (x_PF + 0.044715 * x_PF**3)))
+        g_PD = norm(g_PD + x_PF @ ff["outer"]["kernel"] + ff["outer"]["bias"], ff["norm"])
+    return g_PD
+
+
+def test_row_7_p_query_rows_equal_the_scatter_and_gather_over_all_rows(x64):
+    """7. The query stream run on P rows equals the original's on T rows, up to the order of sums, both directions."""
+    params, memory = parameters(CONFIG), memory_of(CONFIG, B)
+    batch = dataclasses.replace(rows_of_one_example(), direction=np.array([1, -1] * 3, np.int32))
+    out, _, layers = run(params, batch, memory)
+    inputs = [params["word_embedding"][batch.tokens], np.asarray(layers["content_stream"][0])]
+    vectors = np.asarray(out.target_vectors_BPD)
+    for row in (0, 1):
+        expected = path_over_all_rows(params, batch, memory, inputs, row)
+        np.testing.assert_allclose(vectors[row], expected, rtol=0, atol=1e-11)
+    assert np.abs(vectors[0] - vectors[1]).min() > 1e-6, "the direction has no effect"
+
+
+def test_row_8_a_reversed_row_equals_the_forward_row_of_the_reversed_text(x64):
+    """8. Rows 1, 3, 5 are rows 0, 2, 4 back to front, with direction -1; row 5 wrongly with +1."""
+    params, batch = parameters(CONFIG), rows_of_one_example()
+    turned = np.arange(B)[:, None] % 2 == 1
+    batch = dataclasses.replace(
+        batch,
+        tokens=np.where(turned, batch.tokens[:, ::-1], batch.tokens),
+        segments=np.where(turned, batch.segments[:, ::-1], batch.segments),
+        rank=np.where(turned, batch.rank[:, ::-1], batch.rank),
+        target_positions=np.where(turned, T - 1 - batch.target_positions, batch.target_positions),
+        direction=np.array([1, -1, 1, -1, 1, 1], np.int32),
+        continues=np.zeros(B, bool),
+    )
+    out, logits, _ = run(params, batch, memory_of(CONFIG, B))
+    hidden, logits = np.asarray(out.hidden_BTD), np.asarray(logits)
+    np.testing.assert_allclose(hidden[1:4:2, ::-1], hidden[:4:2], rtol=0, atol=1e-11)
+    np.testing.assert_allclose(logits[1:4:2], logits[:4:2], rtol=0, atol=1e-11)
+    assert np.abs(logits[5] - logits[4]).max(axis=-1).min() > 1e-3, "the direction has no effect"
+
+
+def test_row_9_the_learning_rate_starts_at_0_and_a_step_worked_by_hand(x64):
+    """9. The rate at t = 0 is 0 with a warm-up; two steps of one weight, with the original's Adam and with ours.
+
+    After gradients 0.5 and -1: m = -0.055, v = 0.00124975, sqrt(v) = 0.03535180. Weight 2, decay 0.5, rate 0.05:
+    original   2 - 0.05 (-0.055 / 0.03635180 + 1)                          = 2.02564963
+    corrected  2 - 0.05 (-0.055 / 0.19 / (sqrt(0.00124975 / 0.001999) + 0.001) + 1) = 1.96828205
+    """
+    config = OptimizerConfig(
+        learning_rate=0.1, warmup_steps=2, min_lr_ratio=0.25, weight_decay=0.5, clip=0.0, adam_epsilon=1e-3
+    )
+    for kind in ("polynomial", "cosine"):
+        rate = schedule(dataclasses.replace(config, schedule=kind), 10)
+        for t in range(11):
+            x = (t - 2) / 8
+            left = 1 - x if kind == "polynomial" else 0.5 * (1 + math.cos(math.pi * x))
+            expected = 0.1 * t / 2 if t < 2 else 0.1 * (0.75 * left + 0.25)
+            assert float(rate(t)) == pytest.approx(expected, rel=1e-6, abs=1e-12)
+        assert float(rate(0)) == 0
+    for switches, expected in (("no_bias_correction", 2.02564963), ("", 1.96828205)):
+        optimizer = make_optimizer(config, 10, 2, dataclasses.replace(Config().compat, switches=switches))
+        params = {"kernel": jnp.array([2.0])}
+        state = optimizer.init(params)
+        for gradient, after in ((0.5, 2.0), (-1.0, expected)):
+            updates, state = optimizer.update({"kernel": jnp.array([gradient])}, state, params)
+            params = optax.apply_updates(params, updates)
+            assert float(params["kernel"][0]) == pytest.approx(after, rel=1e-8)
+
+
+def test_row_10_a_resumed_run_reproduces_the_undisturbed_one():
+    """10. Stopped at step 3 of 6 and resumed from numpy arrays and a plan in JSON: tokens, masks, memory, loss.
+
+    `test_resume.py` does the same with processes that are killed.
+    """
+    config = tiny.config()
+    optimizer = states.optimizer_of(config)
+    step = jax.jit(functools.partial(train_step, config))
+
+    def go_on(state, plan, start, stop):
+        rows = np.arange(config.train.batch_size)
+        dispatches = loader.TrainDispatches(tiny.Words(), config, plan, rows, start, stop)
+        fed, measured = [], []
+        for at in range(start, stop):
+            fed.append(dispatches.batch(at))
+            state, metrics = step(state, fed[-1])
+            measured.append(jax.device_get(metrics))
+        return state, fed, measured
+
+    first = jax.jit(lambda: nn.meta.unbox(states.init_state(config, optimizer)))()
+    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
+    whole, fed, measured = go_on(first, plan, 0, 6)
+    middle, *_ = go_on(first, plan, 0, 3)
+    leaves, tree = jax.tree.flatten(middle)
+    saved = [(x.tobytes(), x.dtype, x.shape) for x in map(np.asarray, leaves)]
+    state = tree.unflatten([jnp.asarray(np.frombuffer(*x[:2]).reshape(x[2])) for x in saved])
+    resumed, fed_again, measured_again = go_on(state, plan_from_json(json.loads(json.dumps(plan_to_json(plan)))), 3, 6)
+    assert fed[3].continues.all() and np.any(middle.memory.hidden_LBMD), "the memory does not matter at the cut"
+    for a, b in ((whole, resumed), (fed[3:], fed_again), (measured[3:], measured_again)):
+        for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
+            assert np.asarray(x).tobytes() == np.asarray(y).tobytes(), jax.tree_util.keystr(path)
+    *_, other = go_on(dataclasses.replace(state, memory=empty_memory(config.model, 8)), plan, 3, 4)
+    assert other[0]["loss"] != measured[3]["loss"], "a lost memory would not show"
