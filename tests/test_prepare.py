@@ -14,6 +14,7 @@ import data_fixtures as data
 import numpy as np
 import pytest
 
+from xlnet_jax import files
 from xlnet_jax.data import corpus as corpus_module
 from xlnet_jax.data import prepare as module
 from xlnet_jax.data import unit
@@ -295,7 +296,7 @@ def test_folder_of_something_else(tmp_path):
 
 def test_two_at_once(tmp_path):
     os.makedirs(tmp_path / "c")
-    with module._locked(str(tmp_path / "c")), pytest.raises(BadInput, match="another `prepare` writes here"):
+    with files.locked(str(tmp_path / "c"), "the test"), pytest.raises(BadInput, match="another `prepare` writes here"):
         _prepare(tmp_path / "c")
     _prepare(tmp_path / "c")
 
