@@ -2,8 +2,8 @@
 
 Along the text: draw a span length n with P(n) proportional to 1/n, lay out alpha / beta times its pieces of context,
 put the span at a uniform place in it (moved right to the next word start), go on behind it. When the text ends before
-the goal is met, single positions fill the rest (`_sample_mask` of the original). Spans are n whole words, and count as n
-words of mean length; the 2019 code, by an oversight its authors kept, takes n pieces from a word start.
+the goal is met, single positions fill the rest (`_sample_mask` of the original). Spans are n whole words, and count as
+n words of mean length; the 2019 code, by an oversight its authors kept, takes n pieces from a word start.
 
 All rows of a batch advance together, one span per iteration.
 """
