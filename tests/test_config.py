@@ -49,6 +49,8 @@ def test_overrides_take_the_type_of_their_key():
         ("--config.train.steps=ten", "--config.train.steps=ten"),
         ("--config.train.steps", "has no value; write --config.train.steps=VALUE"),
         ("--steps=10", "unknown option '--steps=10'"),
+        ("config.train.steps=10", "unknown option 'config.train.steps=10'"),
+        ("--config.seeds.init=4294967296", r"must lie in \[0, 2\*\*32\)"),
         ("--config.model.activation=swish", "model.activation='swish' is not one of gelu, gelu_erf, relu"),
         ("--config.model.dropout=nan", "must be finite"),
         ("--config.data.segment_len=68", "too short for data.reuse_len=64.*use at least 69"),

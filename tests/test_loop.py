@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 
 import data_fixtures
 import jax
@@ -99,6 +100,25 @@ def test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_
     assert memory["valid"].tolist() == [24] * 16, "two windows of 16 after an empty start, capped at 24"
     lines = read_lines(os.path.join(workdir, "metrics.jsonl"))
     assert [line["targets"] for line in lines] == [48] * 4 + [96] * 2
+
+
+def test_a_model_without_memory_is_saved_and_resumed(tmp_path, cache):
+    settings = config(cache, model={"memory_len": 0})
+    train(settings, str(tmp_path), stop_at=2)
+    assert train(settings, str(tmp_path), stop_at=4)["step"] == 4
+
+
+def test_an_evaluation_cut_off_by_a_stop_is_made_at_the_next_start(finished, tmp_path):
+    untouched, settings, _ = finished
+    workdir = shutil.copytree(untouched, str(tmp_path / "run"))
+    path = os.path.join(workdir, "evaluations.jsonl")
+    lines = read_lines(path)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(json.dumps(lines[0]) + "\n")
+    train(settings, workdir, stop_at=10)
+    redone = read_lines(path)
+    assert [line["step"] for line in redone] == [4, 8]
+    assert redone[1]["loss"] == lines[1]["loss"]
 
 
 def test_a_dry_run_writes_nothing(tmp_path, cache):

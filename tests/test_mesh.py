@@ -4,9 +4,9 @@ import jax
 import pytest
 from jax.sharding import PartitionSpec
 
-from xlnet_jax.config import MeshConfig
+from xlnet_jax.config import MeshConfig, ModelConfig
 from xlnet_jax.errors import BadInput
-from xlnet_jax.parallel.mesh import RULES, ShardingRules, check_batch_size, make_mesh
+from xlnet_jax.parallel.mesh import RULES, ShardingRules, check_batch_size, check_model, make_mesh
 
 
 def test_minus_one_takes_what_is_left():
@@ -28,6 +28,13 @@ def test_a_batch_that_does_not_divide_names_the_nearest_that_do():
         check_batch_size(20, mesh)
     with pytest.raises(BadInput, match="evaluation.batch_size=3 .*; use 8$"):
         check_batch_size(3, mesh, "evaluation.batch_size")
+
+
+def test_a_model_that_does_not_divide_over_the_mesh_is_told():
+    mesh = make_mesh(MeshConfig(data=2, tensor=4))
+    check_model(ModelConfig(), mesh)
+    with pytest.raises(BadInput, match="model.heads=2 does not divide over the 4 devices of mesh axis 'tensor'"):
+        check_model(ModelConfig(heads=2), mesh)
 
 
 def test_logical_axes_become_mesh_axes_and_none_is_used_twice():

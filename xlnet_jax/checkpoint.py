@@ -95,11 +95,12 @@ class Checkpoints:
 
 
 def split(state: Any) -> Trees:
-    """The named trees of a `train.State` (arrays or abstract)."""
+    """The named trees of a `train.State` (arrays or abstract). A memory without slots is not written: it is empty."""
+    memory = {"hidden": state.memory.hidden_LBMD, "valid": state.memory.valid_B}
     return {
         "params": state.params,
         "optimizer": state.opt_state,
-        "memory": {"hidden": state.memory.hidden_LBMD, "valid": state.memory.valid_B},
+        **({"memory": memory} if state.memory.hidden_LBMD.size else {}),
         "counters": {"step": state.step, "skipped": state.skipped, "consecutive_bad": state.consecutive_bad},
     }
 

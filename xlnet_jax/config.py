@@ -261,7 +261,7 @@ def override(config: Config, overrides: list[str] | tuple[str, ...]) -> Config:
 def _overridden(values: ConfigDict, overrides: list[str] | tuple[str, ...], where: str) -> Config:
     for word in overrides:
         name = word.removeprefix("--").split("=")[0]
-        if not name.startswith("config."):
+        if not word.startswith("--config."):
             raise BadInput(f"unknown option {word!r}; a config key is set as --config.train.steps=10")
         if "=" not in word:
             raise BadInput(f"{word!r} has no value; write {word}=VALUE")
@@ -399,7 +399,7 @@ def check(config: Config) -> None:
            "must be -1 (all that are left) or at least 1") for name in ("data", "fsdp", "tensor")),
         ("mesh.data", [config.mesh.data, config.mesh.fsdp, config.mesh.tensor].count(-1) <= 1,
          "and another axis are both -1; only one can take what is left"),
-        *((f"seeds.{name}", 0 <= getattr(config.seeds, name) < 2**63, "must lie in [0, 2**63)")
+        *((f"seeds.{name}", 0 <= getattr(config.seeds, name) < 2**32, "must lie in [0, 2**32)")
           for name in ("init", "data", "dropout")),
     ]  # fmt: skip
     for name, holds, what in rules:

@@ -38,6 +38,7 @@ def evaluate(
     heldout = open_corpus(config, "heldout")
     workdirs.check_tokenizer(workdir, heldout)
     mesh = meshes.make_mesh(config.mesh)
+    meshes.check_model(config.model, mesh)
     workdirs.use_compilation_cache(config, workdir)
     with jax.set_mesh(mesh):
         score = Heldout(config, mesh, heldout, blocks)

@@ -183,6 +183,11 @@ class Corpus:
         entry = self.manifest["splits"][split]
         self.tokens: int = entry["tokens"]
         self.documents: int = entry["documents"]
+        if self.tokens != sum(shard["tokens"] for shard in entry["shards"]):
+            raise BadInput(
+                f"{path}/{MANIFEST}: split {split} says {self.tokens} tokens, its shards hold another number; "
+                "restore the file, or prepare the corpus again"
+            )
         self.sha256: str = self.manifest["sha256"]
         _check_files(self.path, entry["shards"])
         model = os.path.join(self.path, self.manifest["tokenizer"]["file"])
@@ -198,7 +203,8 @@ class Corpus:
         self._start()
 
     def _start(self) -> None:
-        self._features: Any = None
+        # Made here, not on first use: importing TFDS in several reader threads at once can deadlock.
+        self._features: Any = features(self._page_tokens)
         self._lock = threading.Lock()
         self._readers: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self._pages: collections.OrderedDict[int, tuple[np.ndarray, np.ndarray]] = collections.OrderedDict()
@@ -271,8 +277,6 @@ class Corpus:
             records = self._reader(shard, file).read([page - self._first_page[shard] for page in numbers])
         except RuntimeError as error:
             raise BadInput(f"{file} is damaged ({' '.join(str(error).split())}); copy the corpus again") from error
-        if self._features is None:
-            self._features = features(self._page_tokens)
         examples = [self._features.deserialize_example_np(record) for record in records]
         return [(example["tokens"], example["starts"]) for example in examples]
 

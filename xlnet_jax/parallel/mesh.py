@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.batch import Batch
-from xlnet_jax.config import MeshConfig
+from xlnet_jax.config import MeshConfig, ModelConfig
 from xlnet_jax.errors import BadInput
 
 
@@ -74,6 +74,19 @@ def check_batch_size(batch_size: int, mesh: Mesh, key: str = "train.batch_size")
         raise BadInput(
             f"{key}={batch_size} does not divide over the {ways} devices of mesh axes 'data' and 'fsdp'; {fix}"
         )
+
+
+def check_model(model: ModelConfig, mesh: Mesh) -> None:
+    """Raises BadInput if the model's sizes do not divide over the mesh axes that split them."""
+    sizes = {"embed": ("width",), "heads": ("heads",), "ff": ("ff_width",), "vocab": ("vocab_size",)}
+    for logical, keys in sizes.items():
+        axis = getattr(RULES, logical)
+        for key in keys if axis else ():
+            if getattr(model, key) % mesh.shape[axis]:
+                raise BadInput(
+                    f"model.{key}={getattr(model, key)} does not divide over the {mesh.shape[axis]} devices of mesh "
+                    f"axis {axis!r}; use a mesh.{axis} that divides it"
+                )
 
 
 def shardings(abstract: Any, mesh: Mesh) -> Any:

@@ -23,6 +23,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data import examples, loader
 from xlnet_jax.data.corpus import Corpus
 from xlnet_jax.data.stream import rows_of
+from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train.state import make_model
@@ -59,6 +60,8 @@ class Heldout:
     """
 
     def __init__(self, config: Config, mesh: Mesh, corpus: Corpus, blocks: int = 0) -> None:
+        if blocks < 0:
+            raise BadInput(f"--blocks={blocks} must not be negative; 0 = the whole split")
         batch_size = config.evaluation.batch_size or config.train.batch_size
         meshes.check_batch_size(batch_size, mesh, "evaluation.batch_size")
         examples.check(corpus, examples.layout(config.data, config.model.memory_len), corpus.split)

@@ -33,7 +33,7 @@ from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import workdir as workdirs
 from xlnet_jax.train.heldout import Heldout
-from xlnet_jax.train.metrics import MetricsWriter, utilisation
+from xlnet_jax.train.metrics import MetricsWriter, read_lines, utilisation
 from xlnet_jax.train.signals import StopRequest
 from xlnet_jax.train.state import State, check_precision
 from xlnet_jax.train.step import BuiltStep, build_step, create_state
@@ -73,6 +73,7 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
         workdirs.check_resume(found, config, corpus, workdir)
     mesh = meshes.make_mesh(config.mesh)
     meshes.check_batch_size(config.train.batch_size, mesh)
+    meshes.check_model(config.model, mesh)
     stream = loader.train_stream(corpus, config)
     stream.check(config.train.batch_size, corpus.split)
     examples.check(corpus, examples.layout(config.data, config.model.memory_len), corpus.split)
@@ -115,17 +116,18 @@ def _start(config: Config, corpus: Corpus, built: BuiltStep, checkpoints: Checkp
     old = plan_from_json(record["plan"])
     plan = extend_plan(old, start, batch_size, W, loader.train_stream(corpus, config).rows_per_block)
     abstract = checkpoint.split(built.abstract_state)
-    if plan == old:
+    if plan == old and "memory" in abstract:
         state = checkpoint.join(checkpoints.restore(start, abstract), State)
     else:
         # The memory of another batch size is of no use: its rows are other rows now.
-        del abstract["memory"]
+        abstract.pop("memory", None)
         trees = checkpoints.restore(start, abstract)
         memory_sharding = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
         memory = jax.jit(lambda: empty_memory(config.model, batch_size), out_shardings=memory_sharding)()
         trees["memory"] = {"hidden": memory.hidden_LBMD, "valid": memory.valid_B}
         state = checkpoint.join(trees, State)
-        log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, start)
+        if plan != old:
+            log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, start)
     log.info("resuming at step %d from %s", start, checkpoints.path)
     return state, plan, start
 
@@ -178,6 +180,8 @@ class Run:
         sent: tuple[range, Any] | None = None
         self.clock = time.perf_counter()
         with StopRequest() as stop_request, progress_bar(config.train.steps, start) as progress:
+            if self.heldout and start and start % config.evaluation.every == 0:
+                self._evaluate_if_missing(start, state)
             for index in range(len(dispatches)):
                 steps = dispatches.steps(index)
                 batch = meshes.place(next(batches), self.mesh)
@@ -213,6 +217,12 @@ class Run:
         record = {**workdirs.identity(self.config, self.corpus), "plan": plan_to_json(self.plan)}
         self.checkpoints.save(step, checkpoint.split(state), record)
 
+    def _evaluate_if_missing(self, step: int, state: State) -> None:
+        """Redoes the evaluation that a stop right after a checkpoint cut off."""
+        done = read_lines(os.path.join(self.workdir, "evaluations.jsonl"))
+        if all(line["step"] != step for line in done):
+            self._evaluate(step, state)
+
     def _evaluate(self, step: int, state: State) -> None:
         assert self.heldout is not None
         began = time.perf_counter()
@@ -222,6 +232,7 @@ class Run:
             {"step": step, "loss": result.loss, "perplexity": result.perplexity,
              "loss_without_memory": result.loss_without_memory, "tokens": result.tokens, "seconds": seconds}
         )  # fmt: skip
+        self.writer.flush()
         log.info("step %d: held-out loss %.4f (%.4f without memory)", step, result.loss, result.loss_without_memory)
         self.clock += seconds
 
