@@ -91,7 +91,7 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
             state, plan, start = _start(config, corpus, built, checkpoints)
             if start >= stop:
                 log.info("%s is at step %d already, and was to stop at %d", workdir, start, stop)
-                last = workdirs.last_metrics(workdir) or {}
+                last = workdirs.metrics_of(workdir, start)
                 return _summary(workdir, start, last.get("loss"), last.get("tokens_per_second"))
             workdirs.write_start(workdir, config, corpus, start)
             writer = stack.enter_context(contextlib.closing(MetricsWriter(workdir, start, config.log.tensorboard)))

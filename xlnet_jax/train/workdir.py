@@ -151,10 +151,10 @@ def git_commit() -> str | None:
     return commit.stdout.strip() + ("+" if status.stdout.strip() else "")
 
 
-def last_metrics(workdir: str) -> dict[str, Any] | None:
-    """The newest line of `metrics.jsonl`."""
+def metrics_of(workdir: str, step: int) -> dict[str, Any]:
+    """The line of `metrics.jsonl` for a step; empty if there is none. A killed run may have lines of later steps."""
     lines = read_lines(os.path.join(workdir, "metrics.jsonl"))
-    return lines[-1] if lines else None
+    return next((line for line in lines if line["step"] == step), {})
 
 
 def use_compilation_cache(config: Config, workdir: str) -> None:
