@@ -12,7 +12,8 @@ import data_fixtures as data
 import numpy as np
 import pytest
 
-from xlnet_jax.data.corpus import MANIFEST, Corpus
+from xlnet_jax.data.corpus import Corpus
+from xlnet_jax.data.manifest import MANIFEST
 from xlnet_jax.data.tokenizer import EOD, train_tokenizer
 from xlnet_jax.data.unit import Request
 from xlnet_jax.errors import BadInput

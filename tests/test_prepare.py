@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from xlnet_jax import files
-from xlnet_jax.data import corpus as corpus_module
+from xlnet_jax.data import manifest as manifests
+from xlnet_jax.data import pages, unit
 from xlnet_jax.data import prepare as module
-from xlnet_jax.data import unit
 from xlnet_jax.data.corpus import Corpus
 from xlnet_jax.data.prepare import prepare
 from xlnet_jax.data.tokenizer import EOD, Normalization
@@ -120,9 +120,9 @@ def test_interrupted_and_given_again(tmp_path, monkeypatch, caplog, place):
 
     with monkeypatch.context() as patch:
         if place == "inside a unit":
-            patch.setattr(corpus_module.PageWriter, "write", stop_at(4, corpus_module.PageWriter.write))
+            patch.setattr(pages.PageWriter, "write", stop_at(4, pages.PageWriter.write))
         elif place == "after the renames":
-            patch.setattr(corpus_module, "write_tfds_metadata", stop_at(1, corpus_module.write_tfds_metadata))
+            patch.setattr(manifests, "write_tfds_metadata", stop_at(1, manifests.write_tfds_metadata))
         else:
             number = 1 if place == "first unit" else 3
             patch.setattr(unit, "prepare_unit", stop_at(number, unit.prepare_unit))

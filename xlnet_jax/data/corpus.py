@@ -8,18 +8,14 @@
              dataset_info.json features.json                so that TFDS reads it by the folder's name
 
 A document is the pieces of its sentences, then one EOD that belongs to the last sentence. A split is the documents one
-after the other. A shard holds a run of them in pages of `page_tokens` tokens; only its last page is padded. A page is a
-tf.Example with `tokens` int32 and `starts` uint8 (bit 0: a sentence starts here, bit 1: a document does). Pages are
-records of their own (`group_size:1`), so any of them is read without its neighbours.
+after the other. A shard holds a run of them in pages.
 """
 
 from __future__ import annotations
 
 import bisect
 import collections
-import hashlib
 import io
-import json
 import os
 import threading
 from collections.abc import Iterator
@@ -30,123 +26,12 @@ import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 from etils import epath
 
-from xlnet_jax import files
-from xlnet_jax.data.tokenizer import PAD, Normalization, Tokenizer
+from xlnet_jax.data.manifest import MANIFEST, read_manifest
+from xlnet_jax.data.pages import SENTENCE_START, features
+from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
 
-FORMAT_VERSION = 1
-DATASET_NAME = "corpus"
-MANIFEST = "manifest.json"
-REQUEST = "prepare.json"
-TOKENIZER = "spiece.model"
-SENTENCE_START, DOCUMENT_START = 1, 2
-
 _OPEN_SHARDS = 512  # file handles; the usual limit of a process is 1024
-
-
-def features(page_tokens: int) -> Any:
-    """The TFDS features of a page. TFDS is imported here because it takes a second."""
-    import tensorflow_datasets as tfds
-
-    # Raw bytes are 25 times faster to write than the default encoding; ArrayRecord compresses them anyway.
-    return tfds.features.FeaturesDict(
-        {
-            "tokens": tfds.features.Tensor(shape=(page_tokens,), dtype=np.int32, encoding="bytes"),
-            "starts": tfds.features.Tensor(shape=(page_tokens,), dtype=np.uint8, encoding="bytes"),
-        }
-    )
-
-
-def shard_name(split: str, index: int, count: int) -> str:
-    """File name of a shard, by the template of TFDS."""
-    return f"{DATASET_NAME}-{split}.array_record-{index:05d}-of-{count:05d}"
-
-
-def counts_name(split: str) -> str:
-    """File name of the token counts of a split."""
-    return f"token_counts-{split}.npy"
-
-
-def content_hash(manifest: dict[str, Any]) -> str:
-    """SHA-256 of what is read from a corpus: the vocabulary, and the tokens and starts of every shard in order.
-
-    It does not depend on the page size, on compression, or on where the corpus lies.
-    """
-    content = [manifest["tokenizer"]["sha256"]]
-    content += [[name, [shard["content"] for shard in split["shards"]]] for name, split in manifest["splits"].items()]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def write_tfds_metadata(path: str, manifest: dict[str, Any]) -> None:
-    """Writes what lets TFDS open the folder: `tfds.builder_from_directory(path).as_data_source("train")`."""
-    import tensorflow_datasets as tfds
-
-    template = tfds.core.ShardedFileTemplate(
-        data_dir=epath.Path(path), dataset_name=DATASET_NAME, filetype_suffix="array_record"
-    )
-    tfds.folder_dataset.write_metadata(
-        data_dir=path,
-        features=features(manifest["page_tokens"]),
-        split_infos=[
-            tfds.core.SplitInfo(
-                name=name,
-                shard_lengths=[shard["pages"] for shard in split["shards"]],
-                num_bytes=sum(shard["bytes"] for shard in split["shards"]),
-                filename_template=template.replace(split=name),
-            )
-            for name, split in manifest["splits"].items()
-        ],
-        version=f"{FORMAT_VERSION}.0.0",
-        check_data=False,  # its check needs TensorFlow
-    )
-
-
-class PageWriter:
-    """Writes one shard under a temporary name; `close` makes it appear, whole."""
-
-    def __init__(self, path: str, page_tokens: int):
-        from tensorflow_datasets.core.example_serializer import ExampleSerializer
-
-        self._path = path
-        self._page_tokens = page_tokens
-        self._features = features(page_tokens)
-        self._serializer = ExampleSerializer(self._features.get_serialized_info())
-        self._writer = array_record_module.ArrayRecordWriter(files.temporary(path), "group_size:1")
-        self._hashes = (hashlib.sha256(), hashlib.sha256())
-        self._left = (np.zeros(0, np.int32), np.zeros(0, np.uint8))
-        self._tokens = self._pages = 0
-
-    def write(self, tokens: np.ndarray, starts: np.ndarray) -> None:
-        """Appends int32 [N] tokens and their uint8 [N] starts."""
-        self._tokens += len(tokens)
-        self._hashes[0].update(tokens.tobytes())
-        self._hashes[1].update(starts.tobytes())
-        tokens, starts = np.concatenate([self._left[0], tokens]), np.concatenate([self._left[1], starts])
-        whole = len(tokens) // self._page_tokens * self._page_tokens
-        for first in range(0, whole, self._page_tokens):
-            page = slice(first, first + self._page_tokens)
-            self._write_page(tokens[page], starts[page])
-        self._left = (tokens[whole:], starts[whole:])
-
-    def _write_page(self, tokens: np.ndarray, starts: np.ndarray) -> None:
-        page = self._features.encode_example({"tokens": tokens, "starts": starts})
-        # features.serialize_example would order the two fields differently from process to process.
-        self._writer.write(self._serializer.get_tf_example(page).SerializeToString(deterministic=True))
-        self._pages += 1
-
-    def close(self) -> dict[str, Any]:
-        """Pads the last page, makes the shard durable and visible, and returns its entry in the manifest."""
-        tokens, starts = self._left
-        if len(tokens):
-            padding = (0, self._page_tokens - len(tokens))
-            self._write_page(np.pad(tokens, padding, constant_values=PAD), np.pad(starts, padding))
-        self._writer.close()
-        with open(files.temporary(self._path), "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            size = file.tell()
-        files.publish(self._path)
-        content = hashlib.sha256(b"".join(part.digest() for part in self._hashes)).hexdigest()
-        return {"tokens": self._tokens, "pages": self._pages, "bytes": size, "sha256": digest, "content": content}
 
 
 class Corpus:
@@ -297,29 +182,6 @@ class Corpus:
                 # Not closed here: another thread may be reading. The last reference closes it.
                 self._readers.popitem(last=False)
         return reader
-
-
-def read_manifest(path: str) -> dict[str, Any]:
-    """The manifest of a finished corpus. Raises BadInput if there is none, or not one of this format."""
-    folder = epath.Path(path)
-    try:
-        if not folder.is_dir():
-            raise BadInput(f"corpus {path}: no such folder; make one with `xlnet-jax prepare`")
-        if not (folder / MANIFEST).exists():
-            if (folder / REQUEST).exists():
-                raise BadInput(f"corpus {path} is not finished; give the same `xlnet-jax prepare` again, it goes on")
-            raise BadInput(f"{path} is not a corpus: it has no {MANIFEST}; make one with `xlnet-jax prepare`")
-        manifest = json.loads((folder / MANIFEST).read_text())
-        version = manifest["format_version"]
-        if version != FORMAT_VERSION:
-            raise BadInput(f"corpus {path} has format {version}, this program reads {FORMAT_VERSION}; prepare it again")
-        if content_hash(manifest) != manifest["sha256"]:
-            raise BadInput(f"{folder / MANIFEST} was changed: it does not add up to its own sha256; copy it again")
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{folder / MANIFEST} is damaged ({error!r}); copy the corpus again") from error
-    except ImportError as error:
-        raise BadInput(f"corpus {path}: {error}") from error
-    return manifest
 
 
 def _check_files(path: str, shards: list[dict[str, Any]]) -> None:

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax import files
-from xlnet_jax.data import corpus, text, unit
+from xlnet_jax.data import manifest as manifests
+from xlnet_jax.data import text, unit
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.errors import BadInput, RestartMe
 
@@ -83,7 +84,7 @@ def prepare(
     sources = text.find_sources(inputs)
     model = None if tokenizer is None else Tokenizer(tokenizer)
     options = {
-        "format_version": corpus.FORMAT_VERSION,
+        "format_version": manifests.FORMAT_VERSION,
         "tokenizer": None if model is None else model.sha256,
         # What only a trained tokenizer depends on is no part of a request that brings its own.
         **({"vocab_size": vocab_size, "sample_bytes": sample_bytes, "seed": seed} if model is None else {}),
@@ -94,12 +95,12 @@ def prepare(
     with files.locked(output, "another `prepare` writes here"):
         _claim(output, options, sources)
         _check_unchanged(output, sources)
-        if os.path.exists(os.path.join(output, corpus.MANIFEST)):
+        if os.path.exists(os.path.join(output, manifests.MANIFEST)):
             shutil.rmtree(os.path.join(output, unit.FOLDER), ignore_errors=True)
             _log.info("%s is finished already", output)
-            return corpus.read_manifest(output)
+            return manifests.read_manifest(output)
         units = text.plan(sources, shard_bytes, document)
-        path = os.path.join(output, corpus.TOKENIZER)
+        path = os.path.join(output, manifests.TOKENIZER)
         if not os.path.exists(path):
             if tokenizer is None:
                 _train(path, sources, request, vocab_size, sample_bytes, seed)
@@ -130,13 +131,13 @@ def _check_options(document, sentences, heldout, errors, vocab_size, sample_byte
 
 def _claim(output: str, options: dict[str, Any], sources: list[text.Source]) -> None:
     """Writes the request, or checks that the folder was begun by the same one."""
-    path = os.path.join(output, corpus.REQUEST)
+    path = os.path.join(output, manifests.REQUEST)
     now = {
         "options": json.loads(files.to_json(options)),
         "sources": {source.path: source.bytes for source in sources},
         "mtime_ns": {source.path: source.mtime_ns for source in sources},
     }
-    others = sorted(name for name in os.listdir(output) if not name.startswith(corpus.REQUEST))
+    others = sorted(name for name in os.listdir(output) if not name.startswith(manifests.REQUEST))
     if not os.path.exists(path) and others:
         raise BadInput(f"{output} holds other files ({others[0]}, ...); choose a new folder")
     if not others:
@@ -162,12 +163,12 @@ def _claim(output: str, options: dict[str, Any], sources: list[text.Source]) -> 
 
 def _check_unchanged(output: str, sources: list[text.Source]) -> None:
     """Checks that text already used is still what it was; reads it only where a file's time has changed."""
-    times = files.read_json(os.path.join(output, corpus.REQUEST))["mtime_ns"]
+    times = files.read_json(os.path.join(output, manifests.REQUEST))["mtime_ns"]
     touched = {source.path for source in sources if source.mtime_ns != times[source.path]}
     if not touched:
         return
-    if os.path.exists(os.path.join(output, corpus.MANIFEST)):
-        used = corpus.read_manifest(output)["sources"]
+    if os.path.exists(os.path.join(output, manifests.MANIFEST)):
+        used = manifests.read_manifest(output)["sources"]
     else:
         notes = sorted(glob.glob(os.path.join(glob.escape(output), unit.FOLDER, "*.json")))
         used = [part for path in notes for part in files.read_json(path)["sources"]]
@@ -257,19 +258,19 @@ def _finish(output: str, units: int, tokenizer: Tokenizer, options: dict[str, An
     if replaced:
         _log.warning("%d places were not UTF-8 and became U+FFFD", replaced)
     manifest = {
-        "format_version": corpus.FORMAT_VERSION,
+        "format_version": manifests.FORMAT_VERSION,
         "sha256": "",
         "page_tokens": options["page_tokens"],
-        "tokenizer": {"file": corpus.TOKENIZER, "sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size},
+        "tokenizer": {"file": manifests.TOKENIZER, "sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size},
         "normalization": options["normalization"],
         "splits": splits,
         "options": options,
         "replaced": replaced,
         "sources": [part for note in notes for part in note["sources"]],
     }
-    manifest["sha256"] = corpus.content_hash(manifest)
-    corpus.write_tfds_metadata(output, manifest)
-    files.write(os.path.join(output, corpus.MANIFEST), files.to_json(manifest))
+    manifest["sha256"] = manifests.content_hash(manifest)
+    manifests.write_tfds_metadata(output, manifest)
+    files.write(os.path.join(output, manifests.MANIFEST), files.to_json(manifest))
     shutil.rmtree(os.path.join(output, unit.FOLDER))
     for split, entry in splits.items():
         _log.info("%s: %d tokens, %d documents, %d sentences", split, *(entry[name] for name in _COUNTED))
@@ -279,17 +280,17 @@ def _finish(output: str, units: int, tokenizer: Tokenizer, options: dict[str, An
 def _finish_split(output: str, split: str, units: list[int], entries: list[dict[str, Any]]) -> dict[str, Any]:
     shards = []
     for number, (index, entry) in enumerate(zip(units, entries, strict=True)):
-        name, early_name = corpus.shard_name(split, number, len(units)), unit.file_name(output, index, split)
+        name, early_name = manifests.shard_name(split, number, len(units)), unit.file_name(output, index, split)
         # An earlier attempt may have been killed after some of the renames.
         if os.path.exists(early_name):
             os.replace(early_name, os.path.join(output, name))
         shards.append({"file": name, **entry["shard"]})
     counts = np.sum([np.load(unit.file_name(output, index, split + ".npy")) for index in units], axis=0)
-    files.write_array(os.path.join(output, corpus.counts_name(split)), counts)
+    files.write_array(os.path.join(output, manifests.counts_name(split)), counts)
     return {
         "tokens": sum(shard["tokens"] for shard in shards),
         "documents": sum(entry["documents"] for entry in entries),
         "sentences": sum(entry["sentences"] for entry in entries),
-        "token_counts": corpus.counts_name(split),
+        "token_counts": manifests.counts_name(split),
         "shards": shards,
     }

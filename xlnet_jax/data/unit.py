@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax import files
-from xlnet_jax.data import corpus, text
+from xlnet_jax.data import pages, text
 from xlnet_jax.data.tokenizer import EOD, Normalization, Tokenizer
 
 SPLITS = ("train", "heldout")
@@ -69,7 +69,7 @@ class _SplitWriter:
     def __init__(self, path: str, page_tokens: int, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self._path, self._page_tokens = path, page_tokens
-        self._writer: corpus.PageWriter | None = None
+        self._writer: pages.PageWriter | None = None
         self._waiting: list[list[str]] = []
         self._characters = 0
         self.documents = self.sentences = 0
@@ -105,12 +105,12 @@ class _SplitWriter:
         if not runs:
             return
         tokens, starts = np.concatenate(runs), np.zeros(position, np.uint8)
-        starts[sentence_starts] |= corpus.SENTENCE_START
-        starts[document_starts] |= corpus.DOCUMENT_START
+        starts[sentence_starts] |= pages.SENTENCE_START
+        starts[document_starts] |= pages.DOCUMENT_START
         self.documents += len(document_starts)
         self.sentences += len(sentence_starts)
         self.counts += np.bincount(tokens, minlength=len(self.counts))
-        self._writer = self._writer or corpus.PageWriter(self._path, self._page_tokens)
+        self._writer = self._writer or pages.PageWriter(self._path, self._page_tokens)
         self._writer.write(tokens, starts)
 
     def close(self) -> dict[str, Any] | None:
