@@ -1,4 +1,5 @@
-# Everything runs in .venv, which the first target makes; PYTHON is only what it is made with.
+# Everything runs in .venv, which the first target makes; PYTHON is only what it is made with. Apache Beam needs older
+# packages and has .venv-beam to itself.
 PYTHON ?= python3
 # For example: make test PYTEST_FLAGS="-n 2 -k stream"
 PYTEST_FLAGS ?=
@@ -40,6 +41,14 @@ install: .venv/dev.stamp ## install the package and the development tools into .
 	$(INSTALL) '.[quickstart,dev,peers]'
 	touch $@
 
+.venv-beam/created.stamp:
+	$(PYTHON) -m venv .venv-beam
+	touch $@
+
+.venv-beam/beam.stamp: .venv-beam/created.stamp pyproject.toml
+	.venv-beam/bin/pip install --quiet --editable '.[quickstart,dev,beam]'
+	touch $@
+
 # 0 seconds say that nothing had to be installed.
 quickstart: ## text in, a pretrained XLNet out, in about five minutes
 	@seconds=0; \
@@ -50,14 +59,15 @@ quickstart: ## text in, a pretrained XLNet out, in about five minutes
 	fi; \
 	XLNET_INSTALL_SECONDS=$$seconds $(BIN)/xlnet-jax quickstart
 
-test: .venv/dev.stamp ## the tests, without the slow ones and those that need torch
-	$(BIN)/pytest -q -m "not slow" --ignore=tests/peers $(PYTEST_FLAGS)
+test: .venv/dev.stamp ## the tests, without the slow ones and those that need torch or Beam
+	$(BIN)/pytest -q -m "not slow" --ignore=tests/peers --ignore=tests/beam $(PYTEST_FLAGS)
 
 # pytest ends with 5 if it finds no test: that is an error for the peers, but there may be no slow test.
-test-all: .venv/peers.stamp ## all tests
+test-all: .venv/peers.stamp .venv-beam/beam.stamp ## all tests
 	$(MAKE) --no-print-directory test
-	$(BIN)/pytest -q -m slow --ignore=tests/peers $(PYTEST_FLAGS) || test $$? -eq 5
+	$(BIN)/pytest -q -m slow --ignore=tests/peers --ignore=tests/beam $(PYTEST_FLAGS) || test $$? -eq 5
 	$(BIN)/pytest -q tests/peers $(PYTEST_FLAGS)
+	.venv-beam/bin/pytest -q tests/beam $(PYTEST_FLAGS)
 
 mutants: .venv/dev.stamp ## plant faults in a copy, one at a time, and see that the tests notice
 	$(BIN)/python tests/mutants.py
@@ -89,6 +99,6 @@ constraints: .venv/created.stamp ## write constraints.txt anew with today's vers
 	} > constraints.new
 	mv constraints.new constraints.txt
 
-clean: ## remove what tools leave behind; .venv and runs/ stay
+clean: ## remove what tools leave behind; .venv, .venv-beam and runs/ stay
 	rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
-	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,13 +5,16 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import pathlib
 import shutil
 import tempfile
+from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data import text
 from xlnet_jax.data.prepare import prepare
+from xlnet_jax.data.sources import Part, find_sources
+from xlnet_jax.data.text import TextReader
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
 
 VOCAB_SIZE = 200
@@ -20,7 +23,8 @@ HELDOUT = 0.2
 
 
 @functools.cache
-def _folder() -> str:
+def session_folder() -> str:
+    """A folder that is removed at the end of the session."""
     path = tempfile.mkdtemp(prefix="xlnet_jax_test_")
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
@@ -43,7 +47,7 @@ def synthetic_text(seed: int, documents: int) -> str:
 @functools.cache
 def text_folder() -> str:
     """A folder with five text files, about 50 kB in all."""
-    path = os.path.join(_folder(), "text")
+    path = os.path.join(session_folder(), "text")
     os.makedirs(os.path.join(path, "below"))
     for index in range(5):
         name = os.path.join(path, "below" if index == 3 else "", f"{index}.txt")
@@ -55,7 +59,7 @@ def text_folder() -> str:
 @functools.cache
 def tokenizer_path() -> str:
     """A tokenizer of `VOCAB_SIZE` pieces."""
-    path = os.path.join(_folder(), "spiece.model")
+    path = os.path.join(session_folder(), "spiece.model")
     train_tokenizer(synthetic_text(0, 200).split("\n"), path, VOCAB_SIZE, seed=0, threads=2)
     return path
 
@@ -66,24 +70,39 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(tokenizer_path())
 
 
+def make_corpus(output: Any, inputs: list[str] | None = None, **changes: Any) -> dict[str, Any]:
+    """Prepares text, by default `text_folder` into several shards for each of the two splits."""
+    settings = {"heldout": HELDOUT, "page_tokens": PAGE_TOKENS, "shard_bytes": 8000, "workers": 1}
+    return prepare(inputs or [text_folder()], str(output), **{"tokenizer": tokenizer_path(), **settings, **changes})
+
+
 @functools.cache
 def corpus_path() -> str:
-    """A corpus of `text_folder` with several shards in each of its two splits."""
-    path = os.path.join(_folder(), "corpus")
-    prepare(
-        [text_folder()],
-        path,
-        tokenizer=tokenizer_path(),
-        heldout=HELDOUT,
-        page_tokens=PAGE_TOKENS,
-        shard_bytes=8000,
-        workers=1,
-    )
+    """What `make_corpus` makes by default."""
+    path = os.path.join(session_folder(), "corpus")
+    make_corpus(path)
     return path
 
 
+def contents(folder: Any) -> dict[str, bytes]:
+    """Every byte below a folder, by path; folders too, which end in a slash."""
+    paths = sorted(pathlib.Path(folder).rglob("*"))
+    return {
+        f"{path.relative_to(folder)}{'/' * path.is_dir()}": b"" if path.is_dir() else path.read_bytes()
+        for path in paths
+    }
+
+
+def write(folder: pathlib.Path, **contents: str | bytes) -> list[str]:
+    """Writes text files, named without their `.txt`; returns their paths."""
+    for name, content in contents.items():
+        (folder / f"{name}.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+    return [str(folder / f"{name}.txt") for name in contents]
+
+
 def documents_of(path: str) -> list[list[str]]:
-    """All documents of a folder, in order, read in one go."""
-    sources = text.find_sources([path])
-    reader = text.TextReader("blank_line", "line", Normalization(), "strict")
-    return [document for source in sources for document in reader.documents(text.Part(source.path, 0, source.bytes))]
+    """The sentences of all documents of a folder, in order, read in one go."""
+    reader = TextReader("blank_line", "line", Normalization(), "strict")
+    parts = [Part(source.path, 0, source.bytes) for source in find_sources([path])]
+    documents = (document for part in parts for document in reader.documents(part))
+    return [[sentence for paragraph in document for sentence in paragraph] for document in documents]

@@ -47,7 +47,9 @@ def one(module: str, test: str) -> tuple[str, ...]:
 
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
 TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads"))
-EXAMPLES, SPANS, STREAM = (f"xlnet_jax/data/{name}.py" for name in ("examples", "spans", "stream"))
+EXAMPLES, SEGMENTS, SPANS, STREAM = (
+    f"xlnet_jax/data/{name}.py" for name in ("examples", "segments", "spans", "stream")
+)
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/objective.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
 
 MUTANTS = (
@@ -121,13 +123,13 @@ MUTANTS = (
     Mutant("cls_can_be_a_target", EXAMPLES, "text_only = (natural != SEP) & (natural != CLS)",
            "text_only = natural != SEP",
            one("examples", "test_targets_are_ascending_the_tokens_themselves_and_never_functional")),
-    Mutant("reversed_text_off_by_one", EXAMPLES, "tokens_BN[:, length - 1 :: -1]", "tokens_BN[:, :0:-1]",
+    Mutant("reversed_text_off_by_one", SEGMENTS, "tokens_BN[:, length - 1 :: -1]", "tokens_BN[:, :0:-1]",
            one("examples", "test_text_is_continuous_in_reading_order_in_both_directions")),
-    Mutant("random_b_overlaps", EXAMPLES, "place = tot + (draws_B4", "place = 0 * tot + (draws_B4",
+    Mutant("random_b_overlaps", SEGMENTS, "place = tot + (draws_B4", "place = 0 * tot + (draws_B4",
            one("examples", "test_b_follows_a_or_shares_nothing_with_its_own_row")),
     Mutant("span_lengths_uniform", SPANS, "np.cumsum(1.0 / np.arange(1, max_span + 1))",
            "np.cumsum(1.0 + 0 / np.arange(1, max_span + 1))", one("spans", "test_span_lengths_fall_off_as_one_over_n")),
-    Mutant("windows_run_backwards", STREAM, "first_B + block_len - 1 - ahead", "first_B + self.window - 1 + ahead",
+    Mutant("windows_run_backwards", STREAM, "first_B + last - ahead", "first_B + self.window - 1 + ahead",
            one("stream", "test_windows_of_a_block_follow_each_other_in_reading_order")),
     Mutant("one_order_for_all_epochs", STREAM, 'f"{self.seed} epoch {epoch}"', 'f"{self.seed} epoch"',
            one("stream", "test_blocks_come_in_another_order_in_every_epoch")),

@@ -259,7 +259,7 @@ def test_row_6_targets_are_the_tokens_themselves_43_and_42_of_them(monkeypatch, 
     assert (config.data.segment_len, config.data.reuse_len, config.data.num_predict) == (512, 256, 85)
     rows, slots = np.arange(64), []
     dispatches = loader.TrainDispatches(
-        tiny.Words(tokens=200_000), config, extend_plan((), 0, len(rows), 8), rows, 0, 2
+        tiny.mixture(tiny.Words(tokens=200_000)), config, extend_plan((), 0, len(rows), 8), rows, 0, 2
     )  # fmt: skip
     for step in range(2):
         batch = dispatches.batch(step)
@@ -388,7 +388,7 @@ def test_row_10_a_resumed_run_reproduces_the_undisturbed_one():
 
     def go_on(state, plan, start, stop):
         rows = np.arange(config.train.batch_size)
-        dispatches = loader.TrainDispatches(tiny.Words(), config, plan, rows, start, stop)
+        dispatches = loader.TrainDispatches(tiny.mixture(tiny.Words()), config, plan, rows, start, stop)
         fed, measured = [], []
         for at in range(start, stop):
             fed.append(dispatches.batch(at))

@@ -37,7 +37,7 @@ def params_of(config):
 
 def batch_of(config, step, plan=None):
     plan = plan or extend_plan((), 0, 8, config.data.windows_per_block)
-    return loader.TrainDispatches(tiny.words(), config, plan, ROWS, 0, 1).batch(step)
+    return loader.TrainDispatches(tiny.mixture(), config, plan, ROWS, 0, 1).batch(step)
 
 
 def test_2019_is_all_switches_and_every_one_is_documented():
@@ -86,8 +86,9 @@ def test_static_targets_come_again_in_every_epoch():
     def epoch(switches, number):
         config = with_switches(switches, data={"bidirectional": False})
         rows = np.arange(blocks)
-        dispatches = loader.TrainDispatches(text, config, (PlanEntry(0, number * blocks, blocks),), rows, 0, 1)
-        where = loader.train_stream(text, config).locate(1, rows, dispatches.plan)
+        plan = (PlanEntry(0, number * blocks, blocks),)
+        dispatches = loader.TrainDispatches(tiny.mixture(text), config, plan, rows, 0, 1)
+        where = tiny.mixture(text).stream(config).locate(1, rows, dispatches.plan)
         batch = dispatches.batch(1)
         order = np.argsort(where.block_B)
         return batch.target_positions[order], batch.tokens[order], batch.rank[order]
@@ -106,7 +107,7 @@ def test_both_directions_of_a_text_are_read_in_the_same_step():
     np.testing.assert_array_equal(text[:4], text[4:, ::-1])
     assert windows[0].direction.tolist() == [1] * 4 + [-1] * 4
     assert not np.array_equal(windows[0].target_positions[:4], windows[0].target_positions[4:])
-    stream = loader.train_stream(tiny.words(), config)
+    stream = tiny.mixture().stream(config)
     plan = extend_plan(extend_plan((), 0, 8, 4), 8, 16, 4, stream.rows_per_block)
     assert plan[-1] == PlanEntry(8, 8, 16), "two rounds of four blocks are read"
     assert batch_of(with_switches(), 0).direction.tolist() != [1] * 4 + [-1] * 4

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import pickle
 import shutil
 import subprocess
@@ -11,26 +12,32 @@ from concurrent.futures import ThreadPoolExecutor
 import data_fixtures as data
 import numpy as np
 import pytest
+from array_record.python import array_record_module
 
+from xlnet_jax.data import pages
 from xlnet_jax.data.corpus import Corpus
 from xlnet_jax.data.manifest import MANIFEST
 from xlnet_jax.data.tokenizer import EOD, train_tokenizer
 from xlnet_jax.data.unit import Request
 from xlnet_jax.errors import BadInput
 
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "corpus_v1"
+
 
 def _naive(split):
-    """The split's tokens and sentence starts, from the text, without pages."""
+    """The split's tokens and flags, from the text, without pages. A document is one paragraph here."""
     request = Request("blank_line", "line", data.tokenizer().normalization, data.HELDOUT, "strict", data.PAGE_TOKENS)
     tokens, starts = [], []
     for document in data.documents_of(data.text_folder()):
-        if request.held_out(document) == (split == "heldout"):
+        if request.held_out([document]) == (split == "heldout"):
+            flag = pages.DOCUMENT_START | pages.PARAGRAPH_START
             for ids in data.tokenizer().encode(document):
                 tokens += ids.tolist()
-                starts += [True] + [False] * (len(ids) - 1)
+                starts += [flag | pages.SENTENCE_START] + [0] * (len(ids) - 1)
+                flag = 0
             tokens.append(EOD)
-            starts.append(False)
-    return np.array(tokens, np.int32), np.array(starts)
+            starts.append(0)
+    return np.array(tokens, np.int32), np.array(starts, np.uint8)
 
 
 @pytest.fixture
@@ -54,8 +61,11 @@ def test_read_equals_a_naive_concatenation(split):
         read_tokens, read_starts = corpus.read(first, length)
         index = (first[:, None] + np.arange(length)) % len(tokens)
         np.testing.assert_array_equal(read_tokens, tokens[index])
-        np.testing.assert_array_equal(read_starts, starts[index])
+        np.testing.assert_array_equal(read_starts, starts[index] & pages.SENTENCE_START != 0)
         assert read_tokens.dtype == np.int32 and read_starts.dtype == bool
+        flags = corpus.read_flags(first, length)[1]
+        np.testing.assert_array_equal(flags, starts[index])
+        assert flags.dtype == np.uint8
 
 
 def test_read_nothing():
@@ -110,13 +120,13 @@ assert "tensorflow" not in sys.modules
     )
     assert done.returncode == 0, done.stderr
     for split, line in zip(("train", "heldout"), done.stdout.splitlines(), strict=True):
-        tokens, starts = _naive(split)
-        shard = Corpus(data.corpus_path(), split).manifest["splits"][split]["shards"]
+        corpus = Corpus(data.corpus_path(), split)
+        shard = corpus.manifest["splits"][split]["shards"]
         last = (shard[-1]["tokens"] - 1) % data.PAGE_TOKENS + 1
-        documents = np.concatenate([[True], tokens[:-1] == EOD])[-last:].sum()
+        tokens, starts = corpus.read_flags(np.array([-last]), last)
         padding = 5 * (data.PAGE_TOKENS - last)
-        expected = [sum(part["pages"] for part in shard), "int32", "uint8", tokens[-last:].sum() + padding]
-        assert line.split() == [str(value) for value in (*expected, starts[-last:].sum() + 2 * documents)]
+        expected = (sum(part["pages"] for part in shard), "int32", "uint8", tokens.sum() + padding, starts.sum())
+        assert line.split() == [str(value) for value in expected]
 
 
 def _refused(path, *words, split="train"):
@@ -139,11 +149,26 @@ def test_not_a_corpus(tmp_path):
 def test_other_format_or_split(copy):
     _refused(copy, "no split 'dev', only train, heldout", "--heldout", split="dev")
     manifest = json.loads((copy / MANIFEST).read_text())
-    (copy / MANIFEST).write_text(json.dumps(manifest | {"format_version": 2}))
-    _refused(copy, "has format 2, this program reads 1", "prepare it again")
+    (copy / MANIFEST).write_text(json.dumps(manifest | {"format_version": 3}))
+    _refused(copy, "has format 3, this program reads up to 2", "install a newer version")
     manifest["splits"]["train"]["shards"].pop()
     (copy / MANIFEST).write_text(json.dumps(manifest))
-    _refused(copy, "was changed")
+    _refused(copy, "is damaged", "copy the corpus again")
+
+
+def test_a_page_size_that_is_not_that_of_the_shards(copy):
+    """All numbers of pages are edited as well, so that the manifest is at one with itself."""
+    manifest = json.loads((copy / MANIFEST).read_text())
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            shard["pages"] = -(-shard["tokens"] // 65)
+    (copy / MANIFEST).write_text(json.dumps(manifest | {"page_tokens": 65}))
+    _refused(copy, "array_record-0000", "holds", "pages, not the")
+    # Where the numbers of pages happen to be the same, the pages themselves tell.
+    shutil.copytree(GOLDEN, copy, dirs_exist_ok=True)
+    manifest = json.loads((GOLDEN / MANIFEST).read_text())
+    (copy / MANIFEST).write_text(json.dumps(manifest | {"page_tokens": 65}))
+    _refused(copy, "page 0: a record of", "is no page of 65 tokens", "copy the corpus again")
 
 
 def test_missing_cut_and_damaged_shards(copy):
@@ -154,12 +179,29 @@ def test_missing_cut_and_damaged_shards(copy):
     shard.write_bytes(whole[:-1000])
     _refused(copy, shard.name, f"has {len(whole) - 1000} bytes, not {len(whole)}")
     shard.write_bytes(bytes(len(whole)))
-    _refused(copy, shard.name, "holds 0 pages, not")
+    _refused(copy, f"{shard.name} is damaged (", "copy the corpus again")
     damaged = bytearray(whole)
     place = next(index for index in range(200, len(whole)) if whole[index : index + 8].count(0) == 0)
     damaged[place] ^= 255
     shard.write_bytes(damaged)
-    _refused(copy, shard.name, "is damaged", "copy the corpus again")
+    _refused(copy, f"{shard.name}, page 0 is damaged", "copy the corpus again")
+
+
+def test_pages_of_another_corpus_in_the_file(copy):
+    """Right in themselves, and as many, and of the same size: what they hold is checked all the same."""
+    entry = Corpus(copy).manifest["splits"]["train"]["shards"][0]
+    flags = np.zeros(data.PAGE_TOKENS, np.uint8)
+    for token, flag, words in ((data.VOCAB_SIZE, 0, "token 5 is 200, which"), (9, 9, "the flags of token 5 are 9")):
+        writer = array_record_module.ArrayRecordWriter(str(copy / entry["file"]), "group_size:1")
+        for page in range(entry["pages"]):
+            tokens, flags = np.full(data.PAGE_TOKENS, 9, np.int32), np.zeros(data.PAGE_TOKENS, np.uint8)
+            if page == 2:
+                tokens[5], flags[5] = token, flag
+            writer.write(pages.encode(tokens, flags))
+        writer.close()
+        with open(copy / entry["file"], "ab") as file:
+            file.truncate(entry["bytes"])
+        _refused(copy, f"{entry['file']}, page 2: {words}", "copy the corpus again")
 
 
 def test_other_tokenizer_or_counts(copy, tmp_path):
@@ -170,8 +212,30 @@ def test_other_tokenizer_or_counts(copy, tmp_path):
     os.remove(copy / "spiece.model")
     _refused(copy, "spiece.model", "No such file")
     shutil.copy(os.path.join(data.corpus_path(), "spiece.model"), copy)
-    (copy / "token_counts-train.npy").write_bytes(b"junk")
-    _refused(copy, "token_counts-train.npy is missing or damaged")
+    counts = copy / "token_counts-train.npy"
+    whole = counts.read_bytes()
+    counts.write_bytes(b"junk")
+    _refused(copy, "token_counts-train.npy is not the file that the manifest has the hash of", "copy the corpus again")
+    counts.unlink()
+    _refused(copy, "token_counts-train.npy is missing")
+    # Without a hash, as format 1 is.
+    manifest = json.loads((copy / MANIFEST).read_text())
+    manifest["splits"]["train"]["token_counts_sha256"] = None
+    (copy / MANIFEST).write_text(json.dumps(manifest))
+    for content in (b"", b"junk", whole[:-1], whole.replace(b"<i8", b"<u8"), pickle.dumps([1] * 400)):
+        counts.write_bytes(content)
+        _refused(copy, "token_counts-train.npy is damaged: no int64 array of 200 counts")
+    counts.write_bytes(whole[:-1] + b"\x01")
+    _refused(copy, "token_counts-train.npy does not add up to the")
+    counts.write_bytes(whole)
+    assert Corpus(copy).token_counts.sum() == Corpus(copy).tokens
+
+
+def test_a_vocabulary_of_another_size(copy):
+    manifest = json.loads((copy / MANIFEST).read_text())
+    manifest["tokenizer"]["vocab_size"] = 300
+    (copy / MANIFEST).write_text(json.dumps(manifest))
+    _refused(copy, "spiece.model has 200 pieces, the manifest says 300")
 
 
 def test_hash_follows_content_only(copy, tmp_path):

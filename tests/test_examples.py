@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from xlnet_jax.config import Config, DataConfig, ModelConfig
-from xlnet_jax.data import examples
+from xlnet_jax.data import examples, segments
 from xlnet_jax.data.stream import Stream, extend_plan
 from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.errors import BadInput
@@ -35,7 +35,7 @@ WORD_START = np.random.default_rng(1).random(FIRST + TEXT.tokens) < 0.7
 
 def build(steps, rows=ROWS, data=DATA, text=TEXT):
     config = Config(data=data, model=ModelConfig(memory_len=24))
-    stream = Stream(text.tokens, data.reuse_len, data.windows_per_block, data.bidirectional, seed=1)
+    stream = Stream((text.tokens,), data.reuse_len, data.windows_per_block, data.bidirectional, seed=1)
     plan = extend_plan((), 0, 16, data.windows_per_block)
     for step in steps:
         where = stream.locate(step, rows, plan)
@@ -57,12 +57,12 @@ def test_layout_gives_the_published_split_of_targets():
 
 def test_an_example_is_reuse_a_sep_b_sep_cls():
     for _, batch in build(range(6)):
-        for tokens, segments in zip(batch.tokens, batch.segments, strict=True):
+        for tokens, of_segment in zip(batch.tokens, batch.segments, strict=True):
             _, a, b = parts(tokens)
             assert len(a) + len(b) == SHAPE.budget and len(a) > 0 and len(b) > 0
             assert tokens[-1] == CLS and tokens[-2] == SEP
             expected = [0] * (32 + len(a) + 1) + [1] * (len(b) + 1) + [2]
-            assert segments.tolist() == expected
+            assert of_segment.tolist() == expected
         assert (batch.summary_position == 63).all()
 
 
@@ -133,7 +133,7 @@ def test_cutting_to_the_budget_equals_dropping_one_token_at_a_time():
                         left -= 1
                     else:
                         right -= 1
-                assert examples.split_lengths(np.array(a), np.array(b), budget) == left, (a, b, budget)
+                assert segments.split_lengths(np.array(a), np.array(b), budget) == left, (a, b, budget)
 
 
 def test_targets_are_ascending_the_tokens_themselves_and_never_functional():
@@ -179,6 +179,7 @@ def test_a_row_is_the_same_alone_or_in_company():
 
 
 def test_a_text_too_short_for_a_random_segment_is_refused():
-    examples.check(Counting(300), SHAPE, "heldout")
-    with pytest.raises(BadInput, match="heldout split has 100 tokens"):
-        examples.check(Counting(100), SHAPE, "heldout")
+    config = Config(data=DATA, model=ModelConfig(memory_len=24))
+    examples.check(Counting(300), config, "the heldout split")
+    with pytest.raises(BadInput, match="the heldout split has 100 tokens"):
+        examples.check(Counting(100), config, "the heldout split")

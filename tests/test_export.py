@@ -185,6 +185,7 @@ def test_normalizers_follow_the_normalization(tokenizer):
 
     assert kinds() == ["Replace", "Replace", "Replace", "NFKD", "Replace", "NFC", "Precompiled"]
     assert kinds(lower=True)[5:7] == ["Replace", "Lowercase"]
+    assert kinds(keep_accents=True, nfkc=True)[3:] == ["NFKC", "NFC", "Precompiled"]
     assert kinds(keep_accents=True, remove_space=False) == ["Replace", "Replace", "NFC", "Precompiled"]
     last = tokenizer_json.tokenizer_json(model, Normalization(), "t")["normalizer"]["normalizers"][-1]
     assert base64.b64decode(last["precompiled_charsmap"]) == model.charsmap

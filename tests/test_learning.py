@@ -96,7 +96,7 @@ def trainer():
         params, state = carry
         (loss, aux), grads = gradient(params, batch=batch)
         updates, state = optimizer.update(grads, state, params)
-        return (optax.apply_updates(params, updates), state), (loss * aux.weight, aux.weight)
+        return (optax.apply_updates(params, updates), state), (loss * aux.weight_B.sum(), aux.weight_B.sum())
 
     def run(batches):
         first = jax.tree.map(lambda x: x[0], batches)

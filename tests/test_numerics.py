@@ -24,7 +24,7 @@ B, T, P, M, K, N, D, F, H = 8, 32, 6, 24, 56, 87, 16, 32, 2
 
 def batch_of(config, step=1):
     plan = extend_plan((), 0, 8, config.data.windows_per_block)
-    return loader.TrainDispatches(tiny.words(), config, plan, np.arange(8), 0, 1).batch(step)
+    return loader.TrainDispatches(tiny.mixture(), config, plan, np.arange(8), 0, 1).batch(step)
 
 
 @functools.cache

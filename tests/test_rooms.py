@@ -24,15 +24,20 @@ ROWS = (
     ("data",),
     ("parallel",),
     # The package itself holds nothing but its version.
-    ("config", "batch", "files", "errors", ""),
+    ("config", "config_rules", "batch", "files", "errors", ""),
 )
 ROW = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
 
 # Arrows within a row. The quick start is all commands one after the other, __main__ is the command line, and whoever
 # refuses a value raises an error.
-SIDEWAYS = {("__main__", "cli"), ("config", "errors"), ("batch", "errors"), ("files", "errors")} | {
-    ("quickstart", room) for room in ROWS[1]
-}
+SIDEWAYS = {
+    ("__main__", "cli"),
+    ("config", "errors"),
+    ("config", "config_rules"),
+    ("config_rules", "config"),
+    ("batch", "errors"),
+    ("files", "errors"),
+} | {("quickstart", room) for room in ROWS[1]}
 
 # Peers that exports are compared with, and what makes an import slow: never in the package. tensorflow_datasets is not
 # among them; it needs no TensorFlow for what we use.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from xlnet_jax.config import DataConfig
-from xlnet_jax.data import examples, spans
+from xlnet_jax.data import examples, segments, spans
 from xlnet_jax.data.stream import Windows
 
 LENGTH_DRAW = {1: 0.2, 2: 0.5, 3: 0.7, 4: 0.85, 5: 0.95}
@@ -86,16 +86,16 @@ class Numbers:
         return index.astype(np.int32), self.starts[index]
 
 
-PAIR_SHAPE = examples.Layout(segment_len=21, reuse_len=8, memory_len=4, first_goal=3, second_goal=3)
+PAIR_SHAPE = segments.Layout(segment_len=21, reuse_len=8, memory_len=4, first_goal=3, second_goal=3)
 
 
 def pair(cursor, direction, draws, starts=(0, 28, 31, 35, 40, 47, 60, 66, 72, 80, 90)):
     """A, B and label of one row whose A and B have 10 tokens together; `draws`: follow, cut, place of B."""
     text, tot = Numbers(list(starts)), PAIR_SHAPE.budget
     where = Windows(np.array([cursor]), np.array([direction], np.int32), np.ones(1, bool), np.ones(1, bool),
-                    np.zeros(1, np.int64), 0)  # fmt: skip
-    tokens, begins = examples.read_in_order(text, where.cursor_B, where.direction_B, 8 + tot + tot // 2)
-    pairs = examples.choose_pairs(text, where, tokens[:, 8:], begins[:, 8:], PAIR_SHAPE, np.array([[*draws, 0]]), 0.5)
+                    np.zeros(1, np.int64), np.zeros(1, np.int64), 0)  # fmt: skip
+    tokens, begins = segments.read_in_order(text, where.cursor_B, where.direction_B, 8 + tot + tot // 2)
+    pairs = segments.choose_pairs(text, where, tokens[:, 8:], begins[:, 8:], PAIR_SHAPE, np.array([[*draws, 0]]), 0.5)
     a_len = int(pairs.a_len_B[0])
     return pairs.tokens_BY[0, :a_len].tolist(), pairs.tokens_BY[0, a_len:].tolist(), bool(pairs.follows_B[0])
 
@@ -226,11 +226,11 @@ def our_pairs():
     text.tokens = int(lengths.sum())
     text.starts = np.zeros(text.tokens, bool)
     text.starts[np.cumsum(lengths) - lengths] = True
-    shape = examples.Layout(512, 256, 384, 43, 42)
+    shape = segments.Layout(512, 256, 384, 43, 42)
     cursor, direction = rng.integers(0, text.tokens, PAIRS), np.where(np.arange(PAIRS) % 2, -1, 1).astype(np.int32)
-    where = Windows(cursor, direction, np.ones(PAIRS, bool), np.ones(PAIRS, bool), cursor, 0)
-    tokens, starts = examples.read_in_order(text, cursor, direction, 256 + BUDGET + BUDGET // 2)
-    pairs = examples.choose_pairs(text, where, tokens[:, 256:], starts[:, 256:], shape, rng.random((PAIRS, 4)), 0.5)
+    where = Windows(cursor, direction, np.ones(PAIRS, bool), np.ones(PAIRS, bool), 0 * cursor, cursor, 0)
+    tokens, starts = segments.read_in_order(text, cursor, direction, 256 + BUDGET + BUDGET // 2)
+    pairs = segments.choose_pairs(text, where, tokens[:, 256:], starts[:, 256:], shape, rng.random((PAIRS, 4)), 0.5)
     ends = np.take_along_axis(pairs.tokens_BY, pairs.a_len_B[:, None] + np.array([-1, 0]), axis=1)
     gap = (direction * (ends[:, 1] - ends[:, 0]) - 1) % text.tokens
     return pairs.a_len_B, pairs.follows_B, (gap > 0) & pairs.follows_B

@@ -21,7 +21,7 @@ CONFIG = tiny.config()
 def batches(start, stop, config=CONFIG):
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     rows = np.arange(config.train.batch_size)
-    dispatches = loader.TrainDispatches(tiny.words(), config, plan, rows, start, stop)
+    dispatches = loader.TrainDispatches(tiny.mixture(), config, plan, rows, start, stop)
     return loader.stack([dispatches.batch(step) for step in range(start, stop)])
 
 

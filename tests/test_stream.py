@@ -16,7 +16,8 @@ from xlnet_jax.data.stream import (
 from xlnet_jax.errors import BadInput
 
 W, R = 4, 8
-STREAM = Stream(tokens=1000, window=R, windows_per_block=W, bidirectional=True, seed=3)
+STREAM = Stream(tokens=(1000,), window=R, windows_per_block=W, bidirectional=True, seed=3)
+BLOCKS = STREAM.corpora[0].blocks
 
 
 def positions(where) -> np.ndarray:
@@ -42,14 +43,14 @@ def test_an_epoch_tiles_the_corpus_with_disjoint_windows():
     B = 5
     plan = extend_plan((), 0, B, W)
     epoch_of_tokens = {0: [], 1: []}
-    for step in range(2 * -(-STREAM.blocks // B) * W):
+    for step in range(2 * -(-BLOCKS // B) * W):
         where = STREAM.locate(step, np.arange(B), plan)
         numbers = (step // W) * B + np.arange(B)
         for number, row in zip(numbers, positions(where), strict=True):
-            if number // STREAM.blocks in epoch_of_tokens:
-                epoch_of_tokens[number // STREAM.blocks].extend(row)
+            if number // BLOCKS in epoch_of_tokens:
+                epoch_of_tokens[number // BLOCKS].extend(row)
     for epoch, seen in epoch_of_tokens.items():
-        full = STREAM.blocks * W * R
+        full = BLOCKS * W * R
         assert len(seen) == full, epoch
         assert len(set(seen)) == full, "a token was read twice in one epoch"
         assert max(seen) - min(seen) == full - 1, "the windows leave a hole"
@@ -58,11 +59,11 @@ def test_an_epoch_tiles_the_corpus_with_disjoint_windows():
 
 def test_blocks_come_in_another_order_in_every_epoch():
     def order(epoch):
-        numbers = epoch * STREAM.blocks + np.arange(STREAM.blocks)
-        where = STREAM.locate(0, np.arange(STREAM.blocks), (PlanEntry(0, int(numbers[0]), STREAM.blocks),))
+        numbers = epoch * BLOCKS + np.arange(BLOCKS)
+        where = STREAM.locate(0, np.arange(BLOCKS), (PlanEntry(0, int(numbers[0]), BLOCKS),))
         return where.block_B
 
-    assert (order(0) != np.arange(STREAM.blocks)).any()
+    assert (order(0) != np.arange(BLOCKS)).any()
     assert (order(0) != order(1)).any()
 
 
@@ -79,7 +80,7 @@ def test_windows_of_a_block_follow_each_other_in_reading_order():
 
 
 def test_a_block_is_read_the_other_way_round_in_the_next_epoch():
-    N = STREAM.blocks
+    N = BLOCKS
     rows = np.arange(N)
     directions = []
     for epoch in range(2):
@@ -88,7 +89,7 @@ def test_a_block_is_read_the_other_way_round_in_the_next_epoch():
         block = (np.minimum(ends[:, 0], ends[:, -1]) - epoch * R) // (W * R)
         directions.append(dict(zip(block.tolist(), where.direction_B.tolist(), strict=True)))
     assert directions[0] == {block: -direction for block, direction in directions[1].items()}
-    forward = Stream(1000, R, W, bidirectional=False, seed=3).locate(0, rows, extend_plan((), 0, N, W))
+    forward = Stream((1000,), R, W, bidirectional=False, seed=3).locate(0, rows, extend_plan((), 0, N, W))
     assert (forward.direction_B == 1).all()
 
 
@@ -108,20 +109,20 @@ def test_a_plan_loses_nothing_at_a_multiple_of_w_and_at_most_the_rest_of_a_block
 
 def test_epoch_counts_the_corpus_read():
     plan = extend_plan((), 0, 4, W)
-    assert STREAM.epoch(0, plan) == 0
-    assert STREAM.epoch(W * STREAM.blocks, plan) == pytest.approx(4)
+    assert STREAM.epochs(0, plan) == [0]
+    assert STREAM.epochs(W * BLOCKS, plan) == pytest.approx([4])
 
 
 def test_a_corpus_smaller_than_one_batch_of_blocks_is_refused():
-    STREAM.check(STREAM.blocks, "train")
+    STREAM.check(BLOCKS, ["the train split"])
     with pytest.raises(
-        BadInput, match=r"train split has 1,000 tokens: 31 blocks of 32, too few for train.batch_size=32"
+        BadInput, match=r"train split has 1,000 tokens for training: 31 blocks of 32, too few for train.batch_size=32"
     ):
-        STREAM.check(STREAM.blocks + 1, "train")
+        STREAM.check(BLOCKS + 1, ["the train split"])
 
 
 def test_a_single_pass_reads_every_token_whatever_the_batch_size():
-    single = SinglePass(tokens=205, window=R, windows_per_block=W)
+    single = SinglePass(tokens=(205,), window=R, windows_per_block=W)
     read = {}
     for B in (3, 7):
         seen = set()

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import unicodedata
 
 import data_fixtures as data
 import numpy as np
@@ -45,6 +46,34 @@ def test_normalization_options():
     assert Normalization(remove_space=False)(" a  b ") == " a  b "
 
 
+@pytest.mark.parametrize(
+    ("text", "plain", "nfkc", "keep_accents", "both"),
+    [
+        # Hangul and kana are taken apart by NFKD and put together by NFKC; a dakuten is an accent to the original.
+        ("한국 カ", "\u1112\u1161\u11ab\u1100\u116e\u11a8 カ", "한국 カ", "한국 カ", "한국 カ"),
+        ("が", "か", "か", "が", "が"),
+        ("e\u0301 é", "e e", "e e", "e\u0301 é", "é é"),
+        ("ﬁ Ａ① ｶﾞ", "fi A1 カ", "fi A1 カ", "ﬁ Ａ① ｶﾞ", "fi A1 ガ"),
+        ("ASCII `` only", 'ASCII " only', 'ASCII " only', 'ASCII " only', 'ASCII " only'),
+    ],
+)
+def test_nfkc(text, plain, nfkc, keep_accents, both):
+    assert Normalization()(text) == plain
+    assert Normalization(nfkc=True)(text) == nfkc
+    assert Normalization(keep_accents=True)(text) == keep_accents
+    assert Normalization(keep_accents=True, nfkc=True)(text) == both
+
+
+def test_accents_as_it_is_stated():
+    generator = np.random.Generator(np.random.Philox(0))
+    alphabet = list("ab é\u0301\u0327ß한ｶﾞ½漢\u0e4d\u0e33Å") + ["漢字" * 9]
+    for _ in range(300):
+        text = "".join(generator.choice(alphabet, generator.integers(0, 20)))
+        stated = unicodedata.normalize("NFKD", " ".join(text.split()))
+        stated = "".join(character for character in stated if not unicodedata.combining(character))
+        assert Normalization()(text) == stated
+
+
 def test_special_ids_and_user_symbols():
     pieces = data.tokenizer().pieces
     assert pieces[:9] == ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
@@ -61,6 +90,14 @@ def test_encode_and_decode():
     assert ids.dtype == empty.dtype == np.int32 and len(empty) == 0
     assert tokenizer.decode(ids) == text
     assert tokenizer.decode(np.array([module.CLS, *ids, module.SEP])) == text
+    # Normalising is the caller's affair where he says so.
+    tokens, lengths = tokenizer.encode_normalized([text, "", "``"])
+    np.testing.assert_array_equal(tokens[: lengths[0]], ids)
+    assert lengths.tolist() == [len(ids), 0, len(tokens) - len(ids)]
+    assert module.UNK in tokens[lengths[0] :] and module.UNK not in tokenizer.encode(["``"])[0]
+    tokens, lengths = tokenizer.encode_normalized([])
+    assert (tokens.dtype, len(tokens), len(lengths)) == (np.int32, 0, 0)
+    assert tokenizer.encode([]) == []
     # Control pieces are never made from text, <eop> is.
     (spelled,) = tokenizer.encode(["<cls><mask><eod><eop>"])
     assert not {module.CLS, module.MASK, module.EOD} & set(spelled.tolist())
@@ -74,6 +111,10 @@ def test_long_text_is_encoded_in_parts(monkeypatch):
     monkeypatch.setattr(module, "_LONGEST_TEXT", 40)
     assert len(list(cut(text, 40))) > 10
     np.testing.assert_array_equal(tokenizer.encode([text])[0], whole)
+    for many, each in zip(
+        tokenizer.encode(["", text, "Bado", "", text, ""]), ["", text, "Bado", "", text, ""], strict=True
+    ):
+        np.testing.assert_array_equal(many, tokenizer.encode([each])[0])
     assert list(cut("x" * 95, 40)) == ["x" * 40, "x" * 40, "x" * 15]
     assert list(cut("ab cd  ef", 5)) == ["ab", "cd ", "ef"] and list(cut("", 5)) == []
 
@@ -84,6 +125,45 @@ def test_word_start():
     for piece, start in zip(tokenizer.pieces, tokenizer.word_start, strict=True):
         assert start == (piece.startswith(("▁", "<")) or piece in set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')), piece
     assert tokenizer.word_start[[module.SEP, module.EOD, 9]].all() and not tokenizer.word_start.all()
+
+
+@pytest.mark.parametrize(
+    ("piece", "start"),
+    [
+        ("▁東京", True), ("▁", True), ("東京", True), ("ひらがな", True), ("カナ", True), ("ｶﾅ", True), ("ㄅㄆ", True),
+        ("〇", True), ("ก", True), ("กา", True), ("เก", True), ("ກ", True), ("ក", True), ("မြန်", True), ("བོད", True),
+        ("ꀀ", True), ("ꦗ", True),
+        # Marks, vowels after their consonant, and what repeats or lengthens belong to the character before them.
+        ("ิก", False), ("์", False), ("า", False), ("ะ", False), ("ໆ", False), ("ၱ", False), ("ー", False), ("々", False),
+        ("゙", False),
+        # Punctuation, as ASCII punctuation; but also with something after it, for no space comes before it.
+        ("。", True), ("、", True), ("「", True), ("」", True), ("！", True), ("，", True), ("・", True),
+        ("。」", True),
+        ("Ａ", False), ("１", False),
+        # Scripts with spaces, Hangul among them.
+        ("한국", False), ("ᄒ", False), ("é", False), ("да", False), ("ा", False), ("क", False), ("—", False),
+        ("a", False), ("1", False), (".", True), ("..", False), ("<sep>", True), ("", False),
+    ],
+)  # fmt: skip
+def test_word_start_of_scripts(piece, start):
+    assert module.starts_word(piece) is start
+
+
+def test_word_start_without_spaces(tmp_path):
+    generator = np.random.Generator(np.random.Philox(0))
+    words = ["東京", "大学", "ひと", "テレビ", "で", "は", "学生", "ประเทศ", "ไทย", "กิน", "ข้าว", "น้ำ", "สวัสดี"]
+    lines = ["".join(generator.choice(words[:7], 6)) + "。" for _ in range(200)]
+    lines += ["".join(generator.choice(words[7:], 6)) + " 12" for _ in range(200)]
+    train_tokenizer(lines, str(tmp_path / "m"), 90, seed=0, threads=1)
+    tokenizer = Tokenizer(str(tmp_path / "m"), Normalization(keep_accents=True))
+    for line in ("東京大学では学生。テレビ", "ประเทศไทยกินข้าว"):
+        (ids,) = tokenizer.encode([line])
+        starts = tokenizer.word_start[ids]
+        # Without spaces only the first piece has the mark; there are words none the less.
+        assert sum(tokenizer.pieces[index].startswith("▁") for index in ids) == 1
+        assert starts[0] and starts.sum() >= 4
+    thai = [index for index in range(tokenizer.vocab_size) if unicodedata.category(tokenizer.pieces[index][0]) == "Mn"]
+    assert thai and not tokenizer.word_start[thai].any()
 
 
 def _with_digit_comma(pieces):
@@ -113,6 +193,14 @@ def test_digit_comma_rule(tmp_path, text):
     # As in the original, a piece that the rule makes and the vocabulary lacks becomes <unk>.
     assert ids.tolist() == [processor.piece_to_id(piece) for piece in expected]
     assert module.UNK in ids or tokenizer.decode(ids) == text
+
+
+def test_digit_comma_in_many_texts(tmp_path):
+    tokenizer = Tokenizer(_changed_model(tmp_path / "m", _with_digit_comma))
+    texts = ["", "Bado 12, kilu", "Bado", "", "12,34,", "5,6", "1,000,"]
+    for many, text in zip(tokenizer.encode(texts), texts, strict=True):
+        np.testing.assert_array_equal(many, tokenizer.encode([text])[0])
+        assert many.dtype == np.int32
 
 
 def test_digit_comma_golden(tmp_path):

@@ -12,6 +12,8 @@ import numpy as np
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config
+from xlnet_jax.data.cycle import from_weights
+from xlnet_jax.data.mixture import Mixture
 
 VOCAB = data_fixtures.VOCAB_SIZE
 ROOT = pathlib.Path(__file__).parent.parent
@@ -66,3 +68,10 @@ class Vocabulary:
 def words() -> Words:
     """The shared text."""
     return Words()
+
+
+def mixture(*texts: Words) -> Mixture:
+    """Texts, or the shared one, as the corpora of a run."""
+    texts = texts or (words(),)
+    names = tuple(f"text{number}" for number in range(len(texts)))
+    return Mixture(texts, names, from_weights([text.tokens for text in texts]))

@@ -44,8 +44,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, run: Any, what: str, example: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(
+    def command(name: str, run: Any, what: str, example: str, among: Any = commands) -> argparse.ArgumentParser:
+        sub = among.add_parser(
             name, help=what, description=what, epilog=f"example:\n  {example}", allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
@@ -55,8 +55,13 @@ def make_parser() -> argparse.ArgumentParser:
 
     prepare = command("prepare", _prepare, "Turn text into a corpus of token pages.",
                       "xlnet-jax prepare --input=books/ --document=file --output=corpus")  # fmt: skip
-    prepare.add_argument("--input", action="append", required=True, help="file, folder (its *.txt) or glob; repeatable")
-    prepare.add_argument("--output", required=True, help="folder of the corpus")
+    prepare.add_argument("--input", action="append", default=[],
+                         help="file, folder or glob, also gs://; repeatable")  # fmt: skip
+    prepare.add_argument("--tfds", action="append", default=[], metavar="NAME[:SPLIT]",
+                         help="data set of TFDS, prepared before; repeatable")  # fmt: skip
+    prepare.add_argument("--data_dir", help="where TFDS has its data sets (default: its own)")
+    prepare.add_argument("--field", default="text", help="field of a record that holds the text (default: text)")
+    prepare.add_argument("--output", required=True, help="folder of the corpus, also gs://")
     prepare.add_argument("--tokenizer", help="SentencePiece model to use; without it one is trained")
     prepare.add_argument("--vocab_size", type=int, default=32000, help="pieces to train (default 32000)")
     prepare.add_argument("--document", choices=("blank_line", "file", "line"), default="blank_line",
@@ -65,11 +70,47 @@ def make_parser() -> argparse.ArgumentParser:
                          help="what ends a sentence: its line, or also . ! ? and the like (default: line)")  # fmt: skip
     prepare.add_argument("--uncased", action="store_true", help="lower-case the text")
     prepare.add_argument("--keep_accents", action="store_true", help="do not strip accents")
+    prepare.add_argument("--nfkc", action="store_true", help="compose characters at the end (NFKC), as Hangul needs it")
     prepare.add_argument("--heldout", type=float, default=0.01, help="share of documents held out (default 0.01)")
-    prepare.add_argument("--errors", choices=("strict", "replace"), default="strict", help="undecodable bytes")
+    prepare.add_argument("--errors", choices=("strict", "replace"), default="strict",
+                         help="what is not UTF-8, and empty documents: refuse, or replace and leave out")  # fmt: skip
     prepare.add_argument("--sample_bytes", type=int, default=100_000_000, help="text the tokenizer is trained on")
     prepare.add_argument("--seed", type=int, default=0, help="of the tokenizer's sample")
+    prepare.add_argument("--shard_bytes", type=int, default=64_000_000, help="source text of a work unit, and a shard")
     prepare.add_argument("--workers", type=int, help="processes (default: the cores)")
+    prepare.add_argument("--engine", choices=("local", "beam"), default="local",
+                         help="local: processes of this machine (default); beam: an Apache Beam pipeline")  # fmt: skip
+    prepare.add_argument("--beam_options", default="", metavar="NAME=VALUE,...", help="of the Beam pipeline")
+
+    what = "Look into a corpus, or check all of it."
+    whats = commands.add_parser("corpus", help=what, description=what, allow_abbrev=False).add_subparsers(
+        dest="what", required=True, metavar="WHAT"
+    )
+    command("info", _corpus_info, "What is in a corpus and how it was made.",
+            "xlnet-jax corpus info corpus --json", whats)  # fmt: skip
+    verify = command(
+        "verify",
+        _corpus_verify,
+        "Read a corpus from end to end, and hold it against every hash and count it has.",
+        "xlnet-jax corpus verify gs://bucket/corpus --workers=8\n\n"
+        "Every problem is a line on stderr, and the exit code is 2.",
+        whats,
+    )
+    verify.add_argument("--workers", type=int, help="shards at a time (default: the cores)")
+    sample = command(
+        "sample",
+        _corpus_sample,
+        "Show stretches of a corpus as text: what the model will read.",
+        "xlnet-jax corpus sample corpus --split=heldout --count=3 --length=200\n\n"
+        "§ stands before a document, ¶ before a paragraph, | before a sentence.",
+        whats,
+    )
+    sample.add_argument("--split", choices=("train", "heldout"), default="train")
+    sample.add_argument("--seed", type=int, default=0, help="of the choice (default 0)")
+    sample.add_argument("--count", type=int, default=5, help="stretches (default 5)")
+    sample.add_argument("--length", type=int, default=100, help="tokens of each (default 100)")
+    for sub in whats.choices.values():
+        sub.add_argument("corpus", metavar="DIR", help="folder that `xlnet-jax prepare` wrote, also gs://")
 
     train = command(
         "train",
@@ -129,15 +170,59 @@ def _prepare(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     from xlnet_jax.data.prepare import prepare
     from xlnet_jax.data.tokenizer import Normalization
 
+    inputs = [*args.input, *(f"tfds:{name}" for name in args.tfds)]
+    if not inputs:
+        raise BadInput("no text; name it with --input=FILE_OR_FOLDER or --tfds=NAME[:SPLIT]")
     manifest = prepare(
-        args.input, args.output, tokenizer=args.tokenizer, vocab_size=args.vocab_size, document=args.document,
+        inputs, args.output, tokenizer=args.tokenizer, vocab_size=args.vocab_size, document=args.document,
         sentences=args.sentences, heldout=args.heldout, errors=args.errors, sample_bytes=args.sample_bytes,
-        seed=args.seed, workers=args.workers,
-        normalization=Normalization(lower=args.uncased, keep_accents=args.keep_accents),
+        seed=args.seed, field=args.field, data_dir=args.data_dir, shard_bytes=args.shard_bytes, workers=args.workers,
+        engine=args.engine, beam_options=[option for option in args.beam_options.split(",") if option],
+        normalization=Normalization(lower=args.uncased, keep_accents=args.keep_accents, nfkc=args.nfkc),
     )  # fmt: skip
     splits = {name: split["tokens"] for name, split in manifest["splits"].items()}
     return {"output": args.output, **{f"{name}_tokens": tokens for name, tokens in splits.items()},
             "sha256": manifest["sha256"]}  # fmt: skip
+
+
+def _corpus_info(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
+    _no_overrides(overrides)
+    from xlnet_jax.data import audit
+
+    found = audit.info(args.corpus)
+    return found if args.json else _flat(found)
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """One name per value, such as `splits.train.tokens`."""
+    flat = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _corpus_verify(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
+    _no_overrides(overrides)
+    from xlnet_jax.data import audit
+
+    counts, problems = audit.verify(args.corpus, args.workers)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        raise BadInput(f"{args.corpus} is not what was prepared (problems: {len(problems)}); copy it again")
+    return {"ok": True, **counts}
+
+
+def _corpus_sample(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
+    _no_overrides(overrides)
+    from xlnet_jax.data import audit
+
+    samples = audit.sample(args.corpus, args.split, args.seed, args.count, args.length)
+    if args.json:
+        return {"samples": samples}
+    for each in samples:
+        print(f"{each['split']}, token {each['start']}:\n  {each['text']}\n")
+    return {}
 
 
 def _train(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:

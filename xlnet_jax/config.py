@@ -22,6 +22,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from xlnet_jax.config_rules import rules
 from xlnet_jax.errors import BadInput
 
 FROZEN, ELASTIC, FREE = "frozen", "elastic", "free"
@@ -70,7 +71,22 @@ class ModelConfig:
 class DataConfig:
     """What an example is. Defaults are the published ones."""
 
-    corpus: str = key("", "folder written by `xlnet-jax prepare`; its hash, not its place, is frozen", FREE)
+    corpus: str = key(
+        "",
+        "folder written by `xlnet-jax prepare`, or several separated by commas; their hash, not their place, is frozen",
+        FREE,
+    )
+    weights: str = key(
+        "", "of several corpora: numbers separated by commas, their shares of the blocks read; empty = their tokens"
+    )
+    shard_cache: str = key(
+        "", "local folder for copies of the shards of corpora in buckets; empty = read from the bucket", FREE
+    )
+    objective: str = key(
+        "plm",
+        "permutation language model (XLNet), left-to-right with memory (Transformer-XL), or masked (BERT)",
+        choices=("plm", "clm", "mlm"),
+    )
     segment_len: int = key(512, "tokens of an example T")
     reuse_len: int = key(256, "fresh tokens of an example R: its first part, and what enters the memory")
     num_predict: int = key(85, "target slots P")
@@ -84,10 +100,25 @@ class DataConfig:
         "targets: spans of n whole words, of n pieces from a word start, or single pieces anywhere",
         choices=("words", "pieces", "random"),
     )
+    pairs: str = key(
+        "next",
+        "segment B is the text that follows A or text from elsewhere, or the two follow each other or are swapped",
+        choices=("next", "order"),
+    )
     follow_probability: float = key(0.5, "how often segment B is the text that follows A")
     read_threads: int = key(4, "threads that read and build batches", FREE)
     prefetch: int = key(8, "dispatches of batches kept ready", FREE)
-    workers: int = key(0, "processes that build batches; 0 = in this one, with threads", FREE)
+    workers: int = key(
+        -1, "processes that build batches; 0 = threads in this one; -1 = one for every four cores, at most 8", FREE
+    )
+
+    def folders(self) -> list[str]:
+        """The folders in `corpus`."""
+        return [path.strip() for path in self.corpus.split(",")] if self.corpus else []
+
+    def weight_list(self) -> list[float]:
+        """`weights` as numbers. Raises ValueError."""
+        return [float(word) for word in self.weights.split(",")] if self.weights else []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -327,7 +358,6 @@ def from_dict(values: dict[str, Any]) -> Config:
 
 def check(config: Config) -> None:
     """Cross-field checks that need neither a device nor the corpus. Raises BadInput naming key, value and fix."""
-    model, data, train = config.model, config.data, config.train
     for name, field in fields().items():
         value, choices = flat(config)[name], field.metadata["choices"]
         if type(value) is not type(field.default) and not (type(value) is int and type(field.default) is float):
@@ -340,69 +370,7 @@ def check(config: Config) -> None:
         if name not in COMPAT_SWITCHES:
             near = difflib.get_close_matches(name, COMPAT_SWITCHES, n=1, cutoff=0.0)
             raise BadInput(f"compat.switches has no {name!r}. Did you mean {near[0]!r}?")
-    rules: list[tuple[str, bool, str]] = [
-        *((f"model.{name}", getattr(model, name) >= 1, "must be at least 1")
-          for name in ("layers", "width", "heads", "head_width", "ff_width")),
-        *((f"model.{name}", 0 <= getattr(model, name) < 1, "must lie in [0, 1)")
-          for name in ("dropout", "attention_dropout", "activation_dropout")),
-        ("model.vocab_size", model.vocab_size > 9, "must hold the nine special pieces and some text"),
-        ("model.width", model.width % 2 == 0, "must be even: the position table is half sine, half cosine"),
-        ("model.memory_len", model.memory_len >= 0, "must not be negative"),
-        ("model.clamp_len", model.clamp_len == -1 or model.clamp_len > 0, "must be -1 (off) or positive"),
-        ("data.reuse_len", data.reuse_len >= 1, "must be at least 1"),
-        ("data.segment_len", data.segment_len - data.reuse_len - 3 >= 2,
-         f"is too short for data.reuse_len={data.reuse_len}: A, SEP, B, SEP and CLS need 5 more tokens; "
-         f"use at least {data.reuse_len + 5}"),
-        ("data.windows_per_block", data.windows_per_block >= 1, "must be at least 1"),
-        ("data.num_predict", data.num_predict >= 2, "must be at least 2: one target in each half"),
-        ("data.num_predict", data.num_predict <= (data.segment_len - 3) // 2,
-         f"leaves too little context in data.segment_len={data.segment_len}; "
-         f"use at most {(data.segment_len - 3) // 2}"),
-        ("data.max_span", data.max_span >= 1, "must be at least 1"),
-        ("data.mask_alpha", data.mask_alpha >= data.mask_beta >= 1,
-         f"must be at least data.mask_beta={data.mask_beta}, and that at least 1"),
-        ("data.follow_probability", 0 <= data.follow_probability <= 1, "must lie in [0, 1]"),
-        ("data.read_threads", data.read_threads >= 1, "must be at least 1"),
-        ("data.prefetch", data.prefetch >= 1, "must be at least 1"),
-        ("data.workers", data.workers >= 0, "must not be negative"),
-        ("train.steps", train.steps >= 1, "must be at least 1"),
-        ("train.batch_size", train.batch_size >= 1, "must be at least 1"),
-        ("train.steps_per_dispatch", train.steps_per_dispatch >= 1, "must be at least 1"),
-        ("train.max_bad_steps", train.max_bad_steps >= 1, "must be at least 1"),
-        ("optimizer.learning_rate", config.optimizer.learning_rate > 0, "must be positive"),
-        ("optimizer.warmup_steps", 0 <= config.optimizer.warmup_steps < train.steps,
-         f"must lie in [0, train.steps={train.steps})"),
-        ("optimizer.min_lr_ratio", 0 <= config.optimizer.min_lr_ratio <= 1, "must lie in [0, 1]"),
-        ("optimizer.layer_decay", 0 < config.optimizer.layer_decay <= 1, "must lie in (0, 1]"),
-        ("compat.cores", config.compat.cores >= 1 and train.batch_size % config.compat.cores == 0,
-         f"must divide train.batch_size={train.batch_size}"),
-        ("train.batch_size", not config.compat.on("both_directions") or train.batch_size % 2 == 0,
-         "must be even with compat switch both_directions"),
-        ("optimizer.weight_decay", config.optimizer.weight_decay >= 0, "must not be negative"),
-        ("optimizer.adam_b1", 0 <= config.optimizer.adam_b1 < 1, "must lie in [0, 1)"),
-        ("optimizer.adam_b2", 0 <= config.optimizer.adam_b2 < 1, "must lie in [0, 1)"),
-        ("optimizer.adam_epsilon", config.optimizer.adam_epsilon > 0, "must be positive"),
-        ("model.init_std", model.init_std > 0, "must be positive"),
-        ("model.layer_norm_epsilon", model.layer_norm_epsilon > 0, "must be positive"),
-        ("optimizer.clip", config.optimizer.clip >= 0, "must not be negative"),
-        ("checkpoint.every", config.checkpoint.every >= 1, "must be at least 1"),
-        ("checkpoint.every", config.checkpoint.every % train.steps_per_dispatch == 0,
-         f"must be a multiple of train.steps_per_dispatch={train.steps_per_dispatch}"),
-        ("checkpoint.keep", config.checkpoint.keep >= 1, "must be at least 1"),
-        ("evaluation.every", config.evaluation.every >= 0, "must not be negative"),
-        ("evaluation.every", config.evaluation.every % train.steps_per_dispatch == 0,
-         f"must be a multiple of train.steps_per_dispatch={train.steps_per_dispatch}"),
-        ("evaluation.blocks", config.evaluation.blocks >= 0, "must not be negative"),
-        ("evaluation.batch_size", config.evaluation.batch_size >= 0, "must not be negative"),
-        ("log.profile_steps", config.log.profile_steps >= 1, "must be at least 1"),
-        *((f"mesh.{name}", getattr(config.mesh, name) == -1 or getattr(config.mesh, name) >= 1,
-           "must be -1 (all that are left) or at least 1") for name in ("data", "fsdp", "tensor")),
-        ("mesh.data", [config.mesh.data, config.mesh.fsdp, config.mesh.tensor].count(-1) <= 1,
-         "and another axis are both -1; only one can take what is left"),
-        *((f"seeds.{name}", 0 <= getattr(config.seeds, name) < 2**32, "must lie in [0, 2**32)")
-          for name in ("init", "data", "dropout")),
-    ]  # fmt: skip
-    for name, holds, what in rules:
+    for name, holds, what in rules(config):
         if not holds:
             raise BadInput(f"{name}={flat(config)[name]} {what}")
 

@@ -8,7 +8,7 @@ import jax
 
 from xlnet_jax.checkpoint import Checkpoints, require_latest
 from xlnet_jax.config import Config
-from xlnet_jax.data.loader import open_corpus
+from xlnet_jax.data.mixture import open_mixture
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import workdir as workdirs
 from xlnet_jax.train.heldout import Heldout
@@ -28,14 +28,14 @@ def evaluate(
 
     Returns:
       `loss` (nats per target), `perplexity`, `loss_without_memory`, `tokens` (targets scored), `step`,
-      `unigram_cross_entropy` (of the same targets).
+      `unigram_cross_entropy` (of the same targets); of several corpora also `loss/NAME` of each.
 
     Raises:
       BadInput: no run or checkpoint there, a corpus without held-out documents or with another tokenizer.
     """
     config = workdirs.load_config(workdir, overrides)
     check_precision(config)
-    heldout = open_corpus(config, "heldout")
+    heldout = open_mixture(config, "heldout", weighted=False)
     workdirs.check_tokenizer(workdir, heldout)
     mesh = meshes.make_mesh(config.mesh)
     meshes.check_model(config.model, mesh)
@@ -50,7 +50,8 @@ def evaluate(
         "perplexity": result.perplexity,
         "loss_without_memory": result.loss_without_memory,
         "tokens": result.tokens,
-        "unigram_cross_entropy": result.unigram_cross_entropy(open_corpus(config).token_counts),
+        **{f"loss/{name}": loss for name, loss in result.by_corpus.items()},
+        "unigram_cross_entropy": result.unigram_cross_entropy(open_mixture(config, weighted=False).token_counts),
     }
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from xlnet_jax.config import Config
 from xlnet_jax.data import loader
+from xlnet_jax.data.mixture import open_mixture
 from xlnet_jax.data.stream import extend_plan
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import names
@@ -38,16 +39,17 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
         raise BadInput(f"--row={row} is not in [0, train.batch_size={config.train.batch_size})")
     if step < 0:
         raise BadInput(f"--step={step} must not be negative")
-    corpus = loader.open_corpus(config)
-    loader.train_stream(corpus, config).check(config.train.batch_size, corpus.split)
+    mixture = open_mixture(config)
+    mixture.check(config)
+    mixture.stream(config).check(config.train.batch_size, mixture.described())
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
-    batch = loader.TrainDispatches(corpus, config, plan, np.array([row]), step, step + 1).batch(step)
+    batch = loader.TrainDispatches(mixture, config, plan, np.array([row]), step, step + 1).batch(step)
     used = batch.target_weights[0] > 0
     return {
         "step": step,
         "row": row,
         "tokens": batch.tokens[0].tolist(),
-        "pieces": [corpus.tokenizer.pieces[token] for token in batch.tokens[0]],
+        "pieces": [mixture.tokenizer.pieces[token] for token in batch.tokens[0]],
         "segments": batch.segments[0].tolist(),
         "targets": batch.target_positions[0][used].tolist(),
         "rank": batch.rank[0].tolist(),

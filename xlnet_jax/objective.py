@@ -1,6 +1,9 @@
-"""Permutation language modelling: the query stream at every target predicts the token that stands there.
+"""The loss of a segment: what predicts each target, and how the likelihoods add up.
 
-    max  E_z [ sum_t log p(x_{z_t} | x_{z_<t}) ]   over the last targets of the factorisation order z   (XLNet, eq. 5)
+    plm  max E_z [ sum_t log p(x_{z_t} | x_{z_<t}) ], over the last targets of the factorisation order z (XLNet, eq. 5):
+         the query stream at a target predicts the token that stands there
+    clm  max sum_t log p(x_t | x_<t): the content stream predicts the token after it (Transformer-XL)
+    mlm  max sum_m log p(x_m | corrupted x): the content stream predicts the token that was there (BERT)
 
 Losses are summed, and divided once by the summed weights: a row with fewer real targets weighs less, as it should,
 whatever the number of devices (the 2019 code averages the means of the cores).
@@ -50,8 +53,10 @@ def row_losses(
 class Aux:
     """What training needs beside the loss."""
 
-    weight: jax.Array
-    """Summed target weights of the global batch."""
+    loss_B: jax.Array
+    """Summed losses of each row, nats."""
+    weight_B: jax.Array
+    """Summed target weights of each row."""
     memory: Memory
 
 
@@ -61,4 +66,4 @@ def mean_loss(
     """Mean over the targets of the global batch, nats per token: what training differentiates."""
     rows = row_losses(model, params, batch, memory, dropout_key)
     weight = rows.weight_B.sum()
-    return rows.loss_B.sum() / jnp.maximum(weight, 1), Aux(weight, rows.memory)
+    return rows.loss_B.sum() / jnp.maximum(weight, 1), Aux(rows.loss_B, rows.weight_B, rows.memory)

@@ -204,8 +204,13 @@ def test_two_streams(remembered, spiece, tmp_path):
 
 @pytest.mark.parametrize(
     "normalization",
-    [Normalization(), Normalization(lower=True), Normalization(keep_accents=True, remove_space=False)],
-    ids=["default", "lower", "keep_accents"],
+    [
+        Normalization(),
+        Normalization(lower=True),
+        Normalization(keep_accents=True, remove_space=False),
+        Normalization(nfkc=True),
+    ],
+    ids=["default", "lower", "keep_accents", "nfkc"],
 )
 def test_tokenizer_gives_the_same_ids(normalization, lines, spiece, tmp_path):
     _, folder = export(model_config(), spiece, tmp_path / "model", normalization)

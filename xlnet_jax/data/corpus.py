@@ -15,23 +15,23 @@ from __future__ import annotations
 
 import bisect
 import collections
-import io
+import hashlib
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
-from etils import epath
 
-from xlnet_jax.data.manifest import MANIFEST, read_manifest
-from xlnet_jax.data.pages import SENTENCE_START, features
+from xlnet_jax import files
+from xlnet_jax.data.manifest import read_manifest
+from xlnet_jax.data.pages import SENTENCE_START, open_shard, read_pages
+from xlnet_jax.data.shard_cache import ShardCache
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
 
 _OPEN_SHARDS = 512  # file handles; the usual limit of a process is 1024
+_ADVICE = "copy the corpus again"
 
 
 class Corpus:
@@ -48,16 +48,28 @@ class Corpus:
       manifest: the manifest as a dictionary.
     """
 
-    def __init__(self, path: str, split: str = "train", cache_bytes: int = 256_000_000):
+    def __init__(
+        self,
+        path: str,
+        split: str = "train",
+        cache_bytes: int = 256_000_000,
+        shard_cache: str = "",
+        shard_cache_bytes: int | None = None,
+    ):
         """Opens a split and checks what can be checked without reading it.
 
         Args:
           path: folder written by `prepare`; `gs://` works where `gcsfs` is installed.
           split: `train` or `heldout`.
           cache_bytes: bound on the decoded pages kept in memory, per process.
+          shard_cache: folder on the local disk for copies of the shards of a corpus in a bucket, made when they are
+            first read; empty = read every page from the bucket. A corpus on disk makes no copies.
+          shard_cache_bytes: bound on that folder; None = until the disk is nearly full. What has no room is read from
+            the bucket.
 
         Raises:
-          BadInput: not a finished corpus, of another format, damaged or incomplete, or without this split.
+          BadInput: not a finished corpus, of an unknown format, damaged or incomplete, or without this split.
+          RestartMe: the bucket does not answer.
         """
         self.path = str(path)
         self.split = split
@@ -68,34 +80,26 @@ class Corpus:
         entry = self.manifest["splits"][split]
         self.tokens: int = entry["tokens"]
         self.documents: int = entry["documents"]
-        if self.tokens != sum(shard["tokens"] for shard in entry["shards"]):
-            raise BadInput(
-                f"{path}/{MANIFEST}: split {split} says {self.tokens} tokens, its shards hold another number; "
-                "restore the file, or prepare the corpus again"
-            )
         self.sha256: str = self.manifest["sha256"]
-        _check_files(self.path, entry["shards"])
-        model = os.path.join(self.path, self.manifest["tokenizer"]["file"])
-        self.tokenizer = Tokenizer(model, Normalization(**self.manifest["normalization"]))
-        if self.tokenizer.sha256 != self.manifest["tokenizer"]["sha256"]:
-            raise BadInput(f"{model}: not the tokenizer this corpus was made with; copy the corpus again")
-        self.token_counts: np.ndarray = _read_counts(os.path.join(self.path, entry["token_counts"]))
+        check_files(self.path, entry["shards"])
+        self.tokenizer = read_tokenizer(self.path, self.manifest)
+        self.token_counts: np.ndarray = read_counts(self.path, self.manifest, split)
         self._page_tokens: int = self.manifest["page_tokens"]
         self._shards = entry["shards"]
         self._first_token = np.cumsum([0, *(shard["tokens"] for shard in self._shards)]).tolist()
         self._first_page = np.cumsum([0, *(shard["pages"] for shard in self._shards)]).tolist()
         self._cached_pages = max(1, cache_bytes // (self._page_tokens * 5))
+        local = not shard_cache or not files.in_bucket(self.path)
+        self._copies = None if local else ShardCache(shard_cache, shard_cache_bytes)
         self._start()
 
     def _start(self) -> None:
-        # Made here, not on first use: importing TFDS in several reader threads at once can deadlock.
-        self._features: Any = features(self._page_tokens)
         self._lock = threading.Lock()
-        self._readers: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        self._readers: collections.OrderedDict[int, tuple[str, Any]] = collections.OrderedDict()
         self._pages: collections.OrderedDict[int, tuple[np.ndarray, np.ndarray]] = collections.OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        own_to_the_process = ("_features", "_lock", "_readers", "_pages")
+        own_to_the_process = ("_lock", "_readers", "_pages")
         return {name: value for name, value in self.__dict__.items() if name not in own_to_the_process}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -115,6 +119,11 @@ class Corpus:
         Raises:
           BadInput: a shard is damaged.
         """
+        tokens, flags = self.read_flags(starts, length)
+        return tokens, (flags & SENTENCE_START).astype(bool)
+
+    def read_flags(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `read`, but with all of the flags of `pages`, uint8 [B, length]."""
         runs = list(self._runs(np.asarray(starts, np.int64) % self.tokens, length))
         pages = self._load({run[2] for run in runs})
         tokens = np.empty((len(starts), length), np.int32)
@@ -123,7 +132,7 @@ class Corpus:
             page_tokens, page_starts = pages[page]
             tokens[row, column : column + count] = page_tokens[offset : offset + count]
             flags[row, column : column + count] = page_starts[offset : offset + count]
-        return tokens, (flags & SENTENCE_START).astype(bool)
+        return tokens, flags
 
     def _runs(self, starts: np.ndarray, length: int) -> Iterator[tuple[int, int, int, int, int]]:
         """Cuts every row where a page ends: (row, column, page, offset in the page, count)."""
@@ -157,50 +166,73 @@ class Corpus:
         return pages
 
     def _read_pages(self, shard: int, numbers: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        file = os.path.join(self.path, self._shards[shard]["file"])
+        in_shard = [page - self._first_page[shard] for page in numbers]
         try:
-            records = self._reader(shard, file).read([page - self._first_page[shard] for page in numbers])
-        except RuntimeError as error:
-            raise BadInput(f"{file} is damaged ({' '.join(str(error).split())}); copy the corpus again") from error
-        examples = [self._features.deserialize_example_np(record) for record in records]
-        return [(example["tokens"], example["starts"]) for example in examples]
+            file, reader = self._reader(shard)
+            return read_pages(reader, file, in_shard, self._page_tokens, self.tokenizer.vocab_size)
+        except BadInput as error:
+            raise BadInput(f"{error}; {_ADVICE}") from error
 
-    def _reader(self, shard: int, file: str) -> Any:
+    def _reader(self, shard: int) -> tuple[str, Any]:
+        """The file of a shard, the original or its copy, and what reads it."""
         with self._lock:
             if shard in self._readers:
                 self._readers.move_to_end(shard)
                 return self._readers[shard]
-        # Not under the lock: in a bucket this takes a while. Pages are read one by one, so no reading ahead.
-        reader = array_record_module.ArrayRecordReader(file, "readahead_buffer_size:0")
-        found, expected = reader.num_records(), self._shards[shard]["pages"]
-        # A missing or cut file opens without complaint, and empty.
-        if found != expected:
-            raise BadInput(f"{file} holds {found} pages, not the {expected} of the manifest; copy the corpus again")
+        # Not under the lock: in a bucket this takes a while.
+        entry = self._shards[shard]
+        file = os.path.join(self.path, entry["file"])
+        if self._copies:
+            file = self._copies.get(file, entry)
+        reader = open_shard(file, entry["pages"])
         with self._lock:
-            self._readers[shard] = reader
+            self._readers[shard] = file, reader
             if len(self._readers) > _OPEN_SHARDS:
                 # Not closed here: another thread may be reading. The last reference closes it.
                 self._readers.popitem(last=False)
-        return reader
+        return file, reader
 
 
-def _check_files(path: str, shards: list[dict[str, Any]]) -> None:
-    def check(shard: dict[str, Any]) -> str:
-        file = epath.Path(path) / shard["file"]
-        if not file.exists():
-            return f"{file} is missing; copy the corpus again"
-        size = file.stat().length
-        return "" if size == shard["bytes"] else f"{file} has {size} bytes, not {shard['bytes']}; copy the corpus again"
-
-    # In a bucket every look costs a round trip, so many at a time.
-    with ThreadPoolExecutor(16) as threads:
-        for problem in threads.map(check, shards):
-            if problem:
-                raise BadInput(problem)
+def check_files(path: str, shards: list[dict[str, Any]]) -> None:
+    """Checks that all shards are there and have their size. Raises BadInput."""
+    sizes = files.listing(path) if files.in_bucket(path) else {}
+    for shard in shards:
+        file = os.path.join(path, shard["file"])
+        try:
+            size = sizes[shard["file"]] if files.in_bucket(path) else os.stat(file).st_size
+        except (KeyError, FileNotFoundError) as error:
+            raise BadInput(f"{file} is missing; {_ADVICE}") from error
+        if size != shard["bytes"]:
+            raise BadInput(f"{file} has {size} bytes, not {shard['bytes']}; {_ADVICE}")
 
 
-def _read_counts(file: str) -> np.ndarray:
+def read_tokenizer(path: str, manifest: dict[str, Any]) -> Tokenizer:
+    """The tokenizer of a corpus. Raises BadInput if it is not the one the corpus was made with."""
+    entry = manifest["tokenizer"]
+    file = os.path.join(path, entry["file"])
+    tokenizer = Tokenizer(file, Normalization(**manifest["normalization"]))
+    if tokenizer.sha256 != entry["sha256"]:
+        raise BadInput(f"{file}: not the tokenizer this corpus was made with; {_ADVICE}")
+    if tokenizer.vocab_size != entry["vocab_size"]:
+        raise BadInput(f"{file} has {tokenizer.vocab_size} pieces, the manifest says {entry['vocab_size']}; {_ADVICE}")
+    return tokenizer
+
+
+def read_counts(path: str, manifest: dict[str, Any], split: str) -> np.ndarray:
+    """How often each piece occurs in a split, int64 [V]. Raises BadInput."""
+    entry, vocab_size = manifest["splits"][split], manifest["tokenizer"]["vocab_size"]
+    file = os.path.join(path, entry["token_counts"])
     try:
-        return np.load(io.BytesIO(epath.Path(file).read_bytes()))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{file} is missing or damaged; copy the corpus again") from error
+        data = files.read(file)
+    except OSError as error:
+        raise BadInput(f"{file} is missing or cannot be read; {_ADVICE}") from error
+    if entry["token_counts_sha256"] not in (None, hashlib.sha256(data).hexdigest()):
+        raise BadInput(f"{file} is not the file that the manifest has the hash of; {_ADVICE}")
+    # Compared with what numpy writes, because what it reads may be anything.
+    empty = files.array_bytes(np.zeros(vocab_size, np.int64))
+    if len(data) != len(empty) or not data.startswith(empty[: -8 * vocab_size]):
+        raise BadInput(f"{file} is damaged: no int64 array of {vocab_size} counts; {_ADVICE}")
+    counts = np.frombuffer(data, "<i8", vocab_size, len(data) - 8 * vocab_size).copy()
+    if counts.min() < 0 or counts.sum() != entry["tokens"]:
+        raise BadInput(f"{file} does not add up to the {entry['tokens']} tokens of {split}; {_ADVICE}")
+    return counts

@@ -16,10 +16,10 @@ from absl import flags
 
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import Config
-from xlnet_jax.data import examples
-from xlnet_jax.data.corpus import Corpus
-from xlnet_jax.data.stream import Plan, SinglePass, Stream
-from xlnet_jax.errors import BadInput
+from xlnet_jax.data.mixture import Mixture, join
+from xlnet_jax.data.stream import Plan
+from xlnet_jax.data.workers import cores, die_with_parent
+from xlnet_jax.errors import RestartMe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TrainDispatches:
       start, stop: the first step, and the step before which to stop.
     """
 
-    corpus: Corpus
+    mixture: Mixture
     config: Config
     plan: Plan
     rows: np.ndarray
@@ -50,89 +50,80 @@ class TrainDispatches:
 
     def __call__(self, index: int) -> Batch:
         """Batch with a leading axis over the steps of the dispatch."""
+        die_with_parent()
         return stack([self.batch(step) for step in self.steps(index)])
 
     def batch(self, step: int) -> Batch:
         """The rows' Batch of one step."""
-        where = train_stream(self.corpus, self.config).locate(step, self.rows, self.plan)
-        word_start = self.corpus.tokenizer.word_start
-        return examples.build(self.corpus, word_start, self.config, where, name="train", step=step, rows=self.rows)
+        where = self.mixture.stream(self.config).locate(step, self.rows, self.plan)
+        return self.mixture.build(self.config, where, name="train", step=step, rows=self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldoutDispatches:
-    """Dispatch number i of an evaluation: all W windows of `rows` blocks; every draw is keyed by (window, block)."""
+    """Dispatch number i of an evaluation: all W windows of `rows` blocks; every draw is keyed by (window, block).
 
-    corpus: Corpus
+    Attributes:
+      limit: score only the first blocks of each corpus; 0 = all.
+      rows: those of the `batch_size` blocks of a dispatch that this host feeds.
+    """
+
+    mixture: Mixture
     config: Config
-    blocks: int
+    limit: int
     batch_size: int
     rows: np.ndarray
 
     def __len__(self) -> int:
-        return -(-self.blocks // self.batch_size)
+        return -(-self.mixture.single_pass(self.config, self.limit).blocks // self.batch_size)
+
+    def corpus_of(self, index: int) -> np.ndarray:
+        """The corpus of every block of a dispatch, int [batch_size]; -1 past the end."""
+        blocks = index * self.batch_size + np.arange(self.batch_size)
+        where = self.mixture.single_pass(self.config, self.limit).locate(blocks, 0)
+        return np.where(where.exists_B, where.corpus_B, -1)
 
     def __call__(self, index: int) -> Batch:
         """Batch with a leading axis over the W windows."""
-        single = heldout_pass(self.corpus, self.config)
-        word_start = self.corpus.tokenizer.word_start
+        die_with_parent()
+        single = self.mixture.single_pass(self.config, self.limit)
         blocks = index * self.batch_size + self.rows
         batches = []
         for window in range(self.config.data.windows_per_block):
             where = single.locate(blocks, window)
-            where = dataclasses.replace(where, exists_B=where.exists_B & (blocks < self.blocks))
-            batches.append(
-                examples.build(self.corpus, word_start, self.config, where, name="heldout", step=window, rows=blocks)
-            )
+            batches.append(self.mixture.build(self.config, where, name="heldout", step=window, rows=where.block_B))
         return stack(batches)
-
-
-def open_corpus(config: Config, split: str = "train") -> Corpus:
-    """Opens a split of `data.corpus` and checks the vocabulary. Raises BadInput."""
-    if not config.data.corpus:
-        raise BadInput("data.corpus is empty; give the folder that `xlnet-jax prepare` wrote: --config.data.corpus=DIR")
-    corpus = Corpus(config.data.corpus, split)
-    if corpus.tokenizer.vocab_size != config.model.vocab_size:
-        raise BadInput(
-            f"model.vocab_size={config.model.vocab_size}, but the tokenizer of {config.data.corpus} has "
-            f"{corpus.tokenizer.vocab_size} pieces; set --config.model.vocab_size={corpus.tokenizer.vocab_size}"
-        )
-    return corpus
-
-
-def train_stream(corpus: Corpus, config: Config) -> Stream:
-    """The training stream of a corpus under a configuration."""
-    data = config.data
-    return Stream(
-        tokens=corpus.tokens,
-        window=data.reuse_len,
-        windows_per_block=data.windows_per_block,
-        bidirectional=data.bidirectional,
-        seed=config.seeds.data,
-        both_directions=config.compat.on("both_directions"),
-    )
-
-
-def heldout_pass(corpus: Corpus, config: Config) -> SinglePass:
-    """The single pass over a held-out split."""
-    return SinglePass(corpus.tokens, config.data.reuse_len, config.data.windows_per_block)
 
 
 def stack(batches: list[Batch]) -> Batch:
     """K batches as one with a leading axis."""
-    names = [field.name for field in dataclasses.fields(Batch)]
-    return Batch(**{name: np.stack([getattr(batch, name) for batch in batches]) for name in names})
+    return join(batches, np.stack)
 
 
 def prefetched(dispatches: TrainDispatches | HeldoutDispatches, config: Config) -> Iterator[Batch]:
-    """All dispatches in order, built ahead by threads or, with `data.workers`, by processes."""
+    """All dispatches in order, built ahead by threads or, with `data.workers`, by processes.
+
+    Raises:
+      BadInput: a shard is damaged.
+      RestartMe: a worker process was killed.
+    """
     data = config.data
+    workers = data.workers if data.workers >= 0 else min(8, cores() // 4)
     dataset = grain.MapDataset.range(len(dispatches)).map(dispatches)
-    if not data.workers:
+    if not workers:
         options = grain.ReadOptions(num_threads=data.read_threads, prefetch_buffer_size=data.prefetch)
-        return iter(dataset.to_iter_dataset(options))
+        yield from dataset.to_iter_dataset(options)
+        return
     if not flags.FLAGS.is_parsed():
         # Grain's workers read an absl flag; this program parses its own command line.
         flags.FLAGS.mark_as_parsed()
-    options = grain.MultiprocessingOptions(num_workers=data.workers, per_worker_buffer_size=data.prefetch)
-    return iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(options))
+    options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=data.prefetch)
+    try:
+        yield from dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(options)
+    except RuntimeError as error:
+        if "terminated unexpectedly" not in str(error):
+            raise
+        raise RestartMe(
+            f"a data worker was killed (out of memory?): {' '.join(str(error).split())}; run the same command to go "
+            f"on, with fewer than data.workers={workers} if memory is short"
+        ) from error

@@ -10,8 +10,10 @@ Control pieces are never produced from text; `<eop>` is, as in the original, whe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import io
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -19,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import sentencepiece
-from etils import epath
 
 from xlnet_jax import files
 from xlnet_jax.errors import BadInput
@@ -28,6 +29,14 @@ UNK, BOS, EOS, CLS, SEP, PAD, MASK, EOD, EOP = range(9)
 SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
 
 _WORD = "▁"  # SentencePiece's mark for a space
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+# Unicode names of the characters of scripts that put no space between words. Hangul does.
+_WITHOUT_SPACES = (
+    "CJK ", "IDEOGRAPHIC ", "KANGXI ", "BOPOMOFO ", "HIRAGANA ", "KATAKANA ", "HALFWIDTH KATAKANA ", "YI ", "NUSHU ",
+    "TANGUT ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ", "TAI ", "NEW TAI LUE ", "AHOM ", "JAVANESE ",
+    "BALINESE ",
+)  # fmt: skip
+_FOLLOWING = frozenset("\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3")  # Thai and Lao vowels after their consonant
 _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
 _LONGEST_TEXT = 1_000_000  # characters in one SentencePiece call; its working memory is a large multiple of this
 _LONGEST_TRAINING_LINE = 4096  # characters: at most 16384 bytes, beyond which SentencePiece silently drops a line
@@ -37,7 +46,8 @@ _LONGEST_TRAINING_LINE = 4096  # characters: at most 16384 bytes, beyond which S
 class Normalization:
     """What is done to text before SentencePiece; the original's `preprocess_text`.
 
-    NFKD and the removal of combining marks harm most scripts other than Latin; `keep_accents` turns both off.
+    NFKD and the removal of combining marks harm most scripts other than Latin; `keep_accents` turns both off. `nfkc`
+    puts together again what NFKD took apart without a loss, such as Hangul.
     """
 
     lower: bool = False
@@ -46,17 +56,33 @@ class Normalization:
     """Neither decompose (NFKD) nor drop accents."""
     remove_space: bool = True
     """Strip, and make every run of white space one space."""
+    nfkc: bool = False
+    """Compose at the end (NFKC); also makes compatibility characters, such as full-width ones, the usual ones."""
 
     def __call__(self, text: str) -> str:
         """Returns the normalised text."""
         if self.remove_space:
             text = " ".join(text.split())
         text = text.replace("``", '"').replace("''", '"')
-        # NFKD leaves ASCII as it is, and most lines are ASCII.
-        if not self.keep_accents and not text.isascii():
-            decomposed = unicodedata.normalize("NFKD", text)
-            text = "".join(character for character in decomposed if not unicodedata.combining(character))
+        # Neither form changes ASCII, and most lines are ASCII.
+        if not text.isascii():
+            if not self.keep_accents:
+                text = _NOT_ASCII.sub(lambda run: _without_accents(run[0]), text)
+            if self.nfkc:
+                text = unicodedata.normalize("NFKC", text)
         return text.lower() if self.lower else text
+
+
+def _without_accents(run: str) -> str:
+    # What is between ASCII characters decomposes by itself, and is often one quotation mark or accented letter.
+    return _decompose_again(run) if len(run) <= 8 else _decompose(run)
+
+
+def _decompose(run: str) -> str:
+    return "".join(itertools.filterfalse(unicodedata.combining, unicodedata.normalize("NFKD", run)))
+
+
+_decompose_again = functools.lru_cache(1 << 14)(_decompose)
 
 
 class Tokenizer:
@@ -83,7 +109,7 @@ class Tokenizer:
         self.path = str(path)
         self.normalization = normalization
         try:
-            model = epath.Path(path).read_bytes()
+            model = files.read(self.path)
         except OSError as error:
             raise BadInput(f"tokenizer {path}: {error.strerror or error}; name a SentencePiece model file") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
@@ -97,7 +123,7 @@ class Tokenizer:
                     f"tokenizer {path}: id {index} holds {found!r}, XLNet needs {expected!r} there; train one with "
                     "`xlnet-jax prepare` (no --tokenizer), or use the spiece.model of a released XLNet"
                 )
-        self.word_start = np.array([piece[:1] in (_WORD, "<") or piece in _PUNCTUATION for piece in self.pieces])
+        self.word_start = np.array([starts_word(piece) for piece in self.pieces])
         # The digit-comma rule depends on the piece alone, so it is a table, and costs nothing where no piece is in it.
         self._split = {
             index: _split_digit_comma(processor, piece)
@@ -115,7 +141,7 @@ class Tokenizer:
     def processor(self) -> sentencepiece.SentencePieceProcessor:
         """The SentencePiece processor, loaded again on first use after unpickling."""
         if self._processor is None:
-            self._processor = _load(epath.Path(self.path).read_bytes(), self.path)
+            self._processor = _load(files.read(self.path), self.path)
         return self._processor
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
@@ -127,27 +153,66 @@ class Tokenizer:
         Returns:
           One int32 array per text, empty where nothing is left of the text.
         """
-        normal = [self.normalization(text) for text in texts]
-        if any(len(text) > _LONGEST_TEXT for text in normal):
-            return [self._encode_long(text) for text in normal]
-        return self._encode(normal)
+        tokens_N, length_S = self.encode_normalized(list(map(self.normalization, texts)))
+        return np.split(tokens_N, np.cumsum(length_S)[:-1]) if texts else []
 
-    def _encode(self, texts: list[str]) -> list[np.ndarray]:
-        # num_threads defaults to all cores, which is wrong inside one of many worker processes.
-        encoded = self.processor.encode_as_numpy(texts, num_threads=1)
-        if not self._split:
-            return encoded
-        return [self._apply_split(ids) if self._is_split[ids].any() else ids for ids in encoded]
+    def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Encodes S texts that are normalised already: normalising again would cost a quarter of the time.
 
-    def _encode_long(self, text: str) -> np.ndarray:
-        return np.concatenate(self._encode(list(cut(text, _LONGEST_TEXT)))) if text else np.zeros(0, np.int32)
+        Returns:
+          The pieces of all texts one after the other, int32 [N], and how many each text has, int64 [S].
+        """
+        if max(map(len, texts), default=0) > _LONGEST_TEXT:
+            parts = [list(cut(text, _LONGEST_TEXT)) for text in texts]
+            tokens_N, of_part = self.encode_normalized(list(itertools.chain.from_iterable(parts)))
+            of_text = np.repeat(np.arange(len(texts)), [len(each) for each in parts])
+            return tokens_N, np.bincount(of_text, of_part, len(texts)).astype(np.int64)
+        # num_threads defaults to all cores, which is wrong inside one of many worker processes. One array made of all
+        # lists takes less time than an array for each.
+        encoded = self.processor.encode(texts, num_threads=1)
+        length_S = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        tokens_N = np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(length_S.sum()))
+        return self._split_digit_commas(tokens_N, length_S)
 
-    def _apply_split(self, ids: np.ndarray) -> np.ndarray:
-        return np.array([new for old in ids.tolist() for new in self._split.get(old, (old,))], np.int32)
+    def _split_digit_commas(self, tokens_N: np.ndarray, length_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        places = np.flatnonzero(self._is_split[tokens_N])
+        if not len(places):
+            return tokens_N, length_S
+        news = [self._split[old] for old in tokens_N[places].tolist()]
+        sizes = np.array([len(new) for new in news])
+        count_N = np.ones(len(tokens_N), np.int64)
+        count_N[places] = sizes
+        tokens = np.repeat(tokens_N, count_N)
+        first = (np.cumsum(count_N) - count_N)[places]
+        into = np.repeat(first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+        tokens[into] = list(itertools.chain.from_iterable(news))
+        text_of_place = np.searchsorted(np.cumsum(length_S), places, "right")
+        return tokens, length_S + np.bincount(text_of_place, sizes - 1, len(length_S)).astype(np.int64)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; control pieces vanish, unknown ones show as ⁇."""
         return self.processor.decode([int(index) for index in ids])
+
+
+def starts_word(piece: str) -> bool:
+    """Whether a piece begins a word: where a target span may begin.
+
+    As in the original: after a space, punctuation alone, and special pieces. And as scripts without spaces need it: any
+    letter of theirs, and their punctuation, but nothing that belongs to the character before it.
+    """
+    first = piece[:1]
+    if first in (_WORD, "<") or piece in _PUNCTUATION:
+        return True
+    if not first or first.isascii():
+        return False
+    category = unicodedata.category(first)
+    # Marks such as most Thai vowels, and letters that repeat or lengthen what stands before them.
+    if category[0] == "M" or category == "Lm" or first in _FOLLOWING:
+        return False
+    # The blocks of CJK punctuation and of full-width forms; their letters and digits are Latin.
+    if category[0] in "PS" and ("\u3000" <= first <= "\u303f" or "\uff00" <= first <= "\uffef"):
+        return True
+    return unicodedata.name(first, "").startswith(_WITHOUT_SPACES)
 
 
 def _load(model: bytes, path: str) -> sentencepiece.SentencePieceProcessor:

@@ -8,7 +8,7 @@ import jax
 
 from xlnet_jax.checkpoint import Checkpoints, require_latest
 from xlnet_jax.config import MeshConfig
-from xlnet_jax.data.loader import open_corpus
+from xlnet_jax.data.mixture import open_mixture
 from xlnet_jax.export import huggingface
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import workdir as workdirs
@@ -30,9 +30,9 @@ def export(
     """
     config = workdirs.load_config(workdir, overrides)
     huggingface.check(config.model, output)
-    corpus = open_corpus(config)
-    workdirs.check_tokenizer(workdir, corpus)
-    tokenizer = corpus.tokenizer
+    mixture = open_mixture(config, weighted=False)
+    workdirs.check_tokenizer(workdir, mixture)
+    tokenizer = mixture.tokenizer
     # Whatever mesh the run had, one device is enough to read the parameters once.
     mesh = meshes.make_mesh(MeshConfig(), jax.local_devices()[:1])
     with Checkpoints(workdir) as checkpoints:

@@ -170,6 +170,8 @@ def _normalizers(model: SentencePieceModel, normalization: Normalization) -> lis
     if not normalization.keep_accents:
         # The library's StripAccents drops all marks, also those that are letters; the original only combining ones.
         steps += [{"type": "NFKD"}, _replace({"Regex": f"[{_combining_characters()}]"}, "")]
+    if normalization.nfkc:
+        steps.append({"type": "NFKC"})
     if normalization.lower:
         # The library lowers character by character; the sigma at the end of a word has a form of its own.
         steps += [_replace({"Regex": "(?<=\\p{L})Σ(?!\\p{L})"}, "ς"), {"type": "Lowercase"}]

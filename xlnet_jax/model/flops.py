@@ -43,10 +43,11 @@ def forward_flops(config: Config) -> dict[str, int]:
         return projections + content + position + segment + values + feed_forward
 
     keys = 2 * 2 * K * D * W
+    two_streams = data.objective == "plm"
     return {
-        # The last layer's content stream feeds nothing: its input is all that the targets look at.
-        "content": (model.layers - 1) * stream(T),
-        "query": model.layers * stream(P),
+        # With two streams the last layer's content stream feeds nothing: its input is all that the targets look at.
+        "content": (model.layers - two_streams) * stream(T),
+        "query": model.layers * stream(P) * two_streams,
         "keys": model.layers * keys,
         "softmax": 2 * P * D * V,
     }

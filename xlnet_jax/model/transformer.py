@@ -36,7 +36,7 @@ class Output:
     hidden_BTD: jax.Array
     """Content stream after the last layer, before dropout: what fine-tuning uses."""
     target_vectors_BPD: jax.Array | None
-    """Query stream at the targets, after the final dropout; None if the batch has no target slots."""
+    """At the targets, after the final dropout: what predicts them; None if the batch has no target slots."""
     memory: Memory
 
 
@@ -81,11 +81,13 @@ class XLNet(nn.Module):
       config: architecture.
       reuse_len: how many positions R of a segment enter the memory; None = all of them.
       compat: what to do as the 2019 code did.
+      two_streams: targets are predicted from the query stream; False: from the content stream, and there is no other.
     """
 
     config: ModelConfig
     reuse_len: int | None = None
     compat: CompatConfig = CORRECT
+    two_streams: bool = True
 
     @nn.compact
     def __call__(self, batch: Batch, memory: Memory, *, deterministic: bool) -> Output:
@@ -108,7 +110,7 @@ class XLNet(nn.Module):
         B, T = batch.tokens.shape
         P, M = batch.target_positions.shape[1], memory.hidden_LBMD.shape[2]
         h_BTD = nn.with_logical_constraint(drop(table_VD[batch.tokens]), ("batch", None, None))
-        g_BPD = drop(jnp.broadcast_to(mask_D, (B, P, config.width))) if P else None
+        g_BPD = drop(jnp.broadcast_to(mask_D, (B, P, config.width))) if P and self.two_streams else None
 
         valid_B = jnp.where(batch.continues, memory.valid_B, 0)
         filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
@@ -142,10 +144,13 @@ class XLNet(nn.Module):
         )(config, self.reuse_len, deterministic, name="layers")
         (h_BTD, g_BPD), hidden_LBMD = layers((h_BTD, g_BPD), memory.hidden_LBMD, keys, tied_biases)
 
+        vectors_BPD = g_BPD
+        if P and not self.two_streams:
+            vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)
         reuse = T if self.reuse_len is None else min(self.reuse_len, T)
         return Output(
             hidden_BTD=h_BTD,
-            target_vectors_BPD=None if g_BPD is None else drop(g_BPD),
+            target_vectors_BPD=None if vectors_BPD is None else drop(vectors_BPD),
             memory=Memory(hidden_LBMD, jnp.minimum(M, valid_B + reuse)),
         )
 

@@ -20,8 +20,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from xlnet_jax import objective
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
-from xlnet_jax.data import examples, loader
-from xlnet_jax.data.corpus import Corpus
+from xlnet_jax.data import loader
+from xlnet_jax.data.mixture import Mixture
 from xlnet_jax.data.stream import rows_of
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
@@ -39,6 +39,8 @@ class HeldoutResult:
     """Targets scored."""
     target_counts: np.ndarray
     """int64 [V]: how often each piece was a target."""
+    by_corpus: dict[str, float]
+    """Loss of each of several corpora, by name; empty where there is one."""
 
     @property
     def perplexity(self) -> float:
@@ -55,66 +57,68 @@ class Heldout:
     """Compiles once, runs as often as wanted.
 
     Args:
-      corpus: the held-out split.
-      blocks: how many blocks to score; 0 = all.
+      mixture: the held-out splits.
+      blocks: how many blocks to score of each corpus; 0 = all.
     """
 
-    def __init__(self, config: Config, mesh: Mesh, corpus: Corpus, blocks: int = 0) -> None:
+    def __init__(self, config: Config, mesh: Mesh, mixture: Mixture, blocks: int = 0) -> None:
         if blocks < 0:
             raise BadInput(f"--blocks={blocks} must not be negative; 0 = the whole split")
         batch_size = config.evaluation.batch_size or config.train.batch_size
         meshes.check_batch_size(batch_size, mesh, "evaluation.batch_size")
-        examples.check(corpus, examples.layout(config.data, config.model.memory_len), corpus.split)
-        available = loader.heldout_pass(corpus, config).blocks
+        mixture.check(config)
         rows = rows_of(jax.process_index(), jax.process_count(), batch_size)
-        self._dispatches = loader.HeldoutDispatches(
-            corpus, config, min(blocks or available, available), batch_size, rows
-        )
+        self._dispatches = loader.HeldoutDispatches(mixture, config, blocks, batch_size, rows)
         self._config, self._mesh = config, mesh
 
-        def run(params: Any, batches: Batch) -> tuple[jax.Array, jax.Array]:
+        def run(params: Any, batches: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
             with nn.logical_axis_rules(meshes.RULES.pairs()):
                 return _losses(config, params, batches)
 
         everywhere = NamedSharding(mesh, PartitionSpec())
-        self._run = jax.jit(run, out_shardings=(everywhere, everywhere))
+        self._run = jax.jit(run, out_shardings=everywhere)
 
     def __call__(self, params: Any) -> HeldoutResult:
         """Scores the split with `params` (placed on the mesh)."""
-        totals = np.zeros(2)
+        names = self._dispatches.mixture.names
+        totals_C3 = np.zeros((len(names), 3))
         counts = np.zeros(self._config.model.vocab_size, np.int64)
         pending = None
-        for batch in loader.prefetched(self._dispatches, self._config):
+        for index, batch in enumerate(loader.prefetched(self._dispatches, self._config)):
             counts += np.bincount(batch.target_tokens[batch.target_weights > 0], minlength=len(counts))
             sent = self._run(params, meshes.place(batch, self._mesh))
             # Read the sums of the dispatch before while this one runs.
-            totals += _read(pending)
-            pending = sent
-        totals += _read(pending)
-        counts = _over_hosts(counts)
-        tokens = int(counts.sum())
-        return HeldoutResult(totals[0] / tokens, totals[1] / tokens, tokens, counts)
+            totals_C3 += self._by_corpus(pending)
+            pending = index, sent
+        totals_C3 += self._by_corpus(pending)
+        loss, alone, tokens = totals_C3.sum(axis=0)
+        each = {name: row[0] / row[2] for name, row in zip(names, totals_C3, strict=True)} if len(names) > 1 else {}
+        return HeldoutResult(loss / tokens, alone / tokens, int(tokens), _over_hosts(counts), each)
+
+    def _by_corpus(self, sent: tuple[int, Any] | None) -> np.ndarray:
+        """What a dispatch adds up to for each corpus, in float64: [C, 3]."""
+        totals_C3 = np.zeros((len(self._dispatches.mixture.names), 3))
+        if sent is not None:
+            index, sums_3B = sent
+            corpus_B = self._dispatches.corpus_of(index)
+            sums_B3 = np.stack([np.asarray(rows, np.float64) for rows in jax.device_get(sums_3B)], axis=1)
+            np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_B3[corpus_B >= 0])
+        return totals_C3
 
 
-def _losses(config: Config, params: Any, batches: Batch) -> tuple[jax.Array, jax.Array]:
-    """Summed losses of W stacked windows per row, with memory and without: float32 [B] each."""
+def _losses(config: Config, params: Any, batches: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Of W stacked windows per row: summed losses with memory and without, and targets; float32 [B] each."""
     model = make_model(config)
 
-    def window(memory: Memory, batch: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array]]:
+    def window(memory: Memory, batch: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array, jax.Array]]:
         carried = objective.row_losses(model, params, batch, memory)
-        alone = dataclasses.replace(batch, continues=jnp.zeros_like(batch.continues))
-        return carried.memory, (carried.loss_B, objective.row_losses(model, params, alone, memory).loss_B)
+        fresh = dataclasses.replace(batch, continues=jnp.zeros_like(batch.continues))
+        alone = objective.row_losses(model, params, fresh, memory)
+        return carried.memory, (carried.loss_B, alone.loss_B, carried.weight_B)
 
     memory = empty_memory(config.model, batches.direction.shape[1])
-    _, (with_WB, without_WB) = jax.lax.scan(window, memory, batches)
-    return with_WB.sum(axis=0), without_WB.sum(axis=0)
-
-
-def _read(sums: tuple[jax.Array, jax.Array] | None) -> np.ndarray:
-    """Both totals of a dispatch, added up in float64."""
-    if sums is None:
-        return np.zeros(2)
-    return np.array([np.asarray(rows, np.float64).sum() for rows in jax.device_get(sums)])
+    _, (with_WB, without_WB, targets_WB) = jax.lax.scan(window, memory, batches)
+    return with_WB.sum(axis=0), without_WB.sum(axis=0), targets_WB.sum(axis=0)
 
 
 def _over_hosts(counts: np.ndarray) -> np.ndarray:

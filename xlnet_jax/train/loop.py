@@ -24,10 +24,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from xlnet_jax import checkpoint, files
 from xlnet_jax.batch import Batch
 from xlnet_jax.checkpoint import Checkpoints
-from xlnet_jax.config import Config
-from xlnet_jax.data import examples, loader
-from xlnet_jax.data.corpus import Corpus
-from xlnet_jax.data.stream import Plan, extend_plan, plan_from_json, plan_to_json, rows_of
+from xlnet_jax.config import Config, DataConfig
+from xlnet_jax.data import loader
+from xlnet_jax.data.mixture import Mixture, open_mixture
+from xlnet_jax.data.stream import Plan, Stream, extend_plan, plan_from_json, plan_to_json, rows_of
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
@@ -66,55 +66,55 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
     check_precision(config)
     # The run remembers its corpus, and may be evaluated from another folder.
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=absolute(config.data.corpus)))
-    corpus = loader.open_corpus(config)
+    mixture = open_mixture(config)
     stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
     found = workdirs.read_config(workdir)
     if found is not None:
-        workdirs.check_resume(found, config, corpus, workdir)
+        workdirs.check_resume(found, config, mixture, workdir)
     mesh = meshes.make_mesh(config.mesh)
     meshes.check_batch_size(config.train.batch_size, mesh)
     meshes.check_model(config.model, mesh)
-    stream = loader.train_stream(corpus, config)
-    stream.check(config.train.batch_size, corpus.split)
-    examples.check(corpus, examples.layout(config.data, config.model.memory_len), corpus.split)
-    heldout = loader.open_corpus(config, "heldout") if config.evaluation.every else None
+    mixture.stream(config).check(config.train.batch_size, mixture.described())
+    mixture.check(config)
+    heldout = open_mixture(config, "heldout") if config.evaluation.every else None
 
     with jax.set_mesh(mesh):
         built = build_step(config, mesh)
         if dry_run:
-            return _dry_run(config, workdir, corpus, built, mesh)
+            return _dry_run(config, workdir, mixture, built, mesh)
         workdirs.use_compilation_cache(config, workdir)
         os.makedirs(workdir, exist_ok=True)
         with contextlib.ExitStack() as stack:
             stack.enter_context(files.locked(workdir, "another training runs here"))
             checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint.keep))
-            state, plan, start = _start(config, corpus, built, checkpoints)
+            state, plan, start = _start(config, mixture, built, checkpoints)
             if start >= stop:
                 log.info("%s is at step %d already, and was to stop at %d", workdir, start, stop)
                 last = workdirs.metrics_of(workdir, start)
                 return _summary(workdir, start, last.get("loss"), last.get("tokens_per_second"))
-            workdirs.write_start(workdir, config, corpus, start)
+            workdirs.write_start(workdir, config, mixture, start)
             writer = stack.enter_context(contextlib.closing(MetricsWriter(workdir, start, config.log.tensorboard)))
-            run = Run(config, workdir, corpus, mesh, built, checkpoints, writer, plan)
+            run = Run(config, workdir, mixture, mesh, built, checkpoints, writer, plan)
             run.heldout = Heldout(config, mesh, heldout, config.evaluation.blocks) if heldout else None
             return run.loop(state, start, stop)
 
 
-def absolute(path: str) -> str:
-    """A path that holds from any working directory; empty and bucket addresses stay as they are."""
-    return path if not path or "://" in path else os.path.abspath(path)
+def absolute(corpus: str) -> str:
+    """`data.corpus` with paths that hold from any working directory; bucket addresses stay as they are."""
+    folders = DataConfig(corpus=corpus).folders()
+    return ",".join(path if "://" in path or not path else os.path.abspath(path) for path in folders)
 
 
-def _start(config: Config, corpus: Corpus, built: BuiltStep, checkpoints: Checkpoints) -> tuple[State, Plan, int]:
+def _start(config: Config, mixture: Mixture, built: BuiltStep, checkpoints: Checkpoints) -> tuple[State, Plan, int]:
     """The state to begin with: fresh, or restored with its data plan."""
     W, batch_size = config.data.windows_per_block, config.train.batch_size
     start = checkpoints.latest()
     if start is None:
         return create_state(config, built), extend_plan((), 0, batch_size, W), 0
     record = checkpoints.record(start)
-    workdirs.check_resume(record, config, corpus, str(checkpoints.path / str(start)))
+    workdirs.check_resume(record, config, mixture, str(checkpoints.path / str(start)))
     old = plan_from_json(record["plan"])
-    plan = extend_plan(old, start, batch_size, W, loader.train_stream(corpus, config).rows_per_block)
+    plan = extend_plan(old, start, batch_size, W, mixture.stream(config).rows_per_block)
     abstract = checkpoint.split(built.abstract_state)
     if plan == old and "memory" in abstract:
         state = checkpoint.join(checkpoints.restore(start, abstract), State)
@@ -132,17 +132,19 @@ def _start(config: Config, corpus: Corpus, built: BuiltStep, checkpoints: Checkp
     return state, plan, start
 
 
-def _dry_run(config: Config, workdir: str, corpus: Corpus, built: BuiltStep, mesh: Any) -> dict[str, Any]:
+def _dry_run(config: Config, workdir: str, mixture: Mixture, built: BuiltStep, mesh: Any) -> dict[str, Any]:
     rows = rows_of(jax.process_index(), jax.process_count(), config.train.batch_size)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
-    batch = loader.TrainDispatches(corpus, config, plan, rows, 0, config.train.steps)(0)
+    batch = loader.TrainDispatches(mixture, config, plan, rows, 0, config.train.steps)(0)
     out = jax.eval_shape(built.jitted, built.abstract_state, built.abstract_batch)
     parameters = sum(x.size for x in jax.tree.leaves(built.abstract_state.params))
-    stream = loader.train_stream(corpus, config)
+    stream = mixture.stream(config)
+    read = stream.epochs(config.train.steps, plan)
+    for name, corpus, epochs in zip(mixture.names, stream.corpora, read, strict=True):
+        log.info("dry run: %s has %d blocks an epoch, the run reads %.2f epochs", name, corpus.blocks, epochs)
     log.info(
-        "dry run: %d parameters, mesh %s, %d blocks an epoch, %.2f epochs, first batch with %d targets, %d metrics",
-        parameters, dict(mesh.shape), stream.blocks, stream.epoch(config.train.steps, plan),
-        int(batch.target_weights.sum()), len(out[1]),
+        "dry run: %d parameters, mesh %s, first batch with %d targets, %d metrics",
+        parameters, dict(mesh.shape), int(batch.target_weights.sum()), len(out[1]),
     )  # fmt: skip
     return {"step": 0, "loss": None, "tokens_per_second": None, "workdir": workdir, "parameters": parameters}
 
@@ -157,7 +159,7 @@ class Run:
 
     config: Config
     workdir: str
-    corpus: Corpus
+    mixture: Mixture
     mesh: Any
     built: BuiltStep
     checkpoints: Checkpoints
@@ -174,7 +176,7 @@ class Run:
         """Steps `start` to `stop`."""
         config = self.config
         rows = rows_of(jax.process_index(), jax.process_count(), config.train.batch_size)
-        dispatches = loader.TrainDispatches(self.corpus, config, self.plan, rows, start, stop)
+        dispatches = loader.TrainDispatches(self.mixture, config, self.plan, rows, start, stop)
         batches = loader.prefetched(dispatches, config)
         executables: dict[int, Any] = {}
         sent: tuple[range, Any] | None = None
@@ -214,7 +216,7 @@ class Run:
 
     def _save(self, step: int, state: State) -> None:
         self.writer.flush()
-        record = {**workdirs.identity(self.config, self.corpus), "plan": plan_to_json(self.plan)}
+        record = {**workdirs.identity(self.config, self.mixture), "plan": plan_to_json(self.plan)}
         self.checkpoints.save(step, checkpoint.split(state), record)
 
     def _evaluate_if_missing(self, step: int, state: State) -> None:
@@ -245,7 +247,8 @@ class Run:
         now = time.perf_counter()
         rate = len(steps) / (now - self.clock)
         self.clock = now
-        stream = loader.train_stream(self.corpus, self.config)
+        stream = self.mixture.stream(self.config)
+        by_row = {name: values.pop(name) for name in ("loss_B", "targets_B") if name in values}
         per_step = self.config.train.batch_size * self.config.data.segment_len
         self.rates.append(rate * per_step)
         row: dict[str, Any] = {}
@@ -253,7 +256,7 @@ class Run:
             row = {"step": step + 1, **{name: _number(column[i]) for name, column in values.items()}}
             loss = row["loss"]
             row["perplexity"] = math.exp(loss) if loss is not None and loss < 700 else None
-            row["epoch"] = stream.epoch(step + 1, self.plan)
+            row |= self._by_corpus(stream, step, {name: column[i] for name, column in by_row.items()})
             row["tokens_per_second"] = rate * per_step
             row["mfu"] = utilisation(self.config, rate)
             self.writer.step(row)
@@ -271,6 +274,20 @@ class Run:
             progress.update(progress.task_ids[0], completed=done, loss=shown)
         elif done // LOG_EVERY != steps[0] // LOG_EVERY:
             log.info("step %d: loss %s, %.0f tokens/s", done, shown, row["tokens_per_second"])
+
+    def _by_corpus(self, stream: Stream, step: int, by_row: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Epochs, and of several corpora each one's own and the mean loss over its targets."""
+        epochs = stream.epochs(step + 1, self.plan)
+        if len(epochs) == 1:
+            return {"epoch": epochs[0]}
+        row: dict[str, Any] = {}
+        corpus_B = stream.locate(step, np.arange(self.config.train.batch_size), self.plan).corpus_B
+        for number, name in enumerate(self.mixture.names):
+            mine = corpus_B == number
+            targets = by_row["targets_B"][mine].sum(dtype=np.float64)
+            loss = by_row["loss_B"][mine].sum(dtype=np.float64) / targets if targets else np.float64(math.nan)
+            row |= {f"epoch/{name}": epochs[number], f"loss/{name}": _number(loss)}
+        return row
 
     @contextlib.contextmanager
     def _profile(self, steps: range) -> Iterator[bool]:
@@ -320,7 +337,7 @@ def progress_bar(total: int, start: int) -> Iterator[Progress | None]:
         yield progress
 
 
-def _number(value: np.ndarray) -> int | float | None:
+def _number(value: np.ndarray | np.floating) -> int | float | None:
     """As JSON can hold it: a non-finite loss is null."""
     number = value.item()
     return None if isinstance(number, float) and not math.isfinite(number) else number

@@ -44,7 +44,7 @@ def check_precision(config: Config) -> None:
 
 def make_model(config: Config) -> XLNet:
     """The module of a configuration."""
-    return XLNet(config.model, config.data.reuse_len, config.compat)
+    return XLNet(config.model, config.data.reuse_len, config.compat, two_streams=config.data.objective == "plm")
 
 
 def optimizer_of(config: Config) -> optax.GradientTransformation:

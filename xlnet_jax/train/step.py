@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax import objective
 from xlnet_jax.batch import Batch, Memory
@@ -38,7 +38,7 @@ class BuiltStep(NamedTuple):
 
 
 def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
-    """Forward, backward, update of one segment of the global batch; metrics are scalars."""
+    """Forward, backward, update of one segment of the global batch. Metrics are scalars, but for those named `_B`."""
     optimizer = states.optimizer_of(config)
     dropout_key = jax.random.fold_in(jax.random.key(config.seeds.dropout), state.step)
     memory = _reset_memory(config, state)
@@ -68,10 +68,13 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
         "learning_rate": jnp.asarray(
             schedule(config.optimizer, config.train.steps)(state.step - state.skipped), jnp.float32
         ),
-        "targets": aux.weight,
+        "targets": aux.weight_B.sum(),
         "skipped": new_state.skipped,
         "consecutive_bad": new_state.consecutive_bad,
     }
+    if len(config.data.folders()) > 1:
+        # The host knows which corpus a row was read from, and adds up by corpus.
+        metrics |= {"loss_B": aux.loss_B, "targets_B": aux.weight_B}
     return new_state, metrics
 
 
@@ -113,11 +116,11 @@ def core_clipped_gradient(
         jnp.moveaxis(aux_C.memory.hidden_LBMD, 0, 1).reshape(memory.hidden_LBMD.shape),
         aux_C.memory.valid_B.reshape(memory.valid_B.shape),
     )
-    return (loss_C.mean(), objective.Aux(aux_C.weight.sum(), joined)), grads
+    return (loss_C.mean(), objective.Aux(aux_C.loss_B.reshape(-1), aux_C.weight_B.reshape(-1), joined)), grads
 
 
 def train_steps(config: Config, state: State, batches: Batch) -> tuple[State, dict[str, jax.Array]]:
-    """K segments in one scan that carries the State; every metric is [K]."""
+    """K segments in one scan that carries the State; every metric has a leading axis K."""
     return jax.lax.scan(lambda carry, batch: train_step(config, carry, batch), state, batches)
 
 
@@ -135,7 +138,8 @@ def build_step(config: Config, mesh: Mesh) -> BuiltStep:
     jitted = jax.jit(
         steps,
         in_shardings=(state_shardings, batch_sharding),
-        out_shardings=(state_shardings, None),
+        # Every host reads all metrics.
+        out_shardings=(state_shardings, NamedSharding(mesh, PartitionSpec())),
         donate_argnums=0,
     )
     size = config.train.steps_per_dispatch

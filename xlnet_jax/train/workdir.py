@@ -25,7 +25,7 @@ import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax import files
 from xlnet_jax.config import Config
-from xlnet_jax.data.corpus import Corpus
+from xlnet_jax.data.mixture import Mixture
 from xlnet_jax.errors import BadInput
 from xlnet_jax.train.metrics import read_lines
 
@@ -38,23 +38,23 @@ FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JA
 IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
 
 
-def identity(config: Config, corpus: Corpus) -> dict[str, Any]:
+def identity(config: Config, mixture: Mixture) -> dict[str, Any]:
     """What `config.json` and every checkpoint record: all keys, and the hashes of corpus and tokenizer."""
     return {
         "config": configs.flat(config),
-        "corpus_sha256": corpus.sha256,
-        "tokenizer_sha256": corpus.tokenizer.sha256,
+        "corpus_sha256": mixture.sha256,
+        "tokenizer_sha256": mixture.tokenizer.sha256,
     }
 
 
-def check_resume(found: dict[str, Any], config: Config, corpus: Corpus, where: str) -> None:
+def check_resume(found: dict[str, Any], config: Config, mixture: Mixture, where: str) -> None:
     """Compares a run's identity with the one wanted now.
 
     Raises BadInput on frozen keys that differ, naming each with both values; logs elastic and free ones.
     """
     frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
-    if found["corpus_sha256"] != corpus.sha256:
-        frozen.append(f"corpus: {found['corpus_sha256'][:12]} -> {corpus.sha256[:12]} ({corpus.path})")
+    if found["corpus_sha256"] != mixture.sha256:
+        frozen.append(f"corpus: {found['corpus_sha256'][:12]} -> {mixture.sha256[:12]} ({mixture.path})")
     if frozen:
         raise BadInput(
             f"{where} belongs to a run with other frozen keys: {'; '.join(frozen)}; "
@@ -98,23 +98,23 @@ def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Co
     return config
 
 
-def check_tokenizer(workdir: str, corpus: Corpus) -> None:
+def check_tokenizer(workdir: str, mixture: Mixture) -> None:
     """Raises BadInput if a corpus has another tokenizer than the run; another text is only worth a line in the log."""
     found = read_config(workdir) or {}
-    if found["tokenizer_sha256"] != corpus.tokenizer.sha256:
+    if found["tokenizer_sha256"] != mixture.tokenizer.sha256:
         raise BadInput(
-            f"{corpus.path}: its tokenizer ({corpus.tokenizer.sha256[:12]}) is not the one that {workdir} was trained "
-            f"with ({found['tokenizer_sha256'][:12]}); give the run's own corpus: --config.data.corpus=DIR"
+            f"{mixture.path}: its tokenizer ({mixture.tokenizer.sha256[:12]}) is not the one that {workdir} was "
+            f"trained with ({found['tokenizer_sha256'][:12]}); give the run's own corpus: --config.data.corpus=DIR"
         )
-    if found["corpus_sha256"] != corpus.sha256:
-        log.warning("%s is another corpus than the one that %s was trained on", corpus.path, workdir)
+    if found["corpus_sha256"] != mixture.sha256:
+        log.warning("%s is another corpus than the one that %s was trained on", mixture.path, workdir)
 
 
-def write_start(workdir: str, config: Config, corpus: Corpus, step: int) -> None:
+def write_start(workdir: str, config: Config, mixture: Mixture, step: int) -> None:
     """Writes `config.json` and appends this start to `runs.jsonl`."""
     if jax.process_index() != 0:
         return
-    files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, corpus)))
+    files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, mixture)))
     with open(os.path.join(workdir, "runs.jsonl"), "a", encoding="utf-8") as file:
         file.write(json.dumps({"step": step, **manifest()}) + "\n")
 

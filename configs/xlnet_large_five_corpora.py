@@ -1,0 +1,33 @@
+"""XLNet-Large on a mixture of five corpora, as the paper's data was.
+
+    xlnet-jax prepare --tfds=wikipedia/20230601.en --data_dir=TFDS --output=corpora/wikipedia
+    for name in books giga5 clueweb common_crawl; do
+      xlnet-jax prepare --input=TEXT/$name --tokenizer=corpora/wikipedia/spiece.model --output=corpora/$name
+    done
+    xlnet-jax train --config=configs/xlnet_large_five_corpora.py --workdir=RUN
+
+Published (section 3.1 of the paper, counts of SentencePiece pieces): Wikipedia 2.78 B, BooksCorpus 1.09 B, Giga5
+4.75 B, ClueWeb 2012-B 4.30 B, Common Crawl 19.97 B, 32.89 B in all. The 2019 code read the files of all five in one
+shuffled order, so each was read in proportion to its size.
+Ours: the same proportions as fixed weights, so that they hold whatever text stands in for a corpus. BooksCorpus and
+Giga5 are not to be had freely; put another corpus in the place of one, or leave it and its weight out. A tokenizer is
+trained on the first corpus here; for the published one give `--tokenizer` of a released model to all five.
+Not yet run: no expected result. Everything else is `configs/xlnet_large.py`.
+"""
+
+import importlib.util
+import os
+
+PIECES = {"wikipedia": 2.78, "books": 1.09, "giga5": 4.75, "clueweb": 4.30, "common_crawl": 19.97}
+"""Billions, by folder."""
+
+
+def get_config():
+    path = os.path.join(os.path.dirname(__file__), "xlnet_large.py")
+    spec = importlib.util.spec_from_file_location("xlnet_large", path)
+    large = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(large)
+    config = large.get_config()
+    config.data.corpus = ",".join(f"corpora/{name}" for name in PIECES)
+    config.data.weights = ",".join(map(str, PIECES.values()))
+    return config

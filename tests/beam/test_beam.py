@@ -1,0 +1,134 @@
+"""The engine `beam` writes what the engine `local` writes, and says the same of what it cannot read."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import apache_beam
+import data_fixtures as data
+import fake_gcs
+import pytest
+from apache_beam.runners.dataflow import dataflow_runner
+
+from xlnet_jax.cli import main
+from xlnet_jax.data import engine
+from xlnet_jax.errors import BadInput, RestartMe
+
+ROOT = pathlib.Path(__file__).parents[2]
+RUNNERS = {
+    "one process": ["runner=DirectRunner"],
+    "two processes": ["runner=DirectRunner", "direct_num_workers=2", "direct_running_mode=multi_processing"],
+    "threads": ["runner=DirectRunner", "direct_num_workers=2", "direct_running_mode=multi_threading"],
+}
+
+
+def _prepare(output, inputs=None, **changes):
+    return data.make_corpus(output, inputs, **{"engine": "beam", "workers": None, **changes})
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_the_same_bytes(tmp_path, runner):
+    _prepare(tmp_path / "beam", beam_options=RUNNERS[runner])
+    assert data.contents(tmp_path / "beam") == data.contents(pathlib.Path(data.corpus_path()))
+
+
+def test_to_a_bucket():
+    """As on Dataflow: the workers share nothing but the bucket."""
+    with fake_gcs.serve() as bucket:
+        _prepare("gs://bucket/c", beam_options=RUNNERS["two processes"])
+        objects = {key.removeprefix("bucket/c/"): value for key, value in bucket.objects.items()}
+    assert objects == data.contents(pathlib.Path(data.corpus_path()))
+
+
+def test_trained_tokenizer_and_progress(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(engine, "_WATCH_SECONDS", 0.01)
+    changes = {"tokenizer": None, "vocab_size": data.VOCAB_SIZE}
+    with caplog.at_level("INFO", "xlnet_jax"):
+        _prepare(tmp_path / "beam", **changes)
+    assert " 7 of 7 units, " in caplog.text or "tokens/s, 0:00:00 left" in caplog.text
+    _prepare(tmp_path / "local", engine="local", workers=1, **changes)
+    assert data.contents(tmp_path / "beam") == data.contents(tmp_path / "local")
+
+
+def test_bad_input_is_the_same_one_line(tmp_path, capfd):
+    for index in range(5):
+        (tmp_path / f"{index}.txt").write_bytes(b"Bado.\n\n" * 40 + (b"\xff" if index in (2, 3) else b""))
+    words = ["prepare", f"--input={tmp_path}", f"--tokenizer={data.tokenizer_path()}", "--shard_bytes=100",
+             "--heldout=0"]  # fmt: skip
+    said = []
+    for name in ("beam", "local"):
+        assert main([*words, f"--output={tmp_path / name}", f"--engine={name}", "--workers=1"]) == 2
+        lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("xlnet-jax")]
+        said.append(lines)
+    assert said[0] == said[1] and "2.txt: not UTF-8 at byte 280" in said[0][0]
+    # What was complete stays, the report of the error does not, and the other engine goes on.
+    changes = {"inputs": [str(tmp_path)], "shard_bytes": 100, "heldout": 0.0, "page_tokens": 4096, "errors": "replace"}
+    _prepare(tmp_path / "beam", engine="local", workers=1, **changes)
+    _prepare(tmp_path / "local", **changes)
+    assert data.contents(tmp_path / "beam") == data.contents(tmp_path / "local")
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "message"),
+    [
+        (
+            dataflow_runner.DataflowRuntimeException("Job failed.\nWorkflow", None),
+            RestartMe,
+            "ended as Job failed. Work",
+        ),
+        (ImportError("No module named 'apitools'"), BadInput, "No module named 'apitools'; Dataflow needs"),
+    ],
+)
+def test_a_service_that_fails(tmp_path, monkeypatch, raised, expected, message):
+    def run(self):
+        raise raised
+
+    with monkeypatch.context() as patch:
+        patch.setattr(apache_beam.Pipeline, "run", run)
+        with pytest.raises(expected, match=message):
+            _prepare(tmp_path / "c")
+    monkeypatch.setattr(engine, "_report_errors", id)
+    with pytest.raises(BadInput, match="c: the pipeline wrote no 00000.json here; workers on other machines need"):
+        _prepare(tmp_path / "c")
+
+
+def test_killed(tmp_path):
+    """The whole process group, with some units done; the same command, and the other engine, go on."""
+    words = [sys.executable, "-m", "xlnet_jax", "prepare", f"--input={tmp_path / 'text'}", "--heldout=0.2",
+             f"--tokenizer={data.tokenizer_path()}", "--shard_bytes=100000"]  # fmt: skip
+    (tmp_path / "text").mkdir()
+    for index in range(6):
+        (tmp_path / "text" / f"{index}.txt").write_text(data.synthetic_text(index, 800))
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    beam = ["--engine=beam", "--beam_options=runner=DirectRunner"]
+    for name in ("c", "d"):
+        with subprocess.Popen([*words, f"--output={tmp_path / name}", *beam], env=environment, start_new_session=True,
+                              stderr=subprocess.PIPE) as process:  # fmt: skip
+            for _ in range(3000):
+                if len(list((tmp_path / name).glob("units/*.json"))) >= 2 or process.poll() is not None:
+                    break
+                time.sleep(0.01)
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL and not (tmp_path / name / "manifest.json").exists()
+    for name, engine_options in (("c", beam), ("d", ["--workers=2"]), ("e", ["--workers=2"])):
+        subprocess.run([*words, f"--output={tmp_path / name}", *engine_options], env=environment, check=True)
+    assert data.contents(tmp_path / "c") == data.contents(tmp_path / "d") == data.contents(tmp_path / "e")
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("runner=Nope", "--beam_options: Unexpected pipeline runner: Nope"),
+        ("direct_num_workers=x", "--beam_options: argument --direct_num_workers: invalid int value: 'x'"),
+        ("direct_num_wokers=2", "--beam_options: Apache Beam has no option direct_num_wokers"),
+        ("runner=DataflowRunner", "--beam_options: "),
+    ],
+)
+def test_bad_options(tmp_path, option, message):
+    with pytest.raises(BadInput) as error:
+        _prepare(tmp_path / "c", beam_options=[option])
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "c").exists()

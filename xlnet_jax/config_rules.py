@@ -1,0 +1,109 @@
+"""What the values of a configuration must satisfy, one by one and together."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xlnet_jax.config import Config, DataConfig
+
+Rule = tuple[str, bool, str]
+"""Key, whether its value is good, and what to say if it is not."""
+
+
+def rules(config: Config) -> list[Rule]:
+    """All of them. They need neither a device nor the corpus."""
+    model, data, train = config.model, config.data, config.train
+    return [
+        *((f"model.{name}", getattr(model, name) >= 1, "must be at least 1")
+          for name in ("layers", "width", "heads", "head_width", "ff_width")),
+        *((f"model.{name}", 0 <= getattr(model, name) < 1, "must lie in [0, 1)")
+          for name in ("dropout", "attention_dropout", "activation_dropout")),
+        ("model.vocab_size", model.vocab_size > 9, "must hold the nine special pieces and some text"),
+        ("model.width", model.width % 2 == 0, "must be even: the position table is half sine, half cosine"),
+        ("model.memory_len", model.memory_len >= 0, "must not be negative"),
+        ("model.clamp_len", model.clamp_len == -1 or model.clamp_len > 0, "must be -1 (off) or positive"),
+        ("data.reuse_len", data.reuse_len >= 1, "must be at least 1"),
+        *_layout_rules(config),
+        ("data.windows_per_block", data.windows_per_block >= 1, "must be at least 1"),
+        ("data.weights", _positive(data), "must be positive numbers separated by commas"),
+        ("data.max_span", data.max_span >= 1, "must be at least 1"),
+        ("data.mask_alpha", data.mask_alpha >= data.mask_beta >= 1,
+         f"must be at least data.mask_beta={data.mask_beta}, and that at least 1"),
+        ("data.follow_probability", 0 <= data.follow_probability <= 1, "must lie in [0, 1]"),
+        ("data.read_threads", data.read_threads >= 1, "must be at least 1"),
+        ("data.prefetch", data.prefetch >= 1, "must be at least 1"),
+        ("data.workers", data.workers >= -1, "must be -1 (chosen from the machine), 0 (threads) or a number"),
+        ("train.steps", train.steps >= 1, "must be at least 1"),
+        ("train.batch_size", train.batch_size >= 1, "must be at least 1"),
+        ("train.steps_per_dispatch", train.steps_per_dispatch >= 1, "must be at least 1"),
+        ("train.max_bad_steps", train.max_bad_steps >= 1, "must be at least 1"),
+        ("optimizer.learning_rate", config.optimizer.learning_rate > 0, "must be positive"),
+        ("optimizer.warmup_steps", 0 <= config.optimizer.warmup_steps < train.steps,
+         f"must lie in [0, train.steps={train.steps})"),
+        ("optimizer.min_lr_ratio", 0 <= config.optimizer.min_lr_ratio <= 1, "must lie in [0, 1]"),
+        ("optimizer.layer_decay", 0 < config.optimizer.layer_decay <= 1, "must lie in (0, 1]"),
+        ("compat.cores", config.compat.cores >= 1 and train.batch_size % config.compat.cores == 0,
+         f"must divide train.batch_size={train.batch_size}"),
+        ("train.batch_size", not config.compat.on("both_directions") or train.batch_size % 2 == 0,
+         "must be even with compat switch both_directions"),
+        ("optimizer.weight_decay", config.optimizer.weight_decay >= 0, "must not be negative"),
+        ("optimizer.adam_b1", 0 <= config.optimizer.adam_b1 < 1, "must lie in [0, 1)"),
+        ("optimizer.adam_b2", 0 <= config.optimizer.adam_b2 < 1, "must lie in [0, 1)"),
+        ("optimizer.adam_epsilon", config.optimizer.adam_epsilon > 0, "must be positive"),
+        ("model.init_std", model.init_std > 0, "must be positive"),
+        ("model.layer_norm_epsilon", model.layer_norm_epsilon > 0, "must be positive"),
+        ("optimizer.clip", config.optimizer.clip >= 0, "must not be negative"),
+        ("checkpoint.every", config.checkpoint.every >= 1, "must be at least 1"),
+        ("checkpoint.every", config.checkpoint.every % train.steps_per_dispatch == 0,
+         f"must be a multiple of train.steps_per_dispatch={train.steps_per_dispatch}"),
+        ("checkpoint.keep", config.checkpoint.keep >= 1, "must be at least 1"),
+        ("evaluation.every", config.evaluation.every >= 0, "must not be negative"),
+        ("evaluation.every", config.evaluation.every % train.steps_per_dispatch == 0,
+         f"must be a multiple of train.steps_per_dispatch={train.steps_per_dispatch}"),
+        ("evaluation.blocks", config.evaluation.blocks >= 0, "must not be negative"),
+        ("evaluation.batch_size", config.evaluation.batch_size >= 0, "must not be negative"),
+        ("log.profile_steps", config.log.profile_steps >= 1, "must be at least 1"),
+        *((f"mesh.{name}", getattr(config.mesh, name) == -1 or getattr(config.mesh, name) >= 1,
+           "must be -1 (all that are left) or at least 1") for name in ("data", "fsdp", "tensor")),
+        ("mesh.data", [config.mesh.data, config.mesh.fsdp, config.mesh.tensor].count(-1) <= 1,
+         "and another axis are both -1; only one can take what is left"),
+        *((f"seeds.{name}", 0 <= getattr(config.seeds, name) < 2**32, "must lie in [0, 2**32)")
+          for name in ("init", "data", "dropout")),
+    ]  # fmt: skip
+
+
+def _layout_rules(config: Config) -> list[Rule]:
+    """What the lengths of an example must satisfy, by objective; see `data.examples`."""
+    model, data = config.model, config.data
+    T, R, P = data.segment_len, data.reuse_len, data.num_predict
+    few_targets = ("data.num_predict", P <= (T - 3) // 2,
+                   f"leaves too little context in data.segment_len={T}; use at most {(T - 3) // 2}")  # fmt: skip
+    if data.objective == "plm":
+        return [
+            ("data.segment_len", T - R - 3 >= 2,
+             f"is too short for data.reuse_len={R}: A, SEP, B, SEP and CLS need 5 more tokens; use at least {R + 5}"),
+            ("data.num_predict", P >= 2, "must be at least 2: one target in each half"),
+            few_targets,
+        ]  # fmt: skip
+    if data.objective == "clm":
+        return [
+            ("data.reuse_len", R == T, f"must be data.segment_len={T} with data.objective=clm: all of it is fresh"),
+            ("data.num_predict", P == T, f"must be data.segment_len={T} with data.objective=clm: all is predicted"),
+        ]
+    return [
+        ("data.segment_len", T >= 5, "must be at least 5"),
+        ("data.reuse_len", R == T - 3, f"must be data.segment_len - 3 = {T - 3} with data.objective=mlm"),
+        ("data.num_predict", P >= 1, "must be at least 1"),
+        few_targets,
+        ("model.memory_len", model.memory_len == 0,
+         "must be 0 with data.objective=mlm: its examples do not follow each other"),
+    ]  # fmt: skip
+
+
+def _positive(data: DataConfig) -> bool:
+    try:
+        return all(0 < weight < math.inf for weight in data.weight_list())
+    except ValueError:
+        return False
