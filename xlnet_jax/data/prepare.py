@@ -29,7 +29,9 @@ from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.errors import BadInput
 
 _PLAIN = Normalization()
-_SAMPLE_PART_BYTES = 1_000_000  # the tokenizer's sample is made of parts of the text of about this size
+# The tokenizer's sample is made of parts of the text of this size, or of the largest number of parts: to cut a file in
+# a bucket costs a request per part.
+_SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
 _TRAINING_THREADS = 8  # fixed: the model's bytes depend on it
 _REQUESTS = 16  # to a bucket, at a time
 
@@ -159,7 +161,8 @@ def _train(
     path: str, sources: Sequence[Source], request: unit.Request, vocab_size: int, sample_bytes: int, seed: int
 ) -> None:
     """Trains the tokenizer on parts of the text in random order, until there is enough."""
-    parts = plan(sources, _SAMPLE_PART_BYTES, request.document)
+    part_bytes = max(_SAMPLE_PART_BYTES, sum(source.bytes for source in sources) // _SAMPLE_PARTS)
+    parts = plan(sources, part_bytes, request.document)
     order = np.random.Generator(np.random.Philox(seed)).permutation(len(parts))
     reader = request.reader()
     sample: list[str] = []
