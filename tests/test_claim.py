@@ -11,8 +11,9 @@ import pytest
 
 from xlnet_jax import files
 from xlnet_jax.data import manifest as manifests
+from xlnet_jax.data import prepare as module
 from xlnet_jax.data.corpus import Corpus
-from xlnet_jax.data.tokenizer import Normalization
+from xlnet_jax.data.tokenizer import Normalization, train_tokenizer
 from xlnet_jax.errors import BadInput
 
 
@@ -171,3 +172,41 @@ def test_two_at_once(tmp_path):
     with files.locked(str(tmp_path / "c"), "the test"), pytest.raises(BadInput, match="another `prepare` writes here"):
         data.make_corpus(tmp_path / "c")
     data.make_corpus(tmp_path / "c")
+
+
+@pytest.mark.parametrize("swap", ["given tokenizer", "units made with another", "units of other text"])
+def test_a_corpus_is_never_put_together_from_two_tokenizers_or_texts(tmp_path, monkeypatch, swap):
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_put_together", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            data.make_corpus(tmp_path / "c")
+    if swap == "given tokenizer":
+        other = str(tmp_path / "other.model")
+        train_tokenizer(data.synthetic_text(5, 300).split("\n"), other, data.VOCAB_SIZE, seed=0, threads=2)
+        shutil.copy(other, tmp_path / "c" / "spiece.model")
+        message = "spiece.model is not .*, though begun with it"
+    else:
+        path = tmp_path / "c" / "units" / "00001.json"
+        note = json.loads(path.read_text())
+        if swap == "units made with another":
+            note["tokenizer"] = "0" * 64
+        else:
+            note["sources"][0]["end"] -= 1
+        path.write_text(json.dumps(note))
+        message = "unit 1 was made with another tokenizer or from other text"
+    with pytest.raises(BadInput, match=message):
+        data.make_corpus(tmp_path / "c")
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_finished_corpus_of_an_older_format_is_left_alone(tmp_path):
+    data.make_corpus(tmp_path / "c")
+    path = tmp_path / "c" / "prepare.json"
+    request = json.loads(path.read_text())
+    request["options"]["format_version"] = 1
+    path.write_text(json.dumps(request))
+    with pytest.raises(BadInput, match="was begun in format 1, this program writes 2; choose another folder"):
+        data.make_corpus(tmp_path / "c")

@@ -96,6 +96,21 @@ def test_a_bucket_that_does_not_answer(bucket):
     assert bucket.objects == {"bucket/a": b"a"}
 
 
+@pytest.mark.parametrize(
+    ("status", "raised"), [(400, BadInput), (401, BadInput), (403, BadInput), (429, RestartMe), (503, RestartMe)]
+)
+def test_a_bucket_that_refuses_is_not_asked_again(bucket, monkeypatch, status, raised):
+    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", no_sleep)
+    bucket.fail_next(100, status)
+    with pytest.raises(raised) as error, files.one_line("gs://bucket/a"):
+        files.read("gs://bucket/a")
+    assert "\n" not in str(error.value)
+
+
+async def no_sleep(_):
+    pass
+
+
 def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path):
     path = str(tmp_path / "a")
     files.write(path, b"old")

@@ -53,10 +53,18 @@ def bucket(path: str) -> Iterator[Any]:
         import google.auth.exceptions as auth
     except ImportError as error:
         raise BadInput(f"{path}: gs:// needs the package gcsfs; install it, or the extra `tpu`") from error
+    # Or TFDS would go there with TensorFlow where that is installed.
+    os.environ.setdefault("EPATH_USE_TF", "false")
     try:
         # Listings are not kept: another process may write there.
         yield fsspec.filesystem("gcs", use_listings_cache=False)
+    except ValueError as error:
+        # What gcsfs makes of the answer "bad request".
+        raise BadInput(f"{path}: {_line(error)}; put that right") from error
     except (aiohttp.ClientError, gcsfs.retry.HttpError, gcsfs.retry.ChecksumError, TimeoutError) as error:
+        code = int(getattr(error, "code", None) or 0)
+        if 400 <= code < 500 and code not in (408, 429):
+            raise BadInput(f"{path}: the bucket refuses ({_line(error)}); put that right") from error
         raise RestartMe(f"{path}: {_line(error)}; give the same command again, it goes on") from error
     except auth.GoogleAuthError as error:
         raise PermissionError(errno.EACCES, _line(error), path) from error

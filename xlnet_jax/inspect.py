@@ -30,7 +30,8 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
     """The example of one row of one step of a run that never changed its batch size.
 
     Returns:
-      `tokens`, `pieces`, `segments`, `rank` of length T; `targets` (positions); `direction`; `continues`; `label`.
+      `tokens`, `pieces`, `segments`, `rank` of length T, as fed; `targets` (positions) and `predicted` (their pieces);
+      `direction`; `continues`; `label`, None where there is none; `objective` and `pairs` of the configuration.
 
     Raises:
       BadInput: no such row or step, or a corpus that does not fit.
@@ -52,10 +53,13 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
         "pieces": [mixture.tokenizer.pieces[token] for token in batch.tokens[0]],
         "segments": batch.segments[0].tolist(),
         "targets": batch.target_positions[0][used].tolist(),
+        "predicted": [mixture.tokenizer.pieces[token] for token in batch.target_tokens[0][used]],
         "rank": batch.rank[0].tolist(),
         "direction": int(batch.direction[0]),
         "continues": bool(batch.continues[0]),
-        "label": int(batch.label[0]),
+        "label": int(batch.label[0]) if batch.label_weight[0] else None,
+        "objective": config.data.objective,
+        "pairs": config.data.pairs,
     }
 
 
@@ -69,27 +73,36 @@ def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray
     return rank_T[None, :] <= rank_T[:, None], (rank_T[None, :] < rank_T[:, None]) & has_query_T[:, None]
 
 
+_LABELS = {
+    ("next", 1): "B follows A, ",
+    ("next", 0): "B is from elsewhere, ",
+    ("order", 1): "A and B are in order, ",
+    ("order", 0): "A and B have changed places, ",
+    ("next", None): "",
+    ("order", None): "",
+}
+
+
 def print_example(shown: dict[str, Any]) -> None:
-    """A table of the positions on stdout; for targets, which earlier targets they see."""
-    targets = set(shown["targets"])
-    _, query = visible(shown["rank"], shown["targets"])
+    """A table of the positions on stdout; for targets, what is predicted and what it may look at."""
+    targets = dict(zip(shown["targets"], shown["predicted"], strict=True))
+    content, query = visible(shown["rank"], list(targets))
+    sight = query if shown["objective"] == "plm" else content
     context = {i for i in range(len(shown["tokens"])) if i not in targets}
     console = Console()
     console.print(
         f"step {shown['step']} row {shown['row']}: {'forward' if shown['direction'] > 0 else 'reversed'}, "
         f"{'continues its memory' if shown['continues'] else 'starts with an empty memory'}, "
-        f"B {'follows A' if shown['label'] else 'is from elsewhere'}, {len(targets)} targets"
+        f"{_LABELS[shown['pairs'], shown['label']]}{len(targets)} targets"
     )
-    table = Table("position", "piece", "segment", "rank", "target", "its query sees")
+    table = Table("position", "piece", "segment", "rank", "predicts", "sees")
     for i, piece in enumerate(shown["pieces"]):
         sees = ""
         if i in targets:
-            earlier = [j for j in sorted(targets) if query[i, j]]
-            others = sum(query[i, j] for j in context)
+            earlier = [j for j in sorted(targets) if sight[i, j]]
+            others = sum(sight[i, j] for j in context)
             sees = f"{others} others, targets {' '.join(map(str, earlier)) or '-'}"
-        table.add_row(
-            str(i), piece, str(shown["segments"][i]), str(shown["rank"][i]), "*" if i in targets else "", sees
-        )
+        table.add_row(str(i), piece, str(shown["segments"][i]), str(shown["rank"][i]), targets.get(i, ""), sees)
     console.print(table)
 
 
@@ -100,8 +113,9 @@ def draw(shown: dict[str, Any], path: str) -> None:
     except ImportError as error:
         raise BadInput("--output needs matplotlib: pip install 'xlnet_jax[quickstart]'") from error
     figure = Figure(figsize=(13, 6.5), layout="constrained")
-    panels = figure.subplots(1, 2)
-    for axes, mask, name in zip(panels, visible(shown["rank"], shown["targets"]), ("content", "query"), strict=True):
+    names = ("content", "query") if shown["objective"] == "plm" else ("content",)
+    panels = figure.subplots(1, len(names), squeeze=False)[0]
+    for axes, mask, name in zip(panels, visible(shown["rank"], shown["targets"]), names, strict=False):
         axes.imshow(mask, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
         axes.plot(np.zeros(len(shown["targets"])) - 2, shown["targets"], "_", color="tab:red", clip_on=False)
         axes.set(title=f"{name} stream: row sees column (targets marked red)", xlabel="key", ylabel="query")

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from xlnet_jax import files
-from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax.data.pages import failure
+from xlnet_jax.errors import BadInput
 
 PREFIX = "tfds:"
 
@@ -113,8 +114,6 @@ def _split(path: str) -> Any:
     errors = contextlib.nullcontext()
     if files.in_bucket(folder):
         errors = files.bucket(folder)
-        # Or TFDS would read the bucket with TensorFlow where that is installed.
-        os.environ.setdefault("EPATH_USE_TF", "false")
     try:
         with errors:
             builder = tfds.builder_from_directory(folder)
@@ -173,11 +172,12 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
         for first in range(start, end, _EXAMPLES):
             yield from reader.read(first, min(first + _EXAMPLES, end))
         reader.close()
-    except (RuntimeError, IndexError) as error:
-        # Google's own client has tried for 15 minutes, except where it is of no use.
-        if files.in_bucket(file) and "Corrupted" not in str(error) and "Permanent error" not in str(error):
-            raise RestartMe(f"{file}: {_line(error)}; give the same command again, it goes on") from error
-        raise BadInput(f"{file} cannot be read from record {first} on ({_line(error)}); build it again") from error
+    except RuntimeError as error:
+        found_out = failure(f"{file}, record {first} or after it,", error)
+        advised = BadInput(f"{found_out}; build it again") if isinstance(found_out, BadInput) else found_out
+        raise advised from error
+    except IndexError as error:
+        raise BadInput(f"{file} ends before record {end}; build it again") from error
 
 
 def _field(path: str, number: int, record: bytes, field: str) -> bytes:

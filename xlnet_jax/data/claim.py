@@ -54,6 +54,8 @@ def _compare(output: str, now: dict[str, Any], finished: bool) -> dict[str, int]
     advice = "use the same options, or another folder"
     for name in {**options, **now["options"]}:
         was, is_now = options.get(name), now["options"].get(name)
+        if name == "format_version" and was != is_now:
+            raise BadInput(f"{output} was begun in format {was}, this program writes {is_now}; choose another folder")
         # What strict reading let through is read the same by replacing, so that much may change.
         if was != is_now and (name, was) != ("errors", "strict"):
             raise BadInput(f"{output} was begun with {name}={was}, not {is_now}; {advice}")
@@ -91,7 +93,7 @@ def read_note(path: str) -> dict[str, Any]:
     """A unit's note. Raises BadInput if it is damaged, and FileNotFoundError."""
     try:
         note = files.read_json(path)
-        if note.keys() >= {"splits", "sources", "replaced", "empty"}:
+        if note.keys() >= {"tokenizer", "splits", "sources", "replaced", "empty"}:
             return note
     except (ValueError, AttributeError) as error:
         raise BadInput(f"{path} is damaged ({error!r}); remove it and give the same command again") from error
@@ -112,7 +114,6 @@ def check_finished(output: str) -> dict[str, Any]:
             raise BadInput(f"{path} is missing, though {manifests.MANIFEST} says the corpus is finished; {advice}")
         if name in sizes and there[name] != sizes[name]:
             raise BadInput(f"{path} has {there[name]} bytes, not {sizes[name]}; {advice}")
-        # Format 1 has no hash of the counts.
-        if hashes.get(name) and hashlib.sha256(files.read(path)).hexdigest() != hashes[name]:
+        if name in hashes and hashlib.sha256(files.read(path)).hexdigest() != hashes[name]:
             raise BadInput(f"{path} was changed; {advice}")
     return manifest

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import contextlib
 import hashlib
 import os
 import threading
@@ -167,11 +168,9 @@ class Corpus:
 
     def _read_pages(self, shard: int, numbers: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
         in_shard = [page - self._first_page[shard] for page in numbers]
-        try:
-            file, reader = self._reader(shard)
+        file, reader = self._reader(shard)
+        with _advised():
             return read_pages(reader, file, in_shard, self._page_tokens, self.tokenizer.vocab_size)
-        except BadInput as error:
-            raise BadInput(f"{error}; {_ADVICE}") from error
 
     def _reader(self, shard: int) -> tuple[str, Any]:
         """The file of a shard, the original or its copy, and what reads it."""
@@ -184,13 +183,23 @@ class Corpus:
         file = os.path.join(self.path, entry["file"])
         if self._copies:
             file = self._copies.get(file, entry)
-        reader = open_shard(file, entry["pages"])
+        with _advised():
+            reader = open_shard(file, entry["pages"])
         with self._lock:
             self._readers[shard] = file, reader
             if len(self._readers) > _OPEN_SHARDS:
                 # Not closed here: another thread may be reading. The last reference closes it.
                 self._readers.popitem(last=False)
         return file, reader
+
+
+@contextlib.contextmanager
+def _advised() -> Iterator[None]:
+    """Says what to do about a damaged shard."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"{error}; {_ADVICE}") from error
 
 
 def check_files(path: str, shards: list[dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 RESOLUTION = 10_000
-"""Places of the longest cycle: weights are met to a part in ten thousand."""
+"""Places of a cycle, before it is shortened: weights are met to a part in ten thousand."""
 
 
 @dataclasses.dataclass(frozen=True)

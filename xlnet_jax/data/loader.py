@@ -50,7 +50,6 @@ class TrainDispatches:
 
     def __call__(self, index: int) -> Batch:
         """Batch with a leading axis over the steps of the dispatch."""
-        die_with_parent()
         return stack([self.batch(step) for step in self.steps(index)])
 
     def batch(self, step: int) -> Batch:
@@ -85,7 +84,6 @@ class HeldoutDispatches:
 
     def __call__(self, index: int) -> Batch:
         """Batch with a leading axis over the W windows."""
-        die_with_parent()
         single = self.mixture.single_pass(self.config, self.limit)
         blocks = index * self.batch_size + self.rows
         batches = []
@@ -109,6 +107,8 @@ def prefetched(dispatches: TrainDispatches | HeldoutDispatches, config: Config) 
     """
     data = config.data
     workers = data.workers if data.workers >= 0 else min(8, cores() // 4)
+    if isinstance(dispatches, HeldoutDispatches):
+        workers = 0  # to start processes for every evaluation would take longer than they save
     dataset = grain.MapDataset.range(len(dispatches)).map(dispatches)
     if not workers:
         options = grain.ReadOptions(num_threads=data.read_threads, prefetch_buffer_size=data.prefetch)
@@ -119,7 +119,9 @@ def prefetched(dispatches: TrainDispatches | HeldoutDispatches, config: Config) 
         flags.FLAGS.mark_as_parsed()
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=data.prefetch)
     try:
-        yield from dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(options)
+        yield from dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(
+            options, lambda *_: die_with_parent()
+        )
     except RuntimeError as error:
         if "terminated unexpectedly" not in str(error):
             raise

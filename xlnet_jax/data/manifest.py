@@ -38,7 +38,7 @@ REQUEST = "prepare.json"
 TOKENIZER = "spiece.model"
 
 _LARGEST = 2**62  # so that sums and products of a few numbers stay int64
-_LARGEST_PAGE = 2**24
+LARGEST_PAGE = 2**24
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -179,7 +179,7 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
     keys = "format_version sha256 page_tokens tokenizer normalization splits options replaced empty sources"
     _check_keys(manifest, "it", set(keys.split()))
     _check_hash(manifest["sha256"], "sha256")
-    _check_number(manifest["page_tokens"], "page_tokens", 1, _LARGEST_PAGE)
+    _check_number(manifest["page_tokens"], "page_tokens", 1, LARGEST_PAGE)
     tokenizer = manifest["tokenizer"]
     _check_keys(tokenizer, "tokenizer", {"file", "sha256", "vocab_size"})
     _check(tokenizer["file"] == TOKENIZER, "tokenizer.file", tokenizer["file"], TOKENIZER)

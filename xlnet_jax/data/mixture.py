@@ -20,6 +20,9 @@ from xlnet_jax.data.stream import SinglePass, Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 
+PAGE_CACHE_BYTES = 256_000_000
+"""Decoded pages kept by a process, of all its corpora."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
@@ -122,7 +125,8 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True) ->
         raise BadInput("data.corpus is empty; give the folder that `xlnet-jax prepare` wrote: --config.data.corpus=DIR")
     if len(set(paths)) < len(paths) or "" in paths:
         raise BadInput(f"data.corpus={data.corpus} names a folder twice or none; separate different folders by commas")
-    corpora = tuple(Corpus(path, split, shard_cache=data.shard_cache) for path in paths)
+    cache_bytes = PAGE_CACHE_BYTES // len(paths)
+    corpora = tuple(Corpus(path, split, cache_bytes, data.shard_cache) for path in paths)
     for corpus in corpora:
         if corpus.tokenizer.vocab_size != config.model.vocab_size:
             raise BadInput(

@@ -202,7 +202,7 @@ def open_shard(path: str, pages: int) -> Any:
         try:
             reader.read([0])
         except RuntimeError as error:
-            raise _failure(path, error) from error
+            raise failure(path, error) from error
         raise BadInput(f"{path} is damaged, or was changed just now")
     # A missing or cut file may open without complaint, and empty.
     if (found := reader.num_records()) != pages:
@@ -234,11 +234,11 @@ def _first_failure(reader: Any, path: str, numbers: list[int], error: RuntimeErr
             try:
                 reader.read([number])
             except RuntimeError as alone:
-                return _failure(f"{path}, page {number}", alone)
-    return _failure(path, error)
+                return failure(f"{path}, page {number}", alone)
+    return failure(path, error)
 
 
-def _failure(where: str, error: RuntimeError) -> XLNetError:
+def failure(where: str, error: RuntimeError) -> XLNetError:
     """What ArrayRecord says, as one line and with the exit code that fits."""
     why = " ".join(str(error).split())
     # Words of Google's client, which tries again what may pass.

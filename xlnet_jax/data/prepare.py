@@ -9,6 +9,7 @@ the same byte for byte.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import logging
@@ -104,6 +105,8 @@ def prepare(
         raise BadInput(f"--seed={seed} must lie in [0, 2^32)")
     if not 1 <= vocab_size < 2**31:
         raise BadInput(f"--vocab_size={vocab_size} must lie in [1, 2^31)")
+    if page_tokens > manifests.LARGEST_PAGE:
+        raise BadInput(f"--page_tokens={page_tokens} must be at most {manifests.LARGEST_PAGE}")
     _check_positive(sample_bytes=sample_bytes, page_tokens=page_tokens, shard_bytes=shard_bytes, workers=workers)
     if engine == "beam":
         engines.make_pipeline(beam_options)
@@ -141,8 +144,10 @@ def prepare(
                 else:
                     files.write(path, files.read(tokenizer))
             used = Tokenizer(path, normalization)
+            if model is not None and used.sha256 != model.sha256:
+                raise BadInput(f"{path} is not {tokenizer}, though begun with it; remove {output} and prepare again")
             _run_units(output, units, used, request, engine, workers, beam_options)
-            return _finish(output, len(units), used, options)
+            return _finish(output, units, used, options)
 
 
 def _check_choices(**choices: tuple[str, Sequence[str]]) -> None:
@@ -210,7 +215,9 @@ def _run_units(
     engines.run(jobs, engine, workers, beam_options, len(units))
 
 
-def _finish(output: str, units: int, tokenizer: Tokenizer, options: dict[str, Any]) -> dict[str, Any]:
+def _finish(
+    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, options: dict[str, Any]
+) -> dict[str, Any]:
     """Puts the corpus together. In a bucket, which has no lock, another process may do the same, and be faster."""
     try:
         manifest = _put_together(output, units, tokenizer, options)
@@ -225,9 +232,18 @@ def _finish(output: str, units: int, tokenizer: Tokenizer, options: dict[str, An
     return manifest
 
 
-def _put_together(output: str, units: int, tokenizer: Tokenizer, options: dict[str, Any]) -> dict[str, Any]:
+def _put_together(
+    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, options: dict[str, Any]
+) -> dict[str, Any]:
     """Gives the shards their final names and writes what stands beside them; the manifest last."""
-    notes = _each(lambda index: claim.read_note(unit.file_name(output, index, "json")), range(units))
+    notes = _each(lambda index: claim.read_note(unit.file_name(output, index, "json")), range(len(units)))
+    for index, (note, parts) in enumerate(zip(notes, units, strict=True)):
+        read = [(part["path"], part["start"], part["end"]) for part in note["sources"]]
+        if note["tokenizer"] != tokenizer.sha256 or read != [dataclasses.astuple(part) for part in parts]:
+            raise BadInput(
+                f"{output}: unit {index} was made with another tokenizer or from other text than the folder now says; "
+                "remove the folder and prepare again"
+            )
     splits = {}
     for split in unit.SPLITS:
         having = [index for index, note in enumerate(notes) if split in note["splits"]]
@@ -254,7 +270,9 @@ def _put_together(output: str, units: int, tokenizer: Tokenizer, options: dict[s
         "sources": [part for note in notes for part in note["sources"]],
     }
     manifest["sha256"] = manifests.content_hash(manifest)
-    manifests.write_tfds_metadata(output, manifest)
+    # TFDS looks for the shards beside what it writes, so it must write there itself.
+    with files.bucket(output) if files.in_bucket(output) else contextlib.nullcontext():
+        manifests.write_tfds_metadata(output, manifest)
     files.write(os.path.join(output, manifests.MANIFEST), files.to_json(manifest))
     return manifest
 
@@ -264,6 +282,8 @@ def _finish_split(output: str, split: str, units: list[int], entries: list[dict[
     names = [manifests.shard_name(split, number, len(units)) for number in range(len(units))]
     shards = [{"file": name, **entry["shard"]} for name, entry in zip(names, entries, strict=True)]
 
+    there = files.listing(output)
+
     def settle(job: tuple[int, dict[str, Any]]) -> None:
         index, shard = job
         early, final = unit.file_name(output, index, split), os.path.join(output, shard["file"])
@@ -271,7 +291,8 @@ def _finish_split(output: str, split: str, units: list[int], entries: list[dict[
             files.rename(early, final)
         except FileNotFoundError:
             # An earlier attempt may have been killed after some of the renames.
-            if files.listing(output).get(shard["file"]) != shard["bytes"]:
+            # Or another process is at the same, just now.
+            if shard["bytes"] not in (there.get(shard["file"]), files.listing(output).get(shard["file"])):
                 files.remove(unit.file_name(output, index, "json"))
                 raise BadInput(f"{early} has gone; give the same command again, it makes it anew") from None
 

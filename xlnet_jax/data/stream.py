@@ -174,19 +174,27 @@ class Stream:
                     "data.windows_per_block or more text"
                 )
 
+    def _width(self, step: int, plan: Plan) -> int:
+        """Blocks read at the same time."""
+        return current(plan, step).batch_size // self.rows_per_block
+
+    def deal(self, step: int, rows: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+        """The corpus that `rows` (of the global batch) read at `step`, and which of its blocks, counted over epochs."""
+        entry, width = current(plan, step), self._width(step, plan)
+        round_ = (step - entry.step) // self.windows_per_block
+        return self.cycle.deal(entry.block + round_ * width + rows.astype(np.int64) % width)
+
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
         """Where `rows` (of the global batch) read at `step`."""
         B = len(rows)
-        entry = current(plan, step)
-        round_, window = divmod(step - entry.step, self.windows_per_block)
-        width = entry.batch_size // self.rows_per_block
-        corpus_B, number_B = self.cycle.deal(entry.block + round_ * width + rows.astype(np.int64) % width)
+        corpus_B, number_B = self.deal(step, rows, plan)
+        window = (step - current(plan, step).step) % self.windows_per_block
         epoch_B, block_B, first_B = np.zeros((3, B), np.int64)
         for corpus, epochs in enumerate(self.corpora):
             mine = corpus_B == corpus
             epoch_B[mine], block_B[mine], first_B[mine] = epochs.locate(number_B[mine])
         alternate_B = (block_B + epoch_B) % 2 == 1
-        reversed_B = rows >= width if self.both_directions else alternate_B & self.bidirectional
+        reversed_B = rows >= self._width(step, plan) if self.both_directions else alternate_B & self.bidirectional
         ahead, last = window * self.window, self.window * self.windows_per_block - 1
         return Windows(
             cursor_B=np.where(reversed_B, first_B + last - ahead, first_B + ahead),
@@ -201,8 +209,7 @@ class Stream:
     def epochs(self, step: int, plan: Plan) -> list[float]:
         """For each corpus the epochs done before `step`: 1.73 is in its second."""
         entry = current(plan, step)
-        width = entry.batch_size // self.rows_per_block
-        blocks = entry.block + (step - entry.step) * width / self.windows_per_block
+        blocks = entry.block + (step - entry.step) * self._width(step, plan) / self.windows_per_block
         return [blocks * share / epochs.blocks for share, epochs in zip(self.cycle.shares, self.corpora, strict=True)]
 
 

@@ -249,7 +249,7 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
 
     Args:
       texts: normalised sentences, at least one.
-      path: file to write, a local one.
+      path: file to write; one that is there is left as it is.
       vocab_size: number of pieces, the special ones included.
       seed: of SentencePiece's own sampling, which begins at ten million sentences.
       threads: used for training.
@@ -281,7 +281,8 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
         )
     except RuntimeError as error:
         raise BadInput(_training_error(str(error), vocab_size)) from error
-    files.write(path, model.getvalue())
+    # Of two processes that train for one folder in a bucket the first decides.
+    files.write_new(path, model.getvalue())
 
 
 def _training_error(message: str, vocab_size: int) -> str:

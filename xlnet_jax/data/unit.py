@@ -141,6 +141,7 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
             {**dataclasses.asdict(part), "sha256": digest} for part, digest in zip(parts, reader.hashes, strict=True)
         ]
         empty = reader.empty + sum(writer.empty for writer in writers.values())
-        content = {"splits": splits, "sources": sources, "replaced": reader.replaced, "empty": empty}
+        content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": sources, "replaced": reader.replaced,
+                   "empty": empty}  # fmt: skip
         files.write(note, files.to_json(content, indent=None))
     return sum(writer.counted["tokens"] for writer in writers.values())

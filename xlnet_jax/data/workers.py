@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing.connection
 import os
 import threading
 
 
 def cores() -> int:
-    """Cores this process may use: a container or a scheduler may allow fewer than the machine has."""
+    """Cores this process may run on: a scheduler may allow fewer than the machine has."""
     return len(os.sched_getaffinity(0))
 
 
-@functools.cache
 def die_with_parent() -> None:
     """Ends this worker process when the one that started it is killed; it would wait for work for ever.
 

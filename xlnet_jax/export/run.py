@@ -9,6 +9,7 @@ import jax
 from xlnet_jax.checkpoint import Checkpoints, require_latest
 from xlnet_jax.config import MeshConfig
 from xlnet_jax.data.mixture import open_mixture
+from xlnet_jax.errors import BadInput
 from xlnet_jax.export import huggingface
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import workdir as workdirs
@@ -30,6 +31,10 @@ def export(
     """
     config = workdirs.load_config(workdir, overrides)
     huggingface.check(config.model, output)
+    if config.data.objective == "clm":
+        raise BadInput(
+            f"{workdir} was trained with data.objective=clm; exports are of models that see both sides (plm, mlm)"
+        )
     mixture = open_mixture(config, weighted=False)
     workdirs.check_tokenizer(workdir, mixture)
     tokenizer = mixture.tokenizer

@@ -232,7 +232,8 @@ class Run:
         seconds = time.perf_counter() - began
         self.writer.evaluation(
             {"step": step, "loss": result.loss, "perplexity": result.perplexity,
-             "loss_without_memory": result.loss_without_memory, "tokens": result.tokens, "seconds": seconds}
+             "loss_without_memory": result.loss_without_memory, "tokens": result.tokens, "seconds": seconds,
+             **{f"loss/{name}": loss for name, loss in result.by_corpus.items()}}
         )  # fmt: skip
         self.writer.flush()
         log.info("step %d: held-out loss %.4f (%.4f without memory)", step, result.loss, result.loss_without_memory)
@@ -281,7 +282,7 @@ class Run:
         if len(epochs) == 1:
             return {"epoch": epochs[0]}
         row: dict[str, Any] = {}
-        corpus_B = stream.locate(step, np.arange(self.config.train.batch_size), self.plan).corpus_B
+        corpus_B, _ = stream.deal(step, np.arange(self.config.train.batch_size), self.plan)
         for number, name in enumerate(self.mixture.names):
             mine = corpus_B == number
             targets = by_row["targets_B"][mine].sum(dtype=np.float64)
