@@ -172,10 +172,16 @@ def test_sample(capsys):
 
 
 def test_sample_all_of_it():
-    (each,) = audit.sample(data.corpus_path(), "heldout", 0, 1, 10**9)
+    (each,) = audit.sample(data.corpus_path(), "heldout", 0, 1, 10**6)
     corpus = Corpus(data.corpus_path(), "heldout")
     assert (each["start"], each["tokens"]) == (0, corpus.tokens) and each["text"].startswith("§ ¶ | ")
     assert each["text"].count("§") == corpus.documents
+
+
+def test_a_stretch_without_any_boundary():
+    corpus = Corpus(data.corpus_path())
+    text = audit._text(corpus, corpus.read(np.zeros(1, np.int64), 5)[0][0], np.zeros(5, np.uint8))
+    assert text.startswith("…") and "|" not in text
 
 
 def test_bad_requests(capsys, tmp_path):
@@ -184,9 +190,9 @@ def test_bad_requests(capsys, tmp_path):
     assert command(capsys, "info", data.corpus_path(), "--fast")[2] == [
         "xlnet-jax corpus: unknown option '--fast'; see --help"
     ]
-    for words in (["--count=0"], ["--length=0"], ["--seed=-1"]):
+    for words in (["--count=0"], ["--length=0"], ["--seed=-1"], ["--count=100000000000000000000000000"]):
         code, _, err = command(capsys, "sample", data.corpus_path(), *words)
-        assert code == 2 and f"{words[0]} must be at least" in err[0]
+        assert code == 2 and f"{words[0]} must lie in" in err[0]
     with pytest.raises(BadInput, match="--workers=0 must be at least 1"):
         audit.verify(data.corpus_path(), workers=0)
     for what in ("info", "verify", "sample"):

@@ -50,7 +50,7 @@ def corpus_option():
         (["inspect", CONFIG, "--parameters", "--output=x.png"], "leave it out with --parameters"),
         (["prepare", "--input=nothing/*.txt", "--output=X"], "nothing"),
         (["inspect", CONFIG, "--row=99", "CORPUS"], "--row=99 is not in [0, train.batch_size=8)"),
-        (["inspect", CONFIG, "--step=-1", "CORPUS"], "--step=-1 must not be negative"),
+        (["inspect", CONFIG, "--step=-1", "CORPUS"], "--step=-1 must lie in"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
@@ -72,7 +72,7 @@ def test_inspect_prints_the_example_as_json_and_draws_it(tmp_path, capsys):
     assert len(shown["targets"]) == 6 and shown["pieces"][-1] == "<cls>" and shown["continues"]
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert main(["inspect", CONFIG, corpus_option(), "--step=5", "--row=2"]) == 0
-    assert "its query sees" in capsys.readouterr().out
+    assert "predicts" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("name", "parameters", "tensors"), [("large", 360_300_800, 319), ("base", 116_750_336, 163)])

@@ -73,8 +73,10 @@ def test_an_empty_object_in_place_of_a_folder(bucket):
 
 
 def test_other_addresses(tmp_path):
-    with pytest.raises(BadInput, match="s3://bucket/a: of the addresses only gs:// works"):
+    with pytest.raises(BadInput, match="s3://bucket/a: of the addresses only gs://BUCKET/"):
         files.write("s3://bucket/a", b"")
+    with pytest.raises(BadInput, match="of the addresses only gs://BUCKET/"):
+        files.listing("gs://")
 
 
 def test_gcsfs_is_named_where_it_is_missing(monkeypatch):

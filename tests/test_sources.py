@@ -125,7 +125,7 @@ def test_find_sources(tmp_path):
         find_sources([f"{folder}/empty"])
     with pytest.raises(BadInput, match="no input"):
         find_sources([])
-    with pytest.raises(BadInput, match="only gs:// works"):
+    with pytest.raises(BadInput, match="only gs://BUCKET/"):
         find_sources(["s3://bucket/a.txt"])
 
 
@@ -205,6 +205,35 @@ def test_plan_of_records(tmp_path):
     assert groups == [(0, 2), (2, 4), (4, 6)]
     # Other files do not change how a file is cut, only what shares a unit with it.
     assert [part for unit in plan([source], 10**9, "line") for part in unit] == [Part(source.path, 0, 6)]
+
+
+def test_links_are_followed_once_and_must_lead_somewhere(tmp_path):
+    folder = tmp_path / "text"
+    (folder / "below").mkdir(parents=True)
+    (folder / "a.txt").write_text("a")
+    (folder / "below" / "B.TXT").write_text("b")
+    (folder / "below" / "up").symlink_to(folder)
+    (folder / "z.txt").symlink_to(folder / "a.txt")
+    assert [os.path.basename(each.path) for each in find_sources([str(folder)])] == ["a.txt", "B.TXT"]
+    (folder / "gone.txt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="input .*text: No such file"):
+        find_sources([str(folder)])
+
+
+def test_a_folder_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "locked").mkdir()
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("locked"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    # Root may read everything, so the refusal is planted.
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(BadInput, match="Permission denied"):
+        find_sources([str(tmp_path)])
 
 
 def test_plan_of_empty_files(tmp_path):

@@ -20,9 +20,16 @@ from xlnet_jax.errors import BadInput, XLNetError
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns the exit code of `errors`."""
     args, overrides = make_parser().parse_known_args(argv)
+    # A terminal may not be able to show every character of a corpus.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    # It logs whole tracebacks of what we say in a line.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", force=True)
     logging.getLogger("xlnet_jax").setLevel(logging.INFO)
     try:
+        for word in sys.argv if argv is None else argv:
+            if any("\ud800" <= character <= "\udfff" for character in word):
+                raise BadInput(f"{ascii(word)} is not UTF-8; give names and values that are")
         result = args.run(args, overrides)
     except XLNetError as error:
         print(f"xlnet-jax {args.command}: {error}", file=sys.stderr)

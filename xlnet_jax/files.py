@@ -44,8 +44,8 @@ def bucket(path: str) -> Iterator[Any]:
       RestartMe: the bucket does not answer, which may pass.
       OSError: any other failure.
     """
-    if not path.startswith("gs://"):
-        raise BadInput(f"{path}: of the addresses only gs:// works; otherwise name a folder")
+    if not path.startswith("gs://") or not path.removeprefix("gs://").strip("/"):
+        raise BadInput(f"{path}: of the addresses only gs://BUCKET/... works; otherwise name a folder")
     try:
         import aiohttp
         import fsspec

@@ -38,8 +38,8 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
     """
     if not 0 <= row < config.train.batch_size:
         raise BadInput(f"--row={row} is not in [0, train.batch_size={config.train.batch_size})")
-    if step < 0:
-        raise BadInput(f"--step={step} must not be negative")
+    if not 0 <= step < 2**31:
+        raise BadInput(f"--step={step} must lie in [0, 2^31)")
     mixture = open_mixture(config)
     mixture.check(config)
     mixture.stream(config).check(config.train.batch_size, mixture.described())
@@ -120,4 +120,7 @@ def draw(shown: dict[str, Any], path: str) -> None:
         axes.plot(np.zeros(len(shown["targets"])) - 2, shown["targets"], "_", color="tab:red", clip_on=False)
         axes.set(title=f"{name} stream: row sees column (targets marked red)", xlabel="key", ylabel="query")
     figure.suptitle(f"step {shown['step']}, row {shown['row']}; whatever the memory holds is visible to all")
-    figure.savefig(path, dpi=120)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"--output={path}: {' '.join(str(error).split())}") from error

@@ -17,6 +17,7 @@ from xlnet_jax.data import pages
 from xlnet_jax.data.manifest import read_manifest
 from xlnet_jax.data.shard_cache import download
 from xlnet_jax.data.tokenizer import EOD
+from xlnet_jax.data.workers import cores
 from xlnet_jax.errors import BadInput
 
 _COUNTED = ("documents", "sentences", "paragraphs", "tokens")
@@ -98,7 +99,10 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
     except BadInput as error:
         problems.append(str(error))
     there = files.listing(path)
-    problems += [f"{os.path.join(path, name)} is missing" for name in _TFDS if name not in there]
+    problems += [f"{os.path.join(path, name)} is missing or empty" for name in _TFDS if not there.get(name)]
+    known = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
+    extra = sorted(name for name in there if ".array_record-" in name and name not in known)
+    problems += [f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra]
     totals = {name: _Totals(manifest["tokenizer"]["vocab_size"]) for name in manifest["splits"]}
     shards = [(name, shard) for name, split in manifest["splits"].items() for shard in split["shards"]]
 
@@ -111,7 +115,7 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
             return str(error)
         return ""
 
-    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as threads:
+    with ThreadPoolExecutor(workers or cores()) as threads:
         try:
             problems += filter(None, threads.map(check, shards))
         finally:
@@ -197,9 +201,9 @@ def sample(path: str, split: str, seed: int, count: int, length: int) -> list[di
     Raises:
       BadInput: not a corpus, or damaged.
     """
-    for name, value, low in (("seed", seed, 0), ("count", count, 1), ("length", length, 1)):
-        if value < low:
-            raise BadInput(f"--{name}={value} must be at least {low}")
+    for name, value, low, high in (("seed", seed, 0, 2**64), ("count", count, 1, 10**5), ("length", length, 1, 10**6)):
+        if not low <= value <= high:
+            raise BadInput(f"--{name}={value} must lie in [{low}, {high}]")
     corpus = corpora.Corpus(path, split)
     length = min(length, corpus.tokens)
     starts = np.random.Generator(np.random.Philox(seed)).integers(0, corpus.tokens - length + 1, count)
@@ -214,7 +218,7 @@ def _text(corpus: corpora.Corpus, tokens: np.ndarray, flags: np.ndarray) -> str:
     cuts = np.flatnonzero(flags).tolist()
     parts = [corpus.tokenizer.decode(tokens[: cuts[0] if cuts else None])]
     parts[0] = f"…{parts[0]}" if parts[0] or not cuts else ""
-    for first, end in zip(cuts, [*cuts[1:], len(tokens)], strict=True):
+    for first, end in zip(cuts, [*cuts[1:], len(tokens)][: len(cuts)], strict=True):
         mark = " ".join(sign for bit, sign in _MARKS if flags[first] & bit)
         parts.append(f"{mark} {corpus.tokenizer.decode(tokens[first:end])}")
     return " ".join(part for part in parts if part)

@@ -73,7 +73,8 @@ ONE = Cycle((1,))
 
 def from_weights(weights: Sequence[float]) -> Cycle:
     """The cycle that comes closest to `weights` (positive, of any sum)."""
-    exact = np.array(weights, np.float64) / sum(weights) * RESOLUTION
+    shares = np.array(weights, np.float64) / max(weights)
+    exact = shares / shares.sum() * RESOLUTION
     counts = np.maximum(1, np.floor(exact)).astype(int)
     # The largest remainders get the places that are left.
     for corpus in np.argsort(counts - exact, kind="stable")[: max(0, RESOLUTION - int(counts.sum()))]:

@@ -189,6 +189,13 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
     _check_keys(normalization, "normalization", {field.name for field in dataclasses.fields(Normalization)})
     for name, value in normalization.items():
         _check(isinstance(value, bool), f"normalization.{name}", value, "true or false")
+    _check(isinstance(manifest["options"], dict), "options", manifest["options"], "an object")
+    chosen = manifest["options"].get("normalization")
+    # Format 1 did not know of nfkc.
+    _check(
+        isinstance(chosen, dict) and {"nfkc": False} | chosen == normalization,
+        "normalization", normalization, "that of the options",
+    )  # fmt: skip
     splits = manifest["splits"]
     _check(isinstance(splits, dict) and "train" in splits, "splits", splits, "an object with `train` in it")
     _check(splits.keys() <= {"train", "heldout"}, "splits", list(splits), "`train` and perhaps `heldout`")

@@ -125,7 +125,7 @@ class PageWriter:
             padding = (0, self._page_tokens - len(tokens))
             self._write_page(np.pad(tokens, padding, constant_values=PAD), np.pad(starts, padding))
         self._writer.close()
-        digest = _file_hash(files.temporary(self._path))
+        digest = file_hash(files.temporary(self._path))
         size = os.path.getsize(files.temporary(self._path))
         files.publish(self._path)
         content = _content_hash(self._hashes)
@@ -141,7 +141,8 @@ def _content_hash(hashes: Any) -> str:
     return hashlib.sha256(b"".join(part.digest() for part in hashes)).hexdigest()
 
 
-def _file_hash(path: str) -> str:
+def file_hash(path: str) -> str:
+    """SHA-256 of a local file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -172,7 +173,7 @@ def scan(
         yield tokens[:used], starts[:used]
     if _content_hash(hashes) != entry["content"]:
         raise BadInput(f"{path}: tokens or starts are not those that the manifest has the hash of")
-    if _file_hash(path) != entry["sha256"]:
+    if file_hash(path) != entry["sha256"]:
         raise BadInput(f"{path}: the pages are right, but the file is not the one that the manifest has the hash of")
 
 

@@ -41,10 +41,15 @@ def strings(path: str, file: io.BufferedReader, start: int, end: int, field: str
         row = sum(table.metadata.row_group(index).num_rows for index in range(start))
         for group in range(start, end):
             where[:] = [f" row group {group}:"]
+            after = row + table.metadata.row_group(group).num_rows
             for batch in table.iter_batches(_ROWS, row_groups=[group], columns=[field], use_threads=False):
                 for value in _as_bytes(batch.column(0)):
                     yield row, value
                     row += 1
+            if row != after:
+                raise BadInput(
+                    f"{path}: row group {group} misses {after - row} of its rows, so it is damaged; replace it"
+                )
 
 
 @contextlib.contextmanager
@@ -64,6 +69,8 @@ def _opened(path: str, file: io.BufferedReader, where: Sequence[str] = ()) -> It
 def _check_column(path: str, schema: Any, field: str) -> None:
     from pyarrow import types
 
+    if schema.names.count(field) > 1:
+        raise BadInput(f"{path}: {schema.names.count(field)} columns are named {field!r}; rename one")
     if field not in schema.names:
         raise BadInput(f"{path}: {catalogue.no_field(field, schema.names)}")
     kind = schema.field(field).type

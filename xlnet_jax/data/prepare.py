@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from xlnet_jax import files
-from xlnet_jax.data import claim, unit
+from xlnet_jax.data import claim, pages, unit
 from xlnet_jax.data import engine as engines
 from xlnet_jax.data import manifest as manifests
 from xlnet_jax.data.sources import Part, Source, find_sources, plan
@@ -34,6 +34,7 @@ _PLAIN = Normalization()
 # a bucket costs a request per part.
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
 _TRAINING_THREADS = 8  # fixed: the model's bytes depend on it
+_LARGEST_VOCABULARY = 1_000_000
 _REQUESTS = 16  # to a bucket, at a time
 
 _log = logging.getLogger("xlnet_jax")
@@ -103,8 +104,8 @@ def prepare(
         raise BadInput(f"--heldout={heldout} must lie in [0, 1)")
     if not 0 <= seed < 2**32:
         raise BadInput(f"--seed={seed} must lie in [0, 2^32)")
-    if not 1 <= vocab_size < 2**31:
-        raise BadInput(f"--vocab_size={vocab_size} must lie in [1, 2^31)")
+    if not 10 <= vocab_size <= _LARGEST_VOCABULARY:
+        raise BadInput(f"--vocab_size={vocab_size} must lie in [10, {_LARGEST_VOCABULARY}]")
     if page_tokens > manifests.LARGEST_PAGE:
         raise BadInput(f"--page_tokens={page_tokens} must be at most {manifests.LARGEST_PAGE}")
     _check_positive(sample_bytes=sample_bytes, page_tokens=page_tokens, shard_bytes=shard_bytes, workers=workers)
@@ -188,7 +189,9 @@ def _train(
 
 def _check_any(train: int, held_out: int) -> None:
     if not train and held_out:
-        raise BadInput(f"all {held_out} documents fell to the held-out split; use --heldout=0, or more documents")
+        raise BadInput(
+            f"all {held_out} documents fell to the held-out split; choose another folder and a smaller --heldout"
+        )
     if not train:
         raise BadInput("the inputs hold no text")
 
@@ -278,7 +281,15 @@ def _put_together(
 
 
 def _finish_split(output: str, split: str, units: list[int], entries: list[dict[str, Any]]) -> dict[str, Any]:
-    counts = np.sum(_each(lambda index: files.read_array(unit.file_name(output, index, f"{split}.npy")), units), axis=0)
+    def counted(index: int) -> np.ndarray:
+        path = unit.file_name(output, index, f"{split}.npy")
+        try:
+            return files.read_array(path)
+        except (ValueError, EOFError) as error:
+            files.remove(unit.file_name(output, index, "json"))
+            raise BadInput(f"{path} is damaged; give the same command again, it makes it anew") from error
+
+    counts = np.sum(_each(counted, units), axis=0)
     names = [manifests.shard_name(split, number, len(units)) for number in range(len(units))]
     shards = [{"file": name, **entry["shard"]} for name, entry in zip(names, entries, strict=True)]
 
@@ -288,6 +299,9 @@ def _finish_split(output: str, split: str, units: list[int], entries: list[dict[
         index, shard = job
         early, final = unit.file_name(output, index, split), os.path.join(output, shard["file"])
         try:
+            if not files.in_bucket(early) and pages.file_hash(early) != shard["sha256"]:
+                files.remove(unit.file_name(output, index, "json"))
+                raise BadInput(f"{early} was damaged after it was made; give the same command again, it makes it anew")
             files.rename(early, final)
         except FileNotFoundError:
             # An earlier attempt may have been killed after some of the renames.

@@ -125,12 +125,35 @@ def _list(name: str) -> tuple[list[Source], bool]:
 
 def _on_disk(name: str) -> tuple[list[Source], bool]:
     if is_folder := os.path.isdir(name):
-        below = glob.glob(os.path.join(glob.escape(name), "**", "*"), recursive=True)
-        paths = [path for path in below if path.endswith(_FOLDER_SUFFIXES)]
+        paths = list(_below(name))
     else:
-        paths = [name] if os.path.isfile(name) else glob.glob(name, recursive=True)
-    stats = {os.path.abspath(path): os.stat(path) for path in paths if os.path.isfile(path)}
-    return [Source(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()], is_folder
+        paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]
+        if not paths and not glob.has_magic(name) and os.path.lexists(os.path.dirname(name) or "."):
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(name)  # says why not
+    # One file under two names is read once, under the first of them.
+    stats = {os.path.realpath(path): (os.path.abspath(path), os.stat(path)) for path in sorted(paths, reverse=True)}
+    return [Source(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.values()], is_folder
+
+
+def _below(folder: str) -> Iterator[str]:
+    """The text files below a folder, by their names; OSError if a folder may not be read or a link leads nowhere."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    seen: set[str] = set()
+    for parent, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        # A link may lead to a folder that was read already, also to one above it.
+        if (real := os.path.realpath(parent)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        for name in names:
+            if name.lower().endswith(_FOLDER_SUFFIXES):
+                os.stat(os.path.join(parent, name))
+                yield os.path.join(parent, name)
 
 
 def _in_bucket(name: str) -> tuple[list[Source], bool]:
@@ -142,7 +165,9 @@ def _in_bucket(name: str) -> tuple[list[Source], bool]:
             # A folder is there if something lies in it; the file itself is found under its own name.
             is_folder = bool(entries) and bucket.info(name)["type"] == "directory"
             entries = {
-                path: entry for path, entry in entries.items() if not is_folder or path.endswith(_FOLDER_SUFFIXES)
+                path: entry
+                for path, entry in entries.items()
+                if not is_folder or path.lower().endswith(_FOLDER_SUFFIXES)
             }
     return [
         # In whole microseconds, which is all that a bucket has; a float cannot hold the nanoseconds of today.

@@ -177,7 +177,9 @@ class TextReader:
             raise _bad(part, offset, f"a JSON {type(value).__name__}; every line must be one JSON object")
         if self._field not in value:
             raise _bad(part, offset, catalogue.no_field(self._field, value))
-        if not isinstance(text := value[self._field], str):
+        # Null is no text, as in Parquet.
+        text = "" if value[self._field] is None else value[self._field]
+        if not isinstance(text, str):
             kind = type(text).__name__
             raise _bad(part, offset, f"field {self._field!r} is {kind}, not a string; choose another with --field")
         return text
