@@ -89,7 +89,7 @@ def test_beam_is_named_where_it_is_missing(tmp_path, monkeypatch):
         (["--output=c", "--input=TEXT", "--shard_bytes=0"], "--shard_bytes=0 must be at least 1"),
         (["--output=file", "--input=TEXT"], "file: Not a directory; put that right"),
         (["--output=file/c", "--input=TEXT"], "file/c: Not a directory; put that right"),
-        (["--output=s3://bucket/c", "--input=TEXT"], "s3://bucket/c: of the addresses only gs:// works"),
+        (["--output=s3://bucket/c", "--input=TEXT"], "s3://bucket/c: of the addresses only gs://BUCKET/"),
     ],
 )
 def test_bad_options_are_one_line(tmp_path, monkeypatch, capsys, words, message):

@@ -92,12 +92,8 @@ def _run_local(jobs: Sequence[Job], workers: int | None, progress: Progress) -> 
         return
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker)
     try:
-        # Workers start with it blocked; see `_begin_worker`.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with _uninterrupted():
             futures = [pool.submit(job) for job in jobs]
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for future in as_completed(futures):
             progress.add(future.result())
     except BrokenProcessPool as error:
@@ -107,6 +103,26 @@ def _run_local(jobs: Sequence[Job], workers: int | None, progress: Progress) -> 
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Puts Ctrl-C off to the end. What is started meanwhile starts with it blocked; see `_begin_worker`.
+
+    To block it is not enough: a thread of a library may take the signal, and Python then interrupts the main thread.
+    """
+    came: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if in_main else None
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _begin_worker() -> None:
