@@ -156,6 +156,18 @@ def make_parser() -> argparse.ArgumentParser:
     inspect.add_argument("--output", help="PNG of the content and the query mask")
     inspect.add_argument("--parameters", action="store_true", help="count parameters and tensors instead")
 
+    compiling = command(
+        "compile",
+        _compile,
+        "Compile the training step for TPUs that are not here: memory, collectives, and a projection of the speed.",
+        "xlnet-jax compile --config=configs/xlnet_large.py --topology=v5e:16x16",
+    )
+    _config_options(compiling)
+    compiling.add_argument("--topology", required=True, help="chips of a slice, such as v3:16x16, v4:8x8x4, v6e:16x16")
+    compiling.add_argument("--slices", type=int, default=1, help="equal slices, joined by a network (default 1)")
+    compiling.add_argument("--budget", action="store_true",
+                           help="search the largest batch per device that fits: many compilations")  # fmt: skip
+
     quickstart = command("quickstart", _quickstart, "The whole way on real prose in about five minutes.",
                          "xlnet-jax quickstart --workdir=runs/quickstart")  # fmt: skip
     quickstart.add_argument("--workdir", default="runs/quickstart")
@@ -271,6 +283,23 @@ def _inspect(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     if args.json:
         return shown
     inspect.print_example(shown)
+    return {}
+
+
+def _compile(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
+    from xlnet_jax.config import load
+
+    config = load(args.config, overrides)
+    from xlnet_jax.parallel import topology
+
+    topology.check(args.topology, args.slices)
+    topology.prepare_environment()
+    from xlnet_jax.compile import compile_for, print_report
+
+    result = compile_for(config, args.topology, args.slices, args.budget)
+    if args.json:
+        return result
+    print_report(result)
     return {}
 
 

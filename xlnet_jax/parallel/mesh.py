@@ -14,6 +14,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.batch import Batch
@@ -51,7 +52,10 @@ RULES = ShardingRules()
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their number."""
+    """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their number.
+
+    Several TPU slices lie along `data`, whose one reduction per step is all that should cross the data-centre network.
+    """
     devices = jax.devices() if devices is None else devices
     sizes = {"data": config.data, "fsdp": config.fsdp, "tensor": config.tensor}
     known = math.prod(size for size in sizes.values() if size != -1)
@@ -61,8 +65,18 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
         raise BadInput(f"{shape} does not fit {len(devices)} devices; set one axis to -1: it takes what is left")
     for name in free:
         sizes[name] = len(devices) // known
-    grid = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * 3, devices=devices)
-    return grid
+    types = (AxisType.Auto,) * 3
+    slices = len({getattr(device, "slice_index", None) for device in devices})
+    if slices == 1:
+        return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=types, devices=devices)
+    if sizes["data"] % slices:
+        raise BadInput(
+            f"mesh.data={sizes['data']} does not divide over {slices} slices: only rows go from slice to slice; use a "
+            "smaller mesh.fsdp or mesh.tensor"
+        )
+    within = (sizes["data"] // slices, sizes["fsdp"], sizes["tensor"])
+    grid = mesh_utils.create_hybrid_device_mesh(within, (slices, 1, 1), devices=devices)
+    return Mesh(grid, tuple(sizes), axis_types=types)
 
 
 def check_batch_size(batch_size: int, mesh: Mesh, key: str = "train.batch_size") -> None:

@@ -1,0 +1,274 @@
+"""Reads the text of a compiled program: which collectives run, how often, over which axes, and what the loops repeat.
+
+Only text and numpy; what a scheduled HLO module looks like is in https://openxla.org/xla/operation_semantics. A body of
+a loop counts as often as the loop turns. One collective that the compiler cuts into pieces, to run beside several
+computations, carries one `chain_id` and counts once.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+BITS = {"pred": 8, "bf16": 16, "token": 0, "s4": 4, "u4": 4}
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z0-9\-]*)\((.*)$")
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
+FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all"}
+"""Opcodes that move no bytes themselves."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    type: str
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+    root: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """What one device sends and receives, each time the collective runs."""
+
+    kind: str
+    axis: str
+    """Mesh axes its groups run over, joined by +."""
+    network: str
+    """`ici` within a slice, `dcn` between slices."""
+    group: int
+    """Devices that take part in one group."""
+    count: int
+    """How often it runs in the whole program."""
+    bytes: int
+    """Of the whole array, all runs together: the operand of a reduction, the result of a gather."""
+
+
+class Program:
+    """A compiled module. ValueError if the text is none, or holds a loop whose number of turns cannot be read."""
+
+    def __init__(self, text: str) -> None:
+        self.computations: dict[str, dict[str, Instruction]] = {}
+        self.entry = ""
+        self._read(text)
+        if not self.entry:
+            raise ValueError("the text holds no ENTRY computation")
+        self.runs: collections.Counter[str] = collections.Counter()
+        """How often each computation runs."""
+        self._found: dict[tuple[str, ...], tuple[str, str, Instruction]] = {}
+        self._times: collections.Counter[tuple[str, ...]] = collections.Counter()
+        self._visit(self.entry, 1, self.entry)
+
+    def _read(self, text: str) -> None:
+        current: dict[str, Instruction] = {}
+        for line in text.splitlines():
+            if not line.startswith(" "):
+                header = _COMPUTATION.match(line)
+                if header:
+                    current = self.computations.setdefault(header[2], {})
+                    self.entry = header[2] if header[1] else self.entry
+                continue
+            found = _INSTRUCTION.match(line)
+            if found:
+                name, kind, opcode, rest = found.groups()
+                end = _closing(rest)
+                inner = rest[:end]
+                # A constant's value and a parameter's number stand where operands do.
+                words = (inner,) if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.\-]+)", inner))
+                current[name] = Instruction(name, kind, opcode, words, rest[end:], line.lstrip().startswith("ROOT"))
+
+    def _visit(self, name: str, times: int, scope: str) -> None:
+        """Adds `times` runs of a computation and of all that it calls; `scope` is the loop body it belongs to."""
+        self.runs[name] += times
+        for one in self.computations[name].values():
+            if one.opcode == "while":
+                turns = self.trip_count(name, one)
+                self._visit(_attribute(one, "condition"), times * (turns + 1), scope)
+                self._visit(_attribute(one, "body"), times * turns, _attribute(one, "body"))
+                continue
+            kind = _kind(name, one)
+            if kind:
+                chain = re.search(r'chain_id="(\d+)"', one.attributes)
+                channel = re.search(r"channel_id=(\d+)", one.attributes)
+                key = (scope, chain[1], channel[1]) if chain and channel else (name, one.name)
+                # Of the pieces of one collective only the first counts.
+                if self._found.setdefault(key, (kind, name, one))[2] is one:
+                    self._times[key] += times
+            called = re.findall(r"\bcalls=%?([\w.\-]+)", one.attributes)
+            if one.opcode == "call":
+                called += re.findall(r"to_apply=%?([\w.\-]+)", one.attributes)
+            for branches in re.findall(r"branch_computations=\{([^}]*)\}", one.attributes):
+                called += re.findall(r"%?([\w.\-]+)", branches)
+            for each in called:
+                self._visit(each, times, scope)
+
+    def trip_count(self, where: str, loop: Instruction) -> int:
+        """Turns of a loop that counts from 0 in steps of 1 up to a constant, as scans do."""
+        known = re.search(r'known_trip_count":?\{"n":"(\d+)"', loop.attributes)
+        if known:
+            return int(known[1])
+        condition = self.computations[_attribute(loop, "condition")]
+        (test,) = [one for one in condition.values() if one.root]
+        bound = test.operands[1] if "direction=LT" in test.attributes and len(test.operands) == 2 else None
+        limit = condition.get(bound) if bound else None
+        if limit is not None and limit.opcode == "get-tuple-element":
+            # A bound that is carried along: look at what the loop begins with.
+            index = re.search(r"index=(\d+)", limit.attributes)
+            caller = self.computations[where]
+            start = caller[loop.operands[0]]
+            limit = caller.get(start.operands[int(index[1])]) if index and start.opcode == "tuple" else None
+        if limit is None or limit.opcode != "constant" or not limit.operands[0].isdigit():
+            raise ValueError(f"loop {loop.name}: its number of turns is no constant")
+        return int(limit.operands[0])
+
+    def collectives(self, axes: dict[str, int]) -> list[Collective]:
+        """All of them, equal ones together, most bytes first; `axes` are the mesh's names and sizes in order."""
+        counted: collections.Counter[tuple[str, str, str, int]] = collections.Counter()
+        moved: collections.Counter[tuple[str, str, str, int]] = collections.Counter()
+        for place, (kind, name, one) in self._found.items():
+            times = self._times[place]
+            size = sum(array_bytes(self.computations[name][operand].type) for operand in one.operands)
+            if one.opcode == "send":
+                # Between slices; slices lie along the first axis, see mesh.make_mesh.
+                size = array_bytes(self.computations[name][one.operands[0]].type)
+                slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
+                group = len(slices[1].split(",")) if slices else 2
+                key = (kind, next(iter(axes)), "dcn", group)
+            else:
+                groups = device_groups(one.attributes, math.prod(axes.values()))
+                key = (kind, axes_of(groups, axes), "ici", max(len(group) for group in groups))
+            if kind == "all-gather":
+                size *= key[3]
+            counted[key] += times
+            moved[key] += times * size
+        found = [Collective(*key, counted[key], moved[key]) for key in counted]
+        return sorted(found, key=lambda each: -each.bytes)
+
+    def repeats(self) -> float:
+        """Bytes that the whole program moves over bytes when every computation counts once, as the compiler has it.
+
+        Both from the shapes of operands and results; a slice that is read or written counts as itself, not as its
+        whole array.
+        """
+        fused = {_attribute(one, "calls") for body in self.computations.values() for one in body.values()
+                 if one.opcode == "fusion"}  # fmt: skip
+        all_runs = once = 0
+        for name, times in self.runs.items():
+            if name not in fused:
+                moved = sum(self._moved(name, one) for one in self.computations[name].values())
+                all_runs, once = all_runs + times * moved, once + moved
+        return all_runs / once if once else 1.0
+
+    def _moved(self, name: str, one: Instruction) -> int:
+        here = self.computations[name]
+        if one.opcode in FREE or one.opcode.endswith("-done"):
+            return 0
+        if one.opcode == "dynamic-slice":
+            return 2 * array_bytes(one.type)
+        if one.opcode == "dynamic-update-slice":
+            return 2 * array_bytes(here[one.operands[1]].type)
+        if one.opcode != "fusion":
+            return array_bytes(one.type) + sum(array_bytes(here[x].type) for x in one.operands if x in here)
+        body = self.computations[_attribute(one, "calls")]
+        total, written = 0, array_bytes(one.type)
+        for parameter in (each for each in body.values() if each.opcode == "parameter"):
+            users = [each for each in body.values() if parameter.name in each.operands]
+            size = array_bytes(parameter.type)
+            if users and all(each.opcode == "dynamic-slice" for each in users):
+                size = min(size, sum(array_bytes(each.type) for each in users))
+            for each in users:
+                if each.opcode == "dynamic-update-slice" and each.operands[0] == parameter.name:
+                    # Updated in place.
+                    update = array_bytes(body[each.operands[1]].type)
+                    written, size = max(written - size, 0) + update, 0
+            total += size
+        return total + written
+
+
+def _closing(text: str) -> int:
+    depth = 1
+    for index, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return index
+    return len(text)
+
+
+def _attribute(one: Instruction, name: str) -> str:
+    found = re.search(rf"\b{name}=%?([\w.\-]+)", one.attributes)
+    if not found:
+        raise ValueError(f"{one.opcode} {one.name} has no {name}")
+    return found[1]
+
+
+def _kind(computation: str, one: Instruction) -> str | None:
+    """The collective an instruction begins, if it begins one."""
+    if one.opcode == "send":
+        between = re.search(r'_xla_megascale_transfer_type="(\w+)"', one.attributes)
+        return between[1].lower().replace("_", "-") if between else None
+    kind = one.opcode.removesuffix("-start")
+    if kind == "all-reduce" and "all-reduce-scatter" in computation:
+        # Fused on TPU with the slice that follows it.
+        return "reduce-scatter"
+    return kind if kind in COLLECTIVES else None
+
+
+def array_bytes(kind: str) -> int:
+    """Bytes of an array type, or of all arrays of a tuple type, without padding."""
+    total = 0
+    for dtype, dims in _ARRAY.findall(kind):
+        digits = re.search(r"\d+", dtype)
+        bits = BITS[dtype] if dtype in BITS else int(digits[0]) if digits else 0
+        total += bits * math.prod(int(size) for size in dims.split(",") if size) // 8
+    return total
+
+
+def device_groups(attributes: str, devices: int) -> list[list[int]]:
+    """The groups of a collective, in any of the notations: lists, iota, mesh axes, or pairs of a permutation."""
+    pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", attributes)
+    if pairs:
+        return [[int(x) for x in pair.split(",")] for pair in re.findall(r"\{?(\d+,\d+)", pairs[1])]
+    named = re.search(r"replica_groups=@?\w*\[((?:'\w+'=\d+,? ?)+)\] ?\{([^}]*)\}", attributes)
+    if named:
+        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
+        across = re.findall(r"'(\w+)'", named[2])
+        if ":" in named[2]:
+            raise ValueError(f"cannot read the replica groups {named[0]}")
+        order = [name for name in sizes if name not in across] + across
+        ids = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
+        ids = ids.transpose([list(sizes).index(name) for name in order])
+        return ids.reshape(-1, math.prod(sizes[name] for name in across)).tolist()
+    iota = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes)
+    if iota:
+        shape, dims = _ints(iota[1]), _ints(iota[2])
+        ids = np.arange(math.prod(dims)).reshape(dims)
+        return (ids.transpose(_ints(iota[3])) if iota[3] else ids).reshape(shape).tolist()
+    if "replica_groups={}" in attributes:
+        return [list(range(devices))]
+    listed = re.search(r"replica_groups=\{(\{[\d,]+\}(?:,\{[\d,]+\})*)\}", attributes)
+    if not listed:
+        raise ValueError(f"a collective without readable groups: {attributes[:200]}")
+    return [_ints(group) for group in re.findall(r"\{([\d,]+)\}", listed[1])]
+
+
+def _ints(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
+def axes_of(groups: Sequence[Sequence[int]], axes: dict[str, int]) -> str:
+    """Names of the mesh axes along which members of one group differ, joined by +; devices count in mesh order."""
+    varying: set[str] = set()
+    for group in groups:
+        coordinates: Any = np.array(np.unravel_index(np.asarray(group), tuple(axes.values())))
+        varying |= {name for name, row in zip(axes, coordinates, strict=True) if len(set(row.tolist())) > 1}
+    return "+".join(name for name in axes if name in varying) or "none"

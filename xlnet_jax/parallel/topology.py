@@ -1,0 +1,124 @@
+"""TPU slices by name, for compiling without one: their devices as libtpu describes them, and published chip facts.
+
+A chip is what a topology counts (`v5e:16x16` is 256 chips), a device is what JAX sees: a v3 or TPU7x chip is two
+devices, one per core; a v4 or v5p chip is one, its two cores working together (megacore), and so is a v5e or v6e chip,
+which has one core.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+from typing import Any
+
+from xlnet_jax.errors import BadInput
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """Published figures of one chip, and how many JAX devices it is."""
+
+    devices: int
+    hbm_bytes: int
+    peak_flops: float
+    """Dense bfloat16, per second."""
+    hbm_bandwidth: float
+    """Bytes per second."""
+    ici_bandwidth: float
+    """Bytes per second over all links to other chips of the slice, both directions added."""
+    dcn_bandwidth: float | None
+    """Bytes per second to other slices; None if nothing is published."""
+    dimensions: int
+    example: str
+    source: str
+
+
+# Cloud pages: https://docs.cloud.google.com/tpu/docs/v3 and so on for each name. The pages of v3 and v4 do not give the
+# links: Jouppi et al., "A Domain-Specific Supercomputer for Training Deep Neural Networks" (CACM 63(7), 2020) has four
+# of 656 Gbit/s each way for v3, and "TPU v4" (ISCA 2023, arXiv:2304.01433) six of 50 GB/s each way for v4.
+CHIPS = {
+    "v3": Chip(2, 32 * GIB, 123e12, 900e9, 656e9, None, 2, "v3:16x16", "Cloud TPU v3 page; CACM 63(7)"),
+    "v4": Chip(1, 32 * GIB, 275e12, 1200e9, 600e9, None, 3, "v4:8x8x4", "Cloud TPU v4 page; arXiv:2304.01433"),
+    # 6.4 Tbit/s to the data centre for a pod of 256 chips.
+    "v5e": Chip(1, 16 * GIB, 197e12, 819e9, 400e9, 6.4e12 / 8 / 256, 2, "v5e:16x16", "Cloud TPU v5e page"),
+    "v5p": Chip(1, 95 * GIB, 459e12, 2765e9, 1200e9, 50e9 / 8, 3, "v5p:8x8x8", "Cloud TPU v5p page"),
+    "v6e": Chip(1, 32 * GIB, 918e12, 1638e9, 800e9, 100e9 / 8, 2, "v6e:16x16", "Cloud TPU v6e and TPU7x pages"),
+    "tpu7x": Chip(2, 192 * GIB, 2307e12, 7380e9, 1200e9, 100e9 / 8, 3, "tpu7x:4x4x4", "Cloud TPU7x page"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """One or several equal slices."""
+
+    name: str
+    slices: int
+    chip: Chip
+    devices: tuple[Any, ...]
+    """JAX devices that exist as descriptions only."""
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Of one device."""
+        return self.chip.hbm_bytes // self.chip.devices
+
+    @property
+    def chips(self) -> int:
+        """Of all slices."""
+        return len(self.devices) // self.chip.devices
+
+    def per_device(self, figure: float | None) -> float | None:
+        """A figure of the chip divided among its devices."""
+        return None if figure is None else figure / self.chip.devices
+
+
+def prepare_environment() -> None:
+    """What libtpu and JAX need on a machine without TPU. Call it before JAX is imported; what is set stays."""
+    # Computing is for the CPU; libtpu would otherwise ask a metadata server which TPU it runs on.
+    for name, value in {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost"}.items():
+        os.environ.setdefault(name, value)
+
+
+def check(name: str, slices: int = 1) -> Chip:
+    """The chip of a topology such as `v5e:16x16`. Raises BadInput for names nobody knows, before JAX is loaded."""
+    kind, _, layout = name.partition(":")
+    examples = ", ".join(chip.example for chip in CHIPS.values())
+    if kind not in CHIPS:
+        raise BadInput(f"--topology={name}: no such TPU; for example {examples}")
+    chip = CHIPS[kind]
+    sizes = re.fullmatch(r"\d+(x\d+)*", layout)
+    if not sizes or len(layout.split("x")) != chip.dimensions or "0" in layout.split("x"):
+        raise BadInput(f"--topology={name}: {kind} has {chip.dimensions} dimensions of chips, as in {chip.example}")
+    if slices < 1:
+        raise BadInput(f"--slices={slices} must be at least 1")
+    if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
+        raise BadInput("compile needs the TPU compiler libtpu: pip install 'xlnet_jax[tpu]'")
+    return chip
+
+
+def describe(name: str, slices: int = 1) -> Topology:
+    """The devices of `slices` slices. Raises BadInput if the name is unknown, or libtpu is missing or refuses it."""
+    chip = check(name, slices)
+    import jax
+    from jax.experimental import topologies
+
+    options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
+    if name.startswith("v4:"):
+        # libtpu's default is one device per core, which no v4 slice in the cloud runs as.
+        options["chip_config_name"] = "megacore"
+    try:
+        devices = tuple(topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices)
+    except jax.errors.JaxRuntimeError as error:
+        raise BadInput(f"--topology={name}: {' '.join(str(error).split())}; for example {chip.example}") from error
+    expected = slices * math.prod(int(size) for size in name.partition(":")[2].split("x")) * chip.devices
+    if len(devices) != expected:
+        raise BadInput(
+            f"--topology={name}: libtpu has {len(devices)} devices where {expected} are published; "
+            "use the libtpu version of constraints.txt"
+        )
+    return Topology(name, slices, chip, devices)
