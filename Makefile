@@ -41,6 +41,10 @@ install: .venv/dev.stamp ## install the package and the development tools into .
 	$(INSTALL) '.[quickstart,dev,peers]'
 	touch $@
 
+.venv/tpu.stamp: .venv/dev.stamp
+	$(INSTALL) '.[quickstart,dev,tpu]'
+	touch $@
+
 .venv-beam/created.stamp:
 	$(PYTHON) -m venv .venv-beam
 	touch $@
@@ -59,14 +63,15 @@ quickstart: ## text in, a pretrained XLNet out, in about five minutes
 	fi; \
 	XLNET_INSTALL_SECONDS=$$seconds $(BIN)/xlnet-jax quickstart
 
-test: .venv/dev.stamp ## the tests, without the slow ones and those that need torch or Beam
-	$(BIN)/pytest -q -m "not slow" --ignore=tests/peers --ignore=tests/beam $(PYTEST_FLAGS)
+test: .venv/dev.stamp ## the tests, without the slow ones and those that need torch, libtpu or Beam
+	$(BIN)/pytest -q -m "not slow" --ignore=tests/peers --ignore=tests/aot --ignore=tests/beam $(PYTEST_FLAGS)
 
 # pytest ends with 5 if it finds no test: that is an error for the peers, but there may be no slow test.
-test-all: .venv/peers.stamp .venv-beam/beam.stamp ## all tests
+test-all: .venv/peers.stamp .venv/tpu.stamp .venv-beam/beam.stamp ## all tests
 	$(MAKE) --no-print-directory test
-	$(BIN)/pytest -q -m slow --ignore=tests/peers --ignore=tests/beam $(PYTEST_FLAGS) || test $$? -eq 5
+	$(BIN)/pytest -q -m slow --ignore=tests/peers --ignore=tests/aot --ignore=tests/beam $(PYTEST_FLAGS) || test $$? -eq 5
 	$(BIN)/pytest -q tests/peers $(PYTEST_FLAGS)
+	$(BIN)/pytest -q tests/aot $(PYTEST_FLAGS)
 	.venv-beam/bin/pytest -q tests/beam $(PYTEST_FLAGS)
 
 mutants: .venv/dev.stamp ## plant faults in a copy, one at a time, and see that the tests notice

@@ -13,7 +13,7 @@ from xlnet_jax.cli import main
 
 HERE = os.path.dirname(__file__)
 CONFIG = f"--config={HERE}/tiny_config.py"
-COMMANDS = ("prepare", "train", "evaluate", "export", "inspect", "quickstart")
+COMMANDS = ("prepare", "train", "evaluate", "export", "inspect", "compile", "quickstart")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -157,7 +157,7 @@ def test_axes_of_groups():
 
 def test_bytes_of_types():
     assert hlo.array_bytes("bf16[4,32]{1,0:T(4,128)(2,1)S(1)}") == 256
-    assert hlo.array_bytes("(f32[]{:T(128)}, /*index=1*/pred[8]{0}, s32[2,2], f8e4m3fn[16], token[])") == 4 + 8 + 16 + 16
+    assert hlo.array_bytes("(f32[]{:T(128)}, /*index=1*/pred[8]{0}, s32[2,2], f8e4m3fn[16], token[])") == 44
 
 
 def test_bodies_of_loops_count_as_often_as_they_turn():

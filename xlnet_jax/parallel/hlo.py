@@ -137,10 +137,11 @@ class Program:
         moved: collections.Counter[tuple[str, str, str, int]] = collections.Counter()
         for place, (kind, name, one) in self._found.items():
             times = self._times[place]
-            size = sum(array_bytes(self.computations[name][operand].type) for operand in one.operands)
+            # A send also has a token, which is nothing.
+            operands = one.operands[:1] if one.opcode == "send" else one.operands
+            size = sum(array_bytes(self.computations[name][operand].type) for operand in operands)
             if one.opcode == "send":
                 # Between slices; slices lie along the first axis, see mesh.make_mesh.
-                size = array_bytes(self.computations[name][one.operands[0]].type)
                 slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
                 group = len(slices[1].split(",")) if slices else 2
                 key = (kind, next(iter(axes)), "dcn", group)

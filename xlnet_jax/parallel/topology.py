@@ -79,8 +79,15 @@ class Topology:
 
 def prepare_environment() -> None:
     """What libtpu and JAX need on a machine without TPU. Call it before JAX is imported; what is set stays."""
-    # Computing is for the CPU; libtpu would otherwise ask a metadata server which TPU it runs on.
-    for name, value in {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost"}.items():
+    defaults = {
+        "JAX_PLATFORMS": "cpu",
+        # libtpu would ask a metadata server which TPU it runs on.
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        # It lets one process at a time use the chips; a compiler uses none.
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    }
+    for name, value in defaults.items():
         os.environ.setdefault(name, value)
 
 

@@ -1,0 +1,166 @@
+"""`xlnet-jax compile` with the TPU compiler itself, for two small layers."""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import pytest
+import tiny_tpu
+
+from xlnet_jax import compile as compiling
+from xlnet_jax.cli import main
+from xlnet_jax.config import override
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model import flops
+from xlnet_jax.parallel.mesh import make_mesh
+from xlnet_jax.parallel.topology import CHIPS, describe
+from xlnet_jax.train.step import build_step
+
+KEYS = {
+    "fits", "peak_hbm_bytes", "hbm_bytes", "arguments", "temp_bytes", "gradient_bytes", "collectives",
+    "analytic_flops", "compiler_bytes", "projected_step_seconds", "projected_days", "compile_seconds", "advice",
+    "devices", "topology",
+}  # fmt: skip
+CONFIG = tiny_tpu.config()
+FSDP = ("--config.mesh.fsdp=4", "--config.mesh.data=-1")
+
+
+@functools.cache
+def compiled(*words, slices=1):
+    return compiling.compile_for(override(CONFIG, words), "v5e:2x2", slices)
+
+
+def parameters():
+    """By hand: V = 1024, D = 128, H E = 128, F = 256, two layers."""
+    attention = 5 * 128 * 128 + 2 * 128 + 3 * 128 + 2 * 128
+    feed_forward = 2 * 128 * 256 + 256 + 128 + 2 * 128
+    return 1024 * 128 + 128 + 1024 + 2 * (attention + feed_forward)
+
+
+def kinds(result):
+    return {one["kind"] for one in result["collectives"]}
+
+
+def test_one_json_object_with_the_promised_keys(capsys):
+    assert main(["compile", f"--config={tiny_tpu.__file__}", "--topology=v5e:2x2", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result.keys() >= KEYS and "max_batch_per_core" not in result
+    assert result["fits"] and result["advice"] == [] and result["topology"] == "v5e:2x2" and result["devices"] == 4
+    assert result["analytic_flops"] == flops.step_flops(CONFIG)
+    assert result["projected_step_seconds"] == max(result["projection"].values()) > 0
+    days = result["projected_step_seconds"] * CONFIG.train.steps / 86400
+    assert result["projected_days"] == pytest.approx(days)
+
+
+def test_arguments_are_exact():
+    """Two rows a device, ten steps a dispatch; memory bfloat16, everything else four bytes but the one bool."""
+    result, size = compiled(), 4 * parameters()
+    ints = 3 * 128 + 2 * 16 + 3
+    rows = 10 * 2 * (4 * (ints + 16 + 1) + 1)
+    # The optimizer also counts its updates, and so does its schedule.
+    assert result["arguments"] == {
+        "parameters": size, "optimizer": 2 * size + 8, "memory": 2 * 2 * 64 * 128 * 2 + 2 * 4, "batch": rows,
+        "counters": 12,
+    }  # fmt: skip
+    assert result["gradient_bytes"] == size
+    assert sum(result["arguments"].values()) + result["temp_bytes"] <= result["peak_hbm_bytes"] * 1.01
+    assert result["peak_hbm_bytes"] < result["hbm_bytes"] == 16 * 2**30
+
+
+def test_pure_data_parallelism_reduces_gradients_once_and_gathers_nothing():
+    result = compiled()
+    assert kinds(result) == {"all-reduce"}
+    (reduced,) = result["collectives"]
+    assert reduced["axis"] == "data" and reduced["network"] == "ici"
+    # bfloat16 where the forward pass is; the embedding's gradient comes from both of its uses.
+    table = 1024 * 128
+    assert 2 * parameters() <= reduced["bytes"] <= 4 * (parameters() + table)
+    assert reduced["count"] <= 4 * CONFIG.model.layers
+
+
+def test_fsdp_gathers_parameters_over_its_axis_and_holds_a_share():
+    result, whole = compiled(*FSDP), compiled()
+    assert {"all-gather"} <= kinds(result) and {one["axis"] for one in result["collectives"]} == {"fsdp"}
+    for name in ("parameters", "optimizer"):
+        share = result["arguments"][name] / whole["arguments"][name]
+        assert 0.25 <= share < 0.27, name
+    gathered = sum(one["bytes"] for one in result["collectives"] if one["kind"] == "all-gather")
+    # Layers are gathered forward and backward, as bfloat16.
+    assert gathered > 2 * parameters()
+
+
+def test_two_slices_reduce_across_the_network_along_data():
+    result = compiled(slices=2)
+    assert (result["devices"], result["chips"], result["mesh"]["data"]) == (8, 8, 8)
+    across = [one for one in result["collectives"] if one["network"] == "dcn"]
+    assert {(one["kind"], one["axis"]) for one in across} == {("all-reduce", "data")}
+    assert result["projection"]["dcn"] > 0
+
+
+def test_what_does_not_fit_is_told_and_the_advice_fits():
+    rows = 40_000
+    result = compiled(f"--config.train.batch_size={rows}")
+    assert not result["fits"] and result["peak_hbm_bytes"] > result["hbm_bytes"]
+    assert result["temp_bytes"] is None and result["projected_days"] is None and result["collectives"] == []
+    (advice,) = result["advice"]
+    again = compiled(f"--config.train.batch_size={rows}", *advice["set"].split())
+    assert again["fits"] and again["peak_hbm_bytes"] == advice["peak_hbm_bytes"] <= again["hbm_bytes"]
+
+
+@pytest.mark.parametrize("mesh", [{"data": 4}, {"data": 2, "fsdp": 2}, {"data": 1, "fsdp": 2, "tensor": 2}])
+def test_the_program_is_the_one_that_train_runs(mesh):
+    """The same StableHLO for devices that exist, lowered for TPU as `train` would there, and for those that do not."""
+    config = dataclasses.replace(CONFIG, mesh=dataclasses.replace(CONFIG.mesh, **mesh))
+    here = make_mesh(config.mesh, jax.devices()[:4])
+    there = make_mesh(config.mesh, describe("v5e:2x2").devices)
+    assert here.devices.flat[0].platform == "cpu" and there.devices.flat[0].platform == "tpu"
+    with jax.set_mesh(here):
+        built = build_step(config, here)
+        # Some operations, random bits among them, are lowered otherwise for a CPU.
+        traced = built.jitted.trace(built.abstract_state, built.abstract_batch)
+        trained = traced.lower(lowering_platforms=("tpu",)).as_text()
+    texts = [trained, compiling.lower(config, there)[1].as_text()]
+    assert len(texts[0]) > 100_000 and texts[0] == texts[1]
+    other = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, clip=0.5))
+    assert compiling.lower(other, there)[1].as_text() != texts[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "chips", "gib"),
+    [("v3:2x2", 8, 4, 16), ("v3:16x16", 512, 256, 16), ("v3:16x32", 1024, 512, 16), ("v4:2x2x1", 4, 4, 32),
+     ("v5e:2x2", 4, 4, 16), ("v5p:2x2x1", 4, 4, 95), ("v6e:2x2", 4, 4, 32), ("tpu7x:2x2x1", 8, 4, 96)],
+)  # fmt: skip
+def test_devices_of_every_kind(name, devices, chips, gib):
+    topology = describe(name)
+    assert (len(topology.devices), topology.chips, topology.hbm_bytes) == (devices, chips, gib * 2**30)
+
+
+def test_every_example_is_a_topology():
+    for chip in CHIPS.values():
+        assert describe(chip.example).chips >= 64
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "message"),
+    [
+        ("v5e:3x5", [], "--topology=v5e:3x5: INVALID_ARGUMENT: .*; for example v5e:16x16"),
+        ("v5e:2x2", ["--config.train.batch_size=6"], "train.batch_size=6 does not divide over the 4 devices"),
+        ("v5e:2x2", ["--config.mesh.data=8"], "mesh.data=8 .* does not fit 4 devices"),
+        ("v5e:2x2", ["--config.mesh.tensor=4", "--config.model.heads=2"], "model.heads=2 does not divide"),
+    ],
+)
+def test_refusals(name, words, message):
+    with pytest.raises(BadInput, match=message):
+        compiling.compile_for(override(CONFIG, words), name)
+
+
+@pytest.mark.slow
+def test_the_budget_is_the_largest_batch_that_fits():
+    config = override(CONFIG, ["--config.train.batch_size=8192", "--config.train.steps_per_dispatch=1"])
+    topology = describe("v5e:2x2")
+    best = compiling.largest_batch(config, topology, 4)
+    assert best is not None and best.fits and best.needed <= topology.hbm_bytes
+    rows = best.config.train.batch_size // 4
+    more = override(config, [f"--config.train.batch_size={4 * (rows + max(rows // 16, 1) + 1)}"])
+    assert not compiling.attempt(more, topology).fits
