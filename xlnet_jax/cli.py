@@ -33,16 +33,23 @@ def main(argv: list[str] | None = None) -> int:
         result = args.run(args, overrides)
     except XLNetError as error:
         print(f"xlnet-jax {args.command}: {error}", file=sys.stderr)
-        return error.exit_code
+        return _leave(error.exit_code)
     except KeyboardInterrupt:
         print(f"xlnet-jax {args.command}: interrupted", file=sys.stderr)
-        return 130
+        return _leave(130)
     if args.json:
         print(json.dumps(result), flush=True)
     else:
         for name, value in result.items():
             print(f"{name:24} {value:.6g}" if isinstance(value, float) else f"{name:24} {value}")
     return 0
+
+
+def _leave(code: int) -> int:
+    """The exit code; where other processes take part in the run, this one ends here."""
+    if distributed := sys.modules.get("xlnet_jax.parallel.distributed"):
+        distributed.end_process(code)
+    return code
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -159,6 +159,22 @@ class MeshConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class DistributedConfig:
+    """Several processes in one run. On a TPU VM, GKE, SLURM and Open MPI nothing need be set."""
+
+    coordinator: str = key(
+        "", "HOST:PORT of process 0; empty = JAX_COORDINATOR_ADDRESS, or what the cluster says", FREE
+    )
+    processes: int = key(0, "how many; 0 = JAX_NUM_PROCESSES, or what the cluster says", FREE)
+    process_id: int = key(-1, "which one this is, from 0; -1 = JAX_PROCESS_ID, or what the cluster says", FREE)
+    detect: bool = key(True, "ask the cluster; false = only what is set", FREE)
+    rendezvous_port: int = key(0, "on the host of process 0; 0 = the coordinator's port + 1", FREE)
+    rendezvous_seconds: float = key(600.0, "how long all wait for one that does not come (exit code 42)", FREE)
+    report_seconds: float = key(30.0, "between two lines of the log about who is missing", FREE)
+    heartbeat_seconds: float = key(60.0, "silence after which a process is lost, and all others end with 42", FREE)
+
+
+@dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
     """When the whole state is saved (asynchronously) and how much is kept."""
 
@@ -236,6 +252,7 @@ class Config:
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    distributed: DistributedConfig = dataclasses.field(default_factory=DistributedConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     log: LogConfig = dataclasses.field(default_factory=LogConfig)

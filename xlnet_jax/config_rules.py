@@ -69,6 +69,13 @@ def rules(config: Config) -> list[Rule]:
            "must be -1 (all that are left) or at least 1") for name in ("data", "fsdp", "tensor")),
         ("mesh.data", [config.mesh.data, config.mesh.fsdp, config.mesh.tensor].count(-1) <= 1,
          "and another axis are both -1; only one can take what is left"),
+        ("distributed.processes", config.distributed.processes >= 0, "must be 0 (found out) or at least 1"),
+        ("distributed.process_id", config.distributed.process_id >= -1, "must be -1 (found out) or at least 0"),
+        ("distributed.rendezvous_port", 0 <= config.distributed.rendezvous_port < 65536, "must lie in [0, 65536)"),
+        *((f"distributed.{name}", getattr(config.distributed, name) > 0, "must be positive")
+          for name in ("rendezvous_seconds", "report_seconds")),
+        # Less, and a host that only works hard is taken for lost.
+        ("distributed.heartbeat_seconds", config.distributed.heartbeat_seconds >= 2, "must be at least 2"),
         *((f"seeds.{name}", 0 <= getattr(config.seeds, name) < 2**32, "must lie in [0, 2**32)")
           for name in ("init", "data", "dropout")),
     ]  # fmt: skip

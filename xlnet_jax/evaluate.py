@@ -9,6 +9,7 @@ import jax
 from xlnet_jax.checkpoint import Checkpoints, require_latest
 from xlnet_jax.config import Config
 from xlnet_jax.data.mixture import open_mixture
+from xlnet_jax.parallel import distributed
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import workdir as workdirs
 from xlnet_jax.train.heldout import Heldout
@@ -37,13 +38,15 @@ def evaluate(
     check_precision(config)
     heldout = open_mixture(config, "heldout", weighted=False)
     workdirs.check_tokenizer(workdir, heldout)
-    mesh = meshes.make_mesh(config.mesh)
-    meshes.check_model(config.model, mesh)
-    workdirs.use_compilation_cache(config, workdir)
-    with jax.set_mesh(mesh):
-        score = Heldout(config, mesh, heldout, blocks)
-        params, found = restore_params(config, workdir, mesh, step)
-        result = score(params)
+    equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--blocks": blocks, "--workdir": workdir}
+    with distributed.session(config, equal):
+        mesh = meshes.make_mesh(config.mesh)
+        meshes.check_model(config.model, mesh)
+        workdirs.use_compilation_cache(config, workdir)
+        with jax.set_mesh(mesh):
+            score = Heldout(config, mesh, heldout, blocks)
+            params, found = restore_params(config, workdir, mesh, step)
+            result = score(params)
     return {
         "step": found,
         "loss": result.loss,

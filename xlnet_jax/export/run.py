@@ -11,6 +11,7 @@ from xlnet_jax.config import MeshConfig
 from xlnet_jax.data.mixture import open_mixture
 from xlnet_jax.errors import BadInput
 from xlnet_jax.export import huggingface
+from xlnet_jax.parallel import distributed
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import workdir as workdirs
 from xlnet_jax.train.step import build_step
@@ -19,7 +20,7 @@ from xlnet_jax.train.step import build_step
 def export(
     workdir: str, output: str, *, step: int | None = None, overrides: list[str] | tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Writes the Hugging Face folder of a checkpoint.
+    """Writes the Hugging Face folder of a checkpoint. Of several processes only number 0 does anything.
 
     Args:
       output: a new or empty folder.
@@ -30,6 +31,12 @@ def export(
       BadInput: no run or checkpoint there, an output folder in use, or a model the other library cannot express.
     """
     config = workdirs.load_config(workdir, overrides)
+    place = distributed.find_place(config)
+    if place is not None:
+        if place.process:
+            return {"output": output, "process": place.process}
+        # The devices of a pod only start together, and reading parameters needs none of them.
+        jax.config.update("jax_platforms", "cpu")
     huggingface.check(config.model, output)
     if config.data.objective == "clm":
         raise BadInput(

@@ -117,7 +117,33 @@ def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES.batch))
 
 
-def place(batch: Batch, mesh: Mesh) -> Batch:
-    """Puts this host's rows of K stacked batches on its devices: numpy [K, b, ...] -> global jax.Array [K, B, ...]."""
+def rows_here(batch_size: int, mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of the global batch that this process feeds, rising; and whether it is the first process that has them.
+
+    Where the mesh splits the model over processes, several of them hold the same rows.
+    """
+    first: dict[int, int] = {}
+    mine: set[int] = set()
+    for device, (rows,) in batch_sharding(mesh).devices_indices_map((batch_size,)).items():
+        owner = int(device.process_index)  # type: ignore[arg-type]
+        for row in range(*rows.indices(batch_size)):
+            first[row] = min(first.get(row, owner), owner)
+            if owner == jax.process_index():
+                mine.add(row)
+    rows = np.array(sorted(mine), dtype=np.int64)
+    return rows, np.array([first[row] == jax.process_index() for row in rows.tolist()], dtype=bool)
+
+
+def place(batch: Batch, mesh: Mesh, batch_size: int | None = None) -> Batch:
+    """Puts this process's rows of K stacked batches on its devices: numpy [K, b, ...] -> global jax.Array [K, B, ...].
+
+    Args:
+      batch: the rows of `rows_here`, in their order.
+      batch_size: B, of the global batch; None = all rows are here.
+    """
     sharding = batch_sharding(mesh, leading=1)
-    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), batch)
+
+    def put(x: np.ndarray) -> jax.Array:
+        return jax.make_array_from_process_local_data(sharding, x, (x.shape[0], batch_size or x.shape[1], *x.shape[2:]))
+
+    return jax.tree.map(lambda x: put(np.asarray(x)), batch)

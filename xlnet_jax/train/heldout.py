@@ -22,10 +22,10 @@ from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.data import loader
 from xlnet_jax.data.mixture import Mixture
-from xlnet_jax.data.stream import rows_of
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.parallel.distributed import sum_over_processes
 from xlnet_jax.train.state import make_model
 
 
@@ -67,7 +67,8 @@ class Heldout:
         batch_size = config.evaluation.batch_size or config.train.batch_size
         meshes.check_batch_size(batch_size, mesh, "evaluation.batch_size")
         mixture.check(config)
-        rows = rows_of(jax.process_index(), jax.process_count(), batch_size)
+        rows, self._first_here = meshes.rows_here(batch_size, mesh)
+        self._batch_size = batch_size
         self._dispatches = loader.HeldoutDispatches(mixture, config, blocks, batch_size, rows)
         self._config, self._mesh = config, mesh
 
@@ -85,15 +86,17 @@ class Heldout:
         counts = np.zeros(self._config.model.vocab_size, np.int64)
         pending = None
         for index, batch in enumerate(loader.prefetched(self._dispatches, self._config)):
-            counts += np.bincount(batch.target_tokens[batch.target_weights > 0], minlength=len(counts))
-            sent = self._run(params, meshes.place(batch, self._mesh))
+            # A row that several processes have is counted by one of them.
+            scored = (batch.target_weights > 0) & self._first_here[None, :, None]
+            counts += np.bincount(batch.target_tokens[scored], minlength=len(counts))
+            sent = self._run(params, meshes.place(batch, self._mesh, self._batch_size))
             # Read the sums of the dispatch before while this one runs.
             totals_C3 += self._by_corpus(pending)
             pending = index, sent
         totals_C3 += self._by_corpus(pending)
         loss, alone, tokens = totals_C3.sum(axis=0)
         each = {name: row[0] / row[2] for name, row in zip(names, totals_C3, strict=True)} if len(names) > 1 else {}
-        return HeldoutResult(loss / tokens, alone / tokens, int(tokens), _over_hosts(counts), each)
+        return HeldoutResult(loss / tokens, alone / tokens, int(tokens), sum_over_processes(counts), each)
 
     def _by_corpus(self, sent: tuple[int, Any] | None) -> np.ndarray:
         """What a dispatch adds up to for each corpus, in float64: [C, 3]."""
@@ -119,12 +122,3 @@ def _losses(config: Config, params: Any, batches: Batch) -> tuple[jax.Array, jax
     memory = empty_memory(config.model, batches.direction.shape[1])
     _, (with_WB, without_WB, targets_WB) = jax.lax.scan(window, memory, batches)
     return with_WB.sum(axis=0), without_WB.sum(axis=0), targets_WB.sum(axis=0)
-
-
-def _over_hosts(counts: np.ndarray) -> np.ndarray:
-    """Adds up what each host counted in its own rows."""
-    if jax.process_count() == 1:
-        return counts
-    from jax.experimental import multihost_utils
-
-    return np.asarray(multihost_utils.process_allgather(counts)).sum(axis=0)

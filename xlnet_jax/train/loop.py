@@ -27,9 +27,10 @@ from xlnet_jax.checkpoint import Checkpoints
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data import loader
 from xlnet_jax.data.mixture import Mixture, open_mixture
-from xlnet_jax.data.stream import Plan, Stream, extend_plan, plan_from_json, plan_to_json, rows_of
+from xlnet_jax.data.stream import Plan, Stream, extend_plan, plan_from_json, plan_to_json
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.parallel import distributed
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import workdir as workdirs
 from xlnet_jax.train.heldout import Heldout
@@ -71,21 +72,33 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
     found = workdirs.read_config(workdir)
     if found is not None:
         workdirs.check_resume(found, config, mixture, workdir)
-    mesh = meshes.make_mesh(config.mesh)
-    meshes.check_batch_size(config.train.batch_size, mesh)
-    meshes.check_model(config.model, mesh)
     mixture.stream(config).check(config.train.batch_size, mixture.described())
     mixture.check(config)
     heldout = open_mixture(config, "heldout") if config.evaluation.every else None
+    # Nothing has touched a device yet, and no process writes before all have read what is in the work directory.
+    equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
+    with distributed.session(config, equal) as processes:
+        return _train(config, workdir, mixture, heldout, stop, dry_run, processes)
 
+
+def _train(
+    config: Config, workdir: str, mixture: Mixture, heldout: Mixture | None, stop: int, dry_run: bool,
+    processes: distributed.Session,
+) -> dict[str, Any]:  # fmt: skip
+    """What `train` does once all processes of the run are together."""
+    mesh = meshes.make_mesh(config.mesh)
+    meshes.check_batch_size(config.train.batch_size, mesh)
+    meshes.check_model(config.model, mesh)
     with jax.set_mesh(mesh):
         built = build_step(config, mesh)
         if dry_run:
             return _dry_run(config, workdir, mixture, built, mesh)
         workdirs.use_compilation_cache(config, workdir)
-        os.makedirs(workdir, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(files.locked(workdir, "another training runs here"))
+            if jax.process_index() == 0:
+                os.makedirs(workdir, exist_ok=True)
+                stack.enter_context(files.locked(workdir, "another training runs here"))
+            workdirs.check_shared(workdir, processes)
             checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint.keep))
             state, plan, start = _start(config, mixture, built, checkpoints)
             if start >= stop:
@@ -94,7 +107,7 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
                 return _summary(workdir, start, last.get("loss"), last.get("tokens_per_second"))
             workdirs.write_start(workdir, config, mixture, start)
             writer = stack.enter_context(contextlib.closing(MetricsWriter(workdir, start, config.log.tensorboard)))
-            run = Run(config, workdir, mixture, mesh, built, checkpoints, writer, plan)
+            run = Run(config, workdir, mixture, mesh, built, checkpoints, writer, plan, processes)
             run.heldout = Heldout(config, mesh, heldout, config.evaluation.blocks) if heldout else None
             return run.loop(state, start, stop)
 
@@ -133,7 +146,7 @@ def _start(config: Config, mixture: Mixture, built: BuiltStep, checkpoints: Chec
 
 
 def _dry_run(config: Config, workdir: str, mixture: Mixture, built: BuiltStep, mesh: Any) -> dict[str, Any]:
-    rows = rows_of(jax.process_index(), jax.process_count(), config.train.batch_size)
+    rows, _ = meshes.rows_here(config.train.batch_size, mesh)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     batch = loader.TrainDispatches(mixture, config, plan, rows, 0, config.train.steps)(0)
     out = jax.eval_shape(built.jitted, built.abstract_state, built.abstract_batch)
@@ -165,6 +178,7 @@ class Run:
     checkpoints: Checkpoints
     writer: MetricsWriter
     plan: Plan
+    processes: distributed.Session
     heldout: Heldout | None = None
     last: dict[str, Any] | None = None
     rates: list[float] = dataclasses.field(default_factory=list)
@@ -175,7 +189,7 @@ class Run:
     def loop(self, state: State, start: int, stop: int) -> dict[str, Any]:
         """Steps `start` to `stop`."""
         config = self.config
-        rows = rows_of(jax.process_index(), jax.process_count(), config.train.batch_size)
+        rows, _ = meshes.rows_here(config.train.batch_size, self.mesh)
         dispatches = loader.TrainDispatches(self.mixture, config, self.plan, rows, start, stop)
         batches = loader.prefetched(dispatches, config)
         executables: dict[int, Any] = {}
@@ -186,9 +200,11 @@ class Run:
                 self._evaluate_if_missing(start, state)
             for index in range(len(dispatches)):
                 steps = dispatches.steps(index)
-                batch = meshes.place(next(batches), self.mesh)
+                batch = meshes.place(next(batches), self.mesh, config.train.batch_size)
                 if len(steps) not in executables:
                     executables[len(steps)] = compile_step(self.built, state, batch)
+                    # Compiling takes longer than a collective operation waits for a process that comes late.
+                    self.processes.barrier()
                     self.clock = time.perf_counter()
                 with self._profile(steps) as capturing:
                     state, metrics = executables[len(steps)](state, batch)
@@ -198,14 +214,16 @@ class Run:
                 # Read what the dispatch before returned while this one runs.
                 self._report(sent, progress)
                 sent = (steps, metrics)
-                at, stopping = steps[-1] + 1, bool(stop_request)
+                at = steps[-1] + 1
+                # A signal that came to one process stops all of them, at the same step.
+                stopping = self.processes.stop(at, stop_request.name)
                 if at % config.checkpoint.every == 0 or at == stop or stopping:
                     self._report(sent, progress)
                     sent = None
                     self._save(at, state)
                 if stopping:
                     self.checkpoints.wait()
-                    raise RestartMe(f"{stop_request.name} at step {at}: saved; run the same command to go on")
+                    raise RestartMe(f"{stopping} at step {at}: saved; run the same command to go on")
                 if self.heldout and at % config.evaluation.every == 0:
                     self._report(sent, progress)
                     sent = None
@@ -222,7 +240,8 @@ class Run:
     def _evaluate_if_missing(self, step: int, state: State) -> None:
         """Redoes the evaluation that a stop right after a checkpoint cut off."""
         done = read_lines(os.path.join(self.workdir, "evaluations.jsonl"))
-        if all(line["step"] != step for line in done):
+        # Another process may see the file a little later than the one that writes it.
+        if self.processes.of_first(all(line["step"] != step for line in done)):
             self._evaluate(step, state)
 
     def _evaluate(self, step: int, state: State) -> None:

@@ -27,6 +27,7 @@ from xlnet_jax import files
 from xlnet_jax.config import Config
 from xlnet_jax.data.mixture import Mixture
 from xlnet_jax.errors import BadInput
+from xlnet_jax.parallel import distributed
 from xlnet_jax.train.metrics import read_lines
 
 log = logging.getLogger("xlnet_jax")
@@ -39,9 +40,12 @@ IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
 
 
 def identity(config: Config, mixture: Mixture) -> dict[str, Any]:
-    """What `config.json` and every checkpoint record: all keys, and the hashes of corpus and tokenizer."""
+    """What `config.json` and every checkpoint record: all keys, and the hashes of corpus and tokenizer.
+
+    But for `distributed`: which processes a run had says nothing about those that evaluate it or go on.
+    """
     return {
-        "config": configs.flat(config),
+        "config": {name: value for name, value in configs.flat(config).items() if not name.startswith("distributed.")},
         "corpus_sha256": mixture.sha256,
         "tokenizer_sha256": mixture.tokenizer.sha256,
     }
@@ -108,6 +112,29 @@ def check_tokenizer(workdir: str, mixture: Mixture) -> None:
         )
     if found["corpus_sha256"] != mixture.sha256:
         log.warning("%s is another corpus than the one that %s was trained on", mixture.path, workdir)
+
+
+def check_shared(workdir: str, processes: distributed.Session) -> None:
+    """Raises BadInput unless all processes have the same folder under this name. Process 0 has made it."""
+    token = os.path.join(workdir, ".shared")
+    if processes.watch is None:
+        return
+    mine = processes.of_first(int.from_bytes(os.urandom(8), "big"))
+    if jax.process_index() == 0:
+        files.write(token, str(mine).encode())
+    processes.barrier()
+    try:
+        found = files.read(token)
+    except FileNotFoundError:
+        found = b""
+    if found != str(mine).encode():
+        raise BadInput(
+            f"--workdir={workdir} is another folder in process {jax.process_index()} than in process 0; "
+            "give all hosts one folder of a shared file system"
+        )
+    processes.barrier()
+    if jax.process_index() == 0:
+        files.remove(token)
 
 
 def write_start(workdir: str, config: Config, mixture: Mixture, step: int) -> None:

@@ -1,0 +1,74 @@
+"""Starts the processes of one run over loopback, as hosts of a cluster would be."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import data_fixtures
+
+TESTS = pathlib.Path(__file__).parent.parent
+HEARTBEAT = 20
+
+
+def free_port() -> int:
+    """A port that is free together with the next one, which the rendezvous takes."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+class Hosts:
+    """`count` processes with `devices` CPU devices each; those in `absent` are not started.
+
+    Args:
+      options: of the command, the same for all.
+      own: further options by process.
+    """
+
+    def __init__(self, command, workdir, *options, count, devices=1, cache, own=None, absent=()):
+        port = free_port()
+        self.processes = {
+            i: self._start(command, workdir, i, [*options, *(own or {}).get(i, ())], count, devices, port, cache)
+            for i in range(count)
+            if i not in absent
+        }
+
+    @staticmethod
+    def _start(command, workdir, process, options, count, devices, port, cache):
+        several = [
+            f"--config.distributed.coordinator=127.0.0.1:{port}",
+            f"--config.distributed.processes={count}",
+            f"--config.distributed.process_id={process}",
+            f"--config.distributed.heartbeat_seconds={HEARTBEAT}",
+        ]
+        if command == "train":
+            options = [f"--config={TESTS}/tiny_config.py", f"--config.data.corpus={data_fixtures.corpus_path()}",
+                       *options]  # fmt: skip
+        words = [sys.executable, "-m", "xlnet_jax", command, f"--workdir={workdir}", "--json",
+                 f"--config.log.compilation_cache={cache}", *(several if count > 1 else []), *options]  # fmt: skip
+        environment = {
+            **os.environ, "PYTHONPATH": str(TESTS.parent), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        }  # fmt: skip
+        return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def finish(self, code=0, timeout=200):
+        """Waits for all; {process: (stdout, stderr)}. Asserts their exit codes, but of those killed."""
+        try:
+            ended = {i: process.communicate(timeout=timeout) for i, process in self.processes.items()}
+        finally:
+            for process in self.processes.values():
+                process.kill()
+        for i, (_, err) in ended.items():
+            assert self.processes[i].returncode in (code, -9), f"process {i}: {self.processes[i].returncode}\n{err}"
+        return ended

@@ -1,0 +1,163 @@
+"""The rendezvous and the watch without JAX: who is missing or differs is named, and all stop at the same step."""
+
+import logging
+import socket
+import threading
+import time
+
+import hosts
+import pytest
+
+from xlnet_jax.config import Config, DistributedConfig
+from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax.parallel import distributed
+from xlnet_jax.parallel.rendezvous import Patience, Place, meet
+from xlnet_jax.parallel.watch import Watch
+
+SOON = Patience(deadline=20, report=5)
+
+
+def together(*sides, processes=None, patience=SOON, apart=0.0):
+    """Runs `meet` of (process, values) in threads; what each returned or raised, in order."""
+    port = hosts.free_port()
+    results = [None] * len(sides)
+
+    def side(i):
+        process, values = sides[i]
+        place = Place(f"localhost:{port}", processes or len(sides), process)
+        try:
+            results[i] = meet(place, port, values, patience)
+        except (BadInput, RestartMe) as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=side, args=(i,)) for i in range(len(sides))]
+    for thread in threads:
+        thread.start()
+        time.sleep(apart)
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def close(results):
+    for links in results:
+        for link in links.values():
+            link.close()
+
+
+def test_all_meet_in_any_order():
+    same = {"train.steps": 4, "a float": 0.1, "none": None}
+    results = together((2, same), (1, same), (0, same), apart=0.1)
+    assert [sorted(links) for links in results] == [[0], [0], [1, 2]]
+    close(results)
+
+
+def test_a_missing_process_is_named_again_and_again_and_ends_in_42(caplog):
+    with caplog.at_level(logging.WARNING, "xlnet_jax"):
+        results = together((0, {}), (2, {}), processes=4, patience=Patience(deadline=2, report=0.5))
+    for error in results:
+        assert isinstance(error, RestartMe)
+        assert "processes 1, 3 did not come within 2 s (here: 0 on " in str(error)
+    told = [line for line in caplog.messages if line.startswith("waiting for processes 1, 3 of 4 (here: 0 on")]
+    assert len(told) >= 4  # by both of them
+
+
+def test_a_missing_coordinator_is_named(caplog):
+    (error,) = together((1, {}), processes=2, patience=Patience(deadline=-4, report=0.2))
+    assert isinstance(error, RestartMe) and "process 0 at localhost:" in str(error) and "refused" in str(error)
+    assert "process 1 waits for process 0 at localhost:" in caplog.text
+
+
+def test_values_that_differ_are_refused_everywhere_with_both():
+    results = together((0, {"train.steps": 4}), (1, {"train.steps": 4}), (2, {"train.steps": 5}))
+    for error in results:
+        assert isinstance(error, BadInput)
+        host = socket.gethostname()
+        assert f"train.steps is 4 in process 0 ({host}) and 5 in process 2 ({host})" in str(error)
+
+
+def test_a_process_number_that_comes_twice_is_refused():
+    results = together((0, {}), (1, {}), (1, {}), apart=0.3)
+    assert all(isinstance(error, BadInput) for error in (results[0], results[2]))
+    assert "process 1 of 3 came from" in str(results[0]) and "distributed.process_id" in str(results[0])
+
+
+def test_strangers_are_ignored():
+    port = hosts.free_port()
+    results = {}
+
+    def side(process):
+        results[process] = meet(Place(f"localhost:{port}", 2, process), port, {}, SOON)
+
+    first = threading.Thread(target=side, args=(0,))
+    first.start()
+    for words in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"process": "x"}\n', b""):
+        time.sleep(0.2)
+        with socket.create_connection(("localhost", port), timeout=5) as stranger:
+            stranger.sendall(words)
+    second = threading.Thread(target=side, args=(1,))
+    second.start()
+    first.join(30)
+    second.join(30)
+    assert set(results) == {0, 1}
+    close(results.values())
+
+
+@pytest.mark.parametrize("signalled", [(1,), (0,), (0, 2)])
+def test_a_signal_stops_all_at_the_same_step(signalled):
+    links = together((0, {}), (1, {}), (2, {}))
+    watches = [Watch(i, each, heartbeat=30) for i, each in enumerate(links)]
+    stopped = {}
+
+    def loop(i):
+        # Different speeds, as far apart as dispatches without a collective operation can be.
+        for at in range(2, 2000, 2):
+            time.sleep(0.002 * (i + 1))
+            if stopping := watches[i].stop(at, "SIGTERM" if i in signalled and at >= 40 else None):
+                stopped[i] = (at, stopping)
+                break
+        watches[i].leave(0, "")
+
+    for watch in watches:
+        watch.start()
+    threads = [threading.Thread(target=loop, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(stopped) == 3 and len(set(stopped.values())) == 1, stopped
+    at, why = stopped[0]
+    assert at > 40 and why in [f"SIGTERM in process {i}" for i in signalled]
+
+
+def test_the_place_comes_from_keys_or_the_environment(monkeypatch):
+    def find(**keys):
+        return distributed.find_place(Config(distributed=DistributedConfig(**keys)))
+
+    for name in distributed.ENVIRONMENT.values():
+        monkeypatch.delenv(name, raising=False)
+    assert find() is None and find(processes=1) is None
+    wanted = Place("host:1234", 4, 3)
+    assert find(coordinator="host:1234", processes=4, process_id=3) == wanted
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "host:1234")
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "4")
+    with pytest.raises(BadInput, match="distributed.process_id is not set, and JAX_PROCESS_ID neither"):
+        find()
+    monkeypatch.setenv("JAX_PROCESS_ID", "3")
+    assert find() == wanted
+    with pytest.raises(BadInput, match="must be HOST:PORT"):
+        find(coordinator="host")
+    with pytest.raises(BadInput, match="must lie in"):
+        find(process_id=4)
+
+
+def test_slurm_is_detected_and_one_task_is_none(monkeypatch):
+    slurm = {"SLURM_JOB_ID": "4096", "SLURM_STEP_NODELIST": "node[003-006]", "SLURM_NTASKS": "4", "SLURM_PROCID": "2",
+             "SLURM_LOCALID": "0"}  # fmt: skip
+    for name, value in slurm.items():
+        monkeypatch.setenv(name, value)
+    assert distributed.find_place(Config()) == Place("node003:61440", 4, 2, [0])
+    assert distributed.find_place(Config(distributed=DistributedConfig(detect=False))) is None
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    assert distributed.find_place(Config()) is None

@@ -1,0 +1,260 @@
+"""Several processes in one run: which one this is, how they start together and end together.
+
+`session` does nothing in a single process. Otherwise it holds the rendezvous, starts `jax.distributed`, and watches the
+others until the run ends. All processes end with the same exit code: the one of the first that ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+import xlnet_jax
+from xlnet_jax import config as configs
+from xlnet_jax.config import Config
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+from xlnet_jax.parallel.rendezvous import Patience, Place, meet
+from xlnet_jax.parallel.watch import Watch, hold_aborts
+
+log = logging.getLogger("xlnet_jax")
+
+ENVIRONMENT = {
+    "coordinator": "JAX_COORDINATOR_ADDRESS",
+    "processes": "JAX_NUM_PROCESSES",
+    "process_id": "JAX_PROCESS_ID",
+}
+"""Where the keys of `distributed` come from if they are not set."""
+
+MAY_DIFFER = {
+    "distributed.coordinator", "distributed.processes", "distributed.process_id", "distributed.detect",
+    "data.corpus", "data.shard_cache", "data.read_threads", "data.prefetch", "data.workers", "log.compilation_cache",
+}  # fmt: skip
+"""Keys that say where and how a host works, not what. The content of the corpus is compared by its hash."""
+
+SETTLE_SECONDS = 3.0
+"""How long a process that failed waits to hear that another one is lost, which may be the reason."""
+
+
+class Session:
+    """What a run asks the other processes; without any, the answers are its own.
+
+    Barriers and values go over JAX's coordination service, not over the devices: Gloo gives a process that comes late
+    to a collective operation 30 s, a compilation may take longer. JAX has no public way to that service.
+
+    Args:
+      patience: seconds to wait for the slowest process. A lost one ends the others sooner.
+    """
+
+    def __init__(self, watch: Watch | None = None, patience: float = 0.0) -> None:
+        self.watch, self.patience = watch, patience
+        self._count = 0
+
+    def stop(self, at: int, signal_name: str | None) -> str | None:
+        """Which signal ends the run after step `at`, the same in all processes; None = go on. See `Watch.stop`."""
+        return self.watch.stop(at, signal_name) if self.watch else signal_name
+
+    def barrier(self) -> None:
+        """Until all processes are here. They must come to the same barriers in the same order."""
+        if self.watch:
+            self._service().wait_at_barrier(f"xlnet_jax/{self._count}", int(self.patience * 1000))
+
+    def of_first(self, value: int) -> int:
+        """The value that process 0 has."""
+        if not self.watch:
+            return value
+        service = self._service()
+        name = f"xlnet_jax/{self._count}"
+        if self.watch.process == 0:
+            service.key_value_set(name, str(value))
+        return int(service.blocking_key_value_get(name, int(self.patience * 1000)))
+
+    def _service(self) -> Any:
+        from jax._src.distributed import global_state
+
+        self._count += 1
+        return global_state.client
+
+
+def sum_over_processes(counts: np.ndarray) -> np.ndarray:
+    """Adds up non-negative int64 arrays of all processes."""
+    if jax.process_count() == 1:
+        return counts
+    # JAX has no 64-bit integers by default.
+    halves = np.stack([counts >> 31, counts & 0x7FFFFFFF]).astype(np.int32)
+    high, low = np.asarray(multihost_utils.process_allgather(halves)).astype(np.int64).sum(axis=0)
+    return (high << 31) + low
+
+
+def find_place(config: Config) -> Place | None:
+    """Which process of how many this is; None if it is the only one.
+
+    From the keys `distributed.*`, or the environment, or what JAX detects: TPU VM, GKE, SLURM, Open MPI, Kubernetes.
+
+    Raises:
+      BadInput: half of what is needed, or a number that makes no sense.
+      RestartMe: the cluster does not answer.
+    """
+    given = config.distributed
+    coordinator = given.coordinator or os.environ.get(ENVIRONMENT["coordinator"], "")
+    processes = given.processes or _from_environment("processes", 0)
+    process = given.process_id if given.process_id >= 0 else _from_environment("process_id", -1)
+    devices = None
+    if processes == 1:
+        return None
+    if given.detect and not (coordinator and processes and process >= 0):
+        coordinator, processes, process, devices = _detected(config, coordinator, processes, process)
+    if processes in (0, 1) and process <= 0 and (processes or not coordinator):
+        return None
+    for name, value, missing in (("coordinator", coordinator, ""), ("processes", processes, 0),
+                                 ("process_id", process, -1)):  # fmt: skip
+        if value == missing:
+            raise BadInput(
+                f"distributed.{name} is not set, and {ENVIRONMENT[name]} neither; several processes need all three of "
+                f"distributed.coordinator, .processes and .process_id"
+            )
+    port = coordinator.rpartition(":")[2]
+    if ":" not in coordinator or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadInput(f"distributed.coordinator={coordinator} must be HOST:PORT")
+    if not 0 <= process < processes:
+        raise BadInput(f"distributed.process_id={process} must lie in [0, distributed.processes={processes})")
+    return Place(coordinator, processes, process, devices)
+
+
+def _from_environment(name: str, default: int) -> int:
+    text = os.environ.get(ENVIRONMENT[name], "")
+    if not text:
+        return default
+    if not text.isdigit():
+        raise BadInput(f"the environment variable {ENVIRONMENT[name]}={text} must be a number, counted from 0")
+    return int(text)
+
+
+def _detected(config: Config, coordinator: str, processes: int, process: int) -> tuple[str, int, int, Any]:
+    """What JAX's own detection adds to what is known. JAX has no public way to ask without starting at once."""
+    from jax._src.clusters import ClusterEnv
+
+    try:
+        found = ClusterEnv.auto_detect_unset_distributed_params(
+            coordinator or None, processes or None, process if process >= 0 else None, None, None,
+            int(config.distributed.rendezvous_seconds),
+        )  # fmt: skip
+    except (RuntimeError, OSError) as error:
+        raise RestartMe(
+            f"the cluster does not say which process this is: {' '.join(str(error).split())}; "
+            "set distributed.detect=false for a single process"
+        ) from error
+    return found[0] or "", found[1] or 0, -1 if found[2] is None else found[2], found[3]
+
+
+@contextlib.contextmanager
+def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
+    """Starts the processes of a run together, before any device is touched, and ends them together.
+
+    An error that leaves this context is told to the other processes, which end with the same exit code. If the error
+    comes from a process that is lost, this process ends with 42 before it gets here.
+
+    Args:
+      identity: what must be equal in all processes beside the configuration and the versions.
+
+    Raises:
+      BadInput, RestartMe: see `rendezvous.meet`.
+    """
+    place = find_place(config)
+    if place is None:
+        yield Session()
+        return
+    watch = _start(config, place, identity)
+    try:
+        processes = Session(watch, config.distributed.rendezvous_seconds)
+        processes.barrier()
+        # While all are here: the first collective operation over all devices connects them.
+        multihost_utils.sync_global_devices("start")
+        yield processes
+        # All come here, or the watch ends those that wait.
+        jax.distributed.shutdown()
+    except XLNetError as error:
+        _leave(watch, error.exit_code, str(error))
+        raise
+    except KeyboardInterrupt:
+        _leave(watch, 130, "interrupted")
+        raise
+    except BaseException as error:
+        # Whatever it is, the others must hear of it: they would wait in a collective operation for ever.
+        time.sleep(SETTLE_SECONDS)
+        traceback.print_exc()
+        _leave(watch, 1, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        end_process(1)
+    watch.leave(0, "")
+
+
+def _start(config: Config, place: Place, identity: dict[str, Any]) -> Watch:
+    given = config.distributed
+    values = {name: value for name, value in configs.flat(config).items() if name not in MAY_DIFFER}
+    values |= identity | {
+        "the version of xlnet_jax": xlnet_jax.__version__,
+        "the version of jax": jax.__version__,
+        "the version of jaxlib": jax.lib.__version__,
+        "the version of Python": platform.python_version(),
+        "JAX_ENABLE_X64": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
+    }
+    port = given.rendezvous_port or _beside(int(place.coordinator.rpartition(":")[2]))
+    links = meet(place, port, values, Patience(given.rendezvous_seconds, given.report_seconds))
+    log.info("process %d of %d, coordinator %s", place.process, place.processes, place.coordinator)
+    _keep_stdout()
+    hold_aborts()
+    watch = Watch(place.process, links, given.heartbeat_seconds)
+    watch.start()
+    # The loop handles signals itself, and agrees with the others by the watch.
+    jax.config.update("jax_enable_preemption_service", False)
+    if jax.config.jax_cpu_collectives_implementation in (None, "none"):  # type: ignore[attr-defined]
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        place.coordinator, place.processes, place.process, place.devices,
+        # The watch knows more than JAX, which shall come second.
+        heartbeat_timeout_seconds=int(2 * given.heartbeat_seconds) + 10,
+        initialization_timeout=int(given.rendezvous_seconds) + 1,
+        shutdown_timeout_seconds=int(given.rendezvous_seconds) + 1,
+        cluster_detection_method="deactivate",
+    )  # fmt: skip
+    return watch
+
+
+def _keep_stdout() -> None:
+    """Sends what libraries print to stderr: Gloo greets every peer on stdout, where `--json` promises one object."""
+    sys.stdout.flush()
+    # Ours alone from here on.
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+
+def _beside(port: int) -> int:
+    """The rendezvous has the port after the coordinator's, the last one the port before."""
+    return port + 1 if port < 65535 else port - 1
+
+
+_left: list[int] = []
+"""The exit code, once this process has left the others with an error."""
+
+
+def _leave(watch: Watch, code: int, why: str) -> None:
+    watch.leave(code, why)
+    _left.append(code)
+
+
+def end_process(code: int) -> None:
+    """Ends the process at once if it has left the others: what JAX does at a normal exit would wait for them."""
+    if _left:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,301 @@
+"""Where the processes of a run find each other before JAX is started: who is missing is named, who differs is refused.
+
+Process 0 listens; every other process connects, says who it is and what it wants to run, and keeps the connection for
+the whole run (see `watch`). JAX's own start would end without saying which process is missing, and would let processes
+with different settings run into each other. Only the standard library is used: no device has been touched yet.
+
+Messages are JSON objects, one a line:
+
+    hello      process, processes, host, values (what must be equal everywhere)
+    waiting    which processes are missing, for the others' log
+    go         all are here and agree
+    end, why   the run does not start: the exit code and the line for the user
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import selectors
+import socket
+import threading
+import time
+from typing import Any
+
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+
+log = logging.getLogger("xlnet_jax")
+
+MESSAGE_BYTES = 1 << 20
+"""Longer ones are not ours."""
+TICK_SECONDS = 0.2
+CONNECT_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Which process this is.
+
+    Attributes:
+      coordinator: HOST:PORT of JAX's coordination service, in process 0.
+      devices: the local device numbers to use, where a scheduler starts one process for each; None = all.
+    """
+
+    coordinator: str
+    processes: int
+    process: int
+    devices: list[int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Patience:
+    """Seconds: until the rendezvous is given up, and between two lines of the log about who is missing."""
+
+    deadline: float
+    report: float
+
+
+class Link:
+    """One end of a connection. `send` may be called from any thread."""
+
+    def __init__(self, connection: socket.socket, host: str = "") -> None:
+        self.socket = connection
+        self.host = host
+        self.heard = time.monotonic()
+        self._buffer = b""
+        self._sending = threading.Lock()
+
+    def send(self, **message: Any) -> bool:
+        """False if the other end is gone."""
+        data = json.dumps(message).encode() + b"\n"
+        try:
+            with self._sending:
+                self.socket.sendall(data)
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """The messages that have come, once the socket is readable; None if the other end is gone or is not ours."""
+        try:
+            data = self.socket.recv(65536)
+        except TimeoutError:
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        self.heard = time.monotonic()
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        if len(self._buffer) > MESSAGE_BYTES:
+            return None
+        try:
+            messages = [json.loads(line) for line in lines]
+        except ValueError:
+            return None
+        return messages if all(isinstance(message, dict) for message in messages) else None
+
+    def close(self) -> None:
+        """Closes the connection."""
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+
+def meet(place: Place, port: int, values: dict[str, Any], patience: Patience) -> dict[int, Link]:
+    """Waits until all processes are here and agree.
+
+    Args:
+      port: on the host of the coordinator.
+      values: what must be equal in all processes, by the name that a message shall give it.
+
+    Returns:
+      By process number: in process 0 the links to all others, in another one the link to process 0.
+
+    Raises:
+      BadInput: values differ (the first key, with both values and hosts), or a process number came twice.
+      RestartMe: somebody did not come in time.
+    """
+    hello = {
+        "process": place.process,
+        "processes": place.processes,
+        "host": socket.gethostname(),
+        # As it arrives at the other end, so that only real differences count.
+        "values": json.loads(json.dumps(values)),
+    }
+    if place.process == 0:
+        return _Leader(place, port, hello, patience).meet()
+    return {0: _follow(place, port, hello, patience)}
+
+
+class _Leader:
+    """Process 0's side of the rendezvous."""
+
+    def __init__(self, place: Place, port: int, hello: dict[str, Any], patience: Patience) -> None:
+        self.place, self.port, self.patience = place, port, patience
+        self.hellos: dict[int, dict[str, Any]] = {0: hello}
+        self.links: dict[int, Link] = {}
+        self.unknown: set[Link] = set()
+        """Connected, but have not said who they are."""
+
+    def meet(self) -> dict[int, Link]:
+        began = reported = time.monotonic()
+        with self._listen(began) as server, selectors.DefaultSelector() as selector:
+            selector.register(server, selectors.EVENT_READ)
+            while missing := [p for p in range(self.place.processes) if p not in self.hellos]:
+                for key, _ in selector.select(TICK_SECONDS):
+                    self._serve(selector, server, key.data)
+                now = time.monotonic()
+                if now - began > self.patience.deadline:
+                    self._end(RestartMe(f"{_who(missing)} did not come within {self.patience.deadline:g} s "
+                                        f"(here: {self._here()}); start the missing one, then all again"))  # fmt: skip
+                if now - reported > self.patience.report:
+                    reported = now
+                    line = f"waiting for {_who(missing)} of {self.place.processes} (here: {self._here()})"
+                    log.warning("%s", line)
+                    for link in self.links.values():
+                        link.send(waiting=line)
+        for link in self.unknown:
+            link.close()
+        self._compare()
+        for link in self.links.values():
+            link.send(go=True)
+            link.heard = time.monotonic()
+        return self.links
+
+    def _listen(self, began: float) -> socket.socket:
+        """The listening socket. A run that is just ending may still have the port: that one is waited for."""
+        reported = began
+        while True:
+            try:
+                if socket.has_dualstack_ipv6():
+                    return socket.create_server(("", self.port), family=socket.AF_INET6, dualstack_ipv6=True)
+                return socket.create_server(("", self.port))
+            except OSError as error:
+                now = time.monotonic()
+                if now - began > self.patience.deadline:
+                    raise RestartMe(
+                        f"port {self.port} of this host: {error.strerror or error}; set distributed.rendezvous_port"
+                    ) from error
+                if now - reported > self.patience.report:
+                    reported = now
+                    log.warning("port %d of this host: %s; trying on", self.port, error.strerror or error)
+                time.sleep(TICK_SECONDS)
+
+    def _serve(self, selector: selectors.BaseSelector, server: socket.socket, link: Link | None) -> None:
+        if link is None:
+            connection, address = server.accept()
+            connection.settimeout(CONNECT_SECONDS)
+            link = Link(connection, address[0])
+            self.unknown.add(link)
+            selector.register(connection, selectors.EVENT_READ, link)
+            return
+        messages = link.receive()
+        if messages is None:
+            # Gone before all were here: it may come again, so its number is free.
+            selector.unregister(link.socket)
+            self._forget(link)
+            return
+        for hello in messages:
+            self._welcome(link, hello)
+
+    def _forget(self, link: Link) -> None:
+        link.close()
+        self.unknown.discard(link)
+        for process in [p for p, each in self.links.items() if each is link]:
+            log.warning("process %d (%s) left again", process, link.host)
+            del self.links[process], self.hellos[process]
+
+    def _welcome(self, link: Link, hello: dict[str, Any]) -> None:
+        if link not in self.unknown or not isinstance(hello.get("process"), int) or "values" not in hello:
+            return
+        process = hello["process"]
+        link.host = str(hello.get("host"))
+        if hello.get("processes") != self.place.processes:
+            self.links[-1 - process] = link
+            self._end(_different("distributed.processes", self.place.processes, self.hellos[0],
+                                 hello.get("processes"), hello))  # fmt: skip
+        if process in self.hellos or not 0 <= process < self.place.processes:
+            hosts = f"{self.hellos[process]['host']} and {link.host}" if process in self.hellos else link.host
+            self.links[-1 - process] = link
+            self._end(BadInput(f"process {process} of {self.place.processes} came from {hosts}; "
+                               "give every process its own distributed.process_id, counted from 0"))  # fmt: skip
+        self.unknown.discard(link)
+        self.hellos[process], self.links[process] = hello, link
+
+    def _compare(self) -> None:
+        mine = self.hellos[0]
+        for process in sorted(self.links):
+            other = self.hellos[process]
+            for name in sorted(mine["values"].keys() | other["values"].keys()):
+                here, there = mine["values"].get(name), other["values"].get(name)
+                if here != there:
+                    self._end(_different(name, here, mine, there, other))
+
+    def _here(self) -> str:
+        return ", ".join(f"{p} on {self.hellos[p]['host']}" for p in sorted(self.hellos))
+
+    def _end(self, error: XLNetError) -> None:
+        for link in self.links.values():
+            link.send(end=error.exit_code, why=str(error))
+            link.close()
+        raise error
+
+
+def _different(name: str, here: Any, mine: dict[str, Any], there: Any, other: dict[str, Any]) -> BadInput:
+    return BadInput(
+        f"{name} is {here!r} in process {mine['process']} ({mine['host']}) and {there!r} in process "
+        f"{other['process']} ({other['host']}); start the same command with the same versions everywhere"
+    )
+
+
+def _who(processes: list[int]) -> str:
+    shown = ", ".join(map(str, processes[:8])) + (", ..." if len(processes) > 8 else "")
+    return f"process{'es' * (len(processes) > 1)} {shown}"
+
+
+def _follow(place: Place, port: int, hello: dict[str, Any], patience: Patience) -> Link:
+    """Another process's side: connects, says hello, waits for the word."""
+    host = place.coordinator.rsplit(":", 1)[0].strip("[]")
+    began = reported = time.monotonic()
+    what = "no answer"
+    # Process 0 gives up first, and says who is missing; this is for when it is process 0 that does not come.
+    while (now := time.monotonic()) - began < patience.deadline + CONNECT_SECONDS:
+        if now - reported > patience.report:
+            reported = now
+            log.warning("process %d waits for process 0 at %s:%d (%s)", place.process, host, port, what)
+        try:
+            link = Link(socket.create_connection((host, port), timeout=CONNECT_SECONDS), host)
+        except OSError as error:
+            what = error.strerror or str(error) or "no answer"
+            time.sleep(TICK_SECONDS)
+            continue
+        link.send(**hello)
+        if _told(link, began + patience.deadline + CONNECT_SECONDS):
+            return link
+        what = "it hung up"
+        link.close()
+        time.sleep(TICK_SECONDS)
+    raise RestartMe(
+        f"process {place.process}: process 0 at {host}:{port} did not come within {patience.deadline:g} s ({what}); "
+        "start it, then all again"
+    )
+
+
+def _told(link: Link, until: float) -> bool:
+    """Whether process 0 says go. Raises what it says instead; False if it hangs up."""
+    link.socket.settimeout(TICK_SECONDS)
+    while time.monotonic() < until:
+        messages = link.receive()
+        if messages is None:
+            return False
+        for message in messages:
+            if "go" in message:
+                link.socket.settimeout(CONNECT_SECONDS)
+                return True
+            if "end" in message:
+                raise (BadInput if message["end"] == BadInput.exit_code else RestartMe)(str(message.get("why")))
+            if "waiting" in message:
+                log.warning("%s", message["waiting"])
+    return False
