@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# launch/queued_resource.sh --name=xlnet --zone=us-east5-b --accelerator=v6e-8 --repo=https://... --commit=SHA --spot \
+#   [--recreate] [--valid-until=6h] -- train --config=configs/xlnet_base.py --workdir=/mnt/xlnet/run ...
+# launch/queued_resource.sh --name=xlnet --zone=us-east5-b --delete
+#
+# Asks for TPUs in the queue, waits until the request is ACTIVE, installs the commit on the hosts with launch/startup.sh,
+# and trains there. Ends when the training ends, with its exit code; 42 (interrupted and saved) runs the same command
+# again. The request stays, and costs money, until --delete. Requires gcloud with the rights of roles/tpu.admin.
+#
+#   --name --zone --project     which request; its machine has the same name
+#   --accelerator=TYPE          such as v4-8, v5litepod-8, v5p-8, v6e-8: slices with one host, all that the trainer can use
+#   --slices=N                  several slices over the data-centre network, named NAME-0, NAME-1, ...
+#   --runtime=VERSION           software of the TPU VM (default: what fits the type)
+#   --spot --reserved           capacity that may be taken away, or that is reserved
+#   --valid-until=DURATION      give up waiting after it, such as 6h
+#   --repo=URL --commit=SHA     the code: anything that `git clone` reads on the hosts without asking
+#   --disk=SOURCE               a disk to attach; startup.sh mounts it, work directory and corpus can be there
+#   --device=PATH --mount=DIR   how the disk is called there (default /dev/sdb), and where it goes (default /mnt/xlnet)
+#   --internal-ips --network=N --subnetwork=N --service-account=MAIL     as gcloud has them
+#   --recreate                  a suspended request (its machines are gone) is deleted and made again, as often as it takes
+#   --boot                      the machines train by themselves at every boot (log: journalctl -u xlnet-jax); do not wait
+#   --several-hosts             do not refuse several hosts or slices
+#   --poll=SECONDS              between two looks (default 30)
+#   --dry-run                   print the commands, one a line, and run none
+#   --delete                    delete the request and its machines; attached disks stay
+
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+slices=1 valid_until=""
+other_option() {
+  case $1 in
+    --slices=*) slices=${1#*=} ;;
+    --valid-until=*) valid_until=${1#*=} ;;
+    *) return 1 ;;
+  esac
+}
+
+remove() {
+  run gcloud compute tpus queued-resources delete "$name" "${place[@]}" --force --quiet
+}
+
+parse_tpu_options "$@"
+if [[ -n $delete ]]; then
+  remove
+  exit
+fi
+need slices "$slices" "$NUMBER"
+check_tpu_options "$slices"
+all_hosts=(--node=all --worker=all)
+
+create() {
+  local nodes=(--node-id="$name")
+  ((slices == 1)) || nodes=(--node-count="$slices" --node-prefix="$name")
+  run gcloud compute tpus queued-resources create "$name" "${place[@]}" "${nodes[@]}" \
+    --accelerator-type="$accelerator" --runtime-version="$runtime" \
+    ${valid_until:+--valid-until-duration="$valid_until"} "${creation[@]}" --quiet
+}
+
+# Makes sure that the request is there and ACTIVE. The states are those of QueuedResourceState in the API v2.
+active() {
+  local state before=""
+  while true; do
+    state=$(state_of state.state queued-resources)
+    [[ $state == "$before" ]] || note "$name is $state"
+    before=$state
+    case $state in
+      ACTIVE) return ;;
+      absent) create ;;
+      CREATING | ACCEPTED | WAITING_FOR_RESOURCES | PROVISIONING) sleep "$poll" ;;
+      SUSPENDING | DELETING)
+        [[ -n $recreate ]] || fail "$name is $state; --recreate waits and makes it again"
+        sleep "$poll"
+        ;;
+      SUSPENDED)
+        [[ -n $recreate ]] || fail "$name is SUSPENDED: its machines are gone; --recreate makes it again"
+        remove
+        ;;
+      FAILED) fail "$name FAILED; ask why with: gcloud compute tpus queued-resources describe $(quoted "$name" "${place[@]}")" ;;
+      *) fail "$name is in the unknown state '$state'" ;;
+    esac
+  done
+}
+
+if [[ -n $DRY_RUN ]]; then
+  create
+  run gcloud compute tpus queued-resources describe "$name" "${place[@]}" --format="value(state.state)"
+  [[ -n $boot ]] || train_on_hosts queued-resources
+  exit
+fi
+
+while true; do
+  active
+  [[ -z $boot ]] || exit 0
+  code=0
+  train_on_hosts queued-resources || code=$?
+  # A host that is taken away drops the connection: ssh says 255.
+  if ((code == 255)) && [[ -n $recreate && $(state_of state.state queued-resources) != ACTIVE ]]; then
+    code=42
+  fi
+  case $code in
+    0) note "done" && exit 0 ;;
+    42) note "interrupted and saved: running the same command again" && sleep "$poll" ;;
+    *) note "the training ended with $code; $name stays, --delete deletes it" && exit "$code" ;;
+  esac
+done

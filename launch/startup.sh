@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# bash startup.sh --repo=URL --commit=SHA [--device=/dev/sdb --mount=/mnt/xlnet] -- train --config=... --workdir=...
+#
+# What every host runs: by hand, over ssh from tpu_vm.sh and queued_resource.sh, or at boot as a startup script.
+# Mounts the disk, installs the commit with constraints.txt and the extra `tpu` (once), then runs `xlnet-jax` with the
+# words after --, and again as long as it exits with 42. Any other exit code is the one of this script. SIGTERM goes on
+# to the trainer, once, and is waited for: it saves, and the script ends with 42.
+# Requires git, pip of any Python 3 (uv brings Python 3.12), and sudo for the disk.
+#
+#   --repo=URL --commit=SHA     the code
+#   --dir=DIR                   where it goes (default: ~/xlnet_jax); the command runs there, configs/ are there
+#   --device=PATH --mount=DIR   mounts the disk, which must have a file system (docs/pods.md says how to make one)
+#   --log=FILE                  write the output there as well (default: ~/xlnet_jax.log)
+#   --pause=SECONDS             between two runs (default 10)
+#   --pid=FILE                  holds the number to send SIGTERM to (default: ~/xlnet_jax.pid)
+#   --boot                      go on as the service xlnet-jax of systemd, and return at once
+#   --dry-run                   print the commands, one a line, and run none
+
+set -euo pipefail
+
+repo="" commit="" dir=${HOME:-/root}/xlnet_jax log=${HOME:-/root}/xlnet_jax.log
+pid=${HOME:-/root}/xlnet_jax.pid device="" mount="" pause=10 boot="" dry=""
+given=("$@")
+refuse() {
+  echo "startup.sh: $*" >&2
+  exit 2
+}
+while (($# > 0)); do
+  case $1 in
+    --help) sed -n '2,/^$/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    --repo=*) repo=${1#*=} ;;
+    --commit=*) commit=${1#*=} ;;
+    --dir=*) dir=${1#*=} ;;
+    --device=*) device=${1#*=} ;;
+    --mount=*) mount=${1#*=} ;;
+    --log=*) log=${1#*=} ;;
+    --pid=*) pid=${1#*=} ;;
+    --pause=*) pause=${1#*=} ;;
+    --boot) boot=1 ;;
+    --dry-run) dry=1 ;;
+    --) shift; break ;;
+    *) refuse "unknown option $1; see --help" ;;
+  esac
+  shift
+done
+[[ -n $repo && -n $commit ]] || refuse "--repo=URL and --commit=SHA are needed; see --help"
+[[ ${1:-} == train ]] || refuse "after -- comes the command: train --config=... --workdir=..."
+[[ ${device:+1} == "${mount:+1}" ]] || refuse "--device and --mount go together"
+
+run() {
+  if [[ -n $dry ]]; then
+    printf '%q ' "$@" | sed 's/ $/\n/'
+  else
+    "$@"
+  fi
+}
+
+if [[ -n $boot ]]; then
+  # A service of its own, because systemd then sends SIGTERM to this script alone (KillMode=mixed). If it went to the
+  # trainer as well, ours would be its second one, and the second ends it without saving.
+  again=()
+  for word in "${given[@]}"; do
+    [[ $word == --boot ]] || again+=("$word")
+  done
+  run install -D --mode=755 "$0" /opt/xlnet_jax/startup.sh
+  run systemd-run --unit=xlnet-jax --collect --property=KillMode=mixed --property=TimeoutStopSec=300 \
+    --setenv=HOME=/root bash /opt/xlnet_jax/startup.sh "${again[@]}"
+  exit
+fi
+
+# The output outlives a broken connection: tee goes on with the file, and ignores the signals meant for the trainer.
+if [[ -z $dry ]]; then
+  trap '' HUP
+  exec > >(trap '' INT TERM; exec tee -p -a "$log") 2>&1
+  echo $$ >"$pid"
+fi
+
+child="" stopping="" forwarded="" came=""
+# The second SIGTERM would end the trainer at once: it gets one.
+forward() {
+  came=1 stopping=1
+  if [[ -n $child && -z $forwarded ]]; then
+    forwarded=1
+    kill -TERM "$child" 2>/dev/null || true
+  fi
+}
+trap forward TERM INT
+
+install_commit() {
+  local python=$dir/.venv/bin/python
+  if [[ -e $dir/.venv/installed-$commit ]]; then
+    return
+  fi
+  [[ -d $dir/.git ]] || run git clone --quiet "$repo" "$dir"
+  run git -C "$dir" fetch --quiet origin
+  run git -C "$dir" checkout --quiet --force "$commit"
+  # Newer systems want to be told; an older pip does not read it.
+  run env PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv
+  run python3 -m uv venv --quiet --clear --python=3.12 "$dir/.venv"
+  run python3 -m uv pip install --quiet --python="$python" --constraint="$dir/constraints.txt" --editable="${dir}[tpu]"
+  run touch "$dir/.venv/installed-$commit"
+}
+
+if [[ -n $mount ]] && ! mountpoint --quiet "$mount"; then
+  run sudo mkdir -p "$mount"
+  run sudo mount -o discard,defaults "$device" "$mount"
+  run sudo chmod a+w "$mount"
+fi
+install_commit
+if [[ -n $dry ]]; then
+  run "$dir/.venv/bin/xlnet-jax" "$@"
+  exit
+fi
+cd "$dir"
+
+while [[ -z $stopping ]]; do
+  echo "$(date --utc +%FT%TZ) startup.sh: xlnet-jax $*"
+  "$dir/.venv/bin/xlnet-jax" "$@" &
+  child=$!
+  # One that came while there was no child to send it to.
+  [[ -z $stopping ]] || forward
+  while true; do
+    came="" code=0
+    wait "$child" || code=$?
+    # A signal ends `wait` early, with a code that is not the trainer's: wait again.
+    if [[ -z $came ]] || ! kill -0 "$child" 2>/dev/null; then
+      break
+    fi
+  done
+  # And if the trainer ended in between, its code is still to be had.
+  if [[ -n $came ]]; then
+    last=0
+    wait "$child" 2>/dev/null || last=$?
+    ((last == 127)) || code=$last
+  fi
+  child=""
+  echo "$(date --utc +%FT%TZ) startup.sh: xlnet-jax ended with $code"
+  # Before the trainer listens, the signal ends it; there is nothing to save yet.
+  if [[ -n $stopping ]] && ((code == 143)); then
+    code=42
+  fi
+  ((code == 42)) || exit "$code"
+  # In small steps, so that a signal is seen at once.
+  for ((waited = 0; waited < pause; waited++)); do
+    [[ -n $stopping ]] || sleep 1
+  done
+done
+exit 42

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# launch/tpu_vm.sh --name=xlnet --zone=us-east5-b --accelerator=v6e-8 --repo=https://... --commit=$(git rev-parse HEAD) \
+#   [--spot] [--disk=projects/P/zones/Z/disks/D] -- train --config=configs/xlnet_base.py --workdir=/mnt/xlnet/run ...
+# launch/tpu_vm.sh --name=xlnet --zone=us-east5-b --delete
+#
+# Creates a Cloud TPU VM, or takes the one of that name; installs the commit on its hosts with launch/startup.sh, and
+# trains there. Ends when the training ends, with its exit code; 42 (interrupted and saved) runs the same command again.
+# The machine stays, and costs money, until --delete. Requires gcloud with the rights of roles/tpu.admin.
+#
+#   --name --zone --project     which machine
+#   --accelerator=TYPE          such as v4-8, v5litepod-8, v5p-8, v6e-8: slices with one host, all that the trainer can use
+#   --runtime=VERSION           software of the TPU VM (default: what fits the type)
+#   --repo=URL --commit=SHA     the code: anything that `git clone` reads on the hosts without asking
+#   --disk=SOURCE               a disk to attach; startup.sh mounts it, work directory and corpus can be there
+#   --device=PATH --mount=DIR   how the disk is called there (default /dev/sdb), and where it goes (default /mnt/xlnet)
+#   --spot --reserved --internal-ips --network=N --subnetwork=N --service-account=MAIL     as gcloud has them
+#   --recreate                  a preempted machine is deleted and created again, as often as it takes
+#   --boot                      the machine trains by itself at every boot (log: journalctl -u xlnet-jax); do not wait
+#   --several-hosts             do not refuse types with several hosts
+#   --poll=SECONDS              between two looks (default 30)
+#   --dry-run                   print the commands, one a line, and run none
+#   --delete                    delete the machine; attached disks stay
+
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+other_option() {
+  return 1
+}
+
+parse_tpu_options "$@"
+if [[ -n $delete ]]; then
+  run gcloud compute tpus tpu-vm delete "$name" "${place[@]}" --quiet
+  exit
+fi
+check_tpu_options 1
+all_hosts=(--worker=all)
+
+create() {
+  run gcloud compute tpus tpu-vm create "$name" "${place[@]}" --accelerator-type="$accelerator" --version="$runtime" \
+    "${creation[@]}" --quiet
+}
+
+# Makes sure that the machine is there and ready.
+ready() {
+  local state
+  while true; do
+    state=$(state_of state tpu-vm)
+    case $state in
+      READY) return ;;
+      absent) create ;;
+      PREEMPTED | TERMINATED)
+        [[ -n $recreate ]] || fail "$name is $state; --recreate creates it again, --delete deletes it"
+        note "$name is $state: creating it again"
+        run gcloud compute tpus tpu-vm delete "$name" "${place[@]}" --quiet
+        ;;
+      CREATING | STARTING | RESTARTING | REPAIRING | REIMAGING | DELETING | STOPPING)
+        note "$name is $state"
+        sleep "$poll"
+        ;;
+      *) fail "$name is $state; start it or --delete it" ;;
+    esac
+  done
+}
+
+if [[ -n $DRY_RUN ]]; then
+  run gcloud compute tpus tpu-vm describe "$name" "${place[@]}" --format="value(state)"
+  create
+  [[ -n $boot ]] || train_on_hosts tpu-vm
+  exit
+fi
+
+while true; do
+  ready
+  [[ -z $boot ]] || exit 0
+  code=0
+  train_on_hosts tpu-vm || code=$?
+  # A host that is taken away drops the connection: ssh says 255.
+  if ((code == 255)) && [[ -n $recreate && $(state_of state tpu-vm) != READY ]]; then
+    code=42
+  fi
+  case $code in
+    0) note "done" && exit 0 ;;
+    42) note "interrupted and saved: running the same command again" && sleep "$poll" ;;
+    *) note "the training ended with $code; $name stays, --delete deletes it" && exit "$code" ;;
+  esac
+done
