@@ -95,13 +95,14 @@ while true; do
   [[ -z $boot ]] || exit 0
   code=0
   train_on_hosts queued-resources || code=$?
-  # A host that is taken away drops the connection: ssh says 255.
-  if ((code == 255)) && [[ -n $recreate && $(state_of state.state queued-resources) != ACTIVE ]]; then
+  # Whatever ssh says of a host that was taken away, it is not the trainer's word.
+  if ((code != 0)) && [[ -n $recreate && $(state_of state.state queued-resources) != ACTIVE ]]; then
     code=42
   fi
   case $code in
     0) note "done" && exit 0 ;;
     42) note "interrupted and saved: running the same command again" && sleep "$poll" ;;
+    255) note "no connection; the same command follows the training, if it goes on" && exit 255 ;;
     *) note "the training ended with $code; $name stays, --delete deletes it" && exit "$code" ;;
   esac
 done

@@ -68,11 +68,29 @@ if [[ -n $boot ]]; then
   exit
 fi
 
-# The output outlives a broken connection: tee goes on with the file, and ignores the signals meant for the trainer.
+# One of these to a home. gcloud gives the command again when the connection breaks, while the first goes on: then follow
+# it, and end as it ends.
+command=$(printf '%q ' "${given[@]}")
 if [[ -z $dry ]]; then
-  trap '' HUP
-  exec > >(trap '' INT TERM; exec tee -p -a "$log") 2>&1
+  exec 9>>"$pid"
+  if ! flock --nonblock 9; then
+    running=$(<"$pid")
+    [[ $(<"$pid.command") == "$command" ]] ||
+      refuse "$running runs another command here: $(<"$pid.command")- stop it first: kill -TERM $running"
+    echo "startup.sh: $running does this already; following $log"
+    tail --follow=name "$log" 9>&- &
+    trap 'kill $!' EXIT
+    flock 9
+    sleep 1 # for tail to read the last lines
+    exit "$(<"$pid.code")"
+  fi
+  rm -f "$pid.code"
+  echo "$command" >"$pid.command"
   echo $$ >"$pid"
+  trap 'echo $? >"$pid.code"' EXIT
+  # The output outlives a broken connection: tee goes on with the file, and ignores the signals meant for the trainer.
+  trap '' HUP
+  exec > >(trap '' INT TERM; exec tee -p -a "$log" 9>&-) 2>&1
 fi
 
 child="" stopping="" forwarded="" came=""
@@ -115,7 +133,7 @@ cd "$dir"
 
 while [[ -z $stopping ]]; do
   echo "$(date --utc +%FT%TZ) startup.sh: xlnet-jax $*"
-  "$dir/.venv/bin/xlnet-jax" "$@" &
+  "$dir/.venv/bin/xlnet-jax" "$@" 9>&- &
   child=$!
   # One that came while there was no child to send it to.
   [[ -z $stopping ]] || forward

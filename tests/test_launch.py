@@ -352,6 +352,7 @@ def test_startup_runs_again_on_42_and_ends_with_any_other_code(cloud, codes, end
     assert done.returncode == end
     assert cloud.heard() == [repr(TRAIN)] * len(codes)
     assert (cloud.home / "xlnet_jax.log").read_text() == done.stdout
+    assert (cloud.home / "xlnet_jax.pid.code").read_text() == f"{end}\n"
 
 
 def wait_for(path: pathlib.Path) -> None:
@@ -406,6 +407,19 @@ def test_a_broken_connection_does_not_stop_the_trainer(cloud):
     wait_for(cloud.folder / "up")
 
 
+def test_a_second_startup_follows_the_first_and_ends_as_it_does(cloud):
+    cloud.trainer(cloud.home, '(here / "up").touch()\ntime.sleep(3)\nprint("the last line", flush=True)\nsys.exit(3)')
+    words = [LAUNCH / "startup.sh", *CODE, "--", *TRAIN]
+    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.DEVNULL) as first:
+        wait_for(cloud.folder / "up")
+        (cloud.folder / "up").unlink()
+        other = cloud.run("startup.sh", *CODE, "--", *TRAIN, "--config.train.steps=1")
+        assert other.returncode == 2 and f"kill -TERM {first.pid}" in other.stderr
+        second = cloud.run("startup.sh", *CODE, "--", *TRAIN)
+        assert (second.returncode, first.wait(30)) == (3, 3)
+    assert "the last line" in second.stdout and not (cloud.folder / "up").exists()
+
+
 def test_startup_installs_the_commit_once_with_constraints_and_tpu(cloud):
     shown = cloud.run("startup.sh", *CODE, "--device=/dev/sdb", "--mount=/mnt/no such", "--dry-run", "--", *TRAIN)
     assert shown.returncode == 0 and not list(cloud.home.iterdir())
@@ -443,6 +457,10 @@ def manifest(cloud: Cloud, *words: str) -> dict:
     return yaml.safe_load(cloud.calls()[-1]["stdin"])
 
 
+def pod_of(found: dict) -> dict:
+    return found["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+
+
 def test_the_jobset_is_valid_and_filled_in(cloud):
     found = manifest(cloud, "--spot", "--slices=2", "--hosts=4", "--several-hosts", "--max-restarts=7")
     validator().validate(found)
@@ -450,18 +468,18 @@ def test_the_jobset_is_valid_and_filled_in(cloud):
     assert found["spec"]["failurePolicy"]["maxRestarts"] == 7
     job = found["spec"]["replicatedJobs"][0]
     assert job["replicas"] == 2 and job["template"]["spec"]["parallelism"] == 4
-    pod = job["template"]["spec"]["template"]["spec"]
+    pod = pod_of(found)
     assert pod["containers"][0]["args"] == TRAIN
     assert pod["nodeSelector"] == {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x4",
         "cloud.google.com/gke-spot": "true",
     }  # fmt: skip
     assert pod["terminationGracePeriodSeconds"] >= 300
-    assert "cloud.google.com/gke-spot" not in json.dumps(manifest(cloud)["spec"]["replicatedJobs"][0]["template"]["spec"][
-        "template"]["spec"]["nodeSelector"])  # fmt: skip
+    plain = manifest(cloud)
+    assert "cloud.google.com/gke-spot" not in pod_of(plain)["nodeSelector"]
     # --print shows what kubectl gets.
     printed = cloud.run("gke.sh", *GKE, "--print", "--", *TRAIN)
-    assert yaml.safe_load(printed.stdout) == manifest(cloud)
+    assert yaml.safe_load(printed.stdout) == plain
 
 
 def test_a_misspelt_field_of_the_manifest_fails(cloud):

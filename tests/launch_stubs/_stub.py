@@ -1,7 +1,7 @@
 """What the stubs of gcloud, kubectl and xpk share: a command with its flags is refused with 2 or recorded.
 
-The folder in STUB_DIR holds `calls.jsonl`, one line per accepted call, and what a test wants answered: `states.json` (one
-per describe; the last one stays) and `codes.json` (one per ssh).
+The folder in STUB_DIR holds `calls.jsonl`, one line per accepted call, and what a test wants answered: `states.json`
+(one per describe; the last one stays) and `codes.json` (one per ssh).
 """
 
 from __future__ import annotations
