@@ -44,7 +44,7 @@ class Cloud:
         self.home = folder / "home"
         self.home.mkdir()
         self.environment = os.environ | {
-            "PATH": f"{STUBS}:{os.environ['PATH']}", "STUB_DIR": str(folder), "HOME": str(self.home),
+            "PATH": f"{STUBS}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}", "STUB_DIR": str(folder), "HOME": str(self.home),
             "TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
 
