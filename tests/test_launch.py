@@ -43,9 +43,10 @@ class Cloud:
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir()
+        path = f"{STUBS}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment = os.environ | {
-            "PATH": f"{STUBS}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}", "STUB_DIR": str(folder), "HOME": str(self.home),
-            "TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": path, "STUB_DIR": str(folder), "HOME": str(self.home), "TMPDIR": str(folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
 
     def answers(self, states: list[str], codes: list[int]) -> None:
