@@ -1,32 +1,34 @@
 #!/usr/bin/env bash
-# launch/gke.sh --name=xlnet --image=REGION-docker.pkg.dev/P/R/xlnet_jax:SHA --accelerator=tpu-v6e-slice --topology=2x4 \
-#   --chips=8 --claim=xlnet-work [--spot] -- train --config=configs/xlnet_base.py --workdir=/mnt/xlnet/run ...
+# launch/gke.sh --name=xlnet --image=REGION-docker.pkg.dev/P/R/xlnet_jax:SHA --accelerator=tpu-v6e-slice --topology=4x4 \
+#   --chips=4 [--slices=2] [--spot] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/gke.sh --name=xlnet --delete
 #
-# Fills in launch/gke/jobset.yaml and hands it to kubectl. Exit code 42 restarts the JobSet; every other one but those of
-# a killed pod ends it. Requires kubectl with a context whose cluster has the JobSet controller and a TPU node pool, an
-# image of launch/Dockerfile, and a PersistentVolumeClaim for work directory and corpus.
+# Fills in launch/gke/jobset.yaml and hands it to kubectl. Exit code 42 restarts the JobSet, all hosts of all slices; every
+# other one but those of a killed pod ends it. Requires kubectl with a context whose cluster has the JobSet controller and
+# a TPU node pool for every slice, an image of launch/Dockerfile, and for the work directory a bucket or a
+# PersistentVolumeClaim.
 #
 #   --name --namespace          of the JobSet (namespace: default)
 #   --image=IMAGE               what to run
 #   --accelerator=LABEL --topology=AxB     labels of the node pool: tpu-v5-lite-podslice, tpu-v6e-slice, ...; 2x4, ...
-#   --chips=N                   TPU chips of a host
-#   --hosts=N --slices=N        hosts of a slice, and slices (default 1)
-#   --claim=NAME --mount=DIR    the claim, and where it goes (default /mnt/xlnet)
-#   --service-account=NAME      of Kubernetes (default: default)
+#   --chips=N                   TPU chips of a host; with the topology, that makes the hosts of a slice
+#   --slices=N                  over the data-centre network (default 1)
+#   --service-account=NAME      of Kubernetes, with the right to write to the bucket (default: default)
+#   --claim=NAME --mount=DIR    a claim, and where it goes (default: none; /mnt/xlnet)
+#   --shared-workdir            of several hosts: the claim can be written by all of them (ReadWriteMany)
+#   --flags=CHIP[,CHIP...]      LIBTPU_INIT_ARGS of launch/flags/CHIP.txt (default: none)
 #   --spot                      nodes of Spot pools only
 #   --max-restarts=N            (default 50)
 #   --grace=SECONDS             between SIGTERM and SIGKILL (default 600)
-#   --several-hosts             do not refuse several hosts or slices
 #   --print                     print the manifest and do nothing else
 #   --dry-run                   print the command, and run none; the manifest goes to its standard input
-#   --delete                    delete the JobSet; the claim stays
+#   --delete                    delete the JobSet; bucket and claim stay
 
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-namespace=default image="" topology="" chips="" hosts=1 slices=1 claim="" account=default restarts=50 grace=600 only_print=""
+namespace=default image="" topology="" chips="" slices=1 claim="" account=default restarts=50 grace=600 only_print=""
 (($# > 0)) || refuse "no options; see --help"
 while (($# > 0)); do
   case $1 in
@@ -39,7 +41,6 @@ while (($# > 0)); do
     --accelerator=*) accelerator=${1#*=} ;;
     --topology=*) topology=${1#*=} ;;
     --chips=*) chips=${1#*=} ;;
-    --hosts=*) hosts=${1#*=} ;;
     --slices=*) slices=${1#*=} ;;
     --claim=*) claim=${1#*=} ;;
     --mount=*) mount=${1#*=} ;;
@@ -47,7 +48,8 @@ while (($# > 0)); do
     --spot) spot=1 ;;
     --max-restarts=*) restarts=${1#*=} ;;
     --grace=*) grace=${1#*=} ;;
-    --several-hosts) several_hosts=1 ;;
+    --shared-workdir) shared_workdir=1 ;;
+    --flags=*) flags=${1#*=} ;;
     --delete) delete=1 ;;
     --) shift; train=("$@"); break ;;
     *) refuse "unknown option $1; see --help" ;;
@@ -64,15 +66,20 @@ need image "$image" "$WORD"
 need accelerator "$accelerator" "$NAME"
 need topology "$topology" "[0-9]+(x[0-9]+){1,2}"
 need chips "$chips" "$NUMBER"
-need hosts "$hosts" "$NUMBER"
 need slices "$slices" "$NUMBER"
-need claim "$claim" "$NAME"
+[[ -z $claim ]] || need claim "$claim" "$NAME"
 need mount "$mount" "/$WORD"
 need service-account "$account" "$NAME"
 need max-restarts "$restarts" "[0-9]+"
 need grace "$grace" "$NUMBER"
-check_hosts "$hosts" "$slices" "$several_hosts"
+all_chips=$((${topology//x/*}))
+((all_chips > 0 && all_chips % chips == 0)) || refuse "--topology=$topology has $all_chips chips, which are not hosts of --chips=$chips"
+per_slice=$((all_chips / chips))
+((slices == 1 || per_slice > 1)) || refuse "--slices=$slices: GKE joins slices of several hosts only, and $topology is one host"
+hosts=$((per_slice * slices))
 check_train "${train[@]}"
+[[ -n $claim || " ${train[*]}" == *" --workdir=gs://"* ]] || refuse "a work directory that is not a bucket needs --claim=NAME"
+read_flags
 
 # A JSON list, which is YAML as well.
 args=""
@@ -84,6 +91,10 @@ done
 
 manifest=$(<"$HERE/gke/jobset.yaml")
 fill() {
+  if [[ -z $2 ]]; then
+    manifest=$(sed "/@$1@/d" <<<"$manifest")
+    return
+  fi
   # Quoted, so that & and \ in the value stay what they are in any version of bash.
   manifest=${manifest//"@$1@"/"$2"}
 }
@@ -92,10 +103,11 @@ fill IMAGE "$image"
 fill ACCELERATOR "$accelerator"
 fill TOPOLOGY "$topology"
 fill CHIPS "$chips"
-fill HOSTS "$hosts"
+fill HOSTS "$per_slice"
 fill SLICES "$slices"
-fill CLAIM "$claim"
-fill MOUNT "$mount"
+fill WORK_MOUNT "${claim:+- {name: work, mountPath: $mount\}}"
+fill WORK_VOLUME "${claim:+- {name: work, persistentVolumeClaim: {claimName: $claim\}\}}"
+fill FLAGS "${libtpu:+- {name: LIBTPU_INIT_ARGS, value: \"$libtpu\"\}}"
 fill SERVICE_ACCOUNT "$account"
 fill MAX_RESTARTS "$restarts"
 fill GRACE "$grace"

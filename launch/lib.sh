@@ -59,13 +59,18 @@ NAME='[a-z]([-a-z0-9]*[a-z0-9])?'
 WORD='[-A-Za-z0-9_.:/@+]+'
 NUMBER='[1-9][0-9]*'
 
-# Hosts of an accelerator type as Cloud TPU names them; empty if the type is unknown. In names of v2 to v5p the number
-# counts cores, otherwise chips; v2 to v5p have four chips to a host, v5e and v6e eight where one host is enough.
+# Hosts of a slice by the name of its type; empty if the type is unknown. In names of v2 to v5p and of TPU7x the number
+# counts cores, otherwise chips; xpk takes a topology as well, such as v6e-4x4, which is of chips. A host has four chips,
+# but eight of v5e and v6e where one host is enough.
 hosts_of() {
   local size=${1##*-}
+  if [[ $size =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]]; then
+    size=$((${size//x/*}))
+    [[ $1 == v5litepod-* || $1 == v6e-* ]] || size=$((size * 2))
+  fi
   [[ $size =~ ^[1-9][0-9]*$ ]] || return 0
   case $1 in
-    v2-* | v3-* | v4-* | v5p-*) echo $(((size + 7) / 8)) ;;
+    v2-* | v3-* | v4-* | v5p-* | tpu7x-*) echo $(((size + 7) / 8)) ;;
     v5litepod-* | v6e-*) if ((size <= 8)); then echo 1; else echo $(((size + 3) / 4)); fi ;;
   esac
 }
@@ -79,29 +84,46 @@ runtime_of() {
   esac
 }
 
-# What the trainer of this version cannot do is refused here, before anything costs money: one process drives all
-# devices it sees (no jax.distributed), and the work directory is a folder. When the trainer learns it, this goes.
-check_hosts() { # HOSTS SLICES ALLOWED
-  [[ -z $3 ]] || return 0
-  (($1 * $2 == 1)) || refuse "$1 hosts in each of $2 slices: this version trains in one process on one host;" \
-    "take a slice with a single host (such as v6e-8), or --several-hosts with a version that can"
-}
-
+# The command, before anything costs money. Requires `hosts`: how many there are, of all slices together.
 check_train() {
   local word workdir=""
   [[ ${1:-} == train ]] || refuse "after -- comes the command: train --config=... --workdir=..."
   for word; do
     [[ $word != --workdir=* ]] || workdir=${word#--workdir=}
   done
-  [[ -n $workdir ]] || refuse "the command has no --workdir=DIR"
-  [[ $workdir != *://* ]] || refuse "--workdir=$workdir: the work directory must be a folder, such as on a mounted disk"
-  [[ $workdir == /* ]] || refuse "--workdir=$workdir: give an absolute path"
+  [[ -n $workdir ]] || refuse "the command has no --workdir=gs://BUCKET/DIR or --workdir=/DIR"
+  case $workdir in
+    gs://?*/?*) return ;;
+    *://*) refuse "--workdir=$workdir: a bucket is gs://BUCKET/DIR" ;;
+    /*) ;;
+    *) refuse "--workdir=$workdir: give gs://BUCKET/DIR or an absolute path" ;;
+  esac
+  ((hosts == 1)) || [[ -n $shared_workdir ]] || refuse "--workdir=$workdir is a folder of its own on each of the $hosts" \
+    "hosts: give --workdir=gs://BUCKET/DIR, or --shared-workdir if it is mounted on all of them"
+}
+
+# The words of launch/flags/NAME.txt without the comments, for LIBTPU_INIT_ARGS.
+flags_of() { # NAME[,NAME...]
+  local one line words=()
+  for one in ${1//,/ }; do
+    [[ -f $HERE/flags/$one.txt ]] ||
+      refuse "--flags=$1: there is no launch/flags/$one.txt; there are $(cd "$HERE/flags" && echo *.txt)"
+    while read -r line; do
+      [[ -z $line || $line == \#* ]] || words+=("$line")
+    done <"$HERE/flags/$one.txt"
+  done
+  echo "${words[*]}"
+}
+
+read_flags() {
+  [[ -z $flags ]] || need flags "$flags" "[a-z0-9]+(,[a-z0-9]+)*"
+  libtpu=$(flags_of "$flags")
 }
 
 # What tpu_vm.sh and queued_resource.sh have in common; unknown options go to `other_option` of the script.
 name="" zone="" project="" accelerator="" runtime="" repo="" commit="" disk="" device=/dev/sdb mount=/mnt/xlnet
-service_account="" network="" subnetwork="" spot="" reserved="" internal_ips="" several_hosts="" delete="" recreate=""
-boot="" poll=30 train=() all_hosts=()
+service_account="" network="" subnetwork="" spot="" reserved="" internal_ips="" shared_workdir="" delete="" recreate=""
+boot="" poll=30 flags="" libtpu="" hosts=1 train=() all_hosts=()
 
 parse_tpu_options() {
   (($# > 0)) || refuse "no options; see --help"
@@ -126,7 +148,8 @@ parse_tpu_options() {
       --spot) spot=1 ;;
       --reserved) reserved=1 ;;
       --internal-ips) internal_ips=1 ;;
-      --several-hosts) several_hosts=1 ;;
+      --shared-workdir) shared_workdir=1 ;;
+      --flags=*) flags=${1#*=} ;;
       --boot) boot=1 ;;
       --recreate) recreate=1 ;;
       --delete) delete=1 ;;
@@ -143,20 +166,26 @@ parse_tpu_options() {
 
 # After the options are known, for everything but --delete.
 check_tpu_options() { # SLICES
-  local hosts
   need accelerator "$accelerator" "$NAME"
   need repo "$repo" ".+"
   need commit "$commit" "[0-9a-f]{7,40}"
   need poll "$poll" "[0-9]+"
   [[ -z $spot || -z $reserved ]] || refuse "--spot and --reserved exclude each other"
+  [[ $accelerator != tpu7x-* ]] || refuse "--accelerator=$accelerator: TPU7x is to be had on GKE: launch/gke.sh or launch/xpk.sh"
   hosts=$(hosts_of "$accelerator")
   [[ -n $hosts ]] || refuse "--accelerator=$accelerator: not a type of Cloud TPU, such as v4-8, v5litepod-8, v6e-8"
-  check_hosts "$hosts" "$1" "$several_hosts"
+  hosts=$((hosts * $1))
+  [[ -z $disk ]] || ((hosts == 1)) || refuse "--disk=$disk: only one host may write to a disk, and $accelerator makes" \
+    "$hosts hosts: leave it out, and keep corpus and work directory in a bucket"
   check_train "${train[@]}"
+  read_flags
   [[ -n $runtime ]] || runtime=$(runtime_of "$accelerator")
   # The command of every host.
   host=(--repo="$repo" --commit="$commit")
   [[ -z $disk ]] || host+=(--device="$device" --mount="$mount")
+  [[ -z $libtpu ]] || host+=(--libtpu-init-args="$libtpu")
+  # Several hosts begin together: here one decides for all, and with --boot each goes on until all are there again.
+  ((hosts == 1)) || if [[ -n $boot ]]; then host+=(--peers); else host+=(--once); fi
   host+=(-- "${train[@]}")
   # Flags that both kinds of create know.
   creation=()
@@ -189,12 +218,56 @@ state_of() { # FIELD GROUP...
   fi
 }
 
-# Copies startup.sh to all hosts and runs it there; the exit code is that of ssh, which is that of the hosts.
-train_on_hosts() { # GROUP..., with its flags for all hosts in `all_hosts`
-  local code=0
-  run gcloud compute tpus "$@" scp "$HERE/startup.sh" "$name:xlnet_startup.sh" "${place[@]}" "${all_hosts[@]}" --quiet ||
+# Copies startup.sh to all hosts and runs it there. The exit code is that of ssh, which is that of the host, or of one of
+# them: each leaves its own in the file xlnet_code.
+train_on_hosts() { # GROUP
+  local code=0 command
+  command="bash xlnet_startup.sh $(quoted "${host[@]}")"
+  # shellcheck disable=SC2016 # the host's $?
+  ((hosts == 1)) || command="rm -f xlnet_code; $command"'; code=$?; echo $code >xlnet_code; exit $code'
+  run gcloud compute tpus "$1" scp "$HERE/startup.sh" "$name:xlnet_startup.sh" "${place[@]}" "${all_hosts[@]}" --quiet ||
     return $?
-  run gcloud compute tpus "$@" ssh "$name" "${place[@]}" "${all_hosts[@]}" --quiet \
-    --ssh-flag="-o ServerAliveInterval=30" --command="bash xlnet_startup.sh $(quoted "${host[@]}")" || code=$?
+  run gcloud compute tpus "$1" ssh "$name" "${place[@]}" "${all_hosts[@]}" --quiet \
+    --ssh-flag="-o ServerAliveInterval=30" --command="$command" || code=$?
   return "$code"
+}
+
+# Whether an exit code of one host lets all go on: done, interrupted, killed. Those who lose a peer end with 42.
+goes_on() { # CODE
+  (($1 == 0 || $1 == 42 || ($1 > 128 && $1 != 130 && $1 != 255)))
+}
+
+# One exit code for several hosts: the first that is not a reason to go on, otherwise 42. That of gcloud will not do: it is
+# that of one host that failed, and the others' may say why.
+code_of_hosts() { # GROUP
+  local found code
+  found=$(gcloud compute tpus "$1" ssh "$name" "${place[@]}" "${all_hosts[@]}" --quiet \
+    --command="sed s/^/xlnet_code=/ xlnet_code") || note "not every host says how it ended"
+  while IFS='=' read -r _ code; do
+    goes_on "$code" || { echo "$code"; return; }
+  done < <(grep -o 'xlnet_code=[0-9]\+' <<<"$found")
+  echo 42
+}
+
+# Trains until the end and ends with its exit code. 42, interrupted and saved, trains again.
+train_until_the_end() { # GROUP FIELD STATE READY: the state of a machine that is there, and what makes sure of it
+  local code
+  while true; do
+    "$4"
+    [[ -z $boot ]] || exit 0
+    code=0
+    train_on_hosts "$1" || code=$?
+    # Whatever ssh says of a host that was taken away, it is not the trainer's word.
+    if ((code != 0)) && [[ -n $recreate && $(state_of "$2" "$1") != "$3" ]]; then
+      code=42
+    elif ((code != 0 && hosts > 1)) && goes_on "$code"; then
+      code=$(code_of_hosts "$1")
+    fi
+    case $code in
+      0) note "done" && exit 0 ;;
+      42) note "interrupted and saved: running the same command again" && sleep "$poll" ;;
+      255) note "no connection; the same command follows the training, if it goes on" && exit 255 ;;
+      *) note "the training ended with $code; $name stays, --delete deletes it" && exit "$code" ;;
+    esac
+  done
 }

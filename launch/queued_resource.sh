@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # launch/queued_resource.sh --name=xlnet --zone=us-east5-b --accelerator=v6e-8 --repo=https://... --commit=SHA --spot \
-#   [--recreate] [--valid-until=6h] -- train --config=configs/xlnet_base.py --workdir=/mnt/xlnet/run ...
+#   [--recreate] [--valid-until=6h] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/queued_resource.sh --name=xlnet --zone=us-east5-b --delete
 #
 # Asks for TPUs in the queue, waits until the request is ACTIVE, installs the commit on the hosts with launch/startup.sh,
@@ -8,18 +8,20 @@
 # again. The request stays, and costs money, until --delete. Requires gcloud with the rights of roles/tpu.admin.
 #
 #   --name --zone --project     which request; its machine has the same name
-#   --accelerator=TYPE          such as v4-8, v5litepod-8, v5p-8, v6e-8: slices with one host, all that the trainer can use
-#   --slices=N                  several slices over the data-centre network, named NAME-0, NAME-1, ...
+#   --accelerator=TYPE          such as v4-8, v5litepod-16, v5p-128, v6e-256
+#   --slices=N                  several slices over the data-centre network, named NAME-0, NAME-1, ...; libtpu and JAX
+#                               find in the metadata of such a request who they are (MEGASCALE_*)
 #   --runtime=VERSION           software of the TPU VM (default: what fits the type)
 #   --spot --reserved           capacity that may be taken away, or that is reserved
 #   --valid-until=DURATION      give up waiting after it, such as 6h
 #   --repo=URL --commit=SHA     the code: anything that `git clone` reads on the hosts without asking
-#   --disk=SOURCE               a disk to attach; startup.sh mounts it, work directory and corpus can be there
+#   --shared-workdir            of several hosts: the folder of --workdir is mounted on all of them
+#   --flags=CHIP[,CHIP...]      LIBTPU_INIT_ARGS of launch/flags/CHIP.txt (default: none)
+#   --disk=SOURCE               for one host: a disk to attach; startup.sh mounts it, work directory and corpus can be there
 #   --device=PATH --mount=DIR   how the disk is called there (default /dev/sdb), and where it goes (default /mnt/xlnet)
 #   --internal-ips --network=N --subnetwork=N --service-account=MAIL     as gcloud has them
 #   --recreate                  a suspended request (its machines are gone) is deleted and made again, as often as it takes
 #   --boot                      the machines train by themselves at every boot (log: journalctl -u xlnet-jax); do not wait
-#   --several-hosts             do not refuse several hosts or slices
 #   --poll=SECONDS              between two looks (default 30)
 #   --dry-run                   print the commands, one a line, and run none
 #   --delete                    delete the request and its machines; attached disks stay
@@ -47,8 +49,10 @@ if [[ -n $delete ]]; then
   exit
 fi
 need slices "$slices" "$NUMBER"
+[[ $slices == 1 || $accelerator != v[23]-* ]] || refuse "--slices=$slices: $accelerator cannot be joined, v4 and later can"
 check_tpu_options "$slices"
-all_hosts=(--node=all --worker=all)
+# Otherwise gcloud begins with 64 hosts, and with the next when these have ended.
+all_hosts=(--node=all --worker=all --batch-size=all)
 
 create() {
   local nodes=(--node-id="$name")
@@ -90,19 +94,4 @@ if [[ -n $DRY_RUN ]]; then
   exit
 fi
 
-while true; do
-  active
-  [[ -z $boot ]] || exit 0
-  code=0
-  train_on_hosts queued-resources || code=$?
-  # Whatever ssh says of a host that was taken away, it is not the trainer's word.
-  if ((code != 0)) && [[ -n $recreate && $(state_of state.state queued-resources) != ACTIVE ]]; then
-    code=42
-  fi
-  case $code in
-    0) note "done" && exit 0 ;;
-    42) note "interrupted and saved: running the same command again" && sleep "$poll" ;;
-    255) note "no connection; the same command follows the training, if it goes on" && exit 255 ;;
-    *) note "the training ended with $code; $name stays, --delete deletes it" && exit "$code" ;;
-  esac
-done
+train_until_the_end queued-resources state.state ACTIVE active

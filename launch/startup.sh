@@ -11,6 +11,9 @@
 #   --dir=DIR                   where it goes (default: ~/xlnet_jax); the command runs there, configs/ are there
 #   --device=PATH --mount=DIR   mounts the disk, which must have a file system (docs/pods.md says how to make one)
 #   --log=FILE                  write the output there as well (default: ~/xlnet_jax.log)
+#   --libtpu-init-args=ARGS     sets LIBTPU_INIT_ARGS
+#   --once                      end with 42 as with any other code: somebody else runs all hosts again
+#   --peers                     there are other hosts: a trainer that is killed runs again as well, for they wait for it
 #   --pause=SECONDS             between two runs (default 10)
 #   --pid=FILE                  holds the number to send SIGTERM to (default: ~/xlnet_jax.pid)
 #   --boot                      go on as the service xlnet-jax of systemd, and return at once
@@ -19,7 +22,7 @@
 set -euo pipefail
 
 repo="" commit="" dir=${HOME:-/root}/xlnet_jax log=${HOME:-/root}/xlnet_jax.log
-pid=${HOME:-/root}/xlnet_jax.pid device="" mount="" pause=10 boot="" dry=""
+pid=${HOME:-/root}/xlnet_jax.pid device="" mount="" libtpu="" once="" peers="" pause=10 boot="" dry=""
 given=("$@")
 refuse() {
   echo "startup.sh: $*" >&2
@@ -35,6 +38,9 @@ while (($# > 0)); do
     --mount=*) mount=${1#*=} ;;
     --log=*) log=${1#*=} ;;
     --pid=*) pid=${1#*=} ;;
+    --libtpu-init-args=*) libtpu=${1#*=} ;;
+    --once) once=1 ;;
+    --peers) peers=1 ;;
     --pause=*) pause=${1#*=} ;;
     --boot) boot=1 ;;
     --dry-run) dry=1 ;;
@@ -126,9 +132,10 @@ if [[ -n $mount ]] && ! mountpoint --quiet "$mount"; then
 fi
 install_commit
 if [[ -n $dry ]]; then
-  run "$dir/.venv/bin/xlnet-jax" "$@"
+  run ${libtpu:+env LIBTPU_INIT_ARGS="$libtpu"} "$dir/.venv/bin/xlnet-jax" "$@"
   exit
 fi
+[[ -z $libtpu ]] || export LIBTPU_INIT_ARGS=$libtpu
 cd "$dir"
 
 while [[ -z $stopping ]]; do
@@ -157,7 +164,11 @@ while [[ -z $stopping ]]; do
   if [[ -n $stopping ]] && ((code == 143)); then
     code=42
   fi
-  ((code == 42)) || exit "$code"
+  # Killed, as for memory: with 128 and the number of the signal.
+  if [[ -n $peers ]] && ((code > 128 && code != 130)); then
+    code=42
+  fi
+  ((code == 42)) && [[ -z $once ]] || exit "$code"
   # In small steps, so that a signal is seen at once.
   for ((waited = 0; waited < pause; waited++)); do
     [[ -n $stopping ]] || sleep 1

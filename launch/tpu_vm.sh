@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
 # launch/tpu_vm.sh --name=xlnet --zone=us-east5-b --accelerator=v6e-8 --repo=https://... --commit=$(git rev-parse HEAD) \
-#   [--spot] [--disk=projects/P/zones/Z/disks/D] -- train --config=configs/xlnet_base.py --workdir=/mnt/xlnet/run ...
+#   [--spot] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/tpu_vm.sh --name=xlnet --zone=us-east5-b --delete
 #
 # Creates a Cloud TPU VM, or takes the one of that name; installs the commit on its hosts with launch/startup.sh, and
-# trains there. Ends when the training ends, with its exit code; 42 (interrupted and saved) runs the same command again.
-# The machine stays, and costs money, until --delete. Requires gcloud with the rights of roles/tpu.admin.
+# trains there. Ends when the training ends, with its exit code; 42 (interrupted and saved) runs the same command again, on
+# all hosts. The machine stays, and costs money, until --delete. Requires gcloud with the rights of roles/tpu.admin.
 #
 #   --name --zone --project     which machine
-#   --accelerator=TYPE          such as v4-8, v5litepod-8, v5p-8, v6e-8: slices with one host, all that the trainer can use
+#   --accelerator=TYPE          such as v4-8, v5litepod-16, v5p-128, v6e-256
 #   --runtime=VERSION           software of the TPU VM (default: what fits the type)
 #   --repo=URL --commit=SHA     the code: anything that `git clone` reads on the hosts without asking
-#   --disk=SOURCE               a disk to attach; startup.sh mounts it, work directory and corpus can be there
+#   --shared-workdir            of several hosts: the folder of --workdir is mounted on all of them
+#   --flags=CHIP[,CHIP...]      LIBTPU_INIT_ARGS of launch/flags/CHIP.txt (default: none)
+#   --disk=SOURCE               for one host: a disk to attach; startup.sh mounts it, work directory and corpus can be there
 #   --device=PATH --mount=DIR   how the disk is called there (default /dev/sdb), and where it goes (default /mnt/xlnet)
 #   --spot --reserved --internal-ips --network=N --subnetwork=N --service-account=MAIL     as gcloud has them
 #   --recreate                  a preempted machine is deleted and created again, as often as it takes
 #   --boot                      the machine trains by itself at every boot (log: journalctl -u xlnet-jax); do not wait
-#   --several-hosts             do not refuse types with several hosts
 #   --poll=SECONDS              between two looks (default 30)
 #   --dry-run                   print the commands, one a line, and run none
 #   --delete                    delete the machine; attached disks stay
@@ -71,19 +72,4 @@ if [[ -n $DRY_RUN ]]; then
   exit
 fi
 
-while true; do
-  ready
-  [[ -z $boot ]] || exit 0
-  code=0
-  train_on_hosts tpu-vm || code=$?
-  # Whatever ssh says of a host that was taken away, it is not the trainer's word.
-  if ((code != 0)) && [[ -n $recreate && $(state_of state tpu-vm) != READY ]]; then
-    code=42
-  fi
-  case $code in
-    0) note "done" && exit 0 ;;
-    42) note "interrupted and saved: running the same command again" && sleep "$poll" ;;
-    255) note "no connection; the same command follows the training, if it goes on" && exit 255 ;;
-    *) note "the training ended with $code; $name stays, --delete deletes it" && exit "$code" ;;
-  esac
-done
+train_until_the_end tpu-vm state READY ready

@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# launch/xpk.sh --cluster=C --name=xlnet --tpu-type=v6e-8 --image=REGION-docker.pkg.dev/P/R/xlnet_jax:SHA \
-#   [--storage=NAME] -- train --config=configs/xlnet_base.py --workdir=/mnt/xlnet/run ...
+# launch/xpk.sh --cluster=C --name=xlnet --tpu-type=v6e-16 --image=REGION-docker.pkg.dev/P/R/xlnet_jax:SHA \
+#   [--slices=2] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/xpk.sh --cluster=C --name=xlnet --delete
 #
-# Runs the image of launch/Dockerfile as a workload of xpk. Exit code 42 restarts it, up to --max-restarts times; xpk by
-# itself adds 127 to 255. Requires xpk (written for 1.16), and a cluster made by `xpk cluster create`.
+# Runs the image of launch/Dockerfile as a workload of xpk, on every host of every slice. Exit code 42 restarts all of
+# them, up to --max-restarts times; xpk by itself adds 127 to 255. Requires xpk (written for 1.16), and a cluster made by `xpk cluster create`.
 #
 #   --cluster --project --zone  which cluster
 #   --name=NAME                 of the workload
-#   --tpu-type=TYPE --slices=N  such as v6e-8, with one host, all that the trainer can use; slices (default 1)
+#   --tpu-type=TYPE --slices=N  such as v6e-16, v5p-128, tpu7x-64; slices over the data-centre network (default 1)
 #   --image=IMAGE               what to run
 #   --storage=NAME              a storage of the cluster (`xpk storage`), for work directory and corpus; repeatable
 #   --priority=P                very-low to very-high (default medium)
 #   --spot                      nodes of Spot pools only
 #   --max-restarts=N            (default 50)
 #   --grace=SECONDS             between SIGTERM and SIGKILL (default 600)
-#   --several-hosts             do not refuse several hosts or slices
+#   --shared-workdir            of several hosts: the storage can be written by all of them
+#   --flags=CHIP[,CHIP...]      LIBTPU_INIT_ARGS of launch/flags/CHIP.txt (default: none)
 #   --dry-run                   print the command, and run none
 #   --delete                    delete the workload; the storage stays
 
@@ -23,14 +24,14 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-cluster="" image="" slices=1 priority=medium restarts=50 grace=600 flags=() storage=()
+cluster="" image="" slices=1 priority=medium restarts=50 grace=600 places=() storage=()
 (($# > 0)) || refuse "no options; see --help"
 while (($# > 0)); do
   case $1 in
     --help) usage ;;
     --dry-run) DRY_RUN=1 ;;
     --cluster=*) cluster=${1#*=} ;;
-    --project=* | --zone=*) flags+=("$1") ;;
+    --project=* | --zone=*) places+=("$1") ;;
     --name=*) name=${1#*=} ;;
     --tpu-type=*) accelerator=${1#*=} ;;
     --slices=*) slices=${1#*=} ;;
@@ -40,7 +41,8 @@ while (($# > 0)); do
     --spot) spot=1 ;;
     --max-restarts=*) restarts=${1#*=} ;;
     --grace=*) grace=${1#*=} ;;
-    --several-hosts) several_hosts=1 ;;
+    --shared-workdir) shared_workdir=1 ;;
+    --flags=*) flags=${1#*=} ;;
     --delete) delete=1 ;;
     --) shift; train=("$@"); break ;;
     *) refuse "unknown option $1; see --help" ;;
@@ -50,7 +52,7 @@ done
 need cluster "$cluster" "$NAME"
 need name "$name" "$NAME"
 if [[ -n $delete ]]; then
-  run xpk workload delete --cluster="$cluster" --workload="$name" "${flags[@]}"
+  run xpk workload delete --cluster="$cluster" --workload="$name" "${places[@]}"
   exit
 fi
 need tpu-type "$accelerator" "$NAME(-$NUMBER)?"
@@ -61,11 +63,13 @@ need max-restarts "$restarts" "[0-9]+"
 need grace "$grace" "$NUMBER"
 hosts=$(hosts_of "$accelerator")
 [[ -n $hosts ]] || refuse "--tpu-type=$accelerator: not a type of Cloud TPU, such as v4-8, v5litepod-8, v6e-8"
-check_hosts "$hosts" "$slices" "$several_hosts"
+hosts=$((hosts * slices))
 check_train "${train[@]}"
+read_flags
 
 # xpk runs the command in a shell and sends SIGTERM to that shell: exec puts the trainer in its place.
-run xpk workload create --cluster="$cluster" --workload="$name" "${flags[@]}" --tpu-type="$accelerator" \
+run xpk workload create --cluster="$cluster" --workload="$name" "${places[@]}" --tpu-type="$accelerator" \
   --num-slices="$slices" --docker-image="$image" --priority="$priority" --max-restarts="$restarts" \
   --restart-on-exit-codes=42 --termination-grace-period-seconds="$grace" "${storage[@]}" ${spot:+--spot} \
+  ${libtpu:+--env=LIBTPU_INIT_ARGS="$libtpu"} \
   --command="exec $(quoted xlnet-jax "${train[@]}")"
