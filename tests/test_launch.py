@@ -1,6 +1,7 @@
 """The scripts of launch/ against stubs of gcloud, kubectl and xpk that know the real flags and refuse all others."""
 
 import copy
+import fcntl
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import time
 import jsonschema
 import pytest
 import yaml
+from jax._src.clusters import cloud_tpu_cluster
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAUNCH = ROOT / "launch"
@@ -25,6 +27,7 @@ TRAIN = [
     "--workdir=/mnt/xlnet/run",
     "--config.data.corpus=/mnt/xlnet/it's a",
 ]
+BUCKET = ["train", "--config=configs/xlnet_base.py", "--workdir=gs://bucket/run"]
 WHERE = ["--name=xlnet", "--zone=us-east5-b"]
 CODE = ["--repo=https://example.org/it.git", "--commit=abcdef1"]
 TPU = [*WHERE, "--accelerator=v6e-8", *CODE, "--poll=0"]
@@ -163,30 +166,67 @@ def test_bad_usage_is_one_line_and_exit_code_2(cloud, script, words, said):
 
 
 @pytest.mark.parametrize("script", COMMANDS[:4])
-@pytest.mark.parametrize("workdir", ["gs://bucket/run", "run"])
+@pytest.mark.parametrize("workdir", ["run", "s3://bucket/run", "gs://bucket", "gs://"])
 def test_a_work_directory_that_the_trainer_would_refuse_costs_nothing(cloud, script, workdir):
     done = cloud.run(script, *COMPLETE[script], "--", "train", "--config=c", f"--workdir={workdir}")
     assert done.returncode == 2 and f"--workdir={workdir}" in done.stderr and not cloud.calls()
 
 
+SEVERAL = [
+    ("tpu_vm.sh", ["--accelerator=v6e-16"], 4),
+    ("tpu_vm.sh", ["--accelerator=v3-1024"], 128),
+    ("queued_resource.sh", ["--accelerator=v5litepod-256"], 64),
+    ("queued_resource.sh", ["--slices=2"], 2),
+    ("queued_resource.sh", ["--accelerator=v5p-128", "--slices=3"], 48),
+    ("gke.sh", ["--chips=4", "--topology=4x4"], 4),
+    ("gke.sh", ["--chips=4", "--topology=2x2x4", "--slices=2"], 8),
+    ("xpk.sh", ["--tpu-type=v4-16"], 2),
+    ("xpk.sh", ["--tpu-type=tpu7x-128"], 16),
+    ("xpk.sh", ["--tpu-type=tpu7x-4x4x4"], 16),
+    ("xpk.sh", ["--tpu-type=v6e-4x4", "--slices=2"], 8),
+]
+
+
+@pytest.mark.parametrize("script, words, hosts", SEVERAL)
+def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_is_not(cloud, script, words, hosts):
+    words = [*COMPLETE[script], *words]
+    done = cloud.run(script, *words, "--dry-run", "--", *TRAIN)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""
+    assert f"of the {hosts} hosts" in done.stderr and "--shared-workdir" in done.stderr and "gs://" in done.stderr
+    assert cloud.run(script, *words, "--shared-workdir", "--dry-run", "--", *TRAIN).returncode == 0
+    assert cloud.run(script, *words, "--dry-run", "--", *BUCKET).returncode == 0
+    # One host needs none of that.
+    assert cloud.run(script, *COMPLETE[script], "--dry-run", "--", *TRAIN).returncode == 0
+    assert not cloud.calls()
+
+
 @pytest.mark.parametrize(
-    "script, words",
+    "script, words, said",
     [
-        ("tpu_vm.sh", ["--accelerator=v6e-16"]),
-        ("tpu_vm.sh", ["--accelerator=v3-32"]),
-        ("queued_resource.sh", ["--accelerator=v5litepod-256"]),
-        ("queued_resource.sh", ["--slices=2"]),
-        ("gke.sh", ["--hosts=2"]),
-        ("gke.sh", ["--slices=2"]),
-        ("xpk.sh", ["--tpu-type=v4-16"]),
-        ("xpk.sh", ["--slices=2"]),
+        ("tpu_vm.sh", ["--accelerator=v6e-16", "--disk=projects/p/zones/z/disks/d"], "only one host may write"),
+        ("tpu_vm.sh", ["--accelerator=tpu7x-8"], "GKE"),
+        ("queued_resource.sh", ["--accelerator=v3-32", "--slices=2"], "v4 and later"),
+        ("gke.sh", ["--topology=2x4", "--slices=2"], "slices of several hosts only"),
+        ("gke.sh", ["--topology=2x2", "--chips=8"], "4 chips"),
+        ("xpk.sh", ["--tpu-type=h100-8"], "--tpu-type=h100-8"),
+        *((script, ["--flags=v9"], "launch/flags/v9.txt") for script in COMMANDS[:4]),
+        *((script, ["--flags=../v4"], "--flags=../v4") for script in COMMANDS[:4]),
     ],
 )
-def test_several_hosts_are_refused_unless_asked_for(cloud, script, words):
-    done = cloud.run(script, *COMPLETE[script], *words, "--dry-run", "--", *TRAIN)
-    assert done.returncode == 2 and "one process on one host" in done.stderr
-    assert cloud.run(script, *COMPLETE[script], *words, "--several-hosts", "--dry-run", "--", *TRAIN).returncode == 0
-    assert not cloud.calls()
+def test_what_the_cloud_cannot_do_is_refused_in_one_line(cloud, script, words, said):
+    done = cloud.run(script, *COMPLETE[script], *words, "--", *BUCKET)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr and not cloud.calls()
+
+
+def test_gke_wants_a_claim_only_for_a_folder(cloud):
+    words = [word for word in GKE if "--claim" not in word]
+    done = cloud.run("gke.sh", *words, "--", *TRAIN)
+    assert done.returncode == 2 and "--claim" in done.stderr and not cloud.calls()
+    assert cloud.run("gke.sh", *words, "--", *BUCKET).returncode == 0
+    pod = pod_of(yaml.safe_load(cloud.calls()[-1]["stdin"]))
+    assert [volume["name"] for volume in pod["volumes"]] == ["shm"]
+    assert [mount["name"] for mount in pod["containers"][0]["volumeMounts"]] == ["shm"]
 
 
 VARIANTS = [
@@ -194,11 +234,14 @@ VARIANTS = [
     ("tpu_vm.sh", ["--disk=projects/p/zones/z/disks/d", "--mount=/data", "--network=n", "--subnetwork=s"]),
     ("tpu_vm.sh", ["--delete"]),
     ("queued_resource.sh", ["--reserved", "--valid-until=6h"]),
-    ("queued_resource.sh", ["--slices=2", "--several-hosts", "--spot"]),
+    ("tpu_vm.sh", ["--accelerator=v6e-64", "--shared-workdir", "--flags=v6e"]),
+    ("queued_resource.sh", ["--slices=2", "--shared-workdir", "--spot", "--flags=v6e,slices"]),
     ("queued_resource.sh", ["--delete"]),
     ("gke.sh", ["--spot", "--grace=300"]),
+    ("gke.sh", ["--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir", "--flags=v6e"]),
     ("gke.sh", ["--delete"]),
     ("xpk.sh", ["--storage=a", "--storage=b", "--spot", "--zone=us-east5-b", "--project=p"]),
+    ("xpk.sh", ["--tpu-type=v6e-256", "--slices=2", "--shared-workdir", "--flags=v6e"]),
     ("xpk.sh", ["--delete"]),
 ]
 
@@ -318,6 +361,145 @@ def test_from_gcloud_to_the_trainer_every_word_arrives_whole(cloud):
     assert cloud.heard() == [repr([*TRAIN, "--config.a=$HOME;\"x\" & 'y'"])]
     assert cloud.verbs() == ["describe", "scp", "ssh"]
     assert "xlnet-jax ended with 0" in (host / "xlnet_jax.log").read_text()
+
+
+def homes(cloud: Cloud, *names: str) -> list[pathlib.Path]:
+    made = [cloud.folder / name for name in names]
+    for home in made:
+        home.mkdir()
+    return made
+
+
+# Writes down who it is and ends with the next of its own codes; -9 is the kernel's doing.
+EACH = """
+with open(here / "heard", "a") as file:
+    file.write("{host}" + os.linesep)
+code = {codes}[(here / "heard").read_text().split().count("{host}") - 1]
+if code < 0:
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    "codes, rounds, end",
+    [
+        ([[0], [0]], 1, 0),
+        # Lost its peer; the other one was killed. In both orders: gcloud tells the code of the first only.
+        ([[42, 0], [-9, 0]], 2, 0),
+        ([[-9, 0], [42, 0]], 2, 0),
+        ([[42, 0], [42, 0]], 2, 0),
+        # One has a reason that will not go away, the others only know that it is gone.
+        ([[42], [2]], 1, 2),
+        ([[42], [130]], 1, 130),
+        ([[-9], [1]], 1, 1),
+        ([[3], [3]], 1, 3),
+    ],
+)
+@pytest.mark.parametrize("script", ["tpu_vm.sh", "queued_resource.sh"])
+def test_several_hosts_end_or_go_on_together(cloud, script, codes, rounds, end):
+    one_slice = script == "tpu_vm.sh"
+    names = ["host0-0", "host0-1"] if one_slice else ["host0-0", "host1-0"]
+    for home, each in zip(homes(cloud, *names), codes, strict=True):
+        cloud.trainer(home, EACH.format(host=home.name, codes=each))
+    cloud.answers(["READY" if one_slice else "ACTIVE"], [])
+    several = ["--accelerator=v4-16"] if one_slice else ["--slices=2"]
+    done = cloud.run(script, *TPU, *several, "--", *BUCKET)
+    assert done.returncode == end, done.stderr
+    assert sorted(cloud.heard()) == sorted(names * rounds)
+    for call in cloud.calls():
+        if call["argv"][4] in ("ssh", "scp"):
+            assert "--worker=all" in call["argv"]
+            assert one_slice or {"--node=all", "--batch-size=all"} < set(call["argv"])
+
+
+def test_a_host_that_does_not_start_ends_the_others_wait(cloud):
+    # It runs another command already: startup.sh refuses, and what it wrote in an earlier round does not count.
+    first, second = homes(cloud, "host0-0", "host0-1")
+    cloud.trainer(first, EACH.format(host="first", codes=[42, 42]))
+    (second / "xlnet_jax.pid").write_text("1\n")
+    (second / "xlnet_jax.pid.command").write_text("another \n")
+    (second / "xlnet_code").write_text("42\n")
+    with open(second / "xlnet_jax.pid") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        cloud.answers(["READY"], [])
+        done = cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", "--", *BUCKET)
+    assert done.returncode == 2 and "runs another command here" in done.stderr + done.stdout
+    assert cloud.heard() == ["first"]
+
+
+def test_the_stub_reaches_one_host_unless_all_are_named(cloud):
+    for home in homes(cloud, "host0-0", "host0-1", "host1-0"):
+        (home / "name").write_text(home.name + "\n")
+    ssh = ["gcloud", "compute", "tpus", "queued-resources", "ssh", "x", "--zone=z", "--quiet", "--command=cat name"]
+    assert cloud.stub(*ssh).stdout == "host0-0\n"
+    assert sorted(cloud.stub(*ssh, "--worker=all", "--batch-size=all").stdout.split()) == ["host0-0", "host0-1"]
+    everywhere = [*ssh, "--worker=all", "--node=all"]
+    assert len(cloud.stub(*everywhere, "--batch-size=all").stdout.split()) == 3
+    refused = cloud.stub(*everywhere)
+    assert refused.returncode == 2 and "--batch-size" in refused.stderr
+
+
+@pytest.mark.parametrize("words, once", [([], True), (["--boot"], False)])
+def test_several_hosts_start_as_one_or_each_again(cloud, words, once):
+    shown = cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", *words, "--dry-run", "--", *BUCKET)
+    assert shown.returncode == 0, shown.stderr
+    assert ("--once" in shown.stdout) == once and "--peers" not in shown.stdout
+    cloud.answers(["absent", "READY"], [])
+    if not once:
+        assert cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", *words, "--", *BUCKET).returncode == 0
+        assert " --peers -- train" in cloud.calls()[1]["metadata"]["startup-script"]
+    one = cloud.run("tpu_vm.sh", *TPU, "--dry-run", "--", *BUCKET).stdout
+    assert "--once" not in one and "xlnet_code" not in one
+
+
+def test_one_host_among_several_runs_a_killed_trainer_again(cloud):
+    cloud.trainer(cloud.home, EACH.format(host="me", codes=[-9, 42, -6, 1]))
+    assert cloud.run("startup.sh", *CODE, "--peers", "--pause=0", "--", *BUCKET).returncode == 1
+    assert cloud.heard() == ["me"] * 4
+    (cloud.folder / "heard").unlink()
+    assert cloud.run("startup.sh", *CODE, "--pause=0", "--", *BUCKET).returncode == 137
+    (cloud.folder / "heard").write_text("me\n")
+    assert cloud.run("startup.sh", *CODE, "--once", "--pause=0", "--", *BUCKET).returncode == 42
+    assert cloud.heard() == ["me"] * 2
+
+
+FLAG_FILES = sorted((LAUNCH / "flags").glob("*.txt"))
+
+
+def flags_in(path: pathlib.Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line.startswith("--")]
+
+
+@pytest.mark.parametrize("path", FLAG_FILES, ids=lambda path: path.stem)
+def test_every_flag_of_a_chip_says_what_it_is_for_and_whose_it_is(path):
+    blocks = path.read_text().strip().split("\n\n")[1:]
+    assert blocks and sum(block.count("\n--") for block in blocks) == len(flags_in(path)) > 0
+    for block in blocks:
+        comment, _, flags = block.partition("\n--")
+        if comment.startswith("# Left out"):
+            assert not flags
+            continue
+        assert re.match(r"# [A-Zb].+\n# Source: \S", comment) and flags, block
+        assert all(re.fullmatch(r"--xla_[a-z0-9_]+=[A-Za-z0-9_]+", line) for line in ("--" + flags).splitlines())
+
+
+def test_flags_reach_libtpu_only_when_asked_for(cloud):
+    wanted = " ".join(flags_in(LAUNCH / "flags" / "v6e.txt") + flags_in(LAUNCH / "flags" / "slices.txt"))
+    host = cloud.folder / "host"
+    host.mkdir()
+    cloud.trainer(host, '(here / "heard").write_text(os.environ.get("LIBTPU_INIT_ARGS", "none"))')
+    cloud.answers(["READY"], [])
+    for words, said in (["--flags=v6e,slices"], wanted), ([], "none"):
+        assert cloud.run("tpu_vm.sh", *TPU, *words, "--", *BUCKET).returncode == 0
+        assert cloud.heard() == [said]
+    for words, said in (["--flags=v6e,slices"], {"LIBTPU_INIT_ARGS": wanted}), ([], {}):
+        env = pod_of(manifest(cloud, *words))["containers"][0]["env"]
+        assert {one["name"]: one["value"] for one in env} == {"PYTHONUNBUFFERED": "1"} | said
+        cloud.run("xpk.sh", *XPK, *words, "--", *TRAIN)
+        assert [word for word in cloud.calls()[-1]["argv"] if "LIBTPU" in word] == [
+            f"--env={name}={value}" for name, value in said.items()
+        ]
 
 
 def test_the_boot_script_brings_its_own_arguments_and_becomes_a_service(cloud):
@@ -463,19 +645,25 @@ def pod_of(found: dict) -> dict:
 
 
 def test_the_jobset_is_valid_and_filled_in(cloud):
-    found = manifest(cloud, "--spot", "--slices=2", "--hosts=4", "--several-hosts", "--max-restarts=7")
+    several = ["--topology=4x4", "--chips=4", "--slices=2", "--shared-workdir"]
+    found = manifest(cloud, "--spot", *several, "--max-restarts=7", "--flags=v6e")
     validator().validate(found)
     assert not re.search(r"@[A-Z_]+@", json.dumps(found))
     assert found["spec"]["failurePolicy"]["maxRestarts"] == 7
     job = found["spec"]["replicatedJobs"][0]
-    assert job["replicas"] == 2 and job["template"]["spec"]["parallelism"] == 4
+    assert job["replicas"] == 2
+    assert job["template"]["spec"]["parallelism"] == job["template"]["spec"]["completions"] == 4
+    assert found["spec"]["network"] == {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
     pod = pod_of(found)
     assert pod["containers"][0]["args"] == TRAIN
     assert pod["nodeSelector"] == {
-        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x4",
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "4x4",
         "cloud.google.com/gke-spot": "true",
     }  # fmt: skip
     assert pod["terminationGracePeriodSeconds"] >= 300
+    # The rendezvous has the port after JAX's.
+    ports = [port["containerPort"] for port in pod["containers"][0]["ports"]]
+    assert int(cloud_tpu_cluster.coordinator_port) in ports and int(cloud_tpu_cluster.coordinator_port) + 1 in ports
     plain = manifest(cloud)
     assert "cloud.google.com/gke-spot" not in pod_of(plain)["nodeSelector"]
     # --print shows what kubectl gets.
@@ -537,13 +725,16 @@ def test_42_restarts_the_jobset_and_other_codes_end_it(cloud):
         rule["onExitCodes"]["containerName"] for rule in job["podFailurePolicy"]["rules"] if "onExitCodes" in rule
     } == {container["name"]}
     rules = job["podFailurePolicy"]["rules"]
-    did = {code: ends(rules, code, False) for code in (1, 2, 3, 42, 130, 137, 143)}
-    assert did == {1: "FailJob", 2: "FailJob", 3: "FailJob", 42: "Count", 130: "FailJob", 137: "Count", 143: "Count"}
+    did = {code: ends(rules, code, False) for code in (1, 2, 3, 42, 130, 134, 137, 139, 143)}
+    assert {code for code, action in did.items() if action == "FailJob"} == {1, 2, 3, 130}
+    assert {code for code, action in did.items() if action == "Count"} == {42, 134, 137, 139, 143}
     assert ends(rules, 1, True) == "Count"
     # FailJob ends the Job for the reason PodFailurePolicy; Count, with no try left, for BackoffLimitExceeded.
     (rule,) = spec["failurePolicy"]["rules"]
     assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
     assert spec["failurePolicy"]["maxRestarts"] > 0
+    # All slices, and none before all old ones are gone.
+    assert spec["failurePolicy"]["restartStrategy"] == "BlockingRecreate" and "targetReplicatedJobs" not in rule
 
 
 def test_xpk_gets_the_restart_code_and_puts_the_trainer_in_the_place_of_the_shell(cloud):
@@ -563,3 +754,75 @@ def test_the_image_copies_what_is_there_and_runs_the_trainer_without_a_shell():
     kept = {line[1:] for line in (LAUNCH / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = {word for name, words in steps if name == "COPY" for word in words.split()[:-1]}
     assert copied == kept and all((ROOT / word).exists() for word in copied)
+
+
+# As srun does: the command once on every node; the highest code.
+SRUN = """#!/bin/bash
+highest=0
+for SLURM_NODEID in 0 1; do
+  export SLURM_NODEID
+  "$@" || { code=$?; ((code > highest)) && highest=$code; }
+done
+exit $highest
+"""
+
+
+@pytest.mark.parametrize(
+    "codes, end, again", [([0, 0], 0, 0), ([42, 42], 42, 1), ([42, 137], 137, 1), ([2, 2], 2, 0), ([3, 3], 3, 0)]
+)
+def test_the_slurm_script_names_every_process_and_goes_back_into_the_queue_on_42(cloud, codes, end, again):
+    page = (ROOT / "docs" / "pods.md").read_text()
+    (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)
+    bin = cloud.folder / "bin"
+    bin.mkdir()
+    heard = cloud.folder / "heard"
+    ours = "$JAX_COORDINATOR_ADDRESS $JAX_NUM_PROCESSES $JAX_PROCESS_ID $*"
+    for name, text in (
+        ("srun", SRUN),
+        ("scontrol", f'#!/bin/bash\ncase $1 in show) printf "node0\\nnode1\\n" ;; *) echo "$@" >>{heard} ;; esac\n'),
+        (
+            "xlnet-jax",
+            f'#!/bin/bash\necho "{ours}" >>{heard}\ncodes=({codes[0]} {codes[1]})\nexit ${{codes[$JAX_PROCESS_ID]}}\n',
+        ),
+    ):
+        (bin / name).write_text(text)
+        (bin / name).chmod(0o755)
+    (cloud.folder / ".venv" / "bin").mkdir(parents=True)
+    (cloud.folder / ".venv" / "bin" / "activate").touch()
+    environment = cloud.environment | {
+        "PATH": f"{bin}:/usr/bin:/bin", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[0-1]", "SLURM_JOB_ID": "7",
+    }  # fmt: skip
+    done = subprocess.run(["bash", "-c", script], cwd=cloud.folder, env=environment, timeout=60)
+    assert done.returncode == end
+    lines = cloud.heard()
+    command = "train --config=configs/xlnet_large.py --config.data.corpus=/shared/corpus --workdir=/shared/run"
+    assert lines[:2] == [f"node0:29400 2 {process} {command}" for process in (0, 1)]
+    assert lines[2:] == ["requeue 7"] * again
+    shellcheck = pathlib.Path(sys.executable).with_name("shellcheck")
+    checked = subprocess.run([shellcheck, "--exclude=SC1091,SC2016", "-"], input=script, capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+def test_the_commands_of_the_page_are_ones_that_the_scripts_take(cloud):
+    page = (ROOT / "docs" / "pods.md").read_text()
+    values = {"ZONE": "us-east5-b", "BUCKET": "bucket", "MAIL": "m@p.iam.gserviceaccount.com", "IMAGE": "eu/p/x:1"}
+    commands = []
+    for block in re.findall(r"```bash\n(.*?)```", page, re.DOTALL):
+        for command in re.findall(r"^launch/(?:[^\n]*\\\n)*[^\n]*", block, re.MULTILINE):
+            commands.append(command.replace("$(git rev-parse HEAD)", "abcdef1"))
+    assert {command.split()[0] for command in commands} == {"launch/tpu_vm.sh", "launch/gke.sh", "launch/xpk.sh"}
+    for command in commands:
+        # As the page says, by itself; then for true, against the stubs.
+        cloud.answers(["absent", "READY"], [0])
+        for words in ("", " --dry-run"):
+            line = re.sub(r"( -- |$)", words + r"\1", command.replace("\\\n", " "), count=1)
+            done = subprocess.run(
+                ["bash", "-c", line],
+                cwd=ROOT,
+                env=cloud.environment | values,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert done.returncode == 0, done.stderr
+    assert len(cloud.calls()) > len(commands)
