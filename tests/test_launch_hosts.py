@@ -1,0 +1,226 @@
+"""What runs on the hosts: startup.sh, and how several hosts begin and end together."""
+
+import fcntl
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+from launch_cloud import BUCKET, CODE, CODES, EACH, LAUNCH, SAVES, TPU, TRAIN, Cloud, lines, wait_for
+
+
+@pytest.fixture
+def cloud(tmp_path: pathlib.Path) -> Cloud:
+    return Cloud(tmp_path)
+
+
+def homes(cloud: Cloud, *names: str) -> list[pathlib.Path]:
+    made = [cloud.folder / name for name in names]
+    for home in made:
+        home.mkdir()
+    return made
+
+
+@pytest.mark.parametrize(
+    "codes, rounds, end",
+    [
+        ([[0], [0]], 1, 0),
+        # Lost its peer; the other one was killed. In both orders: gcloud tells the code of the first only.
+        ([[42, 0], [-9, 0]], 2, 0),
+        ([[-9, 0], [42, 0]], 2, 0),
+        ([[42, 0], [42, 0]], 2, 0),
+        # One has a reason that will not go away, the others only know that it is gone.
+        ([[42], [2]], 1, 2),
+        ([[42], [130]], 1, 130),
+        ([[-9], [1]], 1, 1),
+        ([[3], [3]], 1, 3),
+    ],
+)
+@pytest.mark.parametrize("script", ["tpu_vm.sh", "queued_resource.sh"])
+def test_several_hosts_end_or_go_on_together(cloud, script, codes, rounds, end):
+    one_slice = script == "tpu_vm.sh"
+    names = ["host0-0", "host0-1"] if one_slice else ["host0-0", "host1-0"]
+    for home, each in zip(homes(cloud, *names), codes, strict=True):
+        cloud.trainer(home, EACH.format(host=home.name, codes=each))
+    cloud.answers(["READY" if one_slice else "ACTIVE"], [])
+    several = ["--accelerator=v4-16"] if one_slice else ["--slices=2"]
+    done = cloud.run(script, *TPU, *several, "--", *BUCKET)
+    assert done.returncode == end, done.stderr
+    assert sorted(cloud.heard()) == sorted(names * rounds)
+    for call in cloud.calls():
+        if call["argv"][4] in ("ssh", "scp"):
+            assert "--worker=all" in call["argv"]
+            assert one_slice or {"--node=all", "--batch-size=all"} < set(call["argv"])
+
+
+def test_a_host_that_does_not_start_ends_the_others_wait(cloud):
+    # It runs another command already: startup.sh refuses, and what it wrote in an earlier round does not count.
+    first, second = homes(cloud, "host0-0", "host0-1")
+    cloud.trainer(first, EACH.format(host="first", codes=[42, 42]))
+    (second / "xlnet_jax.pid").write_text("1\n")
+    (second / "xlnet_jax.pid.command").write_text("another \n")
+    (second / "xlnet_code").write_text("42\n")
+    with open(second / "xlnet_jax.pid") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        cloud.answers(["READY"], [])
+        done = cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", "--", *BUCKET)
+    assert done.returncode == 2 and "runs another command here" in done.stderr + done.stdout
+    assert cloud.heard() == ["first"]
+
+
+def test_the_stub_reaches_one_host_unless_all_are_named(cloud):
+    for home in homes(cloud, "host0-0", "host0-1", "host1-0"):
+        (home / "name").write_text(home.name + "\n")
+    ssh = ["gcloud", "compute", "tpus", "queued-resources", "ssh", "x", "--zone=z", "--quiet", "--command=cat name"]
+    assert cloud.stub(*ssh).stdout == "host0-0\n"
+    assert sorted(cloud.stub(*ssh, "--worker=all", "--batch-size=all").stdout.split()) == ["host0-0", "host0-1"]
+    everywhere = [*ssh, "--worker=all", "--node=all"]
+    assert len(cloud.stub(*everywhere, "--batch-size=all").stdout.split()) == 3
+    refused = cloud.stub(*everywhere)
+    assert refused.returncode == 2 and "--batch-size" in refused.stderr
+
+
+@pytest.mark.parametrize("words, once", [([], True), (["--boot"], False)])
+def test_several_hosts_start_as_one_or_each_again(cloud, words, once):
+    shown = cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", *words, "--dry-run", "--", *BUCKET)
+    assert shown.returncode == 0, shown.stderr
+    assert ("--once" in shown.stdout) == once and "--peers" not in shown.stdout
+    cloud.answers(["absent", "READY"], [])
+    if not once:
+        assert cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", *words, "--", *BUCKET).returncode == 0
+        assert " --peers -- train" in cloud.calls()[1]["metadata"]["startup-script"]
+    one = cloud.run("tpu_vm.sh", *TPU, "--dry-run", "--", *BUCKET).stdout
+    assert "--once" not in one and "xlnet_code" not in one
+
+
+def test_one_host_among_several_runs_a_killed_trainer_again(cloud):
+    cloud.trainer(cloud.home, EACH.format(host="me", codes=[-9, 42, -6, 1]))
+    assert cloud.run("startup.sh", *CODE, "--peers", "--pause=0", "--", *BUCKET).returncode == 1
+    assert cloud.heard() == ["me"] * 4
+    (cloud.folder / "heard").unlink()
+    assert cloud.run("startup.sh", *CODE, "--pause=0", "--", *BUCKET).returncode == 137
+    (cloud.folder / "heard").write_text("me\n")
+    assert cloud.run("startup.sh", *CODE, "--once", "--pause=0", "--", *BUCKET).returncode == 42
+    assert cloud.heard() == ["me"] * 2
+
+
+def test_the_boot_script_brings_its_own_arguments_and_becomes_a_service(cloud):
+    cloud.answers(["absent", "READY"], [])
+    assert cloud.run("tpu_vm.sh", *TPU, "--boot", "--", *TRAIN).returncode == 0
+    assert cloud.verbs() == ["describe", "create", "describe"]
+    script = cloud.calls()[1]["metadata"]["startup-script"]
+    assert not list(cloud.folder.glob("xlnet_boot.*"))
+    # Run as the metadata server's agent does, with stubs of what needs root; then as systemd would run the copy.
+    bin = cloud.folder / "bin"
+    bin.mkdir()
+    for name in ("install", "systemd-run"):
+        (bin / name).write_text(f'#!/bin/bash\nprintf "%s\\n" {name} "$@" >>{cloud.folder}/heard\n')
+        (bin / name).chmod(0o755)
+    boot = cloud.folder / "boot.sh"
+    boot.write_text(script)
+    environment = cloud.environment | {"PATH": f"{bin}:{os.environ['PATH']}"}
+    assert subprocess.run(["bash", boot], env=environment, timeout=60).returncode == 0
+    heard = cloud.heard()
+    assert heard[heard.index("systemd-run") :][3] == "--property=KillMode=mixed"
+    service = heard[heard.index("/opt/xlnet_jax/startup.sh", heard.index("bash")) + 1 :]
+    assert service == [*CODE, "--", *TRAIN]
+    (cloud.folder / "heard").unlink()
+    cloud.trainer(cloud.home, CODES.format(codes=[0]))
+    assert subprocess.run(["bash", boot, *service], env=environment, capture_output=True, timeout=60).returncode == 0
+    assert cloud.heard() == [repr(TRAIN)]
+
+
+@pytest.mark.parametrize("codes, end", [([0], 0), ([42, 42, 0], 0), ([3], 3), ([42, 1], 1), ([130], 130)])
+def test_startup_runs_again_on_42_and_ends_with_any_other_code(cloud, codes, end):
+    cloud.trainer(cloud.home, CODES.format(codes=codes))
+    done = cloud.run("startup.sh", *CODE, "--pause=0", "--", *TRAIN)
+    assert done.returncode == end
+    assert cloud.heard() == [repr(TRAIN)] * len(codes)
+    assert (cloud.home / "xlnet_jax.log").read_text() == done.stdout
+    assert (cloud.home / "xlnet_jax.pid.code").read_text() == f"{end}\n"
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM, signal.SIGINT]])
+def test_startup_forwards_sigterm_once_and_waits_for_the_save(cloud, signals):
+    cloud.trainer(cloud.home, SAVES)
+    words = [LAUNCH / "startup.sh", *CODE, "--pause=0", "--", *TRAIN]
+    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.PIPE, text=True) as process:
+        wait_for(cloud.folder / "up")
+        assert int((cloud.home / "xlnet_jax.pid").read_text()) == process.pid
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.1)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 42 and "ended with 42" in out
+    assert cloud.heard() == ["SIGTERM", "saved"]
+
+
+def test_a_stop_before_the_trainer_listens_or_between_two_runs_is_42(cloud):
+    cloud.trainer(cloud.home, '(here / "up").touch()\ntime.sleep(30)')
+    words = [LAUNCH / "startup.sh", *CODE, "--pause=30", "--", *TRAIN]
+    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.DEVNULL) as process:
+        wait_for(cloud.folder / "up")
+        process.terminate()
+        assert process.wait(30) == 42
+    (cloud.home / "xlnet_jax" / ".venv" / "bin" / "xlnet-jax").write_text("#!/bin/bash\nexit 42\n")
+    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "ended with 42" not in process.stdout.readline():
+            pass
+        process.terminate()
+        assert process.wait(30) == 42
+
+
+def test_a_broken_connection_does_not_stop_the_trainer(cloud):
+    cloud.trainer(
+        cloud.home,
+        'for i in range(20):\n    print("x" * 9999, flush=True)\n    time.sleep(0.02)\n(here / "up").touch()',
+    )
+    words = [LAUNCH / "startup.sh", *CODE, "--pause=0", "--", *TRAIN]
+    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.wait(30) == 0
+    wait_for(cloud.folder / "up")
+
+
+def test_a_second_startup_follows_the_first_and_ends_as_it_does(cloud):
+    cloud.trainer(cloud.home, '(here / "up").touch()\ntime.sleep(3)\nprint("the last line", flush=True)\nsys.exit(3)')
+    words = [LAUNCH / "startup.sh", *CODE, "--", *TRAIN]
+    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.DEVNULL) as first:
+        wait_for(cloud.folder / "up")
+        (cloud.folder / "up").unlink()
+        other = cloud.run("startup.sh", *CODE, "--", *TRAIN, "--config.train.steps=1")
+        assert other.returncode == 2 and f"kill -TERM {first.pid}" in other.stderr
+        second = cloud.run("startup.sh", *CODE, "--", *TRAIN)
+        assert (second.returncode, first.wait(30)) == (3, 3)
+    assert "the last line" in second.stdout and not (cloud.folder / "up").exists()
+
+
+def test_startup_installs_the_commit_once_with_constraints_and_tpu(cloud):
+    shown = cloud.run("startup.sh", *CODE, "--device=/dev/sdb", "--mount=/mnt/no such", "--dry-run", "--", *TRAIN)
+    assert shown.returncode == 0 and not list(cloud.home.iterdir())
+    commands = lines(shown.stdout)
+    home = cloud.home / "xlnet_jax"
+    assert commands[0] == ["sudo", "mkdir", "-p", "/mnt/no such"]
+    assert ["git", "-C", str(home), "checkout", "--quiet", "--force", "abcdef1"] in commands
+    install = next(command for command in commands if f"--editable={home}[tpu]" in command)
+    assert f"--constraint={home}/constraints.txt" in install
+    assert commands[-1] == [str(home / ".venv/bin/xlnet-jax"), *TRAIN]
+    # For true, with stubs that write down what they are asked.
+    bin = cloud.folder / "bin"
+    bin.mkdir()
+    for name in ("git", "python3", "sudo"):
+        (bin / name).write_text(f'#!/bin/bash\necho {name} "$@" >>{cloud.folder}/asked\n')
+        (bin / name).chmod(0o755)
+    cloud.trainer(cloud.home, CODES.format(codes=[0, 0]))
+    (home / ".venv" / "installed-abcdef1").unlink()
+    cloud.environment["PATH"] = f"{bin}:{os.environ['PATH']}"
+    for _ in range(2):
+        assert cloud.run("startup.sh", *CODE, "--", *TRAIN).returncode == 0
+    asked = (cloud.folder / "asked").read_text().splitlines()
+    assert [line.split()[0] for line in asked] == ["git"] * 3 + ["python3"] * 3
+    assert asked[0] == f"git clone --quiet https://example.org/it.git {home}"
