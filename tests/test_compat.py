@@ -20,8 +20,9 @@ from xlnet_jax.data.stream import PlanEntry, extend_plan
 from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train import state as states
+from xlnet_jax.train.gradients import core_clipped_gradient
 from xlnet_jax.train.optimizer import make_optimizer
-from xlnet_jax.train.step import core_clipped_gradient, train_step
+from xlnet_jax.train.step import train_step
 
 ROWS = np.arange(8)
 

@@ -11,8 +11,8 @@ from xlnet_jax.parallel.mesh import RULES, ShardingRules, check_batch_size, chec
 
 def test_minus_one_takes_what_is_left():
     mesh = make_mesh(MeshConfig(data=-1, fsdp=2, tensor=2))
-    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2}
-    assert dict(make_mesh(MeshConfig(data=2, tensor=-1)).shape) == {"data": 2, "fsdp": 1, "tensor": 4}
+    assert dict(mesh.shape) == {"slices": 1, "data": 2, "fsdp": 2, "tensor": 2}
+    assert dict(make_mesh(MeshConfig(data=2, tensor=-1)).shape) == {"slices": 1, "data": 2, "fsdp": 1, "tensor": 4}
 
 
 @pytest.mark.parametrize("config", [MeshConfig(data=3), MeshConfig(data=2), MeshConfig(data=-1, tensor=3)])
@@ -39,7 +39,7 @@ def test_a_model_that_does_not_divide_over_the_mesh_is_told():
 
 def test_logical_axes_become_mesh_axes_and_none_is_used_twice():
     assert RULES.spec(("layers", "embed", "heads", "head_width")) == PartitionSpec(None, "fsdp", "tensor", None)
-    assert RULES.spec(("batch", None)) == PartitionSpec(("data", "fsdp"), None)
+    assert RULES.spec(("batch", None)) == PartitionSpec(("slices", "data", "fsdp"), None)
     with pytest.raises(ValueError, match="use a mesh axis twice"):
         RULES.spec(("batch", "embed"))
     with pytest.raises(ValueError, match="twice"):

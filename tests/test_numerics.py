@@ -14,6 +14,7 @@ import tiny
 from xlnet_jax import objective
 from xlnet_jax.data import loader
 from xlnet_jax.data.stream import extend_plan
+from xlnet_jax.model.layers import Dropout
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.train import state as states
@@ -107,18 +108,25 @@ def test_dropout_is_at_the_sites_of_the_original_each_with_its_rate():
 
 
 def test_a_mask_is_the_same_on_one_two_and_eight_devices():
-    drop = nn.Dropout(0.5, deterministic=False)
+    drop = Dropout(0.5)
+
+    def mask(x, rows_B):
+        return drop.apply({}, x, rows_B, deterministic=False, rngs={"dropout": jax.random.key(3)})
+
     drawn = []
     for count in (1, 2, 8):
         mesh = make_mesh(tiny.config().mesh, jax.devices()[:count])
         sharding = jax.sharding.NamedSharding(mesh, jax.P("data"))
-        run = jax.jit(lambda x: drop.apply({}, x, rngs={"dropout": jax.random.key(3)}), out_shardings=sharding)
+        run = jax.jit(lambda x: mask(x, jnp.arange(8)), out_shardings=sharding)
         out = run(jax.device_put(jnp.ones((8, 64)), sharding))
         assert len(out.sharding.device_set) == count
         drawn.append(np.asarray(out))
     assert 0.3 < np.mean(drawn[0] == 0) < 0.7
     np.testing.assert_array_equal(drawn[0], drawn[1])
     np.testing.assert_array_equal(drawn[0], drawn[2])
+    # Of some rows alone, the masks of those rows.
+    np.testing.assert_array_equal(mask(jnp.ones((3, 64)), jnp.array([6, 1, 4])), drawn[0][[6, 1, 4]])
+    assert len({row.tobytes() for row in drawn[0]}) == 8
 
 
 def test_slots_of_weight_zero_give_exactly_no_gradient():

@@ -75,7 +75,7 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
 
 def lower(config: Config, mesh: Mesh) -> tuple[BuiltStep, Any]:
     """The jitted step of training for a mesh, as `train` calls it, and its lowered form. Raises BadInput."""
-    meshes.check_batch_size(config.train.batch_size, mesh)
+    meshes.check_batch_size(config.train.batch_size, mesh, parts=config.train.accumulation)
     meshes.check_model(config.model, mesh)
     with jax.set_mesh(mesh):
         built = build_step(config, mesh)

@@ -145,6 +145,9 @@ class TrainConfig:
 
     steps: int = key(500_000, "optimizer steps of the whole run; the schedule ends here", FREE)
     batch_size: int = key(2048, "rows over all devices and hosts", ELASTIC)
+    accumulation: int = key(
+        1, "micro-batches of a step, one after the other; their gradients cross the network once, together", ELASTIC
+    )
     steps_per_dispatch: int = key(10, "segments the device runs without coming back to the host K", ELASTIC)
     max_bad_steps: int = key(5, "non-finite steps in a row that end the run (exit code 3)", FREE)
 
@@ -156,6 +159,7 @@ class MeshConfig:
     data: int = key(-1, "rows of the batch", ELASTIC)
     fsdp: int = key(1, "rows of the batch, and parameters split over their width", ELASTIC)
     tensor: int = key(1, "heads, feed-forward and vocabulary", ELASTIC)
+    slices: int = key(0, "TPU slices, which share the rows of the batch; 0 = as many as the devices belong to", ELASTIC)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,11 +36,16 @@ class RowLosses:
 
 
 def row_losses(
-    model: XLNet, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array | None = None
+    model: XLNet,
+    params: Any,
+    batch: Batch,
+    memory: Memory,
+    dropout_key: jax.Array | None = None,
+    rows_B: jax.Array | None = None,
 ) -> RowLosses:
-    """Runs the model on a segment; without a `dropout_key` dropout is off."""
+    """Runs the model on a segment, or on some rows of it; without a `dropout_key` dropout is off."""
     rngs = None if dropout_key is None else {"dropout": dropout_key}
-    out: Any = model.apply({"params": params}, batch, memory, deterministic=dropout_key is None, rngs=rngs)
+    out: Any = model.apply({"params": params}, batch, memory, rows_B, deterministic=dropout_key is None, rngs=rngs)
     nll_BP = heads.nll(params, out.target_vectors_BPD, batch.target_tokens)
     weight_BP = batch.target_weights.astype(nll_BP.dtype)
     # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.
@@ -61,9 +66,18 @@ class Aux:
 
 
 def mean_loss(
-    params: Any, model: XLNet, batch: Batch, memory: Memory, dropout_key: jax.Array | None = None
+    params: Any,
+    model: XLNet,
+    batch: Batch,
+    memory: Memory,
+    dropout_key: jax.Array | None = None,
+    rows_B: jax.Array | None = None,
+    weight: jax.Array | None = None,
 ) -> tuple[jax.Array, Aux]:
-    """Mean over the targets of the global batch, nats per token: what training differentiates."""
-    rows = row_losses(model, params, batch, memory, dropout_key)
-    weight = rows.weight_B.sum()
+    """Mean over the targets of the global batch, nats per token: what training differentiates.
+
+    Of a part of the batch, with its `rows_B` and the `weight` of all the targets, it is that part's share of the mean.
+    """
+    rows = row_losses(model, params, batch, memory, dropout_key, rows_B)
+    weight = rows.weight_B.sum() if weight is None else weight
     return rows.loss_B.sum() / jnp.maximum(weight, 1), Aux(rows.loss_B, rows.weight_B, rows.memory)

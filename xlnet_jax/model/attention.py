@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.model import positions
-from xlnet_jax.model.layers import accumulator, layer_norm, parameter
+from xlnet_jax.model.layers import Dropout, accumulator, layer_norm, parameter
 
 
 @jax.tree_util.register_dataclass
@@ -27,6 +27,8 @@ from xlnet_jax.model.layers import accumulator, layer_norm, parameter
 class Keys:
     """What all layers know of the keys and of the queries, per example: K = M + T keys, P targets."""
 
+    row_B: jax.Array
+    """The rows' numbers in the global batch: they key the dropout masks."""
     table_SND: jax.Array
     """Sinusoids after their dropout; S is 1, or B where every row has its own mask."""
     direction_B: jax.Array
@@ -110,10 +112,12 @@ class RelativeAttention(nn.Module):
             )
             probability_BHTK = masked_softmax(score_BHTK, visible_BTK & exists_BK[:, None])
             self.sow("intermediates", f"probability_{stream}", probability_BHTK)
-            dropped = nn.Dropout(config.attention_dropout)(probability_BHTK, deterministic=deterministic)
+            drop = Dropout(config.attention_dropout)
+            dropped = drop(probability_BHTK, keys.row_B, deterministic=deterministic)
             o_BTHE = jnp.einsum("bhtk,bkhe->bthe", dropped.astype(dtype), v_BKHE)
             o_BTD = jnp.einsum("bthe,dhe->btd", o_BTHE, kernel["output"])
-            return norm(x_BTD + nn.Dropout(config.dropout)(o_BTD, deterministic=deterministic)).astype(dtype)
+            o_BTD = Dropout(config.dropout)(o_BTD, keys.row_B, deterministic=deterministic)
+            return norm(x_BTD + o_BTD).astype(dtype)
 
         high = accumulator(dtype)
         position_bias_11HE = bias["position_bias"][None, None]

@@ -52,6 +52,24 @@ ACTIVATIONS = {
 }
 
 
+class Dropout(nn.Module):
+    """Dropout with masks that are functions of (key, row): the same in any micro-batch and shard a row is part of."""
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array, rows_B: jax.Array, *, deterministic: bool) -> jax.Array:
+        """Drops entries of x [B, ...]; `rows_B` are the rows' numbers in the global batch."""
+        if deterministic or not self.rate:
+            return x
+        key = self.make_rng("dropout")
+
+        def keep(row: jax.Array) -> jax.Array:
+            return jax.random.bernoulli(jax.random.fold_in(key, row), 1 - self.rate, x.shape[1:])
+
+        return jnp.where(jax.vmap(keep)(rows_B), x / (1 - self.rate), jnp.zeros_like(x))
+
+
 class Dense(nn.Module):
     """x W + b with kernel [in, out]."""
 
@@ -73,7 +91,9 @@ class FeedForward(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, other_BPD: jax.Array | None, *, deterministic: bool) -> tuple:
+    def __call__(
+        self, x_BTD: jax.Array, other_BPD: jax.Array | None, rows_B: jax.Array, *, deterministic: bool
+    ) -> tuple:
         """The content stream and the query stream (or None) through the same weights."""
         config = self.config
         inner = Dense(config, config.ff_width, ("embed", "ff"), name="inner")
@@ -81,10 +101,9 @@ class FeedForward(nn.Module):
         norm = layer_norm("norm", config)
 
         def apply(x: jax.Array) -> jax.Array:
-            y = nn.Dropout(config.activation_dropout)(
-                ACTIVATIONS[config.activation](inner(x)), deterministic=deterministic
-            )
-            y = nn.Dropout(config.dropout)(outer(y), deterministic=deterministic)
+            y = ACTIVATIONS[config.activation](inner(x))
+            y = Dropout(config.activation_dropout)(y, rows_B, deterministic=deterministic)
+            y = Dropout(config.dropout)(outer(y), rows_B, deterministic=deterministic)
             return norm(x + y).astype(x.dtype)
 
         return apply(x_BTD), None if other_BPD is None else apply(other_BPD)

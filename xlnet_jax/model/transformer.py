@@ -20,7 +20,7 @@ from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
 from xlnet_jax.model import positions
 from xlnet_jax.model.attention import Keys, RelativeAttention, attention_biases
-from xlnet_jax.model.layers import FeedForward, accumulator, parameter
+from xlnet_jax.model.layers import Dropout, FeedForward, accumulator, parameter
 
 REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -55,8 +55,9 @@ class Layer(nn.Module):
         fresh_BRD = jnp.concatenate([memory_BMD, h_BTD[:, : self.reuse_len]], axis=1)
         new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
         attention = RelativeAttention(self.config, name="attention")
-        streams = attention(h_BTD, g_BPD, memory_BMD, keys, tied_biases, deterministic=self.deterministic)
-        streams = FeedForward(self.config, name="feed_forward")(*streams, deterministic=self.deterministic)
+        h_BTD, g_BPD = attention(h_BTD, g_BPD, memory_BMD, keys, tied_biases, deterministic=self.deterministic)
+        feed_forward = FeedForward(self.config, name="feed_forward")
+        streams = feed_forward(h_BTD, g_BPD, keys.row_B, deterministic=self.deterministic)
         # Kept only where a caller makes "intermediates" mutable, as tests do.
         self.sow("intermediates", "content_stream", streams[0])
         self.sow("intermediates", "query_stream", streams[1])
@@ -90,16 +91,16 @@ class XLNet(nn.Module):
     two_streams: bool = True
 
     @nn.compact
-    def __call__(self, batch: Batch, memory: Memory, *, deterministic: bool) -> Output:
+    def __call__(self, batch: Batch, memory: Memory, rows_B: jax.Array | None = None, *, deterministic: bool) -> Output:
         """Runs one segment.
 
         Args:
           batch: B rows of T tokens and P target slots; with P = 0 there is no query stream.
           memory: of the segment before; rows that do not continue it see none of it.
+          rows_B: the rows' numbers in the global batch, where this is a part of one; they key the dropout masks.
           deterministic: True switches dropout off; False needs an rng named `dropout`.
         """
         config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
-        drop = nn.Dropout(config.dropout, deterministic=deterministic)
         table_VD = parameter(self, "word_embedding", (config.vocab_size, config.width), ("vocab", "embed"), dtype)
         glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
         mask_D = parameter(self, "mask_embedding", (config.width,), ("embed",), dtype, glorot)
@@ -108,6 +109,11 @@ class XLNet(nn.Module):
         tied_biases = None if config.untie_biases else TiedBiases(config, name="biases")()
 
         B, T = batch.tokens.shape
+        rows_B = jnp.arange(B) if rows_B is None else rows_B
+
+        def drop(x: jax.Array, keyed_by: jax.Array = rows_B) -> jax.Array:
+            return Dropout(config.dropout)(x, keyed_by, deterministic=deterministic)
+
         P, M = batch.target_positions.shape[1], memory.hidden_LBMD.shape[2]
         h_BTD = nn.with_logical_constraint(drop(table_VD[batch.tokens]), ("batch", None, None))
         g_BPD = drop(jnp.broadcast_to(mask_D, (B, P, config.width))) if P and self.two_streams else None
@@ -119,10 +125,11 @@ class XLNet(nn.Module):
             filled_BM = jnp.ones_like(filled_BM)
         rank_BM = jnp.where(filled_BM, MEMORY_RANK, NEVER)
         table_ND = positions.sinusoids(T, M, config.width, config.clamp_len, accumulator(dtype))
-        masks = B if self.compat.on("position_dropout_per_row") else 1
+        # One mask for the whole batch: the table is the same for all its rows.
+        masks_S = rows_B if self.compat.on("position_dropout_per_row") else jnp.zeros(1, jnp.int32)
         keys = Keys(
-            # One mask for the whole batch: the table is the same for all its rows.
-            table_SND=drop(jnp.broadcast_to(table_ND, (masks, *table_ND.shape))),
+            row_B=rows_B,
+            table_SND=drop(jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape)), masks_S),
             direction_B=batch.direction,
             rank_BT=batch.rank,
             rank_BK=jnp.concatenate([rank_BM, batch.rank], axis=1),

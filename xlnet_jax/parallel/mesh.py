@@ -1,7 +1,8 @@
 """Where everything lives: the device mesh, one line per logical axis, and placement of State and Batch.
 
-The model names logical axes only. Mesh axes: `data` (rows), `fsdp` (rows, and parameters split over their width),
-`tensor` (heads, feed-forward, vocabulary). All axes are Auto: the compiler inserts the collectives.
+The model names logical axes only. Mesh axes: `slices` (rows; TPU slices, joined by the data-centre network), `data`
+(rows), `fsdp` (rows, and parameters split over their width), `tensor` (heads, feed-forward, vocabulary). All axes are
+Auto: the compiler inserts the collectives.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from xlnet_jax.errors import BadInput
 class ShardingRules:
     """Mesh axes of every logical axis."""
 
-    batch: tuple[str, ...] = ("data", "fsdp")
+    batch: tuple[str, ...] = ("slices", "data", "fsdp")
     embed: str | None = "fsdp"
     heads: str | None = "tensor"
     head_width: str | None = None
@@ -43,6 +44,10 @@ class ShardingRules:
             raise ValueError(f"logical axes {axes} use a mesh axis twice: {placed}")
         return PartitionSpec(*placed)
 
+    def without(self, axes: Sequence[str]) -> ShardingRules:
+        """The rules inside a `shard_map` over mesh axes that split rows only."""
+        return dataclasses.replace(self, batch=tuple(axis for axis in self.batch if axis not in axes))
+
     def pairs(self) -> list[tuple[str, Any]]:
         """As Flax's `logical_axis_rules` wants them."""
         return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
@@ -51,42 +56,48 @@ class ShardingRules:
 RULES = ShardingRules()
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their number.
+AXES = ("slices", "data", "fsdp", "tensor")
+"""From the slowest network to the fastest."""
 
-    Several TPU slices lie along `data`, whose one reduction per step is all that should cross the data-centre network.
-    """
+
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their number."""
     devices = jax.devices() if devices is None else devices
-    sizes = {"data": config.data, "fsdp": config.fsdp, "tensor": config.tensor}
+    found = slices_of(devices)
+    slices = config.slices or found
+    if found > 1 and slices != found:
+        raise BadInput(f"mesh.slices={slices}: the devices belong to {found} slices; leave it at 0")
+    sizes = {"slices": slices, "data": config.data, "fsdp": config.fsdp, "tensor": config.tensor}
     known = math.prod(size for size in sizes.values() if size != -1)
     free = [name for name, size in sizes.items() if size == -1]
     if len(devices) % known or (not free and known != len(devices)):
-        shape = " x ".join(f"mesh.{name}={size}" for name, size in sizes.items())
+        shape = " x ".join(f"mesh.{name}={size}" for name, size in sizes.items() if name != "slices" or size > 1)
         raise BadInput(f"{shape} does not fit {len(devices)} devices; set one axis to -1: it takes what is left")
     for name in free:
         sizes[name] = len(devices) // known
-    types = (AxisType.Auto,) * 3
-    slices = len({getattr(device, "slice_index", None) for device in devices})
-    if slices == 1:
-        return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=types, devices=devices)
-    if sizes["data"] % slices:
-        raise BadInput(
-            f"mesh.data={sizes['data']} does not divide over {slices} slices: only rows go from slice to slice; use a "
-            "smaller mesh.fsdp or mesh.tensor"
-        )
-    within = (sizes["data"] // slices, sizes["fsdp"], sizes["tensor"])
-    grid = mesh_utils.create_hybrid_device_mesh(within, (slices, 1, 1), devices=devices)
-    return Mesh(grid, tuple(sizes), axis_types=types)
+    shape, types = tuple(sizes[name] for name in AXES), (AxisType.Auto,) * len(AXES)
+    if found == 1:
+        return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+    grid = mesh_utils.create_hybrid_device_mesh((1, *shape[1:]), (slices, 1, 1, 1), devices=devices)
+    return Mesh(grid, AXES, axis_types=types)
 
 
-def check_batch_size(batch_size: int, mesh: Mesh, key: str = "train.batch_size") -> None:
-    """Raises BadInput if the rows do not divide over the devices that share them."""
-    ways = math.prod(mesh.shape[axis] for axis in RULES.batch)
+def slices_of(devices: Sequence[Any]) -> int:
+    """How many TPU slices the devices belong to; devices of other kinds are one."""
+    return len({device.slice_index for device in devices if device.platform == "tpu"}) or 1
+
+
+def check_batch_size(batch_size: int, mesh: Mesh, key: str = "train.batch_size", parts: int = 1) -> None:
+    """Raises BadInput if the rows, in `parts` micro-batches, do not divide over the devices that share them."""
+    devices = math.prod(mesh.shape[axis] for axis in RULES.batch)
+    ways = devices * parts
     if batch_size % ways:
         below, above = batch_size // ways * ways, -(-batch_size // ways) * ways
         fix = f"use {below} or {above}" if below else f"use {above}"
+        micro = f", with train.accumulation={parts}" if parts > 1 else ""
         raise BadInput(
-            f"{key}={batch_size} does not divide over the {ways} devices of mesh axes 'data' and 'fsdp'; {fix}"
+            f"{key}={batch_size} does not divide over the {devices} devices of mesh axes 'data' and 'fsdp'{micro}; "
+            f"{fix}"
         )
 
 

@@ -87,7 +87,7 @@ def _train(
 ) -> dict[str, Any]:  # fmt: skip
     """What `train` does once all processes of the run are together."""
     mesh = meshes.make_mesh(config.mesh)
-    meshes.check_batch_size(config.train.batch_size, mesh)
+    meshes.check_batch_size(config.train.batch_size, mesh, parts=config.train.accumulation)
     meshes.check_model(config.model, mesh)
     with jax.set_mesh(mesh):
         built = build_step(config, mesh)

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax import objective
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train import gradients
 from xlnet_jax.train import state as states
 from xlnet_jax.train.optimizer import schedule
 from xlnet_jax.train.state import State
@@ -42,11 +42,7 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
     optimizer = states.optimizer_of(config)
     dropout_key = jax.random.fold_in(jax.random.key(config.seeds.dropout), state.step)
     memory = _reset_memory(config, state)
-    if config.compat.on("core_clip"):
-        (loss, aux), grads = core_clipped_gradient(config, state.params, batch, memory, dropout_key)
-    else:
-        gradient = jax.value_and_grad(objective.mean_loss, has_aux=True)
-        (loss, aux), grads = gradient(state.params, states.make_model(config), batch, memory, dropout_key)
+    (loss, aux), grads = gradients.of_step(config, state.params, batch, memory, dropout_key)
     grad_norm = optax.tree.norm(grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
@@ -83,40 +79,6 @@ def _reset_memory(config: Config, state: State) -> Memory:
     if not config.compat.on("zero_memory"):
         return state.memory
     return jax.tree.map(lambda x: jnp.where(state.step % COMPAT_MEMORY_STEPS == 0, 0, x), state.memory)
-
-
-def core_clipped_gradient(
-    config: Config, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array
-) -> tuple[tuple[jax.Array, objective.Aux], Any]:
-    """The 2019 gradient (compat switch core_clip), for `compat.cores` equal groups of consecutive rows.
-
-    Each core averages over its own targets, scales by 1 / cores, and clips that to the whole bound, before the cores
-    are added up: a core with fewer targets weighs more per target, and the bound hardly ever acts.
-    """
-    model, cores = states.make_model(config), config.compat.cores
-    gradient = jax.value_and_grad(objective.mean_loss, has_aux=True)
-
-    def core(summed: Any, inputs: tuple[Batch, Memory, jax.Array]) -> tuple[Any, Any]:
-        rows, hidden, key = inputs
-        (loss, aux), grads = gradient(params, model, rows, hidden, key)
-        share = jax.tree.map(lambda g: g / cores, grads)
-        norm = optax.tree.norm(share)
-        bound = config.optimizer.clip or jnp.inf
-        factor = jnp.where(norm > bound, bound / norm, 1)
-        return jax.tree.map(lambda s, g: s + g * factor, summed, share), (loss, aux)
-
-    def split(x: jax.Array, axis: int = 0) -> jax.Array:
-        x = jnp.moveaxis(x, axis, 0).reshape(cores, -1, *x.shape[:axis], *x.shape[axis + 1 :])
-        return jnp.moveaxis(x, 1, axis + 1)
-
-    memories = Memory(split(memory.hidden_LBMD, 1), split(memory.valid_B))
-    inputs = (jax.tree.map(split, batch), memories, jax.random.split(dropout_key, cores))
-    grads, (loss_C, aux_C) = jax.lax.scan(core, jax.tree.map(jnp.zeros_like, params), inputs)
-    joined = Memory(
-        jnp.moveaxis(aux_C.memory.hidden_LBMD, 0, 1).reshape(memory.hidden_LBMD.shape),
-        aux_C.memory.valid_B.reshape(memory.valid_B.shape),
-    )
-    return (loss_C.mean(), objective.Aux(aux_C.loss_B.reshape(-1), aux_C.weight_B.reshape(-1), joined)), grads
 
 
 def train_steps(config: Config, state: State, batches: Batch) -> tuple[State, dict[str, jax.Array]]:
