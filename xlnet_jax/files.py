@@ -21,13 +21,19 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError
 
 _TEMPORARY = re.compile(r"\.\d+\.tmp$")
 _SCRATCH = "xlnet_jax_scratch_"
 _SCRATCH_SECONDS = 60  # a younger one may not be locked yet
 # How ArrayRecord, whose errors carry no number, says that a file cannot be written.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
+# How TensorStore begins what it says of a bucket, and the HTTP status of the same meaning.
+_TENSORSTORE_CODES = {
+    "PERMISSION_DENIED": 403, "UNAUTHENTICATED": 401, "UNAVAILABLE": 503, "ABORTED": 0, "DEADLINE_EXCEEDED": 0,
+    "RESOURCE_EXHAUSTED": 429, "CANCELLED": 0, "INTERNAL": 500, "UNKNOWN": 0,
+}  # fmt: skip
+_TENSORSTORE_ERROR = re.compile(f"({'|'.join(_TENSORSTORE_CODES)}): ")
 
 
 def in_bucket(path: str) -> bool:
@@ -44,30 +50,84 @@ def bucket(path: str) -> Iterator[Any]:
       RestartMe: the bucket does not answer, which may pass.
       OSError: any other failure.
     """
+    fsspec = use_buckets(path)
+    with bucket_answers(path):
+        try:
+            yield fsspec.filesystem("gcs", use_listings_cache=False)
+        except ValueError as error:
+            # What gcsfs makes of the answer "bad request".
+            raise BadInput(f"{path}: {_line(error)}; put that right") from error
+
+
+def use_buckets(path: str) -> Any:
+    """Has other libraries of this process go to buckets as we do; returns fsspec. Raises BadInput as `bucket` does."""
     if not path.startswith("gs://") or not path.removeprefix("gs://").strip("/"):
         raise BadInput(f"{path}: of the addresses only gs://BUCKET/... works; otherwise name a folder")
     try:
-        import aiohttp
         import fsspec
-        import gcsfs.retry
-        import google.auth.exceptions as auth
+        import fsspec.config
+        import gcsfs  # noqa: F401
     except ImportError as error:
         raise BadInput(f"{path}: gs:// needs the package gcsfs; install it, or the extra `tpu`") from error
-    # Or TFDS would go there with TensorFlow where that is installed.
+    # Or TFDS, Orbax and JAX would go there with TensorFlow where that is installed.
     os.environ.setdefault("EPATH_USE_TF", "false")
+    # Listings are not kept: another process may write there, and so does TensorStore in this one.
+    fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
+    return fsspec
+
+
+@contextlib.contextmanager
+def bucket_answers(path: str) -> Iterator[None]:
+    """Tells in one line what a library says of a bucket that refuses or does not answer: gcsfs, Orbax, TensorStore.
+
+    Raises:
+      BadInput: it refuses.
+      RestartMe: it does not answer, which may pass.
+      PermissionError: no credentials.
+    """
+    import google.auth.exceptions as auth
+
     try:
-        # Listings are not kept: another process may write there.
-        yield fsspec.filesystem("gcs", use_listings_cache=False)
-    except ValueError as error:
-        # What gcsfs makes of the answer "bad request".
-        raise BadInput(f"{path}: {_line(error)}; put that right") from error
-    except (aiohttp.ClientError, gcsfs.retry.HttpError, gcsfs.retry.ChecksumError, TimeoutError) as error:
-        code = int(getattr(error, "code", None) or 0)
-        if 400 <= code < 500 and code not in (408, 429):
-            raise BadInput(f"{path}: the bucket refuses ({_line(error)}); put that right") from error
-        raise RestartMe(f"{path}: {_line(error)}; give the same command again, it goes on") from error
-    except auth.GoogleAuthError as error:
-        raise PermissionError(errno.EACCES, _line(error), path) from error
+        yield
+    except XLNetError:
+        raise
+    except Exception as error:
+        for cause in _causes(error):
+            if isinstance(cause, auth.GoogleAuthError):
+                raise PermissionError(errno.EACCES, _line(cause), path) from error
+            if (code := _answer(cause)) is None:
+                continue
+            if 400 <= code < 500 and code not in (408, 429):
+                raise BadInput(f"{path}: the bucket refuses ({_line(cause)}); put that right") from error
+            raise RestartMe(f"{path}: {_line(cause)}; give the same command again, it goes on") from error
+        raise
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, those in it if it is a group, and those that it came from."""
+    yield error
+    for inner in getattr(error, "exceptions", ()):
+        yield from _causes(inner)
+    if error.__cause__ is not None:
+        yield from _causes(error.__cause__)
+
+
+def _answer(error: BaseException) -> int | None:
+    """The HTTP status that an error of a bucket stands for, 0 where there was no answer; None if it is none."""
+    import aiohttp
+    import gcsfs.retry
+    import requests
+    from google.api_core import exceptions as google
+
+    if isinstance(error, aiohttp.ClientError | gcsfs.retry.HttpError | google.GoogleAPICallError):
+        return int(getattr(error, "code", None) or 0)
+    if isinstance(error, requests.RequestException | google.RetryError | gcsfs.retry.ChecksumError | TimeoutError):
+        return 0
+    if isinstance(error, OSError) and str(error).startswith("Forbidden: "):
+        return 403  # gcsfs
+    if isinstance(error, ValueError) and (match := _TENSORSTORE_ERROR.match(str(error))):
+        return _TENSORSTORE_CODES[match[1]]
+    return None
 
 
 def _line(error: BaseException) -> str:
@@ -205,6 +265,14 @@ def read(path: str) -> bytes:
         return file.read()
 
 
+def read_if_there(path: str) -> bytes | None:
+    """Reads a whole file; None if there is none."""
+    try:
+        return read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def write(path: str, data: bytes) -> None:
     """Writes a whole file."""
     if in_bucket(path):
@@ -265,6 +333,29 @@ def remove(path: str) -> None:
     else:
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)
+
+
+@contextlib.contextmanager
+def on_disk(folder: str) -> Iterator[str]:
+    """A folder for a library that writes to disks only; what it leaves there is in `folder` in the end."""
+    if not in_bucket(folder):
+        yield folder
+        return
+    with scratch(folder) as place:
+        yield place
+        for above, _, names in os.walk(place):
+            for name in names:
+                path = os.path.join(above, name)
+                move(path, f"{folder.rstrip('/')}/{os.path.relpath(path, place)}")
+
+
+def append_line(path: str, line: str) -> None:
+    """Adds a line to a file; in a bucket the whole is written again, so this is for files of a few lines."""
+    if in_bucket(path):
+        write(path, (read_if_there(path) or b"") + line.encode())
+        return
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(line)
 
 
 def to_json(value: Any, indent: int | None = 1) -> bytes:
