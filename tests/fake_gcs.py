@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import collections
 import contextlib
 import hashlib
 import http.server
@@ -37,6 +38,7 @@ class Server(http.server.ThreadingHTTPServer):
       objects: bytes by "bucket/name"; a test may look, put and delete.
       down: while True, connections are closed without an answer.
       refused: HTTP status of every request whose method, space and path match a pattern, such as "POST .*lock".
+      refusals: how many each pattern has refused.
       requests: (method, path, range) of every request so far.
     """
 
@@ -55,6 +57,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.requests: list[tuple[str, str, str]] = []
         self.failures: list[int] = []
         self.refused: dict[str, int] = {}
+        self.refusals: collections.Counter[str] = collections.Counter()
 
     def environment(self) -> dict[str, str]:
         """Environment variables with which a process takes this server for Google's."""
@@ -147,6 +150,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._error(self.server.failures.pop(0))
         for pattern, status in self.server.refused.items():
             if re.search(pattern, f"{self.command} {self.path}"):
+                self.server.refusals[pattern] += 1
                 return self._error(status)
         for pattern, methods, action in _ROUTES:
             if self.command in methods and (match := re.fullmatch(pattern, url.path)):

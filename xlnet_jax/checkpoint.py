@@ -47,6 +47,8 @@ class Checkpoints:
         # Orbax writes to absolute paths only; a bucket's address is one.
         absolute = workdir if files.in_bucket(workdir) else os.path.abspath(workdir)
         self.path = epath.Path(absolute) / "checkpoints"
+        if files.in_bucket(absolute):
+            logging.getLogger("absl").addFilter(_is_not_raised_later)
         with self._told():
             if keep is None and not self.path.exists():
                 raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
@@ -121,6 +123,11 @@ class Checkpoints:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_not_raised_later(record: logging.LogRecord) -> bool:
+    """False for the tracebacks that Orbax logs of errors in its threads: it raises them too, and they are told then."""
+    return record.levelno < logging.ERROR or "/orbax/" not in record.pathname
 
 
 def split(state: Any) -> Trees:

@@ -30,8 +30,8 @@ _SCRATCH_SECONDS = 60  # a younger one may not be locked yet
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 # How TensorStore begins what it says of a bucket, and the HTTP status of the same meaning.
 _TENSORSTORE_CODES = {
-    "PERMISSION_DENIED": 403, "UNAUTHENTICATED": 401, "UNAVAILABLE": 503, "ABORTED": 0, "DEADLINE_EXCEEDED": 0,
-    "RESOURCE_EXHAUSTED": 429, "CANCELLED": 0, "INTERNAL": 500, "UNKNOWN": 0,
+    "PERMISSION_DENIED": 403, "UNAUTHENTICATED": 401, "NOT_FOUND": 404, "UNAVAILABLE": 503, "ABORTED": 0,
+    "DEADLINE_EXCEEDED": 0, "RESOURCE_EXHAUSTED": 429, "CANCELLED": 0, "INTERNAL": 500, "UNKNOWN": 0,
 }  # fmt: skip
 _TENSORSTORE_ERROR = re.compile(f"({'|'.join(_TENSORSTORE_CODES)}): ")
 
@@ -98,8 +98,8 @@ def bucket_answers(path: str) -> Iterator[None]:
             if (code := _answer(cause)) is None:
                 continue
             if 400 <= code < 500 and code not in (408, 429):
-                raise BadInput(f"{path}: the bucket refuses ({_line(cause)}); put that right") from error
-            raise RestartMe(f"{path}: {_line(cause)}; give the same command again, it goes on") from error
+                raise BadInput(f"{path}: the bucket refuses ({_short(cause)}); put that right") from error
+            raise RestartMe(f"{path}: {_short(cause)}; give the same command again, it goes on") from error
         raise
 
 
@@ -128,6 +128,11 @@ def _answer(error: BaseException) -> int | None:
     if isinstance(error, ValueError) and (match := _TENSORSTORE_ERROR.match(str(error))):
         return _TENSORSTORE_CODES[match[1]]
     return None
+
+
+def _short(error: BaseException) -> str:
+    # TensorStore goes on with the whole request and the whole answer in brackets.
+    return _line(error).partition(" [")[0]
 
 
 def _line(error: BaseException) -> str:

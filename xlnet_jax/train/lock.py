@@ -31,6 +31,9 @@ REQUEST_SECONDS = 30
 
 log = logging.getLogger("xlnet_jax")
 
+_given_up: set[str] = set()
+"""Locks that this process could not give back: they are nobody's."""
+
 
 @contextlib.contextmanager
 def held(workdir: str) -> Iterator[Callable[[], None]]:
@@ -145,6 +148,7 @@ class Lease:
             try:
                 self._object.delete(self._generation)
             except (XLNetError, OSError) as error:
+                _given_up.add(self._me["token"])
                 log.warning("the lock stays, and will be taken over: %s", error)
 
     def _beat(self) -> None:
@@ -267,6 +271,8 @@ def _started(pid: int) -> str | None:
 
 def _lives(holder: dict[str, Any]) -> bool | None:
     """Whether a holder on this machine is alive; None if it is elsewhere."""
+    if holder.get("token") in _given_up:
+        return False
     if holder.get("machine") is None or holder["machine"] != _machine():
         return None
     return _started(holder["pid"]) == holder["started"]
