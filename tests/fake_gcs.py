@@ -225,6 +225,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             resource = {} if data is None else self._resource(key)
         if data is None or self.query.get("generation", resource["generation"]) != resource["generation"]:
             return self._error(404)
+        if self.query.get("ifGenerationMatch", resource["generation"]) != resource["generation"]:
+            return self._error(412)
         media = self.query.get("alt") == "media" or not self.path.startswith("/storage/v1/")
         if not media:
             return self._json(resource)

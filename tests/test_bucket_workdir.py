@@ -94,12 +94,12 @@ def wait_until(condition, process):
         time.sleep(0.02)
 
 
-def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path):
-    disk = str(tmp_path / "run")
-    finish(start(bucket, *train_words(disk)))
-    # What was compiled for the one serves the other.
-    for name, data in data_fixtures.contents(f"{disk}/compilation_cache").items():
-        bucket.objects[f"bucket/run/compilation_cache/{name}"] = data
+def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pytestconfig):
+    disk, cache = str(tmp_path / "run"), pytestconfig.cache.mkdir("xla_one_device")
+    finish(start(bucket, *train_words(disk, f"--config.log.compilation_cache={cache}")))
+    # The step that was compiled for the one serves the other.
+    for path in cache.glob("jit_steps*-cache"):
+        bucket.objects[f"bucket/run/compilation_cache/{path.name}"] = path.read_bytes()
     # A save that is cut off: the arrays of step 8 never arrive, however often they are sent.
     bucket.refused = {"POST .*checkpoints(%2F|/)8(%2F|/)params.*ocdbt": 503}
     process = start(bucket, *train_words(RUN))
@@ -141,7 +141,13 @@ def command(*words):
     return cli.main(list(words))
 
 
-def test_a_bucket_that_goes_away_in_the_middle(bucket, monkeypatch, capfd):
+@pytest.fixture
+def words(pytestconfig):
+    """Of a run in the bucket that shares its compilation with other tests."""
+    return train_words(RUN, f"--config.log.compilation_cache={pytestconfig.cache.mkdir('xla')}")
+
+
+def test_a_bucket_that_goes_away_in_the_middle(bucket, words, monkeypatch, capfd):
     save = loop.Run._save
 
     def away_at_eight(self, step, state):
@@ -151,14 +157,14 @@ def test_a_bucket_that_goes_away_in_the_middle(bucket, monkeypatch, capfd):
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Run, "_save", away_at_eight)
-        assert command(*train_words(RUN)) == 42
+        assert command(*words) == 42
     said = capfd.readouterr().err
     assert "Traceback" not in said
     assert f"xlnet-jax train: {RUN}/" in said.splitlines()[-1] and "give the same command again" in said
     bucket.down = False
     # It answers with errors, but for a short time.
     monkeypatch.setattr(loop.Run, "_save", lambda *args: (bucket.fail_next(3, 503), save(*args)))
-    assert command(*train_words(RUN)) == 0
+    assert command(*words) == 0
     said = capfd.readouterr().err
     assert "taking the lock over from process" in said and "resuming at step 4" in said
     assert [line["step"] for line in read_lines(f"{RUN}/metrics.jsonl")] == list(range(1, STEPS + 1))
@@ -170,14 +176,30 @@ def test_a_bucket_that_goes_away_in_the_middle(bucket, monkeypatch, capfd):
     ("pattern", "status"),
     [("POST .*lock.json|POST .*/upload/", 403), ("GET .*config.json", 403), ("upload", 404), ("POST .*ocdbt", 403)],
 )
-def test_a_bucket_that_refuses(bucket, capfd, pattern, status):
+def test_a_bucket_that_refuses(bucket, words, capfd, pattern, status):
     bucket.refused = {pattern: status}
-    assert command(*train_words(RUN)) == 2
+    assert command(*words) == 2
     said = capfd.readouterr().err
     assert "Traceback" not in said and "Error" not in said.replace("Error reading", "")
     last = said.splitlines()[-1]
     assert last.startswith(f"xlnet-jax train: {RUN}") and len(last) < 500, last
     assert not any("commit_success" in key for key in bucket.objects)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"), [(403, BadInput), (404, BadInput), (429, RestartMe), (503, RestartMe), (None, RestartMe)]
+)
+def test_what_tensorstore_says(bucket, status, expected):
+    """Which carries the arrays; here with one second try instead of 32."""
+    import tensorstore
+
+    retries = {"max_retries": 1, "initial_delay": "0.01s"}
+    spec = {"driver": "gcs", "bucket": "bucket", "path": "x/", "context": {"gcs_request_retries": retries}}
+    store = tensorstore.KvStore.open(spec).result()
+    store.write("a", b"1").result()
+    bucket.down, bucket.refused = status is None, {".": status} if status else {}
+    with pytest.raises(expected, match=f"^{RUN}: [^\\[]+$"), files.one_line(RUN), files.bucket_answers(RUN):
+        store.write("a", b"2").result()
 
 
 def test_other_addresses_and_empty_ones(bucket, capsys):

@@ -218,7 +218,7 @@ class _Object:
 
     def read(self) -> Found | None:
         """What is there."""
-        from google.api_core.exceptions import NotFound
+        from google.api_core.exceptions import NotFound, PreconditionFailed
 
         while True:
             with self._told():
@@ -227,7 +227,7 @@ class _Object:
                     if blob is None:
                         return None
                     text = blob.download_as_bytes(if_generation_match=blob.generation, retry=self._retry())
-                except NotFound:
+                except (NotFound, PreconditionFailed):
                     continue  # written anew in between
             try:
                 holder = json.loads(text)
