@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax import cli, files
+from xlnet_jax import buckets, cli, files
 from xlnet_jax.checkpoint import Checkpoints, split
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.parallel.mesh import make_mesh
@@ -198,7 +198,7 @@ def test_what_tensorstore_says(bucket, status, expected):
     store = tensorstore.KvStore.open(spec).result()
     store.write("a", b"1").result()
     bucket.down, bucket.refused = status is None, {".": status} if status else {}
-    with pytest.raises(expected, match=f"^{RUN}: [^\\[]+$"), files.one_line(RUN), files.bucket_answers(RUN):
+    with pytest.raises(expected, match=f"^{RUN}: [^\\[]+$"), files.one_line(RUN), buckets.answers(RUN):
         store.write("a", b"2").result()
 
 
@@ -388,7 +388,7 @@ def test_listings_are_fresh(bucket):
     """What is listed may have been written by another process, or past gcsfs by TensorStore."""
     from etils import epath
 
-    files.use_buckets(RUN)
+    buckets.use(RUN)
     folder = epath.Path("gs://bucket/folder")
     (folder / "a").write_text("a")
     assert [path.name for path in folder.iterdir()] == ["a"]

@@ -24,7 +24,7 @@ from typing import Any
 from etils import epath
 from orbax.checkpoint import v1 as ocp
 
-from xlnet_jax import files
+from xlnet_jax import buckets, files
 from xlnet_jax.batch import Memory
 from xlnet_jax.errors import BadInput
 
@@ -65,8 +65,8 @@ class Checkpoints:
         if not files.in_bucket(str(self.path)):
             yield
             return
-        files.use_buckets(str(self.path))
-        with files.one_line(str(self.path)), files.bucket_answers(str(self.path)):
+        buckets.use(str(self.path))
+        with files.one_line(str(self.path)), buckets.answers(str(self.path)):
             yield
 
     def latest(self) -> int | None:

@@ -21,19 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+from xlnet_jax import buckets
+from xlnet_jax.errors import BadInput
 
 _TEMPORARY = re.compile(r"\.\d+\.tmp$")
 _SCRATCH = "xlnet_jax_scratch_"
 _SCRATCH_SECONDS = 60  # a younger one may not be locked yet
 # How ArrayRecord, whose errors carry no number, says that a file cannot be written.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
-# How TensorStore begins what it says of a bucket, and the HTTP status of the same meaning.
-_TENSORSTORE_CODES = {
-    "PERMISSION_DENIED": 403, "UNAUTHENTICATED": 401, "NOT_FOUND": 404, "UNAVAILABLE": 503, "ABORTED": 0,
-    "DEADLINE_EXCEEDED": 0, "RESOURCE_EXHAUSTED": 429, "CANCELLED": 0, "INTERNAL": 500, "UNKNOWN": 0,
-}  # fmt: skip
-_TENSORSTORE_ERROR = re.compile(f"({'|'.join(_TENSORSTORE_CODES)}): ")
 
 
 def in_bucket(path: str) -> bool:
@@ -46,97 +41,17 @@ def bucket(path: str) -> Iterator[Any]:
     """The file system (of fsspec) for a `gs://` path.
 
     Raises:
-      BadInput: another address, or gcsfs is not installed.
+      BadInput: another address, gcsfs is not installed, or the bucket refuses.
       RestartMe: the bucket does not answer, which may pass.
       OSError: any other failure.
     """
-    fsspec = use_buckets(path)
-    with bucket_answers(path):
+    fsspec = buckets.use(path)
+    with buckets.answers(path):
         try:
             yield fsspec.filesystem("gcs", use_listings_cache=False)
         except ValueError as error:
             # What gcsfs makes of the answer "bad request".
-            raise BadInput(f"{path}: {_line(error)}; put that right") from error
-
-
-def use_buckets(path: str) -> Any:
-    """Has other libraries of this process go to buckets as we do; returns fsspec. Raises BadInput as `bucket` does."""
-    if not path.startswith("gs://") or not path.removeprefix("gs://").strip("/"):
-        raise BadInput(f"{path}: of the addresses only gs://BUCKET/... works; otherwise name a folder")
-    try:
-        import fsspec
-        import fsspec.config
-        import gcsfs  # noqa: F401
-    except ImportError as error:
-        raise BadInput(f"{path}: gs:// needs the package gcsfs; install it, or the extra `tpu`") from error
-    # Or TFDS, Orbax and JAX would go there with TensorFlow where that is installed.
-    os.environ.setdefault("EPATH_USE_TF", "false")
-    # Listings are not kept: another process may write there, and so does TensorStore in this one.
-    fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
-    return fsspec
-
-
-@contextlib.contextmanager
-def bucket_answers(path: str) -> Iterator[None]:
-    """Tells in one line what a library says of a bucket that refuses or does not answer: gcsfs, Orbax, TensorStore.
-
-    Raises:
-      BadInput: it refuses.
-      RestartMe: it does not answer, which may pass.
-      PermissionError: no credentials.
-    """
-    import google.auth.exceptions as auth
-
-    try:
-        yield
-    except XLNetError:
-        raise
-    except Exception as error:
-        for cause in _causes(error):
-            if isinstance(cause, auth.GoogleAuthError):
-                raise PermissionError(errno.EACCES, _line(cause), path) from error
-            if (code := _answer(cause)) is None:
-                continue
-            if 400 <= code < 500 and code not in (408, 429):
-                raise BadInput(f"{path}: the bucket refuses ({_short(cause)}); put that right") from error
-            raise RestartMe(f"{path}: {_short(cause)}; give the same command again, it goes on") from error
-        raise
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, those in it if it is a group, and those that it came from."""
-    yield error
-    for inner in getattr(error, "exceptions", ()):
-        yield from _causes(inner)
-    if error.__cause__ is not None:
-        yield from _causes(error.__cause__)
-
-
-def _answer(error: BaseException) -> int | None:
-    """The HTTP status that an error of a bucket stands for, 0 where there was no answer; None if it is none."""
-    import aiohttp
-    import gcsfs.retry
-    import requests
-    from google.api_core import exceptions as google
-
-    if isinstance(error, aiohttp.ClientError | gcsfs.retry.HttpError | google.GoogleAPICallError):
-        return int(getattr(error, "code", None) or 0)
-    if isinstance(error, requests.RequestException | google.RetryError | gcsfs.retry.ChecksumError | TimeoutError):
-        return 0
-    if isinstance(error, OSError) and str(error).startswith("Forbidden: "):
-        return 403  # gcsfs
-    if isinstance(error, ValueError) and (match := _TENSORSTORE_ERROR.match(str(error))):
-        return _TENSORSTORE_CODES[match[1]]
-    return None
-
-
-def _short(error: BaseException) -> str:
-    # TensorStore goes on with the whole request and the whole answer in brackets.
-    return _line(error).partition(" [")[0]
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or repr(error)
+            raise BadInput(f"{path}: {buckets.line(error)}; put that right") from error
 
 
 @contextlib.contextmanager
@@ -152,12 +67,12 @@ def one_line(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        text, path = error.strerror or _line(error), error.filename or path
+        text, path = error.strerror or buckets.line(error), error.filename or path
         raise BadInput(f"{path}: {text}; put that right and give the same command again, it goes on") from error
     except RuntimeError as error:
         if not any(os.strerror(number) in str(error) for number in _WRITE_ERRORS):
             raise
-        raise BadInput(f"{path}: {_line(error)}; put that right and give the same command again") from error
+        raise BadInput(f"{path}: {buckets.line(error)}; put that right and give the same command again") from error
 
 
 @contextlib.contextmanager

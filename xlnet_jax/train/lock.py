@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from xlnet_jax import files
+from xlnet_jax import buckets, files
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError
 
 RENEW_SECONDS = 15.0
@@ -193,7 +193,7 @@ class _Object:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        with files.one_line(self._path), files.bucket_answers(self._path):
+        with files.one_line(self._path), buckets.answers(self._path):
             yield
 
     def _retry(self) -> Any:

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from xlnet_jax import checkpoint, files
+from xlnet_jax import buckets, checkpoint, files
 from xlnet_jax.batch import Batch
 from xlnet_jax.checkpoint import Checkpoints
 from xlnet_jax.config import Config, DataConfig
@@ -64,7 +64,7 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
     if stop_at is not None and stop_at < 1:
         raise BadInput(f"--stop_at={stop_at} must be at least 1")
     if files.in_bucket(workdir):
-        files.use_buckets(workdir)
+        buckets.use(workdir)
     check_precision(config)
     # The run remembers its corpus, and may be evaluated from another folder.
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=absolute(config.data.corpus)))

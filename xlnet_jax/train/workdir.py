@@ -23,8 +23,8 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 import xlnet_jax
+from xlnet_jax import buckets, files
 from xlnet_jax import config as configs
-from xlnet_jax import files
 from xlnet_jax.config import Config
 from xlnet_jax.data.mixture import Mixture
 from xlnet_jax.errors import BadInput
@@ -191,7 +191,7 @@ def use_compilation_cache(config: Config, workdir: str) -> None:
     """Points JAX's persistent compilation cache at the configured folder, on disk or in a bucket."""
     folder = config.log.compilation_cache or os.path.join(workdir, "compilation_cache")
     if files.in_bucket(folder):
-        files.use_buckets(folder)
+        buckets.use(folder)
     elif folder != "none":
         folder = os.path.abspath(folder)
     jax.config.update("jax_compilation_cache_dir", None if folder == "none" else folder)
