@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import collections
 import contextlib
 import hashlib
 import http.server
@@ -36,6 +37,8 @@ class Server(http.server.ThreadingHTTPServer):
     Attributes:
       objects: bytes by "bucket/name"; a test may look, put and delete.
       down: while True, connections are closed without an answer.
+      refused: HTTP status of every request whose method, space and path match a pattern, such as "POST .*lock".
+      refusals: how many each pattern has refused.
       requests: (method, path, range) of every request so far.
     """
 
@@ -53,6 +56,8 @@ class Server(http.server.ThreadingHTTPServer):
         self.down = False
         self.requests: list[tuple[str, str, str]] = []
         self.failures: list[int] = []
+        self.refused: dict[str, int] = {}
+        self.refusals: collections.Counter[str] = collections.Counter()
 
     def environment(self) -> dict[str, str]:
         """Environment variables with which a process takes this server for Google's."""
@@ -89,8 +94,8 @@ class Server(http.server.ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-# No look for credentials on this machine, and listings always fresh.
-_FSSPEC = {"token": "anon", "use_listings_cache": False}
+# No look for credentials on this machine.
+_FSSPEC = {"token": "anon"}
 
 
 @contextlib.contextmanager
@@ -108,7 +113,7 @@ def serve(port: int = 0) -> Iterator[Server]:
         hurried = types.SimpleNamespace(sleep=lambda seconds: asyncio.sleep(0))
         try:
             with (
-                unittest.mock.patch.dict(fsspec.config.conf, {"gcs": _FSSPEC}),
+                unittest.mock.patch.dict(fsspec.config.conf, {"gcs": dict(_FSSPEC)}),
                 unittest.mock.patch.object(retry, "asyncio", hurried),
             ):
                 _forget(core, backend)
@@ -143,6 +148,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         if self.server.failures:
             return self._error(self.server.failures.pop(0))
+        for pattern, status in self.server.refused.items():
+            if re.search(pattern, f"{self.command} {self.path}"):
+                self.server.refusals[pattern] += 1
+                return self._error(status)
         for pattern, methods, action in _ROUTES:
             if self.command in methods and (match := re.fullmatch(pattern, url.path)):
                 return action(self, body, *map(urllib.parse.unquote, match.groups()))
@@ -216,6 +225,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             resource = {} if data is None else self._resource(key)
         if data is None or self.query.get("generation", resource["generation"]) != resource["generation"]:
             return self._error(404)
+        if self.query.get("ifGenerationMatch", resource["generation"]) != resource["generation"]:
+            return self._error(412)
         media = self.query.get("alt") == "media" or not self.path.startswith("/storage/v1/")
         if not media:
             return self._json(resource)
@@ -236,6 +247,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _delete(self, body: bytes, bucket: str, name: str) -> None:
         with self.server.lock:
+            wanted = self.query.get("ifGenerationMatch")
+            if wanted is not None and int(wanted) != self.server.generation(f"{bucket}/{name}"):
+                return self._error(412 if f"{bucket}/{name}" in self.server.objects else 404)
             self.server.generations.pop(f"{bucket}/{name}", None)
             if self.server.objects.pop(f"{bucket}/{name}", None) is None:
                 return self._error(404)

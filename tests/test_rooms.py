@@ -24,7 +24,7 @@ ROWS = (
     ("data",),
     ("parallel",),
     # The package itself holds nothing but its version.
-    ("config", "config_rules", "batch", "files", "errors", ""),
+    ("config", "config_rules", "batch", "files", "buckets", "errors", ""),
 )
 ROW = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
 
@@ -37,6 +37,8 @@ SIDEWAYS = {
     ("config_rules", "config"),
     ("batch", "errors"),
     ("files", "errors"),
+    ("files", "buckets"),
+    ("buckets", "errors"),
 } | {("quickstart", room) for room in ROWS[1]}
 
 # Peers that exports are compared with, and what makes an import slow: never in the package. tensorflow_datasets is not

@@ -7,17 +7,24 @@ A checkpoint is four named trees and a JSON record:
 
 so that evaluation and export read the parameters alone. Saving copies the arrays to the host before it returns; the
 training step may then donate them while the writing goes on.
+
+A folder on disk gets its name when it is complete. In a bucket, where nothing can be renamed at once, a checkpoint is
+complete when Orbax's `commit_success.txt` is in it; what a killed run left without one is no checkpoint, and the next
+start removes it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from etils import epath
 from orbax.checkpoint import v1 as ocp
 
+from xlnet_jax import buckets, files
 from xlnet_jax.batch import Memory
 from xlnet_jax.errors import BadInput
 
@@ -38,25 +45,45 @@ class Checkpoints:
 
     def __init__(self, workdir: str, keep: int | None = None) -> None:
         # Orbax writes to absolute paths only; a bucket's address is one.
-        absolute = workdir if "://" in workdir else os.path.abspath(workdir)
+        absolute = workdir if files.in_bucket(workdir) else os.path.abspath(workdir)
         self.path = epath.Path(absolute) / "checkpoints"
-        if keep is None and not self.path.exists():
-            raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
-        self._orbax = ocp.training.Checkpointer(
-            self.path,
-            preservation_policy=ocp.training.preservation_policies.LatestN(keep),  # type: ignore[arg-type]
-            cleanup_tmp_directories=keep is not None,
-        )
+        if files.in_bucket(absolute):
+            logging.getLogger("absl").addFilter(_is_not_raised_later)
+        with self._told():
+            if keep is None and not self.path.exists():
+                raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
+            self._orbax = ocp.training.Checkpointer(
+                self.path,
+                preservation_policy=ocp.training.preservation_policies.LatestN(keep),  # type: ignore[arg-type]
+                cleanup_tmp_directories=keep is not None,
+            )
         self._pending: Any = None
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """A bucket that refuses or does not answer is told in one line (BadInput, RestartMe)."""
+        if not files.in_bucket(str(self.path)):
+            yield
+            return
+        buckets.use(str(self.path))
+        with files.one_line(str(self.path)), buckets.answers(str(self.path)):
+            yield
 
     def latest(self) -> int | None:
         """The newest complete step, or None."""
-        newest = self._orbax.latest
+        with self._told():
+            newest = self._orbax.latest
         return None if newest is None else int(newest.step)
+
+    def has(self, step: int) -> bool:
+        """Whether there is a complete checkpoint of this step."""
+        with self._told():
+            return step in {int(found.step) for found in self._orbax.checkpoints}
 
     def record(self, step: int) -> dict[str, Any]:
         """The JSON record of a checkpoint. Raises BadInput if it is not one of ours or of another format."""
-        metadata = self._orbax.checkpointables_metadata(step)
+        with self._told():
+            metadata = self._orbax.checkpointables_metadata(step)
         record = metadata.custom_metadata
         if not isinstance(record, dict) or record.get("format_version") != FORMAT_VERSION:
             found = record.get("format_version") if isinstance(record, dict) else None
@@ -70,28 +97,37 @@ class Checkpoints:
         """Starts writing a checkpoint; waits for the one before. Errors of the writer surface at the next call."""
         self.wait()
         record = {"format_version": FORMAT_VERSION, **record}
-        self._pending = self._orbax.save_checkpointables_async(step, trees, force=True, custom_metadata=record)
+        with self._told():
+            self._pending = self._orbax.save_checkpointables_async(step, trees, force=True, custom_metadata=record)
 
     def wait(self) -> None:
         """Until everything started is complete on disk."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            pending.result()
+            with self._told():
+                pending.result()
 
     def restore(self, step: int, abstract: Trees) -> Trees:
         """Reads the named trees of a checkpoint into the shapes, dtypes and shardings of `abstract`."""
-        return self._orbax.load_checkpointables(step, abstract)
+        with self._told():
+            return self._orbax.load_checkpointables(step, abstract)
 
     def close(self) -> None:
         """Waits and releases the folder."""
         self.wait()
-        self._orbax.close()
+        with self._told():
+            self._orbax.close()
 
     def __enter__(self) -> Checkpoints:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_not_raised_later(record: logging.LogRecord) -> bool:
+    """False for the tracebacks that Orbax logs of errors in its threads: it raises them too, and they are told then."""
+    return record.levelno < logging.ERROR or "/orbax/" not in record.pathname
 
 
 def split(state: Any) -> Trees:
@@ -114,7 +150,7 @@ def join(trees: Trees, kind: type) -> Any:
 def require_latest(checkpoints: Checkpoints, step: int | None) -> int:
     """The wanted or the newest step. Raises BadInput if there is none."""
     found = checkpoints.latest() if step is None else step
-    if found is None or not (checkpoints.path / str(found)).exists():
+    if found is None or not checkpoints.has(found):
         what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         raise BadInput(f"{checkpoints.path}: {what}; give the --workdir of a run that has saved one")
     return found

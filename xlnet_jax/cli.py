@@ -133,7 +133,7 @@ def make_parser() -> argparse.ArgumentParser:
         "xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=corpus --workdir=run",
     )
     _config_options(train)
-    train.add_argument("--workdir", required=True, help="checkpoints, metrics and manifest go here")
+    train.add_argument("--workdir", required=True, help="checkpoints, metrics and manifest go here, also gs://")
     train.add_argument("--stop_at", type=int, help="save and stop in order after this step")
     train.add_argument("--dry_run", action="store_true", help="check everything up to the first step; write nothing")
 

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax import buckets
+from xlnet_jax.errors import BadInput
 
 _TEMPORARY = re.compile(r"\.\d+\.tmp$")
 _SCRATCH = "xlnet_jax_scratch_"
@@ -40,38 +41,17 @@ def bucket(path: str) -> Iterator[Any]:
     """The file system (of fsspec) for a `gs://` path.
 
     Raises:
-      BadInput: another address, or gcsfs is not installed.
+      BadInput: another address, gcsfs is not installed, or the bucket refuses.
       RestartMe: the bucket does not answer, which may pass.
       OSError: any other failure.
     """
-    if not path.startswith("gs://") or not path.removeprefix("gs://").strip("/"):
-        raise BadInput(f"{path}: of the addresses only gs://BUCKET/... works; otherwise name a folder")
-    try:
-        import aiohttp
-        import fsspec
-        import gcsfs.retry
-        import google.auth.exceptions as auth
-    except ImportError as error:
-        raise BadInput(f"{path}: gs:// needs the package gcsfs; install it, or the extra `tpu`") from error
-    # Or TFDS would go there with TensorFlow where that is installed.
-    os.environ.setdefault("EPATH_USE_TF", "false")
-    try:
-        # Listings are not kept: another process may write there.
-        yield fsspec.filesystem("gcs", use_listings_cache=False)
-    except ValueError as error:
-        # What gcsfs makes of the answer "bad request".
-        raise BadInput(f"{path}: {_line(error)}; put that right") from error
-    except (aiohttp.ClientError, gcsfs.retry.HttpError, gcsfs.retry.ChecksumError, TimeoutError) as error:
-        code = int(getattr(error, "code", None) or 0)
-        if 400 <= code < 500 and code not in (408, 429):
-            raise BadInput(f"{path}: the bucket refuses ({_line(error)}); put that right") from error
-        raise RestartMe(f"{path}: {_line(error)}; give the same command again, it goes on") from error
-    except auth.GoogleAuthError as error:
-        raise PermissionError(errno.EACCES, _line(error), path) from error
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or repr(error)
+    fsspec = buckets.use(path)
+    with buckets.answers(path):
+        try:
+            yield fsspec.filesystem("gcs", use_listings_cache=False)
+        except ValueError as error:
+            # What gcsfs makes of the answer "bad request".
+            raise BadInput(f"{path}: {buckets.line(error)}; put that right") from error
 
 
 @contextlib.contextmanager
@@ -87,12 +67,12 @@ def one_line(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        text, path = error.strerror or _line(error), error.filename or path
+        text, path = error.strerror or buckets.line(error), error.filename or path
         raise BadInput(f"{path}: {text}; put that right and give the same command again, it goes on") from error
     except RuntimeError as error:
         if not any(os.strerror(number) in str(error) for number in _WRITE_ERRORS):
             raise
-        raise BadInput(f"{path}: {_line(error)}; put that right and give the same command again") from error
+        raise BadInput(f"{path}: {buckets.line(error)}; put that right and give the same command again") from error
 
 
 @contextlib.contextmanager
@@ -205,6 +185,14 @@ def read(path: str) -> bytes:
         return file.read()
 
 
+def read_if_there(path: str) -> bytes | None:
+    """Reads a whole file; None if there is none."""
+    try:
+        return read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def write(path: str, data: bytes) -> None:
     """Writes a whole file."""
     if in_bucket(path):
@@ -265,6 +253,29 @@ def remove(path: str) -> None:
     else:
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)
+
+
+@contextlib.contextmanager
+def on_disk(folder: str) -> Iterator[str]:
+    """A folder for a library that writes to disks only; what it leaves there is in `folder` in the end."""
+    if not in_bucket(folder):
+        yield folder
+        return
+    with scratch(folder) as place:
+        yield place
+        for above, _, names in os.walk(place):
+            for name in names:
+                path = os.path.join(above, name)
+                move(path, f"{folder.rstrip('/')}/{os.path.relpath(path, place)}")
+
+
+def append_line(path: str, line: str) -> None:
+    """Adds a line to a file; in a bucket the whole is written again, so this is for files of a few lines."""
+    if in_bucket(path):
+        write(path, (read_if_there(path) or b"") + line.encode())
+        return
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(line)
 
 
 def to_json(value: Any, indent: int | None = 1) -> bytes:

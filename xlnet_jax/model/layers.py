@@ -30,7 +30,8 @@ def parameter(
     config: ModelConfig = module.config  # type: ignore[attr-defined]
     init = nn.with_logical_partitioning(initializer or nn.initializers.normal(config.init_std), axes)
     value: Any = module.param(name, init, shape, jnp.float32)
-    return value.astype(dtype)
+    # Without the barrier the TPU compiler converts the parameters of all layers before the scan, and keeps the copies.
+    return value if value.dtype == dtype else jax.lax.optimization_barrier(value).astype(dtype)
 
 
 def layer_norm(name: str, config: ModelConfig) -> nn.LayerNorm:

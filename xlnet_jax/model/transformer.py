@@ -101,7 +101,8 @@ class XLNet(nn.Module):
           deterministic: True switches dropout off; False needs an rng named `dropout`.
         """
         config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
-        table_VD = parameter(self, "word_embedding", (config.vocab_size, config.width), ("vocab", "embed"), dtype)
+        # Looked up as it is: the rows' gradients are added up in float32, and frequent pieces have many.
+        table_VD = parameter(self, "word_embedding", (config.vocab_size, config.width), ("vocab", "embed"), jnp.float32)
         glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
         mask_D = parameter(self, "mask_embedding", (config.width,), ("embed",), dtype, glorot)
         # Declared here so that one tree holds everything; read by `heads`.
@@ -115,7 +116,7 @@ class XLNet(nn.Module):
             return Dropout(config.dropout)(x, keyed_by, deterministic=deterministic)
 
         P, M = batch.target_positions.shape[1], memory.hidden_LBMD.shape[2]
-        h_BTD = nn.with_logical_constraint(drop(table_VD[batch.tokens]), ("batch", None, None))
+        h_BTD = nn.with_logical_constraint(drop(table_VD[batch.tokens].astype(dtype)), ("batch", None, None))
         g_BPD = drop(jnp.broadcast_to(mask_D, (B, P, config.width))) if P and self.two_streams else None
 
         valid_B = jnp.where(batch.continues, memory.valid_B, 0)

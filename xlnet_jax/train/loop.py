@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from xlnet_jax import checkpoint, files
+from xlnet_jax import buckets, checkpoint, files
 from xlnet_jax.batch import Batch
 from xlnet_jax.checkpoint import Checkpoints
 from xlnet_jax.config import Config, DataConfig
@@ -32,6 +32,7 @@ from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import distributed
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train import lock
 from xlnet_jax.train import workdir as workdirs
 from xlnet_jax.train.heldout import Heldout
 from xlnet_jax.train.metrics import MetricsWriter, read_lines, utilisation
@@ -62,8 +63,8 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
     """
     if stop_at is not None and stop_at < 1:
         raise BadInput(f"--stop_at={stop_at} must be at least 1")
-    if "://" in workdir:
-        raise BadInput(f"--workdir={workdir}: only folders of a file system can be work directories so far")
+    if files.in_bucket(workdir):
+        buckets.use(workdir)
     check_precision(config)
     # The run remembers its corpus, and may be evaluated from another folder.
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=absolute(config.data.corpus)))
@@ -94,10 +95,11 @@ def _train(
         if dry_run:
             return _dry_run(config, workdir, mixture, built, mesh)
         workdirs.use_compilation_cache(config, workdir)
+        check = None
         with contextlib.ExitStack() as stack:
             if jax.process_index() == 0:
-                os.makedirs(workdir, exist_ok=True)
-                stack.enter_context(files.locked(workdir, "another training runs here"))
+                files.make_folder(workdir)
+                check = stack.enter_context(lock.held(workdir))
             workdirs.check_shared(workdir, processes)
             checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint.keep))
             state, plan, start = _start(config, mixture, built, checkpoints)
@@ -106,7 +108,8 @@ def _train(
                 last = workdirs.metrics_of(workdir, start)
                 return _summary(workdir, start, last.get("loss"), last.get("tokens_per_second"))
             workdirs.write_start(workdir, config, mixture, start)
-            writer = stack.enter_context(contextlib.closing(MetricsWriter(workdir, start, config.log.tensorboard)))
+            writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
+            stack.enter_context(contextlib.closing(writer))
             run = Run(config, workdir, mixture, mesh, built, checkpoints, writer, plan, processes)
             run.heldout = Heldout(config, mesh, heldout, config.evaluation.blocks) if heldout else None
             return run.loop(state, start, stop)
@@ -318,7 +321,7 @@ class Run:
             yield False
             return
         folder = os.path.join(self.workdir, "profile")
-        with jax.profiler.trace(os.path.join(folder, f"step_{steps[0]}")):
+        with files.on_disk(os.path.join(folder, f"step_{steps[0]}")) as here, jax.profiler.trace(here):
             yield True
         log.info("profile of steps %d to %d in %s", steps[0], steps[-1], folder)
 

@@ -1,4 +1,4 @@
-"""Metrics on disk: one JSON line per step, TensorBoard events, one JSON line per evaluation.
+"""Metrics of a work directory: one JSON line per step, TensorBoard events, one JSON line per evaluation.
 
 Values are written as the device computed them (float32 printed exactly), so that two runs can be compared bit for bit.
 When a run resumes, lines of steps after the checkpoint are cut off first: no step appears twice.
@@ -6,8 +6,8 @@ When a run resumes, lines of steps after the checkpoint are cut off first: no st
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +15,10 @@ import jax
 from xlnet_jax import files
 from xlnet_jax.config import Config
 from xlnet_jax.model import flops
+from xlnet_jax.train.events import Events
+from xlnet_jax.train.lines import open_lines, read_lines
+
+__all__ = ["MetricsWriter", "read_lines", "utilisation"]
 
 
 class MetricsWriter:
@@ -22,74 +26,69 @@ class MetricsWriter:
 
     Args:
       step: the step the run resumes from; later lines are dropped.
+      check: called before anything is written; raises if this run has lost its work directory to another.
     """
 
-    def __init__(self, workdir: str, step: int, tensorboard: bool) -> None:
+    def __init__(self, workdir: str, step: int, tensorboard: bool, check: Callable[[], None] | None = None) -> None:
         self._active = jax.process_index() == 0
-        self._events: Any = None
+        self._events: Events | None = None
         if not self._active:
             return
-        paths = [os.path.join(workdir, name) for name in ("metrics.jsonl", "evaluations.jsonl")]
-        for path in paths:
-            cut_back(path, step)
-        self._steps, self._evaluations = (open(path, "a", encoding="utf-8") for path in paths)  # noqa: SIM115
-        if tensorboard:
-            from tensorboardX import SummaryWriter
-
-            folder = os.path.join(workdir, "tensorboard")
-            self._events = SummaryWriter(folder, purge_step=step + 1)
+        self._workdir, self._check = workdir, check
+        with files.one_line(workdir):
+            paths = (os.path.join(workdir, name) for name in ("metrics.jsonl", "evaluations.jsonl"))
+            self._steps, self._evaluations = (open_lines(path, step) for path in paths)
+            self._events = Events(workdir, step) if tensorboard else None
+        self._failed = False
 
     def step(self, values: dict[str, Any]) -> None:
         """One training step; `values` has the key `step`."""
-        self._write("_steps", "train", values)
+        if self._active:
+            self._steps.append(values)
+            self._draw("train", values)
 
     def evaluation(self, values: dict[str, Any]) -> None:
         """One evaluation; `values` has the key `step`."""
-        self._write("_evaluations", "heldout", values)
+        if self._active:
+            self._evaluations.append(values)
+            self._draw("heldout", values)
 
-    def _write(self, file: str, prefix: str, values: dict[str, Any]) -> None:
-        if not self._active:
-            return
-        getattr(self, file).write(json.dumps(values) + "\n")
+    def _draw(self, prefix: str, values: dict[str, Any]) -> None:
         if self._events:
             for name, value in values.items():
                 if name != "step" and value is not None:
-                    self._events.add_scalar(f"{prefix}/{name}", value, values["step"])
+                    self._events.add(f"{prefix}/{name}", value, values["step"])
 
     def flush(self) -> None:
-        """To the disk; called with every checkpoint, so that no line is missing before the step it resumes from."""
-        if self._active:
-            for file in (self._steps, self._evaluations):
-                file.flush()
-                os.fsync(file.fileno())
+        """To the disk or the bucket; called before every checkpoint, so that no line is missing before its step.
+
+        Raises:
+          RestartMe: the bucket does not answer, or another run has this work directory now.
+          BadInput: a full disk, a lost permission.
+        """
+        if not self._active or self._failed:
+            return
+        self._failed = True  # close() shall not wait for the same bucket again
+        if self._check:
+            self._check()
+        with files.one_line(self._workdir):
+            self._steps.flush()
+            self._evaluations.flush()
             if self._events:
                 self._events.flush()
+        self._failed = False
 
     def close(self) -> None:
         """Flushes and closes."""
-        if self._active:
+        if not self._active:
+            return
+        try:
             self.flush()
+        finally:
             self._steps.close()
             self._evaluations.close()
             if self._events:
                 self._events.close()
-
-
-def read_lines(path: str) -> list[dict[str, Any]]:
-    """The complete lines of a JSONL file; a line cut off by a crash is left out. Empty if there is no file."""
-    if not os.path.exists(path):
-        return []
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().split("\n")[:-1]
-    return [json.loads(line) for line in lines]
-
-
-def cut_back(path: str, step: int) -> None:
-    """Drops the lines of steps after `step`, by writing a new file beside and renaming it."""
-    lines = read_lines(path)
-    kept = [line for line in lines if line["step"] <= step]
-    if os.path.exists(path):
-        files.write(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
 
 def utilisation(config: Config, steps_per_second: float) -> float | None:

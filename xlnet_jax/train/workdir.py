@@ -3,7 +3,8 @@
 config.json        every key by its dotted name, and the corpus hash: what the run is
 runs.jsonl         one line per start: versions, git commit, devices, cores, flags, step
 checkpoints/       see `checkpoint`
-metrics.jsonl      see `train.metrics`
+metrics.jsonl      see `train.metrics`; in a bucket a folder, see `train.lines`
+lock.json          only in a bucket, see `train.lock`
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 import xlnet_jax
+from xlnet_jax import buckets, files
 from xlnet_jax import config as configs
-from xlnet_jax import files
 from xlnet_jax.config import Config
 from xlnet_jax.data.mixture import Mixture
 from xlnet_jax.errors import BadInput
@@ -72,10 +73,12 @@ def check_resume(found: dict[str, Any], config: Config, mixture: Mixture, where:
 def read_config(workdir: str) -> dict[str, Any] | None:
     """The identity in `config.json`, or None in a new work directory."""
     path = os.path.join(workdir, "config.json")
-    if not os.path.exists(path):
+    with files.one_line(path):
+        data = files.read_if_there(path)
+    if data is None:
         return None
     try:
-        found = files.read_json(path)
+        found = json.loads(data)
     except ValueError as error:
         raise BadInput(f"{path}: not JSON ({error}); restore it, or give another --workdir") from error
     if not isinstance(found, dict) or not found.keys() >= IDENTITY:
@@ -141,9 +144,9 @@ def write_start(workdir: str, config: Config, mixture: Mixture, step: int) -> No
     """Writes `config.json` and appends this start to `runs.jsonl`."""
     if jax.process_index() != 0:
         return
-    files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, mixture)))
-    with open(os.path.join(workdir, "runs.jsonl"), "a", encoding="utf-8") as file:
-        file.write(json.dumps({"step": step, **manifest()}) + "\n")
+    with files.one_line(workdir):
+        files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, mixture)))
+        files.append_line(os.path.join(workdir, "runs.jsonl"), json.dumps({"step": step, **manifest()}) + "\n")
 
 
 def manifest() -> dict[str, Any]:
@@ -185,8 +188,12 @@ def metrics_of(workdir: str, step: int) -> dict[str, Any]:
 
 
 def use_compilation_cache(config: Config, workdir: str) -> None:
-    """Points JAX's persistent compilation cache at the configured folder."""
+    """Points JAX's persistent compilation cache at the configured folder, on disk or in a bucket."""
     folder = config.log.compilation_cache or os.path.join(workdir, "compilation_cache")
-    jax.config.update("jax_compilation_cache_dir", None if folder == "none" else os.path.abspath(folder))
+    if files.in_bucket(folder):
+        buckets.use(folder)
+    elif folder != "none":
+        folder = os.path.abspath(folder)
+    jax.config.update("jax_compilation_cache_dir", None if folder == "none" else folder)
     # JAX settles on a folder (or on none) with the first compilation of the process; this makes it look again.
     compilation_cache.reset_cache()
