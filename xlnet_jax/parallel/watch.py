@@ -114,7 +114,8 @@ class Watch:
                 self._pass_on(int(message["bye"]), line, process)
                 self._end_soon(int(message["bye"]), line)
             elif process == 0:
-                self._decide(None)
+                # Nobody is left to answer a signal that came too late.
+                self._decide(self._agreed)
         elif "end" in message:
             self._end_soon(int(message["end"]), str(message.get("why")))
         elif "stop" in message:
