@@ -29,16 +29,16 @@ from xlnet_jax.parallel.rendezvous import TICK_SECONDS, Link
 
 log = logging.getLogger("xlnet_jax")
 
-GRACE_SECONDS = 5.0
-"""How long a process that was told of another's end may take to end by itself. Less than `hold_aborts` gives."""
-
 
 def hold_aborts() -> None:
     """Makes an abort of this process wait for six seconds.
 
-    When the coordination service goes away, JAX calls abort() in a thread of its own, at once. The watch sees the same
-    and ends the process with a clear line and exit code 42, but may come second. The handler is libc's sleep(), called
-    with the signal's number; nothing of Python runs in it. An abort for another reason then goes on as ever.
+    When process 0 is gone, and JAX's coordination service with it, JAX calls abort() in every other process at once,
+    from a thread of its own. The watch sees the same and ends the process with a clear line and exit code 42, but may
+    come second. JAX has no way to prevent it: `jax_enable_recoverability` is for the loss of any process but 0, the
+    client's `missed_heartbeat_callback` cannot be a Python function (std::bad_cast, jaxlib 0.10), and abort() undoes
+    blocked and ignored signals. The handler is libc's sleep(), called with the signal's number, 6; nothing of Python
+    runs in it. An abort for another reason then goes on as ever.
     """
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -51,7 +51,8 @@ class Watch:
     Args:
       process: the number of this one.
       links: what `rendezvous.meet` returned.
-      heartbeat: seconds of silence after which a process is lost.
+      heartbeat: seconds of silence after which a process is lost; and how long one that was told of another's end may
+        take to end by itself, a checkpoint may still be on its way.
     """
 
     def __init__(self, process: int, links: dict[int, Link], heartbeat: float) -> None:
@@ -144,7 +145,7 @@ class Watch:
         # A lost process leaves nothing to wait for; one that ended in order is likely followed by this one.
         if line.startswith("lost process") and not self._leaving:
             self._exit(code, line)
-        self._ending = self._ending or (time.monotonic() + GRACE_SECONDS, code, line)
+        self._ending = self._ending or (time.monotonic() + self.heartbeat, code, line)
 
     def _exit(self, code: int, line: str) -> None:
         print(f"xlnet-jax, process {self.process}: {line}", file=sys.stderr)
@@ -209,7 +210,7 @@ class Watch:
         """
         self._leaving = True
         self._tell(bye=code, why=why)
-        until = time.monotonic() + GRACE_SECONDS
+        until = time.monotonic() + self.heartbeat
         while time.monotonic() < until and (set(self.links) - self._left if self.process == 0 else self.links):
             time.sleep(0.02)
         self._closing.set()

@@ -223,6 +223,8 @@ class Run:
                     self._save(at, state)
                 if stopping:
                     self.checkpoints.wait()
+                    # A process that ends takes those with it that are still saving.
+                    self.processes.barrier()
                     raise RestartMe(f"{stopping} at step {at}: saved; run the same command to go on")
                 if self.heldout and at % config.evaluation.every == 0:
                     self._report(sent, progress)
