@@ -156,9 +156,9 @@ def _detected(config: Config, coordinator: str, processes: int, process: int) ->
             f"the cluster does not say which process this is: {' '.join(str(error).split())}; "
             "set distributed.detect=false for a single process"
         ) from error
-    coordinator, processes, process, devices = found
     # SLURM means one device for each task; JAX reads this variable itself, where a task has several.
-    return coordinator, processes, process, None if "JAX_LOCAL_DEVICE_IDS" in os.environ else devices
+    devices = None if "JAX_LOCAL_DEVICE_IDS" in os.environ else found[3]
+    return found[0] or "", found[1] or 0, -1 if found[2] is None else found[2], devices
 
 
 @contextlib.contextmanager
