@@ -144,11 +144,11 @@ def _detected(config: Config, coordinator: str, processes: int, process: int) ->
 
     try:
         # JAX would ask Kubernetes as well, which has an answer for pods of a job only, and fails in any other.
-        clusters = [each for each in (SlurmCluster, GkeTpuCluster, GceTpuCluster) if each.is_env_present()]
-        if not clusters:
+        cluster = next((each for each in (SlurmCluster, GkeTpuCluster, GceTpuCluster) if each.is_env_present()), None)
+        if cluster is None:
             return coordinator, processes, process, None
         found = ClusterEnv.auto_detect_unset_distributed_params(
-            coordinator or None, processes or None, process if process >= 0 else None, None, clusters[0].name,
+            coordinator or None, processes or None, process if process >= 0 else None, None, cluster.name,
             int(config.distributed.rendezvous_seconds),
         )  # fmt: skip
     except (RuntimeError, OSError, ValueError) as error:
