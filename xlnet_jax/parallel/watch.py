@@ -29,6 +29,9 @@ from xlnet_jax.parallel.rendezvous import TICK_SECONDS, Link
 
 log = logging.getLogger("xlnet_jax")
 
+GRACE_SECONDS = 5.0
+"""How long a process that was told of another's end may take to end by itself. Less than `hold_aborts` gives."""
+
 
 def hold_aborts() -> None:
     """Makes an abort of this process wait for six seconds.
@@ -51,8 +54,7 @@ class Watch:
     Args:
       process: the number of this one.
       links: what `rendezvous.meet` returned.
-      heartbeat: seconds of silence after which a process is lost; and how long one that was told of another's end may
-        take to end by itself, a checkpoint may still be on its way.
+      heartbeat: seconds of silence after which a process is lost.
     """
 
     def __init__(self, process: int, links: dict[int, Link], heartbeat: float) -> None:
@@ -145,7 +147,7 @@ class Watch:
         # A lost process leaves nothing to wait for; one that ended in order is likely followed by this one.
         if line.startswith("lost process") and not self._leaving:
             self._exit(code, line)
-        self._ending = self._ending or (time.monotonic() + self.heartbeat, code, line)
+        self._ending = self._ending or (time.monotonic() + GRACE_SECONDS, code, line)
 
     def _exit(self, code: int, line: str) -> None:
         print(f"xlnet-jax, process {self.process}: {line}", file=sys.stderr)
@@ -210,7 +212,7 @@ class Watch:
         """
         self._leaving = True
         self._tell(bye=code, why=why)
-        until = time.monotonic() + self.heartbeat
+        until = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < until and (set(self.links) - self._left if self.process == 0 else self.links):
             time.sleep(0.02)
         self._closing.set()
