@@ -164,7 +164,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DistributedConfig:
-    """Several processes in one run. On a TPU VM, GKE, SLURM and Open MPI nothing need be set."""
+    """Several processes in one run. On a TPU VM, GKE and SLURM nothing need be set."""
 
     coordinator: str = key(
         "", "HOST:PORT of process 0; empty = JAX_COORDINATOR_ADDRESS, or what the cluster says", FREE

@@ -11,7 +11,7 @@ import sys
 import data_fixtures
 
 TESTS = pathlib.Path(__file__).parent.parent
-HEARTBEAT = 20
+HEARTBEAT = 10
 
 
 def free_port() -> int:

@@ -7,6 +7,7 @@ import time
 
 import hosts
 import pytest
+from jax._src.clusters import cloud_tpu_cluster
 
 from xlnet_jax.config import Config, DistributedConfig
 from xlnet_jax.errors import BadInput, RestartMe
@@ -127,7 +128,7 @@ def test_a_signal_stops_all_at_the_same_step(signalled):
         thread.join(60)
     assert len(stopped) == 3 and len(set(stopped.values())) == 1, stopped
     at, why = stopped[0]
-    assert at > 40 and why in [f"SIGTERM in process {i}" for i in signalled]
+    assert at >= 40 and why in [f"SIGTERM in process {i}" for i in signalled]
 
 
 def test_the_place_comes_from_keys_or_the_environment(monkeypatch):
@@ -151,13 +152,59 @@ def test_the_place_comes_from_keys_or_the_environment(monkeypatch):
         find(process_id=4)
 
 
-def test_slurm_is_detected_and_one_task_is_none(monkeypatch):
+@pytest.fixture
+def nowhere(monkeypatch):
+    """An environment without any cluster."""
+    for name in (*distributed.ENVIRONMENT.values(), "JAX_LOCAL_DEVICE_IDS", "SLURM_JOB_ID", "TPU_SKIP_MDS_QUERY"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_slurm_is_detected_and_one_task_is_none(nowhere):
     slurm = {"SLURM_JOB_ID": "4096", "SLURM_STEP_NODELIST": "node[003-006]", "SLURM_NTASKS": "4", "SLURM_PROCID": "2",
              "SLURM_LOCALID": "0"}  # fmt: skip
     for name, value in slurm.items():
-        monkeypatch.setenv(name, value)
+        nowhere.setenv(name, value)
     assert distributed.find_place(Config()) == Place("node003:61440", 4, 2, [0])
     assert distributed.find_place(Config(distributed=DistributedConfig(detect=False))) is None
-    monkeypatch.setenv("SLURM_NTASKS", "1")
-    monkeypatch.setenv("SLURM_PROCID", "0")
+    own = DistributedConfig(coordinator="other:1", process_id=3)
+    assert distributed.find_place(Config(distributed=own)) == Place("other:1", 4, 3, [0])
+    nowhere.setenv("JAX_LOCAL_DEVICE_IDS", "0,1")
+    assert distributed.find_place(Config()) == Place("node003:61440", 4, 2)
+    nowhere.setenv("SLURM_NTASKS", "1")
+    nowhere.setenv("SLURM_PROCID", "0")
+    assert distributed.find_place(Config()) is None
+
+
+def test_a_tpu_vm_is_detected_by_its_metadata(nowhere):
+    metadata = {"agent-worker-number": "1", "worker-network-endpoints": "x:y:127.0.0.1,x:y:127.0.0.2", "tpu-env": ""}
+    nowhere.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
+    nowhere.setattr(cloud_tpu_cluster, "get_metadata", lambda key: (metadata[key], 200))
+    assert distributed.find_place(Config()) == Place("127.0.0.1:8482", 2, 1)
+    # A machine of its own: one process, as ever.
+    metadata |= {"agent-worker-number": "0", "worker-network-endpoints": "x:y:127.0.0.1"}
+    assert distributed.find_place(Config()) is None
+
+
+def test_gke_is_detected_by_its_environment_slices_after_each_other(nowhere):
+    gke = {"TPU_WORKER_HOSTNAMES": "a.test,b.test", "TPU_WORKER_ID": "1", "MEGASCALE_NUM_SLICES": "2",
+           "MEGASCALE_SLICE_ID": "1", "MEGASCALE_COORDINATOR_ADDRESS": "127.0.0.1:8080"}  # fmt: skip
+    nowhere.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
+    for name, value in gke.items():
+        nowhere.setenv(name, value)
+    assert distributed.find_place(Config()) == Place("127.0.0.1:8482", 4, 3)
+
+
+def test_a_cluster_that_does_not_answer_ends_in_42(nowhere):
+    def refuse(key):
+        raise ConnectionError("no route to host")
+
+    nowhere.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
+    nowhere.setattr(cloud_tpu_cluster, "get_metadata", refuse)
+    with pytest.raises(RestartMe, match="no route to host; set distributed.detect=false"):
+        distributed.find_place(Config())
+
+
+def test_a_pod_of_kubernetes_without_tpus_is_a_single_process(nowhere):
+    nowhere.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert distributed.find_place(Config()) is None

@@ -24,7 +24,7 @@ import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError
-from xlnet_jax.parallel.rendezvous import Patience, Place, meet
+from xlnet_jax.parallel.rendezvous import Link, Patience, Place, meet
 from xlnet_jax.parallel.watch import Watch, hold_aborts
 
 log = logging.getLogger("xlnet_jax")
@@ -43,7 +43,7 @@ MAY_DIFFER = {
 """Keys that say where and how a host works, not what. The content of the corpus is compared by its hash."""
 
 SETTLE_SECONDS = 3.0
-"""How long a process that failed waits to hear that another one is lost, which may be the reason."""
+"""How long a process that failed waits to hear that another one has ended, which may be the reason."""
 
 
 class Session:
@@ -67,23 +67,24 @@ class Session:
     def barrier(self) -> None:
         """Until all processes are here. They must come to the same barriers in the same order."""
         if self.watch:
-            self._service().wait_at_barrier(f"xlnet_jax/{self._count}", int(self.patience * 1000))
+            service, name = self._service()
+            service.wait_at_barrier(name, int(self.patience * 1000))
 
     def of_first(self, value: int) -> int:
         """The value that process 0 has."""
         if not self.watch:
             return value
-        service = self._service()
-        name = f"xlnet_jax/{self._count}"
+        service, name = self._service()
         if self.watch.process == 0:
             service.key_value_set(name, str(value))
         return int(service.blocking_key_value_get(name, int(self.patience * 1000)))
 
-    def _service(self) -> Any:
+    def _service(self) -> tuple[Any, str]:
+        """The client of the coordination service, and a name that all processes come to now and never again."""
         from jax._src.distributed import global_state
 
         self._count += 1
-        return global_state.client
+        return global_state.client, f"xlnet_jax/{self._count}"
 
 
 def sum_over_processes(counts: np.ndarray) -> np.ndarray:
@@ -99,7 +100,7 @@ def sum_over_processes(counts: np.ndarray) -> np.ndarray:
 def find_place(config: Config) -> Place | None:
     """Which process of how many this is; None if it is the only one.
 
-    From the keys `distributed.*`, or the environment, or what JAX detects: TPU VM, GKE, SLURM, Open MPI, Kubernetes.
+    From the keys `distributed.*`, or the environment, or what JAX detects: TPU VM, GKE, SLURM.
 
     Raises:
       BadInput: half of what is needed, or a number that makes no sense.
@@ -110,15 +111,12 @@ def find_place(config: Config) -> Place | None:
     processes = given.processes or _from_environment("processes", 0)
     process = given.process_id if given.process_id >= 0 else _from_environment("process_id", -1)
     devices = None
-    if processes == 1:
-        return None
-    if given.detect and not (coordinator and processes and process >= 0):
+    if processes != 1 and given.detect and not (coordinator and processes and process >= 0):
         coordinator, processes, process, devices = _detected(config, coordinator, processes, process)
-    if processes in (0, 1) and process <= 0 and (processes or not coordinator):
+    if processes == 1 or not (coordinator or processes or process >= 0):
         return None
-    for name, value, missing in (("coordinator", coordinator, ""), ("processes", processes, 0),
-                                 ("process_id", process, -1)):  # fmt: skip
-        if value == missing:
+    for name, known in (("coordinator", coordinator), ("processes", processes), ("process_id", process >= 0)):
+        if not known:
             raise BadInput(
                 f"distributed.{name} is not set, and {ENVIRONMENT[name]} neither; several processes need all three of "
                 f"distributed.coordinator, .processes and .process_id"
@@ -142,19 +140,25 @@ def _from_environment(name: str, default: int) -> int:
 
 def _detected(config: Config, coordinator: str, processes: int, process: int) -> tuple[str, int, int, Any]:
     """What JAX's own detection adds to what is known. JAX has no public way to ask without starting at once."""
-    from jax._src.clusters import ClusterEnv
+    from jax._src.clusters import ClusterEnv, GceTpuCluster, GkeTpuCluster, SlurmCluster
 
     try:
+        # JAX would ask Kubernetes as well, which has an answer for pods of a job only, and fails in any other.
+        cluster = next((each for each in (SlurmCluster, GkeTpuCluster, GceTpuCluster) if each.is_env_present()), None)
+        if cluster is None:
+            return coordinator, processes, process, None
         found = ClusterEnv.auto_detect_unset_distributed_params(
-            coordinator or None, processes or None, process if process >= 0 else None, None, None,
+            coordinator or None, processes or None, process if process >= 0 else None, None, cluster.name,
             int(config.distributed.rendezvous_seconds),
         )  # fmt: skip
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, ValueError) as error:
         raise RestartMe(
             f"the cluster does not say which process this is: {' '.join(str(error).split())}; "
             "set distributed.detect=false for a single process"
         ) from error
-    return found[0] or "", found[1] or 0, -1 if found[2] is None else found[2], found[3]
+    # SLURM means one device for each task; JAX reads this variable itself, where a task has several.
+    devices = None if "JAX_LOCAL_DEVICE_IDS" in os.environ else found[3]
+    return found[0] or "", found[1] or 0, -1 if found[2] is None else found[2], devices
 
 
 @contextlib.contextmanager
@@ -174,9 +178,15 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     if place is None:
         yield Session()
         return
-    watch = _start(config, place, identity)
+    given = config.distributed
+    links = _meet(config, place, identity)
+    _keep_stdout()
+    hold_aborts()
+    watch = Watch(place.process, links, given.heartbeat_seconds)
+    watch.start()
     try:
-        processes = Session(watch, config.distributed.rendezvous_seconds)
+        _start_jax(config, place)
+        processes = Session(watch, given.rendezvous_seconds)
         processes.barrier()
         # While all are here: the first collective operation over all devices connects them.
         multihost_utils.sync_global_devices("start")
@@ -189,16 +199,18 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     except KeyboardInterrupt:
         _leave(watch, 130, "interrupted")
         raise
-    except BaseException as error:
-        # Whatever it is, the others must hear of it: they would wait in a collective operation for ever.
-        time.sleep(SETTLE_SECONDS)
+    except Exception as error:
         traceback.print_exc()
+        # Where a host vanished, an operation with it may fail before the watch is sure and ends this process with 42.
+        of_jax = isinstance(error, jax.errors.JaxRuntimeError)
+        time.sleep(given.heartbeat_seconds + SETTLE_SECONDS if of_jax else SETTLE_SECONDS)
         _leave(watch, 1, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
         end_process(1)
     watch.leave(0, "")
 
 
-def _start(config: Config, place: Place, identity: dict[str, Any]) -> Watch:
+def _meet(config: Config, place: Place, identity: dict[str, Any]) -> dict[int, Link]:
+    """The rendezvous, over everything that must be equal."""
     given = config.distributed
     values = {name: value for name, value in configs.flat(config).items() if name not in MAY_DIFFER}
     values |= identity | {
@@ -211,30 +223,30 @@ def _start(config: Config, place: Place, identity: dict[str, Any]) -> Watch:
     port = given.rendezvous_port or _beside(int(place.coordinator.rpartition(":")[2]))
     links = meet(place, port, values, Patience(given.rendezvous_seconds, given.report_seconds))
     log.info("process %d of %d, coordinator %s", place.process, place.processes, place.coordinator)
-    _keep_stdout()
-    hold_aborts()
-    watch = Watch(place.process, links, given.heartbeat_seconds)
-    watch.start()
+    return links
+
+
+def _start_jax(config: Config, place: Place) -> None:
+    given = config.distributed
     # The loop handles signals itself, and agrees with the others by the watch.
     jax.config.update("jax_enable_preemption_service", False)
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):  # type: ignore[attr-defined]
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         place.coordinator, place.processes, place.process, place.devices,
-        # The watch knows more than JAX, which shall come second.
-        heartbeat_timeout_seconds=int(2 * given.heartbeat_seconds) + 10,
+        # The watch names who is silent, and shall come first.
+        heartbeat_timeout_seconds=int(3 * given.heartbeat_seconds) + 10,
         initialization_timeout=int(given.rendezvous_seconds) + 1,
         shutdown_timeout_seconds=int(given.rendezvous_seconds) + 1,
         cluster_detection_method="deactivate",
     )  # fmt: skip
-    return watch
 
 
 def _keep_stdout() -> None:
     """Sends what libraries print to stderr: Gloo greets every peer on stdout, where `--json` promises one object."""
     sys.stdout.flush()
     # Ours alone from here on.
-    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
     os.dup2(2, 1)
 
 

@@ -272,10 +272,14 @@ def _follow(place: Place, port: int, hello: dict[str, Any], patience: Patience) 
             time.sleep(TICK_SECONDS)
             continue
         link.send(**hello)
-        if _told(link, began + patience.deadline + CONNECT_SECONDS):
+        word = _word(link, began + patience.deadline + CONNECT_SECONDS)
+        if "go" in word:
+            link.socket.settimeout(CONNECT_SECONDS)
             return link
-        what = "it hung up"
         link.close()
+        if word:
+            raise (BadInput if word["end"] == BadInput.exit_code else RestartMe)(str(word.get("why")))
+        what = "it hung up"
         time.sleep(TICK_SECONDS)
     raise RestartMe(
         f"process {place.process}: process 0 at {host}:{port} did not come within {patience.deadline:g} s ({what}); "
@@ -283,19 +287,16 @@ def _follow(place: Place, port: int, hello: dict[str, Any], patience: Patience) 
     )
 
 
-def _told(link: Link, until: float) -> bool:
-    """Whether process 0 says go. Raises what it says instead; False if it hangs up."""
+def _word(link: Link, until: float) -> dict[str, Any]:
+    """What process 0 says in the end, `go` or `end`; empty if it hangs up."""
     link.socket.settimeout(TICK_SECONDS)
     while time.monotonic() < until:
         messages = link.receive()
         if messages is None:
-            return False
+            break
         for message in messages:
-            if "go" in message:
-                link.socket.settimeout(CONNECT_SECONDS)
-                return True
-            if "end" in message:
-                raise (BadInput if message["end"] == BadInput.exit_code else RestartMe)(str(message.get("why")))
+            if "go" in message or "end" in message:
+                return message
             if "waiting" in message:
                 log.warning("%s", message["waiting"])
-    return False
+    return {}

@@ -36,9 +36,12 @@ GRACE_SECONDS = 5.0
 def hold_aborts() -> None:
     """Makes an abort of this process wait for six seconds.
 
-    When the coordination service goes away, JAX calls abort() in a thread of its own, at once. The watch sees the same
-    and ends the process with a clear line and exit code 42, but may come second. The handler is libc's sleep(), called
-    with the signal's number; nothing of Python runs in it. An abort for another reason then goes on as ever.
+    When process 0 is gone, and JAX's coordination service with it, JAX calls abort() in every other process at once,
+    from a thread of its own. The watch sees the same and ends the process with a clear line and exit code 42, but may
+    come second. JAX has no way to prevent it: `jax_enable_recoverability` is for the loss of any process but 0, the
+    client's `missed_heartbeat_callback` cannot be a Python function (std::bad_cast, jaxlib 0.10), and abort() undoes
+    blocked and ignored signals. The handler is libc's sleep(), called with the signal's number, 6; nothing of Python
+    runs in it. An abort for another reason then goes on as ever.
     """
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -114,7 +117,8 @@ class Watch:
                 self._pass_on(int(message["bye"]), line, process)
                 self._end_soon(int(message["bye"]), line)
             elif process == 0:
-                self._decide(None)
+                # Nobody is left to answer a signal that came too late.
+                self._decide(self._agreed)
         elif "end" in message:
             self._end_soon(int(message["end"]), str(message.get("why")))
         elif "stop" in message:

@@ -225,7 +225,7 @@ class Run:
                     sent = None
                     self._save(at, state)
                 if stopping:
-                    self.checkpoints.wait()
+                    self._all_saved()
                     raise RestartMe(f"{stopping} at step {at}: saved; run the same command to go on")
                 if self.heldout and at % config.evaluation.every == 0:
                     self._report(sent, progress)
@@ -239,6 +239,11 @@ class Run:
         self.writer.flush()
         record = {**workdirs.identity(self.config, self.mixture), "plan": plan_to_json(self.plan)}
         self.checkpoints.save(step, checkpoint.split(state), record)
+
+    def _all_saved(self) -> None:
+        """Before an error that all processes come to: the first that ends soon takes those with it that still save."""
+        self.checkpoints.wait()
+        self.processes.barrier()
 
     def _evaluate_if_missing(self, step: int, state: State) -> None:
         """Redoes the evaluation that a stop right after a checkpoint cut off."""
@@ -286,6 +291,7 @@ class Run:
             self.last = row
             if row["consecutive_bad"] >= self.config.train.max_bad_steps:
                 self.writer.flush()
+                self._all_saved()
                 raise Diverged(
                     f"step {step + 1}: {row['consecutive_bad']} non-finite steps in a row, the first at step "
                     f"{step + 2 - row['consecutive_bad']}; lower optimizer.learning_rate, or look at its data with "
