@@ -84,7 +84,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 def slices_of(devices: Sequence[Any]) -> int:
     """How many TPU slices the devices belong to; devices of other kinds are one."""
-    return len({device.slice_index for device in devices if device.platform == "tpu"}) or 1
+    return len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}) or 1
 
 
 def check_batch_size(batch_size: int, mesh: Mesh, key: str = "train.batch_size", parts: int = 1) -> None:
