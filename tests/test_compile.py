@@ -236,13 +236,20 @@ def test_the_roofline_and_utilisation_agree_on_peaks():
 class OfSlice:
     """As much of a device as the refusal needs."""
 
+    platform = "tpu"
+
     def __init__(self, slice_index):
         self.slice_index = slice_index
 
 
-def test_slices_lie_along_data():
-    config = dataclasses.replace(tiny_tpu.config().mesh, fsdp=4)
-    with pytest.raises(BadInput, match=r"mesh.data=1 does not divide over 2 slices: .* use a smaller mesh.fsdp"):
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [({"fsdp": 4}, r"mesh.slices=2 x mesh.data=-1 x mesh.fsdp=4 .* does not fit 4 devices"),
+     ({"slices": 4}, r"mesh.slices=4: the devices belong to 2 slices; leave it at 0")],
+)  # fmt: skip
+def test_slices_are_what_the_devices_say(wanted, message):
+    config = dataclasses.replace(tiny_tpu.config().mesh, **wanted)
+    with pytest.raises(BadInput, match=message):
         make_mesh(config, [OfSlice(0), OfSlice(0), OfSlice(1), OfSlice(1)])
 
 

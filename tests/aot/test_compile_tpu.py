@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import pathlib
 
 import jax
 import pytest
@@ -10,7 +11,7 @@ import tiny_tpu
 
 from xlnet_jax import compile as compiling
 from xlnet_jax.cli import main
-from xlnet_jax.config import override
+from xlnet_jax.config import load, override
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
 from xlnet_jax.parallel.mesh import make_mesh
@@ -23,6 +24,7 @@ KEYS = {
     "devices", "topology",
 }  # fmt: skip
 CONFIG = tiny_tpu.config()
+LARGE = str(pathlib.Path(__file__).parents[2] / "configs" / "xlnet_large_512.py")
 FSDP = ("--config.mesh.fsdp=4", "--config.mesh.data=-1")
 
 
@@ -90,12 +92,68 @@ def test_fsdp_gathers_parameters_over_its_axis_and_holds_a_share():
     assert gathered > 2 * parameters()
 
 
-def test_two_slices_reduce_across_the_network_along_data():
+def test_two_slices_reduce_once_across_the_network():
     result = compiled(slices=2)
-    assert (result["devices"], result["chips"], result["mesh"]["data"]) == (8, 8, 8)
+    assert (result["devices"], result["chips"]) == (8, 8)
+    assert result["mesh"] == {"slices": 2, "data": 4, "fsdp": 1, "tensor": 1}
     across = [one for one in result["collectives"] if one["network"] == "dcn"]
-    assert {(one["kind"], one["axis"]) for one in across} == {("all-reduce", "data")}
+    assert {(one["kind"], one["axis"]) for one in across} == {("all-reduce", "slices")}
+    assert sum(one["bytes"] for one in across) <= 1.1 * 4 * parameters()
     assert result["projection"]["dcn"] > 0
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_gradients_of_micro_batches_cross_once(slices):
+    result = compiled("--config.train.batch_size=16", "--config.train.accumulation=2", slices=slices)
+    once = compiled("--config.train.batch_size=16", slices=slices)
+    for network in ("ici", "dcn")[:slices]:
+        bytes_of = [sum(one["bytes"] for one in each["collectives"] if one["network"] == network and
+                        one["kind"] in ("all-reduce", "reduce-scatter")) for each in (result, once)]  # fmt: skip
+        # Float32 sums here; the compiler's own reductions of the whole batch may be in bfloat16.
+        assert 4 * parameters() <= bytes_of[0] <= 1.1 * 4 * parameters()
+        assert bytes_of[0] <= 2.2 * bytes_of[1]
+    if slices == 1:
+        assert kinds(result) == {"all-reduce"}
+
+
+@pytest.mark.parametrize(("topology", "n"), [("v5e:1x1", 1), ("v5e:2x2", 4), ("v5e:4x4", 16), ("v5e:8x8", 64)])
+def test_fsdp_leaves_each_device_its_share_of_parameters_and_optimizer(topology, n):
+    """XLNet-Large: all but the replicated vectors are divided, and those are listed."""
+    config = override(load(LARGE), [f"--config.mesh.fsdp={n}", "--config.train.batch_size=64"])
+    mesh = make_mesh(config.mesh, describe(topology).devices)
+    with jax.set_mesh(mesh):
+        built = build_step(config, mesh)
+    leaves = jax.tree_util.tree_leaves_with_path(built.abstract_state.params)
+    whole = {jax.tree_util.keystr(path): leaf for path, leaf in leaves if leaf.sharding.is_fully_replicated}
+    if n > 1:
+        names = {path.split("'")[-2] for path in whole}
+        assert names == {
+            "content_bias",
+            "position_bias",
+            "segment_bias",
+            "segment_embedding",
+            "scale",
+            "bias",
+            "lm_bias",
+        }
+    replicated = 4 * sum(leaf.size for leaf in whole.values()) if n > 1 else 0
+    total = 4 * 360_300_800
+    bytes_of = compiling.argument_bytes(built)
+    assert replicated < 0.004 * total
+    assert bytes_of["parameters"] == pytest.approx(replicated + (total - replicated) / n, rel=0.02)
+    # Two moments, and two counts of updates.
+    assert bytes_of["optimizer"] == pytest.approx(2 * (replicated + (total - replicated) / n) + 8, rel=0.02)
+
+
+@pytest.mark.slow
+def test_the_time_to_compile_does_not_grow_with_the_layers():
+    """The layers are one scan. The best of two, turn by turn: the machine may be busy."""
+    seconds = {12: [], 48: []}
+    for _ in range(2):
+        for layers in seconds:
+            config = override(CONFIG, [f"--config.model.layers={layers}", "--config.model.remat=full"])
+            seconds[layers].append(compiling.attempt(config, describe("v5e:2x2")).seconds)
+    assert min(seconds[48]) < 1.2 * min(seconds[12]), seconds
 
 
 def test_what_does_not_fit_is_told_and_the_advice_fits():
