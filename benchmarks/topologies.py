@@ -22,7 +22,8 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 # Topology, slices, overrides.
 ROWS: list[tuple[str, int, list[str]]] = [
     ("v3:16x16", 1, []),
-    ("v3:16x16", 1, ["mesh.fsdp=512"]),
+    ("v3:16x16", 1, ["train.accumulation=2"]),
+    ("v3:16x16", 1, ["mesh.fsdp=16"]),
     ("v3:16x16", 1, ["train.batch_size=8192"]),
     ("v3:16x32", 1, []),
     ("v3:16x32", 1, ["train.batch_size=8192"]),

@@ -30,8 +30,11 @@ def parameter(
     config: ModelConfig = module.config  # type: ignore[attr-defined]
     init = nn.with_logical_partitioning(initializer or nn.initializers.normal(config.init_std), axes)
     value: Any = module.param(name, init, shape, jnp.float32)
-    # Without the barrier the TPU compiler converts the parameters of all layers before the scan, and keeps the copies.
-    return value if value.dtype == dtype else jax.lax.optimization_barrier(value).astype(dtype)
+    if dtype == jnp.bfloat16:
+        # The same rounding, as an operation in float32. Seeing only the conversion, the TPU compiler makes it for the
+        # parameters of all layers before the scan over layers, and keeps those copies for the whole step.
+        value = jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)
+    return value.astype(dtype)
 
 
 def layer_norm(name: str, config: ModelConfig) -> nn.LayerNorm:
