@@ -3,6 +3,8 @@
     python benchmarks/topologies.py                      minutes a row on two cores; needs the extra `tpu`
     python benchmarks/topologies.py --tiny               two layers on the smallest slices, to try it
     python benchmarks/topologies.py --only=v3 --json     one JSON line for each row whose topology begins with v3
+    python benchmarks/topologies.py --rows=FILE          the table of such lines, made before
+    python benchmarks/topologies.py --largest            the largest batch per core of v3:16x16: several compilations
 
 Every row is a command of its own, `xlnet-jax compile`, so that a row that fails ends with its message.
 """
@@ -14,27 +16,28 @@ import json
 import os
 import subprocess
 import sys
-import time
 from typing import Any
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 
-# Topology, slices, overrides.
-ROWS: list[tuple[str, int, list[str]]] = [
-    ("v3:16x16", 1, []),
-    ("v3:16x16", 1, ["train.accumulation=2"]),
-    ("v3:16x16", 1, ["mesh.fsdp=16"]),
-    ("v3:16x16", 1, ["train.batch_size=8192"]),
-    ("v3:16x32", 1, []),
-    ("v3:16x32", 1, ["train.batch_size=8192"]),
-    ("v4:8x8x4", 1, []),
-    ("v5e:16x16", 1, []),
-    ("v5p:8x8x8", 1, []),
-    ("v6e:16x16", 1, []),
-    ("tpu7x:4x4x4", 1, []),
-    ("v5e:16x16", 2, []),
+PUBLISHED, PODS, TINY = "configs/xlnet_large_512.py", "configs/xlnet_large_pods.py", "tests/tiny_tpu.py"
+
+# Configuration, topology, slices, overrides.
+ROWS: list[tuple[str, str, int, list[str]]] = [
+    (PUBLISHED, "v3:16x16", 1, []),
+    (PUBLISHED, "v3:16x16", 1, ["train.accumulation=2"]),
+    (PUBLISHED, "v3:16x16", 1, ["mesh.fsdp=16"]),
+    (PUBLISHED, "v3:16x16", 1, ["train.batch_size=8192"]),
+    (PUBLISHED, "v3:16x32", 1, []),
+    (PUBLISHED, "v3:16x32", 1, ["train.batch_size=8192"]),
+    (PODS, "v4:8x8x4", 1, []),
+    (PODS, "v5e:16x16", 1, []),
+    (PODS, "v5e:16x16", 2, []),
+    (PODS, "v5p:8x8x8", 1, []),
+    (PODS, "v6e:16x16", 1, []),
+    (PODS, "tpu7x:4x4x4", 1, []),
 ]
-TINY = [("v3:2x2", 1, []), ("v5e:2x2", 1, ["mesh.fsdp=4"]), ("v5e:2x2", 2, [])]
+SMALL = [(TINY, "v3:2x2", 1, []), (TINY, "v5e:2x2", 1, ["mesh.fsdp=4"]), (TINY, "v5e:2x2", 2, [])]
 
 
 def compiled(config: str, topology: str, slices: int, overrides: list[str]) -> dict[str, Any]:
@@ -60,12 +63,31 @@ def row(result: dict[str, Any]) -> str:
         f"{result['projected_step_seconds']:.3g} s, {result['projected_tokens_per_second']:.3g} tokens/s, "
         f"{result['projected_days']:.2g} days"
     )  # fmt: skip
+    parts = [f"remat {result['remat']}"]
+    if result["accumulation"] > 1:
+        parts.append(f"{result['accumulation']} micro-batches")
     cells = [
-        f"{result['topology']}{slices} ({result['devices']} devices)", str(result["batch_size"]), mesh,
-        "yes" if result["fits"] else f"no; {result['advice']}", peak, reduced, projection,
+        f"{result['topology']}{slices} ({result['devices']} devices)", f"{result['batch_size']}, {', '.join(parts)}",
+        mesh, peak if result["fits"] else f"does not fit ({peak}); {result['advice']}", reduced, projection,
         f"{result['compile_seconds']:.0f} s",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
+
+
+def largest() -> dict[str, Any]:
+    """The most rows of a v3 core, with the published configuration as it is."""
+    from xlnet_jax.parallel import topology
+
+    topology.prepare_environment()
+    from xlnet_jax import compile as compiling
+    from xlnet_jax.config import load
+
+    pod = topology.describe("v3:16x16")
+    best = compiling.largest_batch(load(os.path.join(ROOT, PUBLISHED)), pod, len(pod.devices))
+    if best is None:
+        sys.exit("not even one row fits")
+    rows = best.config.train.batch_size // len(pod.devices)
+    return {"topology": pod.name, "max_batch_per_core": rows, "peak_hbm_bytes": best.needed, "hbm_bytes": pod.hbm_bytes}
 
 
 def main() -> None:
@@ -73,13 +95,21 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="two small layers, smallest slices")
     parser.add_argument("--only", default="", help="topologies that begin with this")
     parser.add_argument("--json", action="store_true", help="one JSON line a row")
+    parser.add_argument("--rows", help="JSON lines to make the table of, instead of compiling")
+    parser.add_argument("--largest", action="store_true", help="search the largest batch per core instead")
     args = parser.parse_args()
-    config = "tests/tiny_tpu.py" if args.tiny else "configs/xlnet_large_512.py"
+    if args.largest:
+        print(json.dumps(largest()))
+        return
     if not args.json:
-        print(f"Compiled on {time.strftime('%Y-%m-%d')} with `{config}`; times of a step are projections.\n")
-        print("| topology | batch | mesh | fits | peak HBM | collectives of a step | projection | compiled |")
-        print("|---|---|---|---|---|---|---|---|", flush=True)
-    for topology, slices, overrides in TINY if args.tiny else ROWS:
+        print("| topology | batch | mesh | peak HBM | collectives of a step | projection | compiled in |")
+        print("|---|---|---|---|---|---|---|", flush=True)
+    if args.rows:
+        with open(args.rows, encoding="utf-8") as file:
+            for line in file:
+                print(row(json.loads(line)))
+        return
+    for config, topology, slices, overrides in SMALL if args.tiny else ROWS:
         if topology.startswith(args.only):
             result = compiled(config, topology, slices, overrides)
             print(json.dumps(result) if args.json else row(result), flush=True)

@@ -6,7 +6,7 @@
 Published: as in xlnet_large.py, whose values these are; batch 2048: two rows a core, four on the 512 of v3:16x16.
 Recalled: the longer run had a batch of 8192: --config.train.batch_size=8192
 Ours: purely data parallel, and whole layers recomputed in the backward pass (remat), which changes memory and time but
-no result. docs/compile.md has what was compiled. Several processes in one run, as a pod needs, are not there yet.
+no result. docs/compile.md has what was compiled.
 """
 
 import importlib.util

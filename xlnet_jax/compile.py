@@ -89,7 +89,7 @@ def attempt(config: Config, topology: Topology) -> Trial:
     built, lowered = lower(config, mesh)
     arguments = argument_bytes(built)
     try:
-        compiled = lowered.compile()
+        compiled = lowered.compile(compiler_options=topology.compiler_options)
     except jax.errors.JaxRuntimeError as error:
         required, available = out_of_memory(str(error))
         # What the compiler could not place are temporaries; the arguments come on top.
@@ -141,6 +141,7 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "mesh": {name: int(size) for name, size in trial.mesh.shape.items()},
         "batch_size": config.train.batch_size,
         "remat": config.model.remat,
+        "accumulation": config.train.accumulation,
         "fits": trial.fits,
         "peak_hbm_bytes": trial.needed,
         "hbm_bytes": topology.hbm_bytes,

@@ -194,6 +194,11 @@ def test_devices_of_every_kind(name, devices, chips, gib):
     assert (len(topology.devices), topology.chips, topology.hbm_bytes) == (devices, chips, gib * 2**30)
 
 
+def test_a_program_for_tpu7x_can_be_read():
+    result = compiling.compile_for(CONFIG, "tpu7x:2x2x1")
+    assert result["fits"] and kinds(result) == {"all-reduce"} and result["devices"] == 8
+
+
 def test_every_example_is_a_topology():
     for chip in CHIPS.values():
         assert describe(chip.example).chips >= 64

@@ -52,6 +52,27 @@ CHIPS = {
 }
 
 
+COMPILER_OPTIONS: dict[str, dict[str, str]] = {
+    # With collectives on the SparseCores, or cut into several steps, jaxlib 0.10.2 cannot read the program.
+    "tpu7x": {
+        f"xla_{name}": "false"
+        for name in (
+            "tpu_enable_sparse_core_collective_offload_all_reduce",
+            "tpu_enable_sparse_core_collective_offload_all_gather",
+            "tpu_enable_sparse_core_collective_offload_reduce_scatter",
+            "tpu_enable_offloading_scatter_to_sparsecore",
+            "tpu_enable_offloading_gather_to_sparsecore",
+            "tpu_enable_offloading_copy_to_sparsecore",
+            "tpu_enable_sparse_core_collective_aggregator",
+            "tpu_enable_async_collective_fusion",
+            "enable_async_all_reduce",
+            "enable_async_all_gather",
+        )
+    }
+}
+"""What is compiled otherwise than on the chip, for `compile` to read it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Topology:
     """One or several equal slices."""
@@ -61,6 +82,11 @@ class Topology:
     chip: Chip
     devices: tuple[Any, ...]
     """JAX devices that exist as descriptions only."""
+
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """See `COMPILER_OPTIONS`."""
+        return COMPILER_OPTIONS.get(self.name.partition(":")[0], {})
 
     @property
     def hbm_bytes(self) -> int:
