@@ -60,8 +60,7 @@ def row(result: dict[str, Any]) -> str:
     slices = f" x {result['slices']}" if result["slices"] > 1 else ""
     peak = f"{result['peak_hbm_bytes'] / 2**30:.2f} of {result['hbm_bytes'] / 2**30:.0f} GiB"
     projection = "" if result["projected_days"] is None else (
-        f"{result['projected_step_seconds']:.3g} s, {result['projected_tokens_per_second']:.3g} tokens/s, "
-        f"{result['projected_days']:.2g} days"
+        f"{result['projected_step_seconds']:.3g} s, {result['projected_days']:.2g} days"
     )  # fmt: skip
     parts = [f"remat {result['remat']}"]
     if result["accumulation"] > 1:

@@ -168,7 +168,8 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
     compiler_bytes = counted * program.repeats() / steps
     seconds = roofline(config, topology, compiler_bytes, collectives)
     step = max(seconds.values())
-    tokens = config.train.batch_size * config.data.reuse_len
+    # All positions, as the metrics of training count them.
+    tokens = config.train.batch_size * config.data.segment_len
     return result | {
         "collectives": [
             {"kind": one.kind, "axis": one.axis, "network": one.network, "count": _per_step(one.count, steps),
