@@ -16,16 +16,16 @@ from xlnet_jax.train.step import build_step, create_state
 
 EIGHT = [
     {"data": 8},
-    {"data": 1, "fsdp": 8},
+    pytest.param({"data": 1, "fsdp": 8}, marks=pytest.mark.slow),
     {"data": 2, "fsdp": 2, "tensor": 2},
-    {"data": 1, "fsdp": 2, "tensor": 4},
+    pytest.param({"data": 1, "fsdp": 2, "tensor": 4}, marks=pytest.mark.slow),
     {"slices": 2, "data": 2, "fsdp": 2},
 ]
 PARTS = [
-    ({"data": 1}, 4),
+    pytest.param({"data": 1}, 4, marks=pytest.mark.slow),
     ({"data": 4}, 2),
     ({"slices": 2, "data": 1, "fsdp": 2}, 2),
-    ({"data": 2, "tensor": 2}, 4),
+    pytest.param({"data": 2, "tensor": 2}, 4, marks=pytest.mark.slow),
 ]
 
 
