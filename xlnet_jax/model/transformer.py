@@ -101,8 +101,9 @@ class XLNet(nn.Module):
           deterministic: True switches dropout off; False needs an rng named `dropout`.
         """
         config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
-        # Looked up as it is: the rows' gradients are added up in float32, and frequent pieces have many.
-        table_VD = parameter(self, "word_embedding", (config.vocab_size, config.width), ("vocab", "embed"), jnp.float32)
+        # Looked up before it is rounded: gradients of frequent pieces are sums of many, which float32 can hold.
+        high = accumulator(dtype)
+        table_VD = parameter(self, "word_embedding", (config.vocab_size, config.width), ("vocab", "embed"), high)
         glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
         mask_D = parameter(self, "mask_embedding", (config.width,), ("embed",), dtype, glorot)
         # Declared here so that one tree holds everything; read by `heads`.
@@ -125,7 +126,7 @@ class XLNet(nn.Module):
             memory = Memory(jnp.where(filled_BM[None, :, :, None], memory.hidden_LBMD, 0), memory.valid_B)
             filled_BM = jnp.ones_like(filled_BM)
         rank_BM = jnp.where(filled_BM, MEMORY_RANK, NEVER)
-        table_ND = positions.sinusoids(T, M, config.width, config.clamp_len, accumulator(dtype))
+        table_ND = positions.sinusoids(T, M, config.width, config.clamp_len, high)
         # One mask for the whole batch: the table is the same for all its rows.
         masks_S = rows_B if self.compat.on("position_dropout_per_row") else jnp.zeros(1, jnp.int32)
         keys = Keys(
