@@ -27,6 +27,9 @@ from xlnet_jax.train import loop
 from xlnet_jax.train.metrics import read_lines
 from xlnet_jax.train.step import build_step
 
+# Orbax leaves coroutines behind when it fails.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 STEPS = (4, 8, 12)
 END = 16
 PARTS = ("params", "optimizer", "memory", "metadata")
@@ -85,21 +88,21 @@ def everything(folder):
     return {str(path): path.read_bytes() if path.is_file() else None for path in pathlib.Path(folder).rglob("*")}
 
 
-def files_of(checkpoint, part):
-    """The files of a part, the largest first."""
+def file_of(checkpoint, part):
+    """The file of a part that is needed for every array in it: the root of Orbax's database."""
     if part == "metadata":
-        return [checkpoint / "_CHECKPOINT_METADATA"]
-    found = [path for path in (checkpoint / part).rglob("*") if path.is_file()]
-    return sorted(found, key=lambda path: (-path.stat().st_size, str(path)))
+        return checkpoint / "_CHECKPOINT_METADATA"
+    (path,) = (checkpoint / part / "d").iterdir()
+    return path
 
 
 def truncate(checkpoint, part):
-    path = files_of(checkpoint, part)[0]
+    path = file_of(checkpoint, part)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def flip(checkpoint, part):
-    path = files_of(checkpoint, part)[0]
+    path = file_of(checkpoint, part)
     data = bytearray(path.read_bytes())
     at = data.index(b'"plan"') + 10 if part == "metadata" else len(data) // 2
     data[at] ^= 1
@@ -107,12 +110,13 @@ def flip(checkpoint, part):
 
 
 def miss(checkpoint, part):
-    files_of(checkpoint, part)[0].unlink()
+    file_of(checkpoint, part).unlink()
 
 
 def half_delete(checkpoint, part):
     """As a deletion that was killed leaves it."""
-    there = sorted(files_of(checkpoint, part)) if part != "metadata" else sorted(checkpoint.glob("*_*"))
+    folder = checkpoint if part == "metadata" else checkpoint / part
+    there = sorted(path for path in folder.glob("_*" if part == "metadata" else "**/*") if path.is_file())
     assert there
     for path in there[: (len(there) + 1) // 2]:
         path.unlink()
@@ -165,7 +169,7 @@ def resumes_exactly(run, tmp_path, pytestconfig, abstract, undisturbed, damage, 
     assert [line["step"] for line in read_lines(str(workdir / "runs.jsonl"))] == [0, 8]
 
 
-@pytest.mark.parametrize(("damage", "part"), [(flip, "optimizer"), (leave_temporary, "memory")])
+@pytest.mark.parametrize(("damage", "part"), [(flip, "optimizer")])
 def test_the_run_then_ends_as_if_nothing_had_happened(run, tmp_path, pytestconfig, abstract, undisturbed, damage, part):
     resumes_exactly(run, tmp_path, pytestconfig, abstract, undisturbed, damage, part)
 
@@ -192,24 +196,27 @@ def test_all_damaged_is_refused_and_nothing_is_changed(run, tmp_path, pytestconf
     assert everything(workdir) == before
 
 
-@pytest.mark.parametrize("flips", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flips", [16, pytest.param(1000, marks=pytest.mark.slow)])
 def test_whatever_bit_is_flipped_the_arrays_are_right(run, tmp_path, abstract, saved, flips):
     """In any file of the checkpoint. What no array depends on may be otherwise; nothing else may go through."""
-    workdir, draw, taken = copy(run, tmp_path), random.Random(flips), []
+    workdir, draw = copy(run, tmp_path), random.Random(flips)
+    taken, why = [], []
     newest = workdir / "checkpoints" / "12"
     there = sorted(path for path in newest.rglob("*") if path.is_file() and path.stat().st_size)
     with Checkpoints(str(workdir)) as checkpoints:
         for _ in range(flips):
-            path = draw.choice(there)
+            (path,) = draw.choices(there, [path.stat().st_size for path in there])
             whole = path.read_bytes()
             data = bytearray(whole)
             data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
             path.write_bytes(data)
             found = ladder.newest(checkpoints, lambda *_: abstract, Session())
             taken.append(found.step)
+            why += found.damaged.values()
             assert contents(found.trees) == saved[found.step], path
             path.write_bytes(whole)
-    assert set(taken) == {8, 12}, "the flips are not of both kinds"
+    assert taken.count(8) > flips / 4 and 12 in taken
+    assert any("is not what was saved (nor " in each for each in why), "the checksums of arrays were never needed"
 
 
 def test_a_checkpoint_that_one_process_cannot_read_is_bad_for_all(run, tmp_path, abstract, caplog):

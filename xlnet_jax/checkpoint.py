@@ -161,15 +161,17 @@ class Checkpoints:
         where = self.path / str(step)
         with self._read(step):
             record = ocp.checkpointables_metadata(where).custom_metadata
-        if isinstance(record, dict) and "record_sha256" in record:
-            if record["record_sha256"] != _hash(record):
-                raise Damaged(f"{where} is damaged: its record is not what was saved")
-        elif isinstance(record, dict) and record.get("format_version") == FORMAT_VERSION:
+        version = record.get("format_version") if isinstance(record, dict) else None
+        if version is None:
+            # Orbax takes a metadata file that is missing or broken for an empty one.
+            raise Damaged(f"{where} is damaged: its record (_CHECKPOINT_METADATA) is missing or cannot be read")
+        if "record_sha256" in record and record["record_sha256"] != _hash(record):
+            raise Damaged(f"{where} is damaged: its record is not what was saved")
+        if version == FORMAT_VERSION and "record_sha256" not in record:
             raise Damaged(f"{where} is damaged: its record has lost its hash")
-        if not isinstance(record, dict) or record.get("format_version") not in (WITHOUT_CHECKSUMS, FORMAT_VERSION):
-            found = record.get("format_version") if isinstance(record, dict) else None
+        if version not in (WITHOUT_CHECKSUMS, FORMAT_VERSION):
             raise BadInput(
-                f"{where}: checkpoint format {found!r}, this version reads {WITHOUT_CHECKSUMS} and {FORMAT_VERSION}; "
+                f"{where}: checkpoint format {version!r}, this version reads {WITHOUT_CHECKSUMS} and {FORMAT_VERSION}; "
                 "use the xlnet_jax version that wrote it"
             )
         return record

@@ -76,7 +76,7 @@ class Session:
             return value
         service, name = self._service()
         if self.watch.process == 0:
-            service.key_value_set(name, str(value))
+            service.key_value_set(name, str(int(value)))
         return int(service.blocking_key_value_get(name, int(self.patience * 1000)))
 
     def gather(self, text: str) -> list[str]:
