@@ -160,7 +160,7 @@ class Checkpoints:
         """
         where = self.path / str(step)
         with self._read(step):
-            record = ocp.checkpointables_metadata(where).custom_metadata
+            record: Any = ocp.checkpointables_metadata(where).custom_metadata
         version = record.get("format_version") if isinstance(record, dict) else None
         if version is None:
             # Orbax takes a metadata file that is missing or broken for an empty one.
