@@ -9,6 +9,7 @@ import shutil
 import sys
 
 import data_fixtures
+import fake_gcs
 import jax
 import numpy as np
 import pytest
@@ -399,3 +400,25 @@ def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(
     assert goes_on(workdir, pytestconfig, abstract) == undisturbed
     assert "evaluations.jsonl: line 1 makes no sense and is left out" in caplog.text
     assert [line["step"] for line in read_lines(str(workdir / "runs.jsonl"))] == [0, 12]
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+@pytest.mark.parametrize("damage", ["missing data", "cut data", "missing record"])
+def test_a_damaged_checkpoint_in_a_bucket_is_moved_too(run, abstract, saved, damage):
+    with fake_gcs.serve() as server:
+        for path in (run / "checkpoints").rglob("*"):
+            if path.is_file():
+                server.objects[f"bucket/{path.relative_to(run.parent)}"] = path.read_bytes()
+        del server.objects["bucket/run/checkpoints/8/commit_success.txt"]  # was never complete
+        at = "bucket/run/checkpoints/12/"
+        (data,) = [name for name in server.objects if name.startswith(f"{at}params/d/")]
+        if damage == "cut data":
+            server.objects[data] = server.objects[data][:100]
+        else:
+            del server.objects[data if damage == "missing data" else f"{at}_CHECKPOINT_METADATA"]
+        broken = {name.removeprefix(at): data for name, data in server.objects.items() if name.startswith(at)}
+        found = resume("gs://bucket/run", abstract)
+        assert found.step == 4 and list(found.damaged) == [12] and contents(found.trees) == saved[4]
+        to = "bucket/run/quarantine/12/"
+        assert {name.removeprefix(to): data for name, data in server.objects.items() if name.startswith(to)} == broken
+        assert not any(name.startswith(at) for name in server.objects)

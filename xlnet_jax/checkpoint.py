@@ -23,6 +23,8 @@ import hashlib
 import json
 import logging
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -119,11 +121,16 @@ class Checkpoints:
     def _read(self, step: int) -> Iterator[None]:
         """Raises Damaged for whatever a library says of a file that is not as it was written."""
         where = self.path / str(step)
+        remote = files.in_bucket(str(where))
         try:
-            with self._told():
+            with _quiet_orbax(), buckets.answers(str(where)) if remote else contextlib.nullcontext():
                 yield
-        except (XLNetError, MemoryError, jax.errors.JaxRuntimeError):
+        except (MemoryError, jax.errors.JaxRuntimeError):
             raise
+        except XLNetError as error:
+            if not (remote and buckets.is_missing(error)):
+                raise
+            raise Damaged(f"{where} is damaged: {_short(error)}") from error
         except OSError as error:
             if error.errno is not None and error.errno not in _MOVED:
                 raise BadInput(f"{error.filename or where}: {error.strerror}; put that right") from error
@@ -215,12 +222,18 @@ class Checkpoints:
 
         Each process reads for itself: none waits for another, which may find its files damaged. Raises Damaged.
         """
+        where = self.path / str(step)
+        with self._read(step):
+            there = files.listing(str(where))
+        absent = [name for name in abstract if f"{name}/" not in there]
+        if absent:
+            raise Damaged(f"{where} is damaged: {absent[0]}/ is missing")
         me = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(
             primary_host=None, active_processes={me}, barrier_sync_key_prefix=f"read_{me}"
         )
         with self._read(step), ocp.Context(multiprocessing_options=alone if jax.process_count() > 1 else None):
-            return ocp.load_checkpointables(self.path / str(step), abstract)
+            return ocp.load_checkpointables(where, abstract)
 
     def verify(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
         """Compares what was read with the checksums of what was saved. All processes must call it together.
@@ -261,9 +274,42 @@ def _is_not_raised_later(record: logging.LogRecord) -> bool:
     return record.levelno < logging.ERROR or "/orbax/" not in record.pathname
 
 
-def _short(error: Exception) -> str:
-    text = buckets.line(error)
-    return f"{type(error).__name__}: {text[:200]}{'...' if len(text) > 200 else ''}"
+@contextlib.contextmanager
+def _quiet_orbax() -> Iterator[None]:
+    """Keeps back what Orbax logs of files that it cannot read, over many lines: that is told in one."""
+
+    def is_not_told_later(record: logging.LogRecord) -> bool:
+        return record.levelno < logging.WARNING or "/orbax/" not in record.pathname
+
+    # When one read fails, Orbax ends its event loop while others are in flight. What Python tells of those, and
+    # TensorStore's threads of the loop, comes at any time later.
+    warnings.filterwarnings("ignore", message="coroutine '.*' was never awaited", category=RuntimeWarning)
+    logging.getLogger("asyncio").addFilter(_is_not_of_a_failed_read)
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _without_closed_loops
+    logger = logging.getLogger("absl")
+    logger.addFilter(is_not_told_later)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_not_told_later)
+
+
+def _is_not_of_a_failed_read(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Task exception was never retrieved")
+
+
+def _without_closed_loops(told: sys.UnraisableHookArgs) -> None:
+    if str(told.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(told)
+
+
+def _short(error: BaseException) -> str:
+    """What the first of a chain of errors says. TensorStore goes on with the whole specification in brackets."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = buckets.line(error).partition(" [tensorstore_spec")[0]
+    return f"{type(error).__name__}: {text[:300]}{'...' if len(text) > 300 else ''}"
 
 
 def _hash(record: dict[str, Any]) -> str:
