@@ -70,6 +70,11 @@ def answers(path: str) -> Iterator[None]:
         raise
 
 
+def is_missing(error: BaseException) -> bool:
+    """Whether what `answers` raised means that an object is not there."""
+    return any(_answer(cause) == 404 for cause in _causes(error))
+
+
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """An error, those in it if it is a group, and those that it came from."""
     yield error

@@ -184,6 +184,11 @@ class CheckpointConfig:
 
     every: int = key(1000, "steps between checkpoints; the last step is always saved", FREE)
     keep: int = key(3, "newest checkpoints kept", FREE)
+    keep_every: int = key(0, "checkpoints of every so many steps are kept as well; 0 = none", FREE)
+    keep_best: int = key(0, "so many of the lowest held-out loss are kept as well; 0 = none", FREE)
+    init_from: str = key(
+        "", "work directory, or checkpoint in one, whose parameters a new run begins with; empty = fresh ones", FREE
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,7 @@ from typing import Any
 
 import jax
 
-from xlnet_jax.checkpoint import Checkpoints, require_latest
-from xlnet_jax.config import Config
+from xlnet_jax import ladder
 from xlnet_jax.data.mixture import open_mixture
 from xlnet_jax.parallel import distributed
 from xlnet_jax.parallel import mesh as meshes
@@ -23,7 +22,7 @@ def evaluate(
     """Scores the held-out split with the parameters of a checkpoint.
 
     Args:
-      step: the checkpoint; None = the newest.
+      step: the checkpoint; None = the newest good one.
       blocks: score only the first blocks; 0 = the whole split.
       overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
 
@@ -32,20 +31,21 @@ def evaluate(
       `unigram_cross_entropy` (of the same targets); of several corpora also `loss/NAME` of each.
 
     Raises:
-      BadInput: no run or checkpoint there, a corpus without held-out documents or with another tokenizer.
+      BadInput: no run or good checkpoint there, a corpus without held-out documents or with another tokenizer.
     """
     config = workdirs.load_config(workdir, overrides)
     check_precision(config)
     heldout = open_mixture(config, "heldout", weighted=False)
     workdirs.check_tokenizer(workdir, heldout)
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--blocks": blocks, "--workdir": workdir}
-    with distributed.session(config, equal):
+    with distributed.session(config, equal) as processes:
         mesh = meshes.make_mesh(config.mesh)
         meshes.check_model(config.model, mesh)
         workdirs.use_compilation_cache(config, workdir)
         with jax.set_mesh(mesh):
             score = Heldout(config, mesh, heldout, blocks)
-            params, found = restore_params(config, workdir, mesh, step)
+            abstract = build_step(config, mesh).abstract_state.params
+            params, found = ladder.parameters(workdir, abstract, processes, step)
             result = score(params)
     return {
         "step": found,
@@ -56,12 +56,3 @@ def evaluate(
         **{f"loss/{name}": loss for name, loss in result.by_corpus.items()},
         "unigram_cross_entropy": result.unigram_cross_entropy(open_mixture(config, weighted=False).token_counts),
     }
-
-
-def restore_params(config: Config, workdir: str, mesh: jax.sharding.Mesh, step: int | None) -> tuple[Any, int]:
-    """The parameters of a checkpoint, placed on the mesh, and its step. Raises BadInput if there is none."""
-    with Checkpoints(workdir) as checkpoints:
-        found = require_latest(checkpoints, step)
-        checkpoints.record(found)
-        trees = checkpoints.restore(found, {"params": build_step(config, mesh).abstract_state.params})
-    return trees["params"], found

@@ -243,6 +243,15 @@ def rename(path: str, to: str) -> None:
         os.replace(path, to)
 
 
+def move_folder(path: str, to: str) -> None:
+    """Moves a folder with all in it; on disk within one file system, at once."""
+    if in_bucket(path):
+        with bucket(path) as remote:
+            remote.mv(path, to, recursive=True)
+    else:
+        os.rename(path, to)
+
+
 def remove(path: str) -> None:
     """Removes a file or a folder with all in it; one that is not there is removed already."""
     if in_bucket(path):
@@ -274,8 +283,11 @@ def append_line(path: str, line: str) -> None:
     if in_bucket(path):
         write(path, (read_if_there(path) or b"") + line.encode())
         return
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(line)
+    with open(path, "a+b") as file:
+        # A killed process may have left a line without an end.
+        if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+            file.write(b"\n")
+        file.write(line.encode())
 
 
 def to_json(value: Any, indent: int | None = 1) -> bytes:

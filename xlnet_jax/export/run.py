@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from xlnet_jax.checkpoint import Checkpoints, require_latest
+from xlnet_jax import ladder
 from xlnet_jax.config import MeshConfig
 from xlnet_jax.data.mixture import open_mixture
 from xlnet_jax.errors import BadInput
@@ -24,11 +24,11 @@ def export(
 
     Args:
       output: a new or empty folder.
-      step: the checkpoint; None = the newest.
+      step: the checkpoint; None = the newest good one.
       overrides: config keys to change, such as `--config.data.corpus=DIR` for a corpus that has moved.
 
     Raises:
-      BadInput: no run or checkpoint there, an output folder in use, or a model the other library cannot express.
+      BadInput: no run or good checkpoint there, an output folder in use, or a model the other library cannot express.
     """
     config = workdirs.load_config(workdir, overrides)
     place = distributed.find_place(config)
@@ -47,10 +47,8 @@ def export(
     tokenizer = mixture.tokenizer
     # Whatever mesh the run had, one device is enough to read the parameters once.
     mesh = meshes.make_mesh(MeshConfig(), jax.local_devices()[:1])
-    with Checkpoints(workdir) as checkpoints:
-        found = require_latest(checkpoints, step)
-        checkpoints.record(found)
-        trees = checkpoints.restore(found, {"params": build_step(config, mesh).abstract_state.params})
-    params = jax.device_get(trees["params"])
+    abstract = build_step(config, mesh).abstract_state.params
+    placed, found = ladder.parameters(workdir, abstract, distributed.Session(), step)
+    params = jax.device_get(placed)
     files = huggingface.export(params, config.model, tokenizer.path, tokenizer.normalization, output)
     return {"output": output, "step": found, "files": sorted(files)}

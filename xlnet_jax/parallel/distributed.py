@@ -76,8 +76,19 @@ class Session:
             return value
         service, name = self._service()
         if self.watch.process == 0:
-            service.key_value_set(name, str(value))
+            service.key_value_set(name, str(int(value)))
         return int(service.blocking_key_value_get(name, int(self.patience * 1000)))
+
+    def gather(self, text: str) -> list[str]:
+        """What each process says here, in their order."""
+        if not self.watch:
+            return [text]
+        service, name = self._service()
+        # An empty value cannot be told from none.
+        service.key_value_set(f"{name}/{self.watch.process}", f"={text}")
+        patience = int(self.patience * 1000)
+        said = [service.blocking_key_value_get(f"{name}/{i}", patience) for i in range(jax.process_count())]
+        return [each[1:] for each in said]
 
     def _service(self) -> tuple[Any, str]:
         """The client of the coordination service, and a name that all processes come to now and never again."""

@@ -8,10 +8,13 @@ with parts named after the first step in them. Only the last part is written aga
 from __future__ import annotations
 
 import json
+import logging
 import os
 from typing import Any
 
 from xlnet_jax import files
+
+log = logging.getLogger("xlnet_jax")
 
 PART_BYTES = 1 << 20
 """A part that has so many bytes is complete: about 3000 steps."""
@@ -93,9 +96,21 @@ def read_lines(path: str) -> list[dict[str, Any]]:
         return [json.loads(line) for text in parts for line in text.splitlines()]
     if not os.path.exists(path):
         return []
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         lines = file.read().split("\n")[:-1]
-    return [json.loads(line) for line in lines]
+    return [values for number, line in enumerate(lines, 1) if (values := _values(path, number, line)) is not None]
+
+
+def _values(path: str, number: int, line: str) -> dict[str, Any] | None:
+    """A line's values; None, and a warning, for what a crash of the machine may have left in its place."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        values = None
+    if isinstance(values, dict):
+        return values
+    log.warning("%s: line %d makes no sense and is left out", path, number)
+    return None
 
 
 def cut_back(path: str, step: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import os
@@ -21,9 +22,9 @@ import jax
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from xlnet_jax import buckets, checkpoint, files
+from xlnet_jax import buckets, checkpoint, files, ladder
 from xlnet_jax.batch import Batch
-from xlnet_jax.checkpoint import Checkpoints
+from xlnet_jax.checkpoint import Checkpoints, Keep
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data import loader
 from xlnet_jax.data.mixture import Mixture, open_mixture
@@ -101,13 +102,14 @@ def _train(
                 files.make_folder(workdir)
                 check = stack.enter_context(lock.held(workdir))
             workdirs.check_shared(workdir, processes)
-            checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint.keep))
-            state, plan, start = _start(config, mixture, built, checkpoints)
+            keep = Keep.of(config.checkpoint, functools.partial(workdirs.losses, workdir))
+            checkpoints = stack.enter_context(Checkpoints(workdir, keep))
+            state, plan, start, origin = _start(config, mixture, built, checkpoints, processes)
             if start >= stop:
                 log.info("%s is at step %d already, and was to stop at %d", workdir, start, stop)
                 last = workdirs.metrics_of(workdir, start)
                 return _summary(workdir, start, last.get("loss"), last.get("tokens_per_second"))
-            workdirs.write_start(workdir, config, mixture, start)
+            workdirs.write_start(workdir, config, mixture, start, origin)
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
             run = Run(config, workdir, mixture, mesh, built, checkpoints, writer, plan, processes)
@@ -121,31 +123,51 @@ def absolute(corpus: str) -> str:
     return ",".join(path if "://" in path or not path else os.path.abspath(path) for path in folders)
 
 
-def _start(config: Config, mixture: Mixture, built: BuiltStep, checkpoints: Checkpoints) -> tuple[State, Plan, int]:
-    """The state to begin with: fresh, or restored with its data plan."""
+def _start(
+    config: Config, mixture: Mixture, built: BuiltStep, checkpoints: Checkpoints, processes: distributed.Session
+) -> tuple[State, Plan, int, dict[str, Any]]:
+    """The state to begin with: fresh, or restored with its data plan; and what `runs.jsonl` shall say of it."""
     W, batch_size = config.data.windows_per_block, config.train.batch_size
-    start = checkpoints.latest()
-    if start is None:
-        return create_state(config, built), extend_plan((), 0, batch_size, W), 0
-    record = checkpoints.record(start)
-    workdirs.check_resume(record, config, mixture, str(checkpoints.path / str(start)))
-    old = plan_from_json(record["plan"])
-    plan = extend_plan(old, start, batch_size, W, mixture.stream(config).rows_per_block)
     abstract = checkpoint.split(built.abstract_state)
-    if plan == old and "memory" in abstract:
-        state = checkpoint.join(checkpoints.restore(start, abstract), State)
-    else:
+
+    def plans(step: int, record: dict[str, Any]) -> tuple[Plan, Plan]:
+        old = plan_from_json(record["plan"])
+        return old, extend_plan(old, step, batch_size, W, mixture.stream(config).rows_per_block)
+
+    def wanted(step: int, record: dict[str, Any]) -> checkpoint.Trees:
+        workdirs.check_resume(record, config, mixture, str(checkpoints.path / str(step)))
+        old, plan = plans(step, record)
         # The memory of another batch size is of no use: its rows are other rows now.
-        abstract.pop("memory", None)
-        trees = checkpoints.restore(start, abstract)
+        return {name: tree for name, tree in abstract.items() if name != "memory" or plan == old}
+
+    found = ladder.resume(checkpoints, wanted, processes)
+    if found is None:
+        state, origin = _fresh(config, mixture, built, processes)
+        return state, extend_plan((), 0, batch_size, W), 0, origin
+    old, plan = plans(found.step, found.record)
+    trees = found.trees
+    if "memory" not in trees:
         memory_sharding = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
         memory = jax.jit(lambda: empty_memory(config.model, batch_size), out_shardings=memory_sharding)()
-        trees["memory"] = {"hidden": memory.hidden_LBMD, "valid": memory.valid_B}
-        state = checkpoint.join(trees, State)
-        if plan != old:
-            log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, start)
-    log.info("resuming at step %d from %s", start, checkpoints.path)
-    return state, plan, start
+        trees = trees | {"memory": {"hidden": memory.hidden_LBMD, "valid": memory.valid_B}}
+    if plan != old:
+        log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, found.step)
+    log.info("resuming at step %d from %s", found.step, checkpoints.path)
+    return checkpoint.join(trees, State), plan, found.step, {}
+
+
+def _fresh(
+    config: Config, mixture: Mixture, built: BuiltStep, processes: distributed.Session
+) -> tuple[State, dict[str, Any]]:
+    """The state of step 0, with the parameters of another run if so configured."""
+    path = config.checkpoint.init_from
+    if not path:
+        return create_state(config, built), {}
+    params, origin = ladder.foreign_parameters(path, built.abstract_state.params, processes)
+    if origin["tokenizer_sha256"] != mixture.tokenizer.sha256:
+        log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings stand for other pieces", path)
+    log.info("beginning with the parameters of step %d of %s", origin["step"], path)
+    return dataclasses.replace(create_state(config, built), params=params), {"init_from": origin}
 
 
 def _dry_run(config: Config, workdir: str, mixture: Mixture, built: BuiltStep, mesh: Any) -> dict[str, Any]:
@@ -238,7 +260,11 @@ class Run:
     def _save(self, step: int, state: State) -> None:
         self.writer.flush()
         record = {**workdirs.identity(self.config, self.mixture), "plan": plan_to_json(self.plan)}
-        self.checkpoints.save(step, checkpoint.split(state), record)
+        try:
+            self.checkpoints.save(step, checkpoint.split(state), record)
+        except Diverged:
+            self._all_saved()
+            raise
 
     def _all_saved(self) -> None:
         """Before an error that all processes come to: the first that ends soon takes those with it that still save."""

@@ -140,13 +140,15 @@ def check_shared(workdir: str, processes: distributed.Session) -> None:
         files.remove(token)
 
 
-def write_start(workdir: str, config: Config, mixture: Mixture, step: int) -> None:
-    """Writes `config.json` and appends this start to `runs.jsonl`."""
+def write_start(workdir: str, config: Config, mixture: Mixture, step: int, origin: dict[str, Any]) -> None:
+    """Writes `config.json` and appends this start to `runs.jsonl`, with `origin`: where its parameters are from."""
     if jax.process_index() != 0:
         return
     with files.one_line(workdir):
         files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, mixture)))
-        files.append_line(os.path.join(workdir, "runs.jsonl"), json.dumps({"step": step, **manifest()}) + "\n")
+        files.append_line(
+            os.path.join(workdir, "runs.jsonl"), json.dumps({"step": step, **origin, **manifest()}) + "\n"
+        )
 
 
 def manifest() -> dict[str, Any]:
@@ -185,6 +187,12 @@ def metrics_of(workdir: str, step: int) -> dict[str, Any]:
     """The line of `metrics.jsonl` for a step; empty if there is none. A killed run may have lines of later steps."""
     lines = read_lines(os.path.join(workdir, "metrics.jsonl"))
     return next((line for line in lines if line["step"] == step), {})
+
+
+def losses(workdir: str) -> dict[int, float]:
+    """The held-out losses of a run by step, as far as they are finite numbers."""
+    lines = read_lines(os.path.join(workdir, "evaluations.jsonl"))
+    return {line["step"]: line["loss"] for line in lines if isinstance(line.get("loss"), float)}
 
 
 def use_compilation_cache(config: Config, workdir: str) -> None:

@@ -1,0 +1,179 @@
+"""A small run is killed at random moments and started again until it is done; it must end as if never touched.
+
+    python tests/chaos.py --runs 30 --json
+    python tests/chaos.py --runs 10 --processes 2 --json     one of two is killed, the other must end by itself with 42
+
+Compared bit for bit with an undisturbed run: parameters, optimizer, memory and plan of the last checkpoint; loss,
+gradient norm, learning rate and counters of every step. Prints runs, how many were identical, kills and seconds.
+"""
+
+# ruff: noqa: E402
+
+from __future__ import annotations
+
+import argparse
+import collections
+import hashlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE), str(HERE / "multiprocess")]
+
+import jax
+import numpy as np
+import tiny
+from hosts import Hosts
+
+from xlnet_jax.checkpoint import Checkpoints, split
+from xlnet_jax.parallel.mesh import make_mesh
+from xlnet_jax.train.metrics import read_lines
+from xlnet_jax.train.step import build_step
+
+STEPS, EVERY = 40, 4
+OPTIONS = (f"--config.checkpoint.every={EVERY}", "--config.evaluation.every=8", "--config.evaluation.blocks=8",
+           "--config.data.workers=0")  # fmt: skip
+OF_A_STEP = ("step", "loss", "grad_norm", "learning_rate", "targets", "skipped", "consecutive_bad", "epoch")
+OF_AN_EVALUATION = ("step", "loss", "loss_without_memory", "tokens")
+
+
+class Chaos:
+    """Runs in `folder` with `processes` processes each."""
+
+    def __init__(self, folder: pathlib.Path, processes: int, seed: int) -> None:
+        self.folder, self.processes = folder, processes
+        self.random = random.Random(seed)
+        self.landed: collections.Counter[str] = collections.Counter()
+        """Kills by where they hit."""
+        whole = folder / "undisturbed"
+        self._finish(self._start(whole))
+        self.expected = fingerprint(whole)
+        assert len(self.expected["steps"]) == STEPS and len(self.expected["arrays"]) > 40
+        # With the programs compiled, from the start of the process to its end: moments are drawn from this.
+        began = time.monotonic()
+        self._finish(self._start(folder / "warm"))
+        self.seconds = time.monotonic() - began
+
+    def _start(self, workdir: pathlib.Path) -> Hosts:
+        return Hosts("train", workdir, *OPTIONS, count=self.processes, cache=self.folder / "cache")
+
+    @staticmethod
+    def _finish(hosts: Hosts) -> None:
+        hosts.finish(0)
+        assert all(process.returncode == 0 for process in hosts.processes.values())
+
+    def run(self, number: int) -> list[str]:
+        """One run with up to three kills; what differs in the end."""
+        workdir = self.folder / f"run{number}"
+        wanted, killed = self.random.randint(1, 3), 0
+        while True:
+            hosts = self._start(workdir)
+            victim = hosts.processes[self.random.randrange(self.processes)]
+            hit = killed < wanted and self._kill(victim, workdir)
+            self._check_end(hosts, victim if hit else None)
+            if hit:
+                killed += 1
+            elif killed:
+                break
+            else:
+                shutil.rmtree(workdir)  # it was faster than the kill
+        found = fingerprint(workdir)
+        wrong = [name for name, value in self.expected.items() if found[name] != value]
+        wrong += ["quarantine"] * (workdir / "quarantine").exists()
+        shutil.rmtree(workdir)
+        return wrong
+
+    def _kill(self, victim, workdir: pathlib.Path) -> bool:
+        """Waits for a moment and kills; False if the process has ended before."""
+        kind = self.random.choice(("save", "save", "training", "any", "any"))
+        at = self.random.randrange(EVERY, STEPS + 1, EVERY)
+        deadline = time.monotonic() + (self.random.uniform(0, self.seconds) if kind == "any" else 120)
+        while victim.poll() is None and time.monotonic() < deadline:
+            names = _names(workdir / "checkpoints")
+            if kind == "save" and any(name.startswith(f"{at}.") for name in names):
+                time.sleep(self.random.uniform(0, 0.05))
+                break
+            if kind == "training" and str(at) in names:
+                time.sleep(self.random.uniform(0, 0.1))
+                break
+            time.sleep(0.001)
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        hit = victim.returncode == -signal.SIGKILL
+        if hit:
+            names = _names(workdir / "checkpoints")
+            saving = any("tmp" in name for name in names)
+            self.landed["save" if saving else "later" if names else "before the first save"] += 1
+        return hit
+
+    def _check_end(self, hosts: Hosts, victim) -> None:
+        for number, process in hosts.processes.items():
+            _, err = process.communicate(timeout=120)
+            allowed = (0,) if victim is None else (-signal.SIGKILL,) if process is victim else (42, 0)
+            if process.returncode not in allowed:
+                raise AssertionError(f"process {number} ended with {process.returncode}:\n{err}")
+
+
+def fingerprint(workdir: pathlib.Path) -> dict:
+    """Hashes of every saved array, the plan, and what every step and every evaluation measured."""
+    config = tiny.config(mesh={"data": 1})
+    built = build_step(config, make_mesh(config.mesh, jax.devices()[:1]))
+    with Checkpoints(str(workdir)) as checkpoints:
+        trees = checkpoints.restore(STEPS, split(built.abstract_state))
+        plan = checkpoints.record(STEPS)["plan"]
+    arrays = {
+        jax.tree_util.keystr(path): hashlib.sha256(np.asarray(array).tobytes()).hexdigest()
+        for path, array in jax.tree_util.tree_leaves_with_path(trees)
+    }
+    steps = read_lines(os.path.join(workdir, "metrics.jsonl"))
+    evaluations = read_lines(os.path.join(workdir, "evaluations.jsonl"))
+    return {
+        "arrays": arrays,
+        "plan": plan,
+        "steps": [[line[name] for name in OF_A_STEP] for line in steps],
+        "evaluations": [[line[name] for name in OF_AN_EVALUATION] for line in evaluations],
+    }
+
+
+def _names(folder: pathlib.Path) -> list[str]:
+    return os.listdir(folder) if folder.exists() else []
+
+
+def chaos(runs: int, processes: int = 1, seed: int | None = None) -> dict[str, float]:
+    """`runs`, `identical`, `kills`, `seconds`; what differs is told on stderr."""
+    seed = random.randrange(2**32) if seed is None else seed
+    began, identical = time.monotonic(), 0
+    with tempfile.TemporaryDirectory(prefix="xlnet_jax_chaos_") as folder:
+        here = Chaos(pathlib.Path(folder), processes, seed)
+        for number in range(runs):
+            wrong = here.run(number)
+            identical += not wrong
+            print(f"seed {seed}, run {number}: {'differs in ' + ', '.join(wrong) if wrong else 'identical'}; "
+                  f"kills so far {dict(here.landed)}", file=sys.stderr)  # fmt: skip
+    seconds = round(time.monotonic() - began, 1)
+    return {"runs": runs, "identical": identical, "kills": here.landed.total(), "seconds": seconds}
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seed", type=int, help="of the moments; the machine's own timing stays random")
+    parser.add_argument("--json", action="store_true", help="the result as one JSON object")
+    given = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    result = chaos(given.runs, given.processes, given.seed)
+    print(json.dumps(result) if given.json else ", ".join(f"{name} {value}" for name, value in result.items()))
+    return 0 if result["identical"] == result["runs"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
