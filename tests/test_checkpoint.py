@@ -22,6 +22,8 @@ def make_state(scale=1.0) -> State:
         step=jnp.array(5, jnp.int32),
         skipped=jnp.array(1, jnp.int32),
         consecutive_bad=jnp.array(0, jnp.int32),
+        loss_mean=jnp.array(4.5, jnp.float32),
+        loss_variance=jnp.array(0.1, jnp.float32),
     )
 
 

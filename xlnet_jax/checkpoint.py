@@ -2,7 +2,7 @@
 
 A checkpoint is four named trees and a JSON record:
 
-    params   optimizer   memory   counters (step, skipped, consecutive_bad)
+    params   optimizer   memory   counters (step, skipped, consecutive_bad, and the running loss)
     record   the data plan, the resolved configuration by dotted key, the corpus hash, the format version
 
 so that evaluation and export read the parameters alone. Saving copies the arrays to the host before it returns; the
@@ -29,6 +29,9 @@ from xlnet_jax.batch import Memory
 from xlnet_jax.errors import BadInput
 
 FORMAT_VERSION = 1
+
+COUNTERS = ("step", "skipped", "consecutive_bad", "loss_mean", "loss_variance")
+"""Scalars of the State."""
 
 log = logging.getLogger("xlnet_jax")
 
@@ -137,7 +140,7 @@ def split(state: Any) -> Trees:
         "params": state.params,
         "optimizer": state.opt_state,
         **({"memory": memory} if state.memory.hidden_LBMD.size else {}),
-        "counters": {"step": state.step, "skipped": state.skipped, "consecutive_bad": state.consecutive_bad},
+        "counters": {name: getattr(state, name) for name in COUNTERS},
     }
 
 

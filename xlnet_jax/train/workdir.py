@@ -125,7 +125,7 @@ def check_shared(workdir: str, processes: distributed.Session) -> None:
     mine = processes.of_first(int.from_bytes(os.urandom(8), "big"))
     if jax.process_index() == 0:
         files.write(token, str(mine).encode())
-    processes.barrier()
+    processes.barrier("looking for the work directory")
     try:
         found = files.read(token)
     except FileNotFoundError:
@@ -135,7 +135,7 @@ def check_shared(workdir: str, processes: distributed.Session) -> None:
             f"--workdir={workdir} is another folder in process {jax.process_index()} than in process 0; "
             "give all hosts one folder of a shared file system"
         )
-    processes.barrier()
+    processes.barrier("looking into the work directory")
     if jax.process_index() == 0:
         files.remove(token)
 
