@@ -200,9 +200,21 @@ def test_a_second_signal_in_a_compilation_ends_at_once_with_130(tmp_path, cached
 
 
 @pytest.mark.slow
-def test_a_signal_before_everything_is_there(tmp_path, cached):
-    """In the imports, and while the standalone evaluation runs: nothing to save, 42."""
-    process = start(tmp_path, "", cached)
-    time.sleep(1.5)
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
+def test_a_signal_while_the_program_imports(tmp_path):
+    words = [sys.executable, "-m", "xlnet_jax", "train", f"--config={HERE}/tiny_config.py", f"--workdir={tmp_path}",
+             f"--config.data.corpus={data_fixtures.corpus_path()}"]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(HERE), "JAX_PLATFORMS": "cpu"}
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not catches(process.pid, signal.SIGTERM):
+        assert process.poll() is None
+        time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
-    assert "SIGTERM" in finish(process, 42)
+    assert "SIGTERM during start-up: run the same command" in finish(process, 42)
+
+
+def catches(pid, number):
+    """Whether a process has a handler for a signal."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        mask = next(line for line in file if line.startswith("SigCgt"))
+    return bool(int(mask.split()[1], 16) >> (number - 1) & 1)

@@ -12,7 +12,7 @@ import logging
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import jax
@@ -35,6 +35,7 @@ from xlnet_jax.train.dispatch import compile_step, dry_run_of, profiled
 from xlnet_jax.train.heldout import Heldout
 from xlnet_jax.train.metrics import MetricsWriter, read_lines
 from xlnet_jax.train.progress import Reporter, progress_bar
+from xlnet_jax.train.retries import until_it_works
 from xlnet_jax.train.signals import Stopped, StopRequest, stop_request
 from xlnet_jax.train.state import State, check_precision
 from xlnet_jax.train.step import BuiltStep, build_step, create_state
@@ -290,16 +291,27 @@ class Run:
         raise RestartMe(f"{why} at step {at}: {what}; run the same command to go on") from cause
 
     def _save(self, step: int, state: State, wait: bool = False) -> None:
-        """Starts saving; with `wait`, until it is done."""
-        with self.account.of("save"):
-            self.writer.times(self.account.line(step))
-            self.writer.flush()
+        """Starts saving; with `wait`, until it is done. What a disk refuses is tried again, with the newest state."""
+
+        def write() -> None:
             record = {**workdirs.identity(self.config, self.mixture), "plan": plan_to_json(self.plan)}
             self.checkpoints.save(step, checkpoint.split(state), record)
             if wait:
                 self.checkpoints.wait()
+
+        with self.account.of("save"):
+            self.writer.times(self.account.line(step))
+            self._persist(self.writer.flush, f"the metrics up to step {step}")
+            # Of several processes all take part in a save: one alone cannot begin again.
+            if self.alone:
+                self._persist(write, f"the checkpoint of step {step}")
+            else:
+                write()
         self.saved = step
         self.watchdog.progress(step)
+
+    def _persist(self, action: Callable[[], None], what: str) -> None:
+        until_it_works(action, what, self.config.checkpoint.io_deadline_seconds, self.watchdog.progress)
 
     def _all_saved(self) -> None:
         """Before an error that all processes come to: the first that ends soon takes those with it that still save."""
@@ -332,7 +344,7 @@ class Run:
              "loss_without_memory": result.loss_without_memory, "tokens": result.tokens, "seconds": seconds,
              **{f"loss/{name}": loss for name, loss in result.by_corpus.items()}}
         )  # fmt: skip
-        self.writer.flush()
+        self._persist(self.writer.flush, f"the evaluation of step {step}")
         log.info("step %d: held-out loss %.4f (%.4f without memory)", step, result.loss, result.loss_without_memory)
         self.report.clock += seconds
 
@@ -353,6 +365,6 @@ class Run:
         try:
             self.report(steps, values)
         except Diverged:
-            self.writer.flush()
+            self._persist(self.writer.flush, f"the metrics up to step {steps[-1] + 1}")
             self._all_saved()
             raise

@@ -70,13 +70,15 @@ class MetricsWriter:
     def flush(self) -> None:
         """To the disk or the bucket; called before every checkpoint, so that no line is missing before its step.
 
+        After an error it can be called again; no line is then lost or written twice.
+
         Raises:
           RestartMe: the bucket does not answer, or another run has this work directory now.
           BadInput: a full disk, a lost permission.
         """
-        if not self._active or self._failed:
+        if not self._active:
             return
-        self._failed = True  # close() shall not wait for the same bucket again
+        self._failed = True
         if self._check:
             self._check()
         with files.one_line(self._workdir):
@@ -92,7 +94,8 @@ class MetricsWriter:
         if not self._active:
             return
         try:
-            self.flush()
+            if not self._failed:  # or it would wait for the same disk or bucket again
+                self.flush()
         finally:
             self._steps.close()
             self._evaluations.close()
