@@ -114,7 +114,17 @@ def test_time_is_counted_once_and_over_restarts(monkeypatch):
     second = run(killed, lost=70)
     seconds = accounting.summary(second)["seconds"]
     assert seconds == pytest.approx(
-        {"steps": 61.5, "start": 2, "restore": 4, "compile": 0, "data": 3, "save": 0, "evaluation": 12, "restarts": 50}
+        {
+            "steps": 61.5,
+            "start": 2,
+            "restore": 4,
+            "compile": 0,
+            "data": 3,
+            "save": 0,
+            "evaluation": 12,
+            "check": 0,
+            "restarts": 50,
+        }
     )
     assert sum(seconds.values()) == pytest.approx(clock[0] - 70 - 100)
     assert accounting.summary(second)["goodput"] == pytest.approx(61.5 / sum(seconds.values()))

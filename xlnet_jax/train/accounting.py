@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 DEVICE, HOST = "device", "host"
-LOST = ("start", "restore", "compile", "data", "save", "evaluation", "restarts")
+LOST = ("start", "restore", "compile", "data", "save", "evaluation", "check", "restarts")
 
 
 class Account:
@@ -76,8 +76,15 @@ def summary(line: dict[str, Any] | None) -> dict[str, Any]:
     if line is None:
         return {"seconds": None, "goodput": None}
     spent = line["seconds"]
-    seconds = {"steps": spent[DEVICE] + spent[HOST], **{cause: spent[cause] for cause in LOST}}
+    seconds = {"steps": spent[DEVICE] + spent[HOST], **{cause: spent.get(cause, 0.0) for cause in LOST}}
     return {"seconds": seconds, "goodput": seconds["steps"] / max(sum(seconds.values()), 1e-9)}
+
+
+def result(
+    workdir: str, step: int, loss: float | None, tokens_per_second: float | None, line: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What `train` returns."""
+    return {"step": step, "loss": loss, "tokens_per_second": tokens_per_second, "workdir": workdir, **summary(line)}
 
 
 def described(line: dict[str, Any]) -> str:

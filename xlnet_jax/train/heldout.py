@@ -48,6 +48,16 @@ class HeldoutResult:
         """Permutation perplexity: exp(loss). Comparable only under the same targets, tokenizer and segment length."""
         return math.exp(self.loss)
 
+    def scores(self) -> dict[str, Any]:
+        """Losses and their targets by name, as they are written and printed."""
+        return {
+            "loss": self.loss,
+            "perplexity": self.perplexity,
+            "loss_without_memory": self.loss_without_memory,
+            "tokens": self.tokens,
+            **{f"loss/{name}": loss for name, loss in self.by_corpus.items()},
+        }
+
     def unigram_cross_entropy(self, train_counts: np.ndarray) -> float:
         """Cross-entropy of the same targets under the train split's piece frequencies (add-one), nats."""
         probability = (train_counts + 1) / (train_counts + 1).sum()

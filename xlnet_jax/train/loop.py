@@ -20,7 +20,7 @@ import jax
 from xlnet_jax import buckets, checkpoint, files
 from xlnet_jax.batch import Batch
 from xlnet_jax.checkpoint import Checkpoints
-from xlnet_jax.config import Config, DataConfig
+from xlnet_jax.config import Config
 from xlnet_jax.data import loader
 from xlnet_jax.data.mixture import Mixture, open_mixture
 from xlnet_jax.data.stream import Plan, extend_plan, plan_from_json, plan_to_json
@@ -31,6 +31,7 @@ from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import accounting, lock
 from xlnet_jax.train import workdir as workdirs
 from xlnet_jax.train.accounting import DEVICE, Account
+from xlnet_jax.train.corruption import CorruptionCheck
 from xlnet_jax.train.dispatch import compile_step, dry_run_of, profiled
 from xlnet_jax.train.heldout import Heldout
 from xlnet_jax.train.metrics import MetricsWriter, read_lines
@@ -74,7 +75,9 @@ def _together(
         buckets.use(workdir)
     check_precision(config)
     # The run remembers its corpus, and may be evaluated from another folder.
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=absolute(config.data.corpus)))
+    config = dataclasses.replace(
+        config, data=dataclasses.replace(config.data, corpus=workdirs.absolute(config.data.corpus))
+    )
     mixture = open_mixture(config)
     stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
     found = workdirs.read_config(workdir)
@@ -115,7 +118,9 @@ def _train(
             if start >= stop:
                 log.info("%s is at step %d already, and was to stop at %d", workdir, start, stop)
                 last = workdirs.metrics_of(workdir, start)
-                return _summary(workdir, start, last.get("loss"), last.get("tokens_per_second"), times_of(workdir))
+                return accounting.result(
+                    workdir, start, last.get("loss"), last.get("tokens_per_second"), workdirs.times_of(workdir)
+                )
             workdirs.write_start(workdir, config, mixture, start)
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
@@ -125,13 +130,8 @@ def _train(
             run = Run(config, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, account,
                       stack.enter_context(watchdog))  # fmt: skip
             run.heldout = Heldout(config, mesh, heldout, config.evaluation.blocks) if heldout else None
+            run.corruption = CorruptionCheck(config, mesh) if config.watchdog.sdc_every else None
             return run.loop(state, start, stop)
-
-
-def absolute(corpus: str) -> str:
-    """`data.corpus` with paths that hold from any working directory; bucket addresses stay as they are."""
-    folders = DataConfig(corpus=corpus).folders()
-    return ",".join(path if "://" in path or not path else os.path.abspath(path) for path in folders)
 
 
 def _start(config: Config, mixture: Mixture, built: BuiltStep, checkpoints: Checkpoints) -> tuple[State, Plan, int]:
@@ -161,19 +161,6 @@ def _start(config: Config, mixture: Mixture, built: BuiltStep, checkpoints: Chec
     return state, plan, start
 
 
-def times_of(workdir: str) -> dict[str, Any] | None:
-    """The last line of `time.jsonl`; None without one."""
-    lines = read_lines(os.path.join(workdir, "time.jsonl"))
-    return lines[-1] if lines else None
-
-
-def _summary(
-    workdir: str, step: int, loss: float | None, tokens_per_second: float | None, times: dict[str, Any] | None
-) -> dict[str, Any]:
-    return {"step": step, "loss": loss, "tokens_per_second": tokens_per_second, "workdir": workdir,
-            **accounting.summary(times)}  # fmt: skip
-
-
 class Agreed(Stopped):
     """All processes stop at this boundary."""
 
@@ -195,6 +182,7 @@ class Run:
     account: Account
     watchdog: Watchdog
     heldout: Heldout | None = None
+    corruption: CorruptionCheck | None = None
     sent: tuple[range, Any] | None = None
     """The dispatch whose metrics have not been read, and they."""
     saved: int = -1
@@ -224,6 +212,7 @@ class Run:
                 batch = self._next(batches, steps[0], state)
                 if len(steps) not in executables:
                     executables[len(steps)] = self._compile(state, batch)
+                self._check(steps, state, batch)
                 with profiled(config, self.workdir, steps) as capturing, account.of(DEVICE):
                     state, metrics = executables[len(steps)](state, batch)
                     if capturing:
@@ -254,7 +243,9 @@ class Run:
         self.writer.times(line)
         log.info("time: %s", accounting.described(line))
         last = self.report.last
-        return _summary(self.workdir, stop, last["loss"] if last else None, statistics.median(self.report.rates), line)
+        return accounting.result(
+            self.workdir, stop, last["loss"] if last else None, statistics.median(self.report.rates), line
+        )
 
     def _next(self, batches: Iterator[Batch], at: int, state: State) -> Batch:
         """The next dispatch's batches. A signal while data does not come ends the run here."""
@@ -278,6 +269,22 @@ class Run:
         # From the first dispatch on there is something to lose.
         self.request.working()
         return executable
+
+    def _check(self, steps: range, state: State, batch: Batch) -> None:
+        """Looks for corrupted data, where it is due."""
+        if self.corruption is not None and self.corruption.due(steps):
+            self._report()
+            # The first one compiles.
+            with self._beside("check"), self.watchdog.suspended():
+                self.corruption(state, batch, steps[0])
+
+    @contextlib.contextmanager
+    def _beside(self, cause: str) -> Iterator[None]:
+        """Time that rates leave out."""
+        began = time.perf_counter()
+        with self.account.of(cause):
+            yield
+        self.report.clock += time.perf_counter() - began
 
     def _stopped(self, why: str, at: int, state: State, cause: Exception | None = None) -> NoReturn:
         """Saves what is not saved, in all processes, and ends the run."""
@@ -339,11 +346,7 @@ class Run:
             why = stopped if isinstance(stopped, Agreed) else self.request.name
             self._stopped(f"{why} in the evaluation, which the next start makes again,", step, state, stopped)
         seconds = time.perf_counter() - began
-        self.writer.evaluation(
-            {"step": step, "loss": result.loss, "perplexity": result.perplexity,
-             "loss_without_memory": result.loss_without_memory, "tokens": result.tokens, "seconds": seconds,
-             **{f"loss/{name}": loss for name, loss in result.by_corpus.items()}}
-        )  # fmt: skip
+        self.writer.evaluation({"step": step, **result.scores(), "seconds": seconds})
         self._persist(self.writer.flush, f"the evaluation of step {step}")
         log.info("step %d: held-out loss %.4f (%.4f without memory)", step, result.loss, result.loss_without_memory)
         self.report.clock += seconds

@@ -95,9 +95,13 @@ class StopRequest:
         os.close(self._pipe[0])
 
     def working(self) -> None:
-        """From here on there is something to save: signals only ask, and the loop saves. Raises Stopped if one came."""
-        self._place = None
-        self.check()
+        """From here on there is something to save: signals only ask, and the loop saves.
+
+        Raises Stopped, the first time it is called, if one came before.
+        """
+        if self._place is not None:
+            self._place = None
+            self.check()
 
     def check(self) -> None:
         """Raises Stopped if a signal came."""

@@ -4,6 +4,8 @@ config.json        every key by its dotted name, and the corpus hash: what the r
 runs.jsonl         one line per start: versions, git commit, devices, cores, flags, step
 checkpoints/       see `checkpoint`
 metrics.jsonl      see `train.metrics`; in a bucket a folder, see `train.lines`
+time.jsonl         see `train.accounting`
+stacks/            see `train.watchdog`
 lock.json          only in a bucket, see `train.lock`
 """
 
@@ -25,7 +27,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import xlnet_jax
 from xlnet_jax import buckets, files
 from xlnet_jax import config as configs
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.mixture import Mixture
 from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import distributed
@@ -185,6 +187,18 @@ def metrics_of(workdir: str, step: int) -> dict[str, Any]:
     """The line of `metrics.jsonl` for a step; empty if there is none. A killed run may have lines of later steps."""
     lines = read_lines(os.path.join(workdir, "metrics.jsonl"))
     return next((line for line in lines if line["step"] == step), {})
+
+
+def absolute(corpus: str) -> str:
+    """`data.corpus` with paths that hold from any working directory; bucket addresses stay as they are."""
+    folders = DataConfig(corpus=corpus).folders()
+    return ",".join(path if "://" in path or not path else os.path.abspath(path) for path in folders)
+
+
+def times_of(workdir: str) -> dict[str, Any] | None:
+    """The last line of `time.jsonl`; None without one."""
+    lines = read_lines(os.path.join(workdir, "time.jsonl"))
+    return lines[-1] if lines else None
 
 
 def use_compilation_cache(config: Config, workdir: str) -> None:
