@@ -7,12 +7,15 @@ A fault says on stderr when it has come to act (`planted: ...`), so that a test 
     heldout_wait         the second batch of an evaluation never comes
     heldout_slow=S       every batch of an evaluation takes S seconds
     compile_wait=S       compiling the step takes about S seconds more, in which no handler runs
+    full=S               from the second save on no file can have more than 1000 bytes, for S seconds
     only=P               faults in process P alone
 """
 
 import hashlib
 import os
+import resource
 import sys
+import threading
 import time
 
 
@@ -21,6 +24,7 @@ def main() -> None:
     del sys.argv[1]
     if "only" in faults and f"--config.distributed.process_id={faults['only']}" not in sys.argv:
         faults = {}
+    from xlnet_jax import checkpoint
     from xlnet_jax.data import loader
     from xlnet_jax.train import dispatch, loop
 
@@ -56,6 +60,18 @@ def main() -> None:
             hashlib.pbkdf2_hmac("sha256", b"", b"", int(1e6 * float(faults["compile_wait"])))
         return compile_step(*arguments)
 
+    save = checkpoint.Checkpoints.save
+
+    def full(self, step, *arguments):
+        if "full" in faults and self.latest() is not None:
+            seconds = float(faults.pop("full"))
+            _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
+            threading.Timer(seconds, resource.setrlimit, (resource.RLIMIT_FSIZE, (most, most))).start()
+            told("full")
+        return save(self, step, *arguments)
+
+    checkpoint.Checkpoints.save = full
     loader.TrainDispatches.__call__ = train_batch
     loader.HeldoutDispatches.__call__ = heldout_batch
     loop.compile_step = compiled
