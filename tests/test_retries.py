@@ -126,17 +126,19 @@ def test_lines_that_a_full_disk_took_half_of_are_neither_lost_nor_doubled(tmp_pa
     assert [line["step"] for line in read_lines(path)] == list(range(1, 9))
 
 
-def settings(tmp_path, **checkpoint):
-    return tiny.config(
+@pytest.fixture
+def settings(pytestconfig):
+    """A configuration with some keys of `checkpoint` changed."""
+    cache = str(pytestconfig.cache.mkdir("xla"))
+    return lambda **checkpoint: tiny.config(
         data={"corpus": data_fixtures.corpus_path()},
         checkpoint={"every": 4} | checkpoint,
-        log={"compilation_cache": "none"},
-        mesh={"data": 8},
+        log={"compilation_cache": cache},
     )
 
 
-@pytest.mark.parametrize("where", ["flush", "save", "wait"])
-def test_a_run_lives_through_a_disk_that_refuses_for_a_while(tmp_path, monkeypatch, caplog, where):
+@pytest.mark.parametrize("where", ["flush", "wait", pytest.param("save", marks=pytest.mark.slow)])
+def test_a_run_lives_through_a_disk_that_refuses_for_a_while(tmp_path, monkeypatch, caplog, settings, where):
     owner = FileLines if where == "flush" else Checkpoints
     whole, left = getattr(owner, where), [3]
 
@@ -147,14 +149,14 @@ def test_a_run_lives_through_a_disk_that_refuses_for_a_while(tmp_path, monkeypat
         return whole(self, *arguments)
 
     monkeypatch.setattr(owner, where, refuses)
-    train(settings(tmp_path), str(tmp_path), stop_at=8)
+    train(settings(), str(tmp_path), stop_at=8)
     assert left == [0] and caplog.text.count("trying again") == 3
     assert [line["step"] for line in read_lines(str(tmp_path / "metrics.jsonl"))] == list(range(1, 9))
     with Checkpoints(str(tmp_path)) as checkpoints:
         assert checkpoints.latest() == 8
 
 
-def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is_good(tmp_path, monkeypatch):
+def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is_good(tmp_path, monkeypatch, settings):
     save = Checkpoints.save
 
     def refuses(self, step, *arguments):
@@ -164,7 +166,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is
 
     monkeypatch.setattr(Checkpoints, "save", refuses)
     with pytest.raises(BadInput, match="the checkpoint of step 8: .*No space left.*put that right and give the same"):
-        train(settings(tmp_path, io_deadline_seconds=0.2), str(tmp_path), stop_at=8)
+        train(settings(io_deadline_seconds=0.2), str(tmp_path), stop_at=8)
     monkeypatch.setattr(Checkpoints, "save", save)
-    assert train(settings(tmp_path), str(tmp_path), stop_at=8)["step"] == 8
+    assert train(settings(), str(tmp_path), stop_at=8)["step"] == 8
     assert [line["step"] for line in read_lines(str(tmp_path / "metrics.jsonl"))] == list(range(1, 9))

@@ -103,7 +103,8 @@ def start(workdir, faults, *options):
     words = [sys.executable, f"{HERE}/planted.py", faults, "train", f"--config={HERE}/tiny_config.py",
              f"--workdir={workdir}", f"--config.data.corpus={data_fixtures.corpus_path()}", "--json",
              "--config.data.workers=0", "--stop_at=12", *EVALUATE, *options]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(HERE), "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(HERE), "JAX_PLATFORMS": "cpu",
+                   "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}  # fmt: skip
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -134,9 +135,8 @@ def result(workdir):
 
 
 @pytest.fixture(scope="module")
-def cached(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cache")
-    return f"--config.log.compilation_cache={folder}"
+def cached(pytestconfig):
+    return f"--config.log.compilation_cache={pytestconfig.cache.mkdir('xla')}"
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(name, marks=[] if "data" in name else pytest.mark.slow) for name in CASES]
+    "case", [pytest.param(name, marks=[] if name == "waiting for data" else pytest.mark.slow) for name in CASES]
 )
 def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(tmp_path, cached, undisturbed, case):
     fault, moment, saved, told = CASES[case]

@@ -139,16 +139,17 @@ def planted(workdir, faults, *options):
     words = [sys.executable, f"{HERE}/planted.py", faults, "train", f"--config={HERE}/tiny_config.py",
              f"--workdir={workdir}", f"--config.data.corpus={data_fixtures.corpus_path()}", "--json",
              "--config.data.workers=0", *options]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(HERE), "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(HERE), "JAX_PLATFORMS": "cpu",
+                   "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}  # fmt: skip
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200)
 
 
-def test_a_planted_hang_is_dumped_and_ended_and_the_run_goes_on(tmp_path):
-    cache = f"--config.log.compilation_cache={tmp_path}/cache"
+def test_a_planted_hang_is_dumped_and_ended_and_the_run_goes_on(tmp_path, pytestconfig):
+    cache = f"--config.log.compilation_cache={pytestconfig.cache.mkdir('xla')}"
     run = tmp_path / "run"
     hung = planted(run, "data_wait=6", "--config.watchdog.seconds=3", "--stop_at=12", cache)
     assert hung.returncode == 42, hung.stderr
-    assert "xlnet-jax: no progress for 3 s (watchdog.seconds) after step 6, during data; the stacks" in hung.stderr
+    assert "xlnet-jax: no progress for 3 s (watchdog.seconds) after step 4, during data; the stacks" in hung.stderr
     for stacks in (hung.stderr, (run / "stacks" / "process_0.txt").read_text()):
         assert "planted.py" in stacks and "in train_batch" in stacks and "loop.py" in stacks
     done = planted(run, "", "--stop_at=12", cache)
