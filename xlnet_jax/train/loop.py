@@ -33,8 +33,9 @@ from xlnet_jax.train import workdir as workdirs
 from xlnet_jax.train.accounting import DEVICE, Account
 from xlnet_jax.train.corruption import CorruptionCheck
 from xlnet_jax.train.dispatch import compile_step, dry_run_of, profiled
+from xlnet_jax.train.evaluations import CutOff, Evaluations
 from xlnet_jax.train.heldout import Heldout
-from xlnet_jax.train.metrics import MetricsWriter, read_lines
+from xlnet_jax.train.metrics import MetricsWriter
 from xlnet_jax.train.progress import Reporter, progress_bar
 from xlnet_jax.train.retries import until_it_works
 from xlnet_jax.train.signals import Stopped, StopRequest, stop_request
@@ -129,7 +130,9 @@ def _train(
             watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: account.cause, processes.end)
             run = Run(config, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, account,
                       stack.enter_context(watchdog))  # fmt: skip
-            run.heldout = Heldout(config, mesh, heldout, config.evaluation.blocks) if heldout else None
+            if heldout:
+                score = Heldout(config, mesh, heldout, config.evaluation.blocks)
+                run.evaluations = Evaluations(score, workdir, writer, processes, request, account, watchdog)
             run.corruption = CorruptionCheck(config, mesh) if config.watchdog.sdc_every else None
             return run.loop(state, start, stop)
 
@@ -161,10 +164,6 @@ def _start(config: Config, mixture: Mixture, built: BuiltStep, checkpoints: Chec
     return state, plan, start
 
 
-class Agreed(Stopped):
-    """All processes stop at this boundary."""
-
-
 @dataclasses.dataclass
 class Run:
     """What the loop uses between dispatches; the State is handed along, never kept."""
@@ -181,7 +180,7 @@ class Run:
     request: StopRequest
     account: Account
     watchdog: Watchdog
-    heldout: Heldout | None = None
+    evaluations: Evaluations | None = None
     corruption: CorruptionCheck | None = None
     sent: tuple[range, Any] | None = None
     """The dispatch whose metrics have not been read, and they."""
@@ -205,8 +204,8 @@ class Run:
         times = StepTimes(account, self.processes, config.watchdog.report_every, start)
         with progress_bar(config.train.steps, start) as bar:
             self.report = Reporter(config, self.mixture, self.plan, self.writer, bar)
-            if self.heldout and start and start % config.evaluation.every == 0:
-                self._evaluate_if_missing(start, state)
+            if self.evaluations and start and start % config.evaluation.every == 0 and self.evaluations.missing(start):
+                self._evaluate(start, state)
             for index in range(len(dispatches)):
                 steps = dispatches.steps(index)
                 batch = self._next(batches, steps[0], state)
@@ -230,7 +229,7 @@ class Run:
                     self._save(at, state, wait=at == stop or bool(stopping))
                 if stopping:
                     self._stopped(stopping, at, state)
-                if self.heldout and at % config.evaluation.every == 0:
+                if self.evaluations and at % config.evaluation.every == 0:
                     self._report()
                     self._evaluate(at, state)
             times.close()
@@ -326,36 +325,13 @@ class Run:
             self.checkpoints.wait()
             self.processes.barrier("saving")
 
-    def _evaluate_if_missing(self, step: int, state: State) -> None:
-        """Redoes the evaluation that a stop right after a checkpoint cut off."""
-        done = read_lines(os.path.join(self.workdir, "evaluations.jsonl"))
-        # Another process may see the file a little later than the one that writes it.
-        if self.processes.of_first(all(line["step"] != step for line in done)):
-            self._evaluate(step, state)
-
     def _evaluate(self, step: int, state: State) -> None:
-        assert self.heldout is not None
-        began = time.perf_counter()
-        waiting = self.request.waiting("evaluation", raises=True) if self.alone else contextlib.nullcontext()
+        assert self.evaluations is not None
         try:
-            with self.account.of("evaluation"), waiting:
-                result = self.heldout(state.params, self._between)
-        except Stopped as stopped:
-            if not self.alone and not isinstance(stopped, Agreed):
-                raise
-            why = stopped if isinstance(stopped, Agreed) else self.request.name
-            self._stopped(f"{why} in the evaluation, which the next start makes again,", step, state, stopped)
-        seconds = time.perf_counter() - began
-        self.writer.evaluation({"step": step, **result.scores(), "seconds": seconds})
+            self.report.clock += self.evaluations(step, state.params)
+        except CutOff as cut:
+            self._stopped(f"{cut} in the evaluation, which the next start makes again,", step, state, cut)
         self._persist(self.writer.flush, f"the evaluation of step {step}")
-        log.info("step %d: held-out loss %.4f (%.4f without memory)", step, result.loss, result.loss_without_memory)
-        self.report.clock += seconds
-
-    def _between(self) -> None:
-        """After every batch of an evaluation."""
-        self.watchdog.progress()
-        if stopping := self.processes.stop(self.request.name):
-            raise Agreed(stopping)
 
     def _report(self) -> None:
         """Waits for the metrics of the dispatch that was sent, and tells them."""

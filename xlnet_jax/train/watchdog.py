@@ -1,8 +1,8 @@
 """Ends a process that makes no progress, after writing down where all its threads are.
 
-Progress is a dispatch that has come back, a batch of an evaluation, a save. A compilation is none, and may take as long
-as it does. The thread that looks is Python's: a library that hangs while it holds Python's lock hangs the watchdog too;
-the other processes of the run then find this one silent.
+Progress is a dispatch that has come back, a batch of an evaluation, a save. Compiling the step is none, and may take as
+long as it does. The thread that looks is Python's: a library that hangs while it holds Python's lock hangs the watchdog
+too; the other processes of the run then find this one silent.
 """
 
 from __future__ import annotations
