@@ -64,9 +64,7 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
     metrics = {
         "loss": loss,
         "grad_norm": grad_norm,
-        "learning_rate": jnp.asarray(
-            schedule(config.optimizer, config.train.steps)(state.step - state.skipped), jnp.float32
-        ),
+        "learning_rate": jnp.asarray(schedule(config.optimizer, config.train.steps)(_good_steps(state)), jnp.float32),
         "targets": aux.weight_B.sum(),
         "skipped": new_state.skipped,
         "consecutive_bad": new_state.consecutive_bad,
@@ -77,11 +75,15 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
     return new_state, metrics
 
 
+def _good_steps(state: State) -> jax.Array:
+    return state.step - state.skipped
+
+
 def _is_spike(config: Config, state: State, loss: jax.Array) -> jax.Array:
     """Whether a loss lies `train.spike_zscore` deviations above the mean; never before a window of good steps."""
     if not config.train.spike_zscore:
         return jnp.zeros((), bool)
-    known = state.step - state.skipped >= config.train.spike_window
+    known = _good_steps(state) >= config.train.spike_window
     above = loss.astype(jnp.float32) - state.loss_mean
     return known & (above > config.train.spike_zscore * jnp.sqrt(state.loss_variance))
 
@@ -91,7 +93,7 @@ def _running(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, 
 
     They are kept where spikes are not looked for, so that this can begin at any start.
     """
-    share = 1 / jnp.minimum(state.step - state.skipped + 1, config.train.spike_window).astype(jnp.float32)
+    share = 1 / jnp.minimum(_good_steps(state) + 1, config.train.spike_window).astype(jnp.float32)
     off = loss.astype(jnp.float32) - state.loss_mean
     return state.loss_mean + share * off, (1 - share) * (state.loss_variance + share * off * off)
 
