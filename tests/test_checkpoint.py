@@ -26,6 +26,8 @@ def make_state(scale=1.0) -> State:
         step=jnp.array(5, jnp.int32),
         skipped=jnp.array(1, jnp.int32),
         consecutive_bad=jnp.array(0, jnp.int32),
+        loss_mean=jnp.array(4.5, jnp.float32),
+        loss_variance=jnp.array(0.1, jnp.float32),
     )
 
 
@@ -101,7 +103,7 @@ def test_missing_and_foreign_checkpoints_are_refused(tmp_path):
         assert ladder.resume(writer, wanted, Session()) is None
         writer.save(2, checkpoint.split(make_state()), {"format_version": 99})
         writer.wait()
-        with pytest.raises(BadInput, match="checkpoint format 99, this version reads 1 and 2; use the xlnet_jax") as e:
+        with pytest.raises(BadInput, match="checkpoint format 99, this version reads 2; use the xlnet_jax") as e:
             ladder.resume(writer, wanted, Session())
         assert not isinstance(e.value, Damaged)
     with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="no checkpoint of step 3; give"):
@@ -116,16 +118,15 @@ def wanted(step, record):
     return checkpoint.split(abstract(make_state()))
 
 
-def test_a_checkpoint_without_checksums_is_read(tmp_path, caplog):
+def test_a_record_that_lost_its_hashes_is_damaged(tmp_path):
     with Checkpoints(str(tmp_path), keep=2) as writer:
-        writer.save(2, checkpoint.split(make_state()), {"format_version": 1})
+        writer.save(2, checkpoint.split(make_state()), {})
     path = tmp_path / "checkpoints" / "2" / "_CHECKPOINT_METADATA"
     metadata = json.loads(path.read_text())
     del metadata["custom_metadata"]["checksums"], metadata["custom_metadata"]["record_sha256"]
     path.write_text(json.dumps(metadata))
-    with Checkpoints(str(tmp_path)) as reader:
-        assert ladder.newest(reader, wanted, Session()).step == 2
-    assert "has no checksums (format 1): nothing is checked" in caplog.text
+    with Checkpoints(str(tmp_path)) as reader, pytest.raises(Damaged, match="its record has lost its hashes"):
+        ladder.newest(reader, wanted, Session())
 
 
 @pytest.mark.parametrize("place", ["params", "optimizer"])

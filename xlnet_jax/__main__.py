@@ -1,8 +1,6 @@
 """`python -m xlnet_jax` is the console script `xlnet-jax`."""
 
-import sys
-
-from xlnet_jax.cli import main
+from xlnet_jax.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

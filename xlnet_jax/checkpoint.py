@@ -2,7 +2,7 @@
 
 A checkpoint is four named trees and a JSON record:
 
-    params   optimizer   memory   counters (step, skipped, consecutive_bad)
+    params   optimizer   memory   counters (step, skipped, consecutive_bad, and the running loss)
     record   the data plan, the resolved configuration by dotted key, the corpus hash, the format version, the checksum
              of every array, and a hash of the record itself
 
@@ -38,12 +38,13 @@ from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, Diverged, XLNetError
 
 FORMAT_VERSION = 2
-WITHOUT_CHECKSUMS = 1
-"""The format before, which is still read."""
 
 _COMPLETE_IN_BUCKET = "commit_success.txt"
 _MOVED = (errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 """What the system says of a file that is damaged; anything else (no permission, no memory) is not the file's fault."""
+
+COUNTERS = ("step", "skipped", "consecutive_bad", "loss_mean", "loss_variance")
+"""Scalars of the State."""
 
 log = logging.getLogger("xlnet_jax")
 
@@ -174,13 +175,13 @@ class Checkpoints:
             raise Damaged(f"{where} is damaged: its record (_CHECKPOINT_METADATA) is missing or cannot be read")
         if "record_sha256" in record and record["record_sha256"] != _hash(record):
             raise Damaged(f"{where} is damaged: its record is not what was saved")
-        if version == FORMAT_VERSION and "record_sha256" not in record:
-            raise Damaged(f"{where} is damaged: its record has lost its hash")
-        if version not in (WITHOUT_CHECKSUMS, FORMAT_VERSION):
+        if version != FORMAT_VERSION:
             raise BadInput(
-                f"{where}: checkpoint format {version!r}, this version reads {WITHOUT_CHECKSUMS} and {FORMAT_VERSION}; "
+                f"{where}: checkpoint format {version!r}, this version reads {FORMAT_VERSION}; "
                 "use the xlnet_jax version that wrote it"
             )
+        if not record.keys() >= {"record_sha256", "checksums"}:
+            raise Damaged(f"{where} is damaged: its record has lost its hashes")
         return record
 
     def save(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
@@ -238,12 +239,9 @@ class Checkpoints:
     def verify(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
         """Compares what was read with the checksums of what was saved. All processes must call it together.
 
-        Raises Damaged, in all processes alike. A checkpoint of the format without checksums is only worth a warning.
+        Raises Damaged, in all processes alike.
         """
         where = self.path / str(step)
-        if "checksums" not in record:
-            log.warning("%s has no checksums (format %s): nothing is checked", where, record["format_version"])
-            return
         found, _ = checksums.of_trees(trees)
         wrong = [name for name, checksum in found.items() if record["checksums"].get(name) != checksum]
         if wrong:
@@ -325,7 +323,7 @@ def split(state: Any) -> Trees:
         "params": state.params,
         "optimizer": state.opt_state,
         **({"memory": memory} if state.memory.hidden_LBMD.size else {}),
-        "counters": {"step": state.step, "skipped": state.skipped, "consecutive_bad": state.consecutive_bad},
+        "counters": {name: getattr(state, name) for name in COUNTERS},
     }
 
 

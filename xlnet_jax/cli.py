@@ -14,7 +14,18 @@ import sys
 from typing import Any
 
 from xlnet_jax import __version__
-from xlnet_jax.errors import BadInput, XLNetError
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+
+
+def program() -> None:
+    """The console script: `main`, and the end of the process."""
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == RestartMe.exit_code:
+        # All is saved and closed. A thread that still waits for data or a disk would hold a normal exit back forever.
+        os._exit(code)
+    sys.exit(code)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -252,20 +263,27 @@ def _corpus_sample(args: argparse.Namespace, overrides: list[str]) -> dict[str, 
 
 
 def _train(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
-    from xlnet_jax.config import load
+    from xlnet_jax.train.signals import stop_request
 
-    config = load(args.config, overrides)
-    from xlnet_jax.train.loop import train
+    # Before the imports, which take seconds.
+    with stop_request():
+        from xlnet_jax.config import load
 
-    return train(config, args.workdir, stop_at=args.stop_at, dry_run=args.dry_run)
+        config = load(args.config, overrides)
+        from xlnet_jax.train.loop import train
+
+        return train(config, args.workdir, stop_at=args.stop_at, dry_run=args.dry_run)
 
 
 def _evaluate(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
-    from xlnet_jax.evaluate import evaluate
+    from xlnet_jax.train.signals import stop_request
 
-    if args.batch_size is not None:
-        overrides = [*overrides, f"--config.evaluation.batch_size={args.batch_size}"]
-    return evaluate(args.workdir, step=args.step, blocks=args.blocks, overrides=overrides)
+    with stop_request():
+        from xlnet_jax.evaluate import evaluate
+
+        if args.batch_size is not None:
+            overrides = [*overrides, f"--config.evaluation.batch_size={args.batch_size}"]
+        return evaluate(args.workdir, step=args.step, blocks=args.blocks, overrides=overrides)
 
 
 def _export(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:

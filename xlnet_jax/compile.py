@@ -119,7 +119,7 @@ def out_of_memory(message: str) -> tuple[int, int]:
 def argument_bytes(built: BuiltStep) -> dict[str, int]:
     """Bytes of one device, by group, from shapes and shardings: without the compiler's padding."""
     state = built.abstract_state
-    counters = (state.step, state.skipped, state.consecutive_bad)
+    counters = (state.step, state.skipped, state.consecutive_bad, state.loss_mean, state.loss_variance)
     groups = {"parameters": state.params, "optimizer": state.opt_state, "memory": state.memory,
               "batch": built.abstract_batch, "counters": counters}  # fmt: skip
     return {

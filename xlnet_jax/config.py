@@ -149,7 +149,11 @@ class TrainConfig:
         1, "micro-batches of a step, one after the other; their gradients cross the network once, together", ELASTIC
     )
     steps_per_dispatch: int = key(10, "segments the device runs without coming back to the host K", ELASTIC)
-    max_bad_steps: int = key(5, "non-finite steps in a row that end the run (exit code 3)", FREE)
+    max_bad_steps: int = key(5, "non-finite steps or spikes in a row that end the run (exit code 3)", FREE)
+    spike_zscore: float = key(
+        0.0, "a step whose loss lies so many standard deviations above its running mean is skipped; 0 = off", FREE
+    )
+    spike_window: int = key(100, "good steps that mean and deviation of the loss are taken over", FREE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +193,9 @@ class CheckpointConfig:
     init_from: str = key(
         "", "work directory, or checkpoint in one, whose parameters a new run begins with; empty = fresh ones", FREE
     )
+    io_deadline_seconds: float = key(
+        300.0, "how long a save that a disk or bucket refuses is tried again before the run ends", FREE
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +205,17 @@ class EvaluationConfig:
     every: int = key(0, "steps between evaluations during training; 0 = none", FREE)
     blocks: int = key(0, "blocks of the held-out split used during training; 0 = all", FREE)
     batch_size: int = key(0, "rows per evaluation step; 0 = train.batch_size (never changes the result)", FREE)
+
+
+@dataclasses.dataclass(frozen=True)
+class WatchdogConfig:
+    """What looks after a run from outside the step."""
+
+    seconds: float = key(
+        1800.0, "without a finished dispatch, evaluation batch or save: all stacks, and exit code 42; 0 = off", FREE
+    )
+    report_every: int = key(1000, "steps between two tables of the step times of several hosts; 0 = none", FREE)
+    sdc_every: int = key(0, "steps after which a gradient is computed twice and compared bit by bit; 0 = never", FREE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,6 +282,7 @@ class Config:
     distributed: DistributedConfig = dataclasses.field(default_factory=DistributedConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+    watchdog: WatchdogConfig = dataclasses.field(default_factory=WatchdogConfig)
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     compat: CompatConfig = dataclasses.field(default_factory=CompatConfig)
     seeds: SeedsConfig = dataclasses.field(default_factory=SeedsConfig)

@@ -42,6 +42,8 @@ def rules(config: Config) -> list[Rule]:
          "must be 1 with compat switch core_clip, which has parts of its own"),
         ("train.steps_per_dispatch", train.steps_per_dispatch >= 1, "must be at least 1"),
         ("train.max_bad_steps", train.max_bad_steps >= 1, "must be at least 1"),
+        ("train.spike_zscore", train.spike_zscore >= 0, "must not be negative"),
+        ("train.spike_window", train.spike_window >= 2, "must be at least 2"),
         ("optimizer.learning_rate", config.optimizer.learning_rate > 0, "must be positive"),
         ("optimizer.warmup_steps", 0 <= config.optimizer.warmup_steps < train.steps,
          f"must lie in [0, train.steps={train.steps})"),
@@ -68,6 +70,9 @@ def rules(config: Config) -> list[Rule]:
         ("checkpoint.keep_best", config.checkpoint.keep_best >= 0, "must not be negative"),
         ("checkpoint.keep_best", config.checkpoint.keep_best == 0 or config.evaluation.every > 0,
          "needs held-out losses; set evaluation.every"),
+        ("checkpoint.io_deadline_seconds", config.checkpoint.io_deadline_seconds >= 0, "must not be negative"),
+        *((f"watchdog.{name}", getattr(config.watchdog, name) >= 0, "must not be negative")
+          for name in ("seconds", "report_every", "sdc_every")),
         ("evaluation.every", config.evaluation.every >= 0, "must not be negative"),
         ("evaluation.every", config.evaluation.every % train.steps_per_dispatch == 0,
          f"must be a multiple of train.steps_per_dispatch={train.steps_per_dispatch}"),

@@ -49,10 +49,6 @@ def evaluate(
             result = score(params)
     return {
         "step": found,
-        "loss": result.loss,
-        "perplexity": result.perplexity,
-        "loss_without_memory": result.loss_without_memory,
-        "tokens": result.tokens,
-        **{f"loss/{name}": loss for name, loss in result.by_corpus.items()},
+        **result.scores(),
         "unigram_cross_entropy": result.unigram_cross_entropy(open_mixture(config, weighted=False).token_counts),
     }

@@ -49,7 +49,7 @@ def resume(checkpoints: Checkpoints, wanted: Wanted, processes: distributed.Sess
             log.error("%s; moved to %s*, going on from step %d", why, to, found.step)
             if jax.process_index() == 0:
                 _move(str(checkpoints.path / str(step)), to)
-        processes.barrier()
+        processes.barrier("moving damaged checkpoints aside")
     return found
 
 

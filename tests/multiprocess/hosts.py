@@ -33,18 +33,21 @@ class Hosts:
     Args:
       options: of the command, the same for all.
       own: further options by process.
+      faults: to plant in them, see `planted.py`.
     """
 
-    def __init__(self, command, workdir, *options, count, devices=1, cache, own=None, absent=()):
+    def __init__(self, command, workdir, *options, count, devices=1, cache, own=None, absent=(), faults=None):
         port = free_port()
         self.processes = {
-            i: self._start(command, workdir, i, [*options, *(own or {}).get(i, ())], count, devices, port, cache)
+            i: self._start(
+                command, workdir, i, [*options, *(own or {}).get(i, ())], count, devices, port, cache, faults
+            )
             for i in range(count)
             if i not in absent
         }
 
     @staticmethod
-    def _start(command, workdir, process, options, count, devices, port, cache):
+    def _start(command, workdir, process, options, count, devices, port, cache, faults):
         several = [
             f"--config.distributed.coordinator=127.0.0.1:{port}",
             f"--config.distributed.processes={count}",
@@ -54,7 +57,8 @@ class Hosts:
         if command == "train":
             options = [f"--config={TESTS}/tiny_config.py", f"--config.data.corpus={data_fixtures.corpus_path()}",
                        *options]  # fmt: skip
-        words = [sys.executable, "-m", "xlnet_jax", command, f"--workdir={workdir}", "--json",
+        program = ["-m", "xlnet_jax"] if faults is None else [f"{TESTS}/planted.py", faults]
+        words = [sys.executable, *program, command, f"--workdir={workdir}", "--json",
                  f"--config.log.compilation_cache={cache}", *(several if count > 1 else []), *options]  # fmt: skip
         environment = {
             **os.environ, "PYTHONPATH": str(TESTS.parent), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices),

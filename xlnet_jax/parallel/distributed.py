@@ -59,16 +59,45 @@ class Session:
     def __init__(self, watch: Watch | None = None, patience: float = 0.0) -> None:
         self.watch, self.patience = watch, patience
         self._count = 0
+        self._boundaries = 0
 
-    def stop(self, at: int, signal_name: str | None) -> str | None:
-        """Which signal ends the run after step `at`, the same in all processes; None = go on. See `Watch.stop`."""
-        return self.watch.stop(at, signal_name) if self.watch else signal_name
+    def stop(self, signal_name: str | None) -> str | None:
+        """Which signal ends the run at this boundary, the same in all processes; None = go on. See `Watch.stop`.
 
-    def barrier(self) -> None:
-        """Until all processes are here. They must come to the same barriers in the same order."""
+        All processes ask after every dispatch and every batch of an evaluation; the boundaries are counted here.
+        """
+        self._boundaries += 1
+        return self.watch.stop(self._boundaries, signal_name) if self.watch else signal_name
+
+    def end(self, code: int, line: str) -> None:
+        """Ends this process at once, from any thread, and tells the others."""
+        print(f"xlnet-jax{f', process {self.watch.process}' if self.watch else ''}: {line}", file=sys.stderr)
         if self.watch:
-            service, name = self._service()
+            self.watch.leave(code, line)
+        sys.stderr.flush()
+        os._exit(code)
+
+    def barrier(self, what: str) -> None:
+        """Until all processes are here. They must come to the same barriers in the same order.
+
+        Raises:
+          RestartMe: some have not come; names them, and `what` they had to do before.
+        """
+        if not self.watch:
+            return
+        service, name = self._service()
+        service.key_value_set(f"{name}/{self.watch.process}", platform.node())
+        try:
             service.wait_at_barrier(name, int(self.patience * 1000))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+            came = {int(key.rpartition("/")[2]) for key, _ in service.key_value_dir_get(name)}
+            missing = [f"{p} ({host})" for p, host in self.hosts().items() if p not in came]
+            raise RestartMe(
+                f"{what}: waited {self.patience:g} s (distributed.rendezvous_seconds) for process "
+                f"{', '.join(missing) or '?'}; run the same command on every host to go on"
+            ) from error
 
     def of_first(self, value: int) -> int:
         """The value that process 0 has."""
@@ -90,12 +119,38 @@ class Session:
         said = [service.blocking_key_value_get(f"{name}/{i}", patience) for i in range(jax.process_count())]
         return [each[1:] for each in said]
 
+    def tell(self, name: str, text: str) -> None:
+        """Leaves something for the others to read, under a name that is used once."""
+        if self.watch:
+            _client().key_value_set(f"xlnet_jax/{name}/{self.watch.process}", text)
+
+    def told(self, name: str, process: int, seconds: float) -> str | None:
+        """What a process has left under a name, waiting for it; None if it does not come. It is removed."""
+        key = f"xlnet_jax/{name}/{process}"
+        try:
+            text = _client().blocking_key_value_get(key, int(seconds * 1000))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+            return None
+        _client().key_value_delete(key)
+        return text
+
+    def hosts(self) -> dict[int, str]:
+        """The name of every process's host, as far as it has told: `session` has all of them do so."""
+        told = {int(key.rpartition("/")[2]): host for key, host in _client().key_value_dir_get("xlnet_jax/host")}
+        return {process: told.get(process, "unknown host") for process in range(jax.process_count())}
+
     def _service(self) -> tuple[Any, str]:
         """The client of the coordination service, and a name that all processes come to now and never again."""
-        from jax._src.distributed import global_state
-
         self._count += 1
-        return global_state.client, f"xlnet_jax/{self._count}"
+        return _client(), f"xlnet_jax/{self._count}"
+
+
+def _client() -> Any:
+    from jax._src.distributed import global_state
+
+    return global_state.client
 
 
 def sum_over_processes(counts: np.ndarray) -> np.ndarray:
@@ -198,7 +253,8 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     try:
         _start_jax(config, place)
         processes = Session(watch, given.rendezvous_seconds)
-        processes.barrier()
+        processes.tell("host", platform.node())
+        processes.barrier("the start")
         # While all are here: the first collective operation over all devices connects them.
         multihost_utils.sync_global_devices("start")
         yield processes
@@ -239,7 +295,8 @@ def _meet(config: Config, place: Place, identity: dict[str, Any]) -> dict[int, L
 
 def _start_jax(config: Config, place: Place) -> None:
     given = config.distributed
-    # The loop handles signals itself, and agrees with the others by the watch.
+    # JAX's notifier would take SIGTERM for itself. The loop handles signals, and agrees with the others by the watch:
+    # see train/signals.py.
     jax.config.update("jax_enable_preemption_service", False)
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):  # type: ignore[attr-defined]
         jax.config.update("jax_cpu_collectives_implementation", "gloo")

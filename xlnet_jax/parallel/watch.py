@@ -8,8 +8,8 @@ and will not come back. JAX notices the same later, or at the same time, and abo
     bye, why     this process ends with that exit code; a connection that closes without it is a lost process
     end, why     process 0 passes on what happened to another process
     stop         a signal came here: ask everybody how far they are
-    poll         tell me how far you are (`at`), and take no further step until I say after which to stop
-    stop_after   stop at the first boundary between dispatches after this step
+    poll         tell me which boundary you are at (`at`), and go no further until I say after which to stop
+    stop_after   stop at the first boundary after this one
 """
 
 from __future__ import annotations
@@ -157,10 +157,10 @@ class Watch:
         os._exit(code)
 
     def stop(self, at: int, signal_name: str | None) -> str | None:
-        """Whether all stop here; every process asks it after every dispatch and gets the same answer at the same step.
+        """Whether all stop here; every process asks at every boundary, and all get the same answer at the same one.
 
         Args:
-          at: the steps done.
+          at: the number of this boundary, counted up.
           signal_name: of the signal that came to this process, if one did.
 
         Returns:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -47,6 +48,16 @@ class HeldoutResult:
         """Permutation perplexity: exp(loss). Comparable only under the same targets, tokenizer and segment length."""
         return math.exp(self.loss)
 
+    def scores(self) -> dict[str, Any]:
+        """Losses and their targets by name, as they are written and printed."""
+        return {
+            "loss": self.loss,
+            "perplexity": self.perplexity,
+            "loss_without_memory": self.loss_without_memory,
+            "tokens": self.tokens,
+            **{f"loss/{name}": loss for name, loss in self.by_corpus.items()},
+        }
+
     def unigram_cross_entropy(self, train_counts: np.ndarray) -> float:
         """Cross-entropy of the same targets under the train split's piece frequencies (add-one), nats."""
         probability = (train_counts + 1) / (train_counts + 1).sum()
@@ -79,8 +90,12 @@ class Heldout:
         everywhere = NamedSharding(mesh, PartitionSpec())
         self._run = jax.jit(run, out_shardings=everywhere)
 
-    def __call__(self, params: Any) -> HeldoutResult:
-        """Scores the split with `params` (placed on the mesh)."""
+    def __call__(self, params: Any, between: Callable[[], None] = lambda: None) -> HeldoutResult:
+        """Scores the split with `params` (placed on the mesh).
+
+        Args:
+          between: called after every dispatch; what it raises ends the evaluation.
+        """
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
         counts = np.zeros(self._config.model.vocab_size, np.int64)
@@ -93,6 +108,7 @@ class Heldout:
             # Read the sums of the dispatch before while this one runs.
             totals_C3 += self._by_corpus(pending)
             pending = index, sent
+            between()
         totals_C3 += self._by_corpus(pending)
         loss, alone, tokens = totals_C3.sum(axis=0)
         each = {name: row[0] / row[2] for name, row in zip(names, totals_C3, strict=True)} if len(names) > 1 else {}

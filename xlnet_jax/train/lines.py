@@ -7,6 +7,7 @@ with parts named after the first step in them. Only the last part is written aga
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -18,6 +19,10 @@ log = logging.getLogger("xlnet_jax")
 
 PART_BYTES = 1 << 20
 """A part that has so many bytes is complete: about 3000 steps."""
+FILE_BYTES = 1 << 13
+"""So many bytes are written to a file on disk without waiting for a flush, for those who watch it."""
+
+log = logging.getLogger("xlnet_jax")
 
 
 class FileLines:
@@ -25,19 +30,40 @@ class FileLines:
 
     def __init__(self, path: str, step: int) -> None:
         cut_back(path, step)
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._end = self._file.seek(0, os.SEEK_END)
+        self._data = b""
 
     def append(self, values: dict[str, Any]) -> None:
         """One line."""
-        self._file.write(json.dumps(values) + "\n")
+        self._data += json.dumps(values).encode() + b"\n"
+        if len(self._data) >= FILE_BYTES:
+            try:
+                self._write()
+            except OSError as error:
+                # `flush` tries again, and tells.
+                log.warning("%s: %s", self._file.name, error)
+
+    def _write(self) -> None:
+        """All or nothing: what a full disk took of the lines is cut off, and they stay here."""
+        try:
+            rest = memoryview(self._data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._end)
+            raise
+        self._end += len(self._data)
+        self._data = b""
 
     def flush(self) -> None:
         """To the disk."""
-        self._file.flush()
+        self._write()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Closes the file; what was not flushed is written."""
+        """Closes the file; what was not flushed is lost."""
         self._file.close()
 
 

@@ -10,41 +10,42 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import math
 import os
 import statistics
-import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 import jax
-import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from xlnet_jax import buckets, checkpoint, files, ladder
 from xlnet_jax.batch import Batch
 from xlnet_jax.checkpoint import Checkpoints, Keep
-from xlnet_jax.config import Config, DataConfig
+from xlnet_jax.config import Config
 from xlnet_jax.data import loader
 from xlnet_jax.data.mixture import Mixture, open_mixture
-from xlnet_jax.data.stream import Plan, Stream, extend_plan, plan_from_json, plan_to_json
+from xlnet_jax.data.stream import Plan, extend_plan, plan_from_json, plan_to_json
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import distributed
 from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.train import lock
+from xlnet_jax.train import accounting, lock
 from xlnet_jax.train import workdir as workdirs
+from xlnet_jax.train.accounting import DEVICE, Account
+from xlnet_jax.train.corruption import CorruptionCheck
+from xlnet_jax.train.dispatch import compile_step, dry_run_of, profiled
+from xlnet_jax.train.evaluations import CutOff, Evaluations
 from xlnet_jax.train.heldout import Heldout
-from xlnet_jax.train.metrics import MetricsWriter, read_lines, utilisation
-from xlnet_jax.train.signals import StopRequest
+from xlnet_jax.train.metrics import MetricsWriter
+from xlnet_jax.train.progress import Reporter, progress_bar
+from xlnet_jax.train.retries import until_it_works
+from xlnet_jax.train.signals import Stopped, StopRequest, stop_request
 from xlnet_jax.train.state import State, check_precision
 from xlnet_jax.train.step import BuiltStep, build_step, create_state
+from xlnet_jax.train.stragglers import StepTimes
+from xlnet_jax.train.watchdog import Watchdog
 
 log = logging.getLogger("xlnet_jax")
-
-LOG_EVERY = 100
-"""Steps between two lines of the log where there is no progress bar."""
 
 
 def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: bool = False) -> dict[str, Any]:
@@ -55,20 +56,30 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
       dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
 
     Returns:
-      `step`, `loss`, `tokens_per_second`, `workdir`.
+      `step`, `loss`, `tokens_per_second`, `workdir`; `seconds` by cause and `goodput`, see `accounting.summary`.
 
     Raises:
       BadInput: a configuration, corpus or work directory that does not fit.
-      Diverged: `train.max_bad_steps` non-finite steps in a row.
+      Diverged: `train.max_bad_steps` non-finite steps or spikes in a row.
       RestartMe: a signal came; everything is saved.
     """
+    with stop_request() as request:
+        return _together(config, workdir, stop_at, dry_run, request, Account())
+
+
+def _together(
+    config: Config, workdir: str, stop_at: int | None, dry_run: bool, request: StopRequest, account: Account
+) -> dict[str, Any]:
+    """Checks what can be checked without a device, then brings the processes of the run together."""
     if stop_at is not None and stop_at < 1:
         raise BadInput(f"--stop_at={stop_at} must be at least 1")
     if files.in_bucket(workdir):
         buckets.use(workdir)
     check_precision(config)
     # The run remembers its corpus, and may be evaluated from another folder.
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=absolute(config.data.corpus)))
+    config = dataclasses.replace(
+        config, data=dataclasses.replace(config.data, corpus=workdirs.absolute(config.data.corpus))
+    )
     mixture = open_mixture(config)
     stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
     found = workdirs.read_config(workdir)
@@ -80,12 +91,13 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
     # Nothing has touched a device yet, and no process writes before all have read what is in the work directory.
     equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
     with distributed.session(config, equal) as processes:
-        return _train(config, workdir, mixture, heldout, stop, dry_run, processes)
+        request.end = processes.end
+        return _train(config, workdir, mixture, heldout, stop, dry_run, processes, request, account)
 
 
 def _train(
     config: Config, workdir: str, mixture: Mixture, heldout: Mixture | None, stop: int, dry_run: bool,
-    processes: distributed.Session,
+    processes: distributed.Session, request: StopRequest, account: Account,
 ) -> dict[str, Any]:  # fmt: skip
     """What `train` does once all processes of the run are together."""
     mesh = meshes.make_mesh(config.mesh)
@@ -94,7 +106,7 @@ def _train(
     with jax.set_mesh(mesh):
         built = build_step(config, mesh)
         if dry_run:
-            return _dry_run(config, workdir, mixture, built, mesh)
+            return dry_run_of(config, workdir, mixture, built, mesh)
         workdirs.use_compilation_cache(config, workdir)
         check = None
         with contextlib.ExitStack() as stack:
@@ -104,23 +116,27 @@ def _train(
             workdirs.check_shared(workdir, processes)
             keep = Keep.of(config.checkpoint, functools.partial(workdirs.losses, workdir))
             checkpoints = stack.enter_context(Checkpoints(workdir, keep))
-            state, plan, start, origin = _start(config, mixture, built, checkpoints, processes)
+            with account.of("restore"):
+                state, plan, start, origin = _start(config, mixture, built, checkpoints, processes)
             if start >= stop:
                 log.info("%s is at step %d already, and was to stop at %d", workdir, start, stop)
                 last = workdirs.metrics_of(workdir, start)
-                return _summary(workdir, start, last.get("loss"), last.get("tokens_per_second"))
+                return accounting.result(
+                    workdir, start, last.get("loss"), last.get("tokens_per_second"), workdirs.times_of(workdir)
+                )
             workdirs.write_start(workdir, config, mixture, start, origin)
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
-            run = Run(config, workdir, mixture, mesh, built, checkpoints, writer, plan, processes)
-            run.heldout = Heldout(config, mesh, heldout, config.evaluation.blocks) if heldout else None
+            account.go_on(writer.earlier)
+            stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
+            watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: account.cause, processes.end)
+            run = Run(config, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, account,
+                      stack.enter_context(watchdog))  # fmt: skip
+            if heldout:
+                score = Heldout(config, mesh, heldout, config.evaluation.blocks)
+                run.evaluations = Evaluations(score, workdir, writer, processes, request, account, watchdog)
+            run.corruption = CorruptionCheck(config, mesh) if config.watchdog.sdc_every else None
             return run.loop(state, start, stop)
-
-
-def absolute(corpus: str) -> str:
-    """`data.corpus` with paths that hold from any working directory; bucket addresses stay as they are."""
-    folders = DataConfig(corpus=corpus).folders()
-    return ",".join(path if "://" in path or not path else os.path.abspath(path) for path in folders)
 
 
 def _start(
@@ -170,27 +186,6 @@ def _fresh(
     return dataclasses.replace(create_state(config, built), params=params), {"init_from": origin}
 
 
-def _dry_run(config: Config, workdir: str, mixture: Mixture, built: BuiltStep, mesh: Any) -> dict[str, Any]:
-    rows, _ = meshes.rows_here(config.train.batch_size, mesh)
-    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
-    batch = loader.TrainDispatches(mixture, config, plan, rows, 0, config.train.steps)(0)
-    out = jax.eval_shape(built.jitted, built.abstract_state, built.abstract_batch)
-    parameters = sum(x.size for x in jax.tree.leaves(built.abstract_state.params))
-    stream = mixture.stream(config)
-    read = stream.epochs(config.train.steps, plan)
-    for name, corpus, epochs in zip(mixture.names, stream.corpora, read, strict=True):
-        log.info("dry run: %s has %d blocks an epoch, the run reads %.2f epochs", name, corpus.blocks, epochs)
-    log.info(
-        "dry run: %d parameters, mesh %s, first batch with %d targets, %d metrics",
-        parameters, dict(mesh.shape), int(batch.target_weights.sum()), len(out[1]),
-    )  # fmt: skip
-    return {"step": 0, "loss": None, "tokens_per_second": None, "workdir": workdir, "parameters": parameters}
-
-
-def _summary(workdir: str, step: int, loss: float | None, tokens_per_second: float | None) -> dict[str, Any]:
-    return {"step": step, "loss": loss, "tokens_per_second": tokens_per_second, "workdir": workdir}
-
-
 @dataclasses.dataclass
 class Run:
     """What the loop uses between dispatches; the State is handed along, never kept."""
@@ -204,195 +199,177 @@ class Run:
     writer: MetricsWriter
     plan: Plan
     processes: distributed.Session
-    heldout: Heldout | None = None
-    last: dict[str, Any] | None = None
-    rates: list[float] = dataclasses.field(default_factory=list)
-    """Tokens per second of every dispatch."""
-    clock: float = 0.0
-    """When the device last had nothing to do with anything else but training; rates count from here."""
+    request: StopRequest
+    account: Account
+    watchdog: Watchdog
+    evaluations: Evaluations | None = None
+    corruption: CorruptionCheck | None = None
+    sent: tuple[range, Any] | None = None
+    """The dispatch whose metrics have not been read, and they."""
+    saved: int = -1
+    """The step of the last save."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether this is the only process."""
+        return self.processes.watch is None
 
     def loop(self, state: State, start: int, stop: int) -> dict[str, Any]:
         """Steps `start` to `stop`."""
-        config = self.config
+        config, account = self.config, self.account
         rows, _ = meshes.rows_here(config.train.batch_size, self.mesh)
         dispatches = loader.TrainDispatches(self.mixture, config, self.plan, rows, start, stop)
         batches = loader.prefetched(dispatches, config)
         executables: dict[int, Any] = {}
-        sent: tuple[range, Any] | None = None
-        self.clock = time.perf_counter()
-        with StopRequest() as stop_request, progress_bar(config.train.steps, start) as progress:
-            if self.heldout and start and start % config.evaluation.every == 0:
-                self._evaluate_if_missing(start, state)
+        self.saved = start
+        self.writer.times(account.line(start))
+        times = StepTimes(account, self.processes, config.watchdog.report_every, start)
+        with progress_bar(config.train.steps, start) as bar:
+            self.report = Reporter(config, self.mixture, self.plan, self.writer, bar)
+            if self.evaluations and start and start % config.evaluation.every == 0 and self.evaluations.missing(start):
+                self._evaluate(start, state)
             for index in range(len(dispatches)):
                 steps = dispatches.steps(index)
-                batch = meshes.place(next(batches), self.mesh, config.train.batch_size)
+                batch = self._next(batches, steps[0], state)
                 if len(steps) not in executables:
-                    executables[len(steps)] = compile_step(self.built, state, batch)
-                    # Compiling takes longer than a collective operation waits for a process that comes late.
-                    self.processes.barrier()
-                    self.clock = time.perf_counter()
-                with self._profile(steps) as capturing:
+                    executables[len(steps)] = self._compile(state, batch)
+                self._check(steps, state, batch)
+                with profiled(config, self.workdir, steps) as capturing, account.of(DEVICE):
                     state, metrics = executables[len(steps)](state, batch)
                     if capturing:
                         # The capture must hold the device's work, not only its dispatch.
                         jax.block_until_ready(metrics)
                 # Read what the dispatch before returned while this one runs.
-                self._report(sent, progress)
-                sent = (steps, metrics)
+                self._report()
+                self.sent = (steps, metrics)
                 at = steps[-1] + 1
+                times.at(at)
                 # A signal that came to one process stops all of them, at the same step.
-                stopping = self.processes.stop(at, stop_request.name)
+                stopping = self.processes.stop(self.request.name)
                 if at % config.checkpoint.every == 0 or at == stop or stopping:
-                    self._report(sent, progress)
-                    sent = None
-                    self._save(at, state)
+                    self._report()
+                    self._save(at, state, wait=at == stop or bool(stopping))
                 if stopping:
-                    self._all_saved()
-                    raise RestartMe(f"{stopping} at step {at}: saved; run the same command to go on")
-                if self.heldout and at % config.evaluation.every == 0:
-                    self._report(sent, progress)
-                    sent = None
+                    self._stopped(stopping, at, state)
+                if self.evaluations and at % config.evaluation.every == 0:
+                    self._report()
                     self._evaluate(at, state)
-            self.checkpoints.wait()
-        loss = self.last["loss"] if self.last else None
-        return _summary(self.workdir, stop, loss, statistics.median(self.rates))
+            times.close()
+        return self._finish(stop)
 
-    def _save(self, step: int, state: State) -> None:
-        self.writer.flush()
-        record = {**workdirs.identity(self.config, self.mixture), "plan": plan_to_json(self.plan)}
+    def _finish(self, stop: int) -> dict[str, Any]:
+        with self.account.of("save"):
+            self.checkpoints.wait()
+        line = self.account.line(stop, ended=True)
+        self.writer.times(line)
+        log.info("time: %s", accounting.described(line))
+        last = self.report.last
+        return accounting.result(
+            self.workdir, stop, last["loss"] if last else None, statistics.median(self.report.rates), line
+        )
+
+    def _next(self, batches: Iterator[Batch], at: int, state: State) -> Batch:
+        """The next dispatch's batches. A signal while data does not come ends the run here."""
+        # Of several processes others have begun the step, and this state is gone there.
         try:
-            self.checkpoints.save(step, checkpoint.split(state), record)
-        except Diverged:
-            self._all_saved()
-            raise
+            with self.account.of("data"), self.request.waiting("waiting for data", raises=self.alone):
+                batch = next(batches)
+        except Stopped as stopped:
+            if not self.alone:
+                raise
+            self._stopped(f"{self.request.name} while waiting for data", at, state, stopped)
+        return meshes.place(batch, self.mesh, self.config.train.batch_size)
+
+    def _compile(self, state: State, batch: Batch) -> Any:
+        with self.account.of("compile"), self.watchdog.suspended():
+            executable = compile_step(self.built, state, batch)
+            # Compiling takes longer than a collective operation waits for a process that comes late.
+            self.processes.barrier("compiling the step")
+        self.report.clock = time.perf_counter()
+        self.account.work()
+        # From the first dispatch on there is something to lose.
+        self.request.working()
+        return executable
+
+    def _check(self, steps: range, state: State, batch: Batch) -> None:
+        """Looks for corrupted data, where it is due."""
+        if self.corruption is not None and self.corruption.due(steps):
+            self._report()
+            # The first one compiles.
+            with self._beside("check"), self.watchdog.suspended():
+                self.corruption(state, batch, steps[0])
+
+    @contextlib.contextmanager
+    def _beside(self, cause: str) -> Iterator[None]:
+        """Time that rates leave out."""
+        began = time.perf_counter()
+        with self.account.of(cause):
+            yield
+        self.report.clock += time.perf_counter() - began
+
+    def _stopped(self, why: str, at: int, state: State, cause: Exception | None = None) -> NoReturn:
+        """Saves what is not saved, in all processes, and ends the run."""
+        self._report()
+        if self.saved != at:
+            self._save(at, state, wait=True)
+        self.writer.times(self.account.line(at))
+        self._all_saved()
+        log.info("time: %s", accounting.described(self.account.line(at)))
+        what = "saved" if at else "nothing to save yet"
+        raise RestartMe(f"{why} at step {at}: {what}; run the same command to go on") from cause
+
+    def _save(self, step: int, state: State, wait: bool = False) -> None:
+        """Starts saving; with `wait`, until it is done. What a disk refuses is tried again, with the newest state."""
+
+        def write() -> None:
+            record = {**workdirs.identity(self.config, self.mixture), "plan": plan_to_json(self.plan)}
+            try:
+                self.checkpoints.save(step, checkpoint.split(state), record)
+            except Diverged:
+                self._all_saved()
+                raise
+            if wait:
+                self.checkpoints.wait()
+
+        with self.account.of("save"):
+            self.writer.times(self.account.line(step))
+            self._persist(self.writer.flush, f"the metrics up to step {step}")
+            # Of several processes all take part in a save: one alone cannot begin again.
+            if self.alone:
+                self._persist(write, f"the checkpoint of step {step}")
+            else:
+                write()
+        self.saved = step
+        self.watchdog.progress(step)
+
+    def _persist(self, action: Callable[[], None], what: str) -> None:
+        until_it_works(action, what, self.config.checkpoint.io_deadline_seconds, self.watchdog.progress)
 
     def _all_saved(self) -> None:
         """Before an error that all processes come to: the first that ends soon takes those with it that still save."""
-        self.checkpoints.wait()
-        self.processes.barrier()
-
-    def _evaluate_if_missing(self, step: int, state: State) -> None:
-        """Redoes the evaluation that a stop right after a checkpoint cut off."""
-        done = read_lines(os.path.join(self.workdir, "evaluations.jsonl"))
-        # Another process may see the file a little later than the one that writes it.
-        if self.processes.of_first(all(line["step"] != step for line in done)):
-            self._evaluate(step, state)
+        with self.account.of("save"):
+            self.checkpoints.wait()
+            self.processes.barrier("saving")
 
     def _evaluate(self, step: int, state: State) -> None:
-        assert self.heldout is not None
-        began = time.perf_counter()
-        result = self.heldout(state.params)
-        seconds = time.perf_counter() - began
-        self.writer.evaluation(
-            {"step": step, "loss": result.loss, "perplexity": result.perplexity,
-             "loss_without_memory": result.loss_without_memory, "tokens": result.tokens, "seconds": seconds,
-             **{f"loss/{name}": loss for name, loss in result.by_corpus.items()}}
-        )  # fmt: skip
-        self.writer.flush()
-        log.info("step %d: held-out loss %.4f (%.4f without memory)", step, result.loss, result.loss_without_memory)
-        self.clock += seconds
+        assert self.evaluations is not None
+        try:
+            self.report.clock += self.evaluations(step, state.params)
+        except CutOff as cut:
+            self._stopped(f"{cut} in the evaluation, which the next start makes again,", step, state, cut)
+        self._persist(self.writer.flush, f"the evaluation of step {step}")
 
-    def _report(self, sent: tuple[range, Any] | None, progress: Progress | None) -> None:
-        """Waits for a dispatch's metrics, writes K lines, ends the run if it has diverged."""
-        if sent is None:
+    def _report(self) -> None:
+        """Waits for the metrics of the dispatch that was sent, and tells them."""
+        if self.sent is None:
             return
-        steps, metrics = sent
-        values = jax.device_get(metrics)
-        now = time.perf_counter()
-        rate = len(steps) / (now - self.clock)
-        self.clock = now
-        stream = self.mixture.stream(self.config)
-        by_row = {name: values.pop(name) for name in ("loss_B", "targets_B") if name in values}
-        per_step = self.config.train.batch_size * self.config.data.segment_len
-        self.rates.append(rate * per_step)
-        row: dict[str, Any] = {}
-        for i, step in enumerate(steps):
-            row = {"step": step + 1, **{name: _number(column[i]) for name, column in values.items()}}
-            loss = row["loss"]
-            row["perplexity"] = math.exp(loss) if loss is not None and loss < 700 else None
-            row |= self._by_corpus(stream, step, {name: column[i] for name, column in by_row.items()})
-            row["tokens_per_second"] = rate * per_step
-            row["mfu"] = utilisation(self.config, rate)
-            self.writer.step(row)
-            self.last = row
-            if row["consecutive_bad"] >= self.config.train.max_bad_steps:
-                self.writer.flush()
-                self._all_saved()
-                raise Diverged(
-                    f"step {step + 1}: {row['consecutive_bad']} non-finite steps in a row, the first at step "
-                    f"{step + 2 - row['consecutive_bad']}; lower optimizer.learning_rate, or look at its data with "
-                    f"`xlnet-jax inspect --step={step + 1 - row['consecutive_bad']}` (inspect counts from 0)"
-                )
-        done = steps[-1] + 1
-        shown = f"{row['loss']:.4f}" if row["loss"] is not None else "not finite"
-        if progress is not None:
-            progress.update(progress.task_ids[0], completed=done, loss=shown)
-        elif done // LOG_EVERY != steps[0] // LOG_EVERY:
-            log.info("step %d: loss %s, %.0f tokens/s", done, shown, row["tokens_per_second"])
-
-    def _by_corpus(self, stream: Stream, step: int, by_row: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Epochs, and of several corpora each one's own and the mean loss over its targets."""
-        epochs = stream.epochs(step + 1, self.plan)
-        if len(epochs) == 1:
-            return {"epoch": epochs[0]}
-        row: dict[str, Any] = {}
-        corpus_B, _ = stream.deal(step, np.arange(self.config.train.batch_size), self.plan)
-        for number, name in enumerate(self.mixture.names):
-            mine = corpus_B == number
-            targets = by_row["targets_B"][mine].sum(dtype=np.float64)
-            loss = by_row["loss_B"][mine].sum(dtype=np.float64) / targets if targets else np.float64(math.nan)
-            row |= {f"epoch/{name}": epochs[number], f"loss/{name}": _number(loss)}
-        return row
-
-    @contextlib.contextmanager
-    def _profile(self, steps: range) -> Iterator[bool]:
-        """Captures the whole dispatches that hold the configured steps."""
-        first = self.config.log.profile_start
-        last = first + self.config.log.profile_steps - 1
-        if first < 0 or steps[-1] < first or steps[0] > last:
-            yield False
-            return
-        folder = os.path.join(self.workdir, "profile")
-        with files.on_disk(os.path.join(folder, f"step_{steps[0]}")) as here, jax.profiler.trace(here):
-            yield True
-        log.info("profile of steps %d to %d in %s", steps[0], steps[-1], folder)
-
-
-def compile_step(built: BuiltStep, state: State, batch: Batch) -> Any:
-    """Compiles the step for the shapes at hand, and says how long it took and whether the cache had it."""
-    hits: list[str] = []
-
-    def listen(event: str, **_: Any) -> None:
-        if event == "/jax/compilation_cache/cache_hits":
-            hits.append(event)
-
-    jax.monitoring.register_event_listener(listen)
-    began = time.perf_counter()
-    executable = built.jitted.lower(state, batch).compile()
-    jax.monitoring.unregister_event_listener(listen)
-    enabled = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
-    cache = "off" if not enabled else "hit" if hits else "miss"
-    steps = jax.tree.leaves(batch)[0].shape[0]
-    log.info("compiled %d steps in %.1f s (compilation cache: %s)", steps, time.perf_counter() - began, cache)
-    return executable
-
-
-@contextlib.contextmanager
-def progress_bar(total: int, start: int) -> Iterator[Progress | None]:
-    """A bar with loss and time left, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"),
-               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        progress.add_task("training", total=total, completed=start, loss="-")
-        yield progress
-
-
-def _number(value: np.ndarray | np.floating) -> int | float | None:
-    """As JSON can hold it: a non-finite loss is null."""
-    number = value.item()
-    return None if isinstance(number, float) and not math.isfinite(number) else number
+        (steps, metrics), self.sent = self.sent, None
+        with self.account.of(DEVICE):
+            values = jax.device_get(metrics)
+        self.watchdog.progress(steps[-1] + 1)
+        try:
+            self.report(steps, values)
+        except Diverged:
+            self._persist(self.writer.flush, f"the metrics up to step {steps[-1] + 1}")
+            self._all_saved()
+            raise

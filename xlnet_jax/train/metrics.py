@@ -22,7 +22,7 @@ __all__ = ["MetricsWriter", "read_lines", "utilisation"]
 
 
 class MetricsWriter:
-    """Writes `metrics.jsonl`, `evaluations.jsonl` and `tensorboard/` in the work directory; host 0 only.
+    """Writes `metrics.jsonl`, `evaluations.jsonl`, `time.jsonl` and `tensorboard/` in the work directory; host 0 only.
 
     Args:
       step: the step the run resumes from; later lines are dropped.
@@ -31,13 +31,16 @@ class MetricsWriter:
 
     def __init__(self, workdir: str, step: int, tensorboard: bool, check: Callable[[], None] | None = None) -> None:
         self._active = jax.process_index() == 0
+        self.earlier: list[dict[str, Any]] = []
+        """The lines of `time.jsonl` up to `step`."""
         self._events: Events | None = None
         if not self._active:
             return
         self._workdir, self._check = workdir, check
         with files.one_line(workdir):
-            paths = (os.path.join(workdir, name) for name in ("metrics.jsonl", "evaluations.jsonl"))
-            self._steps, self._evaluations = (open_lines(path, step) for path in paths)
+            paths = [os.path.join(workdir, name) for name in ("metrics.jsonl", "evaluations.jsonl", "time.jsonl")]
+            self._steps, self._evaluations, self._times = (open_lines(path, step) for path in paths)
+            self.earlier = read_lines(paths[2])
             self._events = Events(workdir, step) if tensorboard else None
         self._failed = False
 
@@ -53,6 +56,11 @@ class MetricsWriter:
             self._evaluations.append(values)
             self._draw("heldout", values)
 
+    def times(self, values: dict[str, Any]) -> None:
+        """Where the time went up to a step; `values` has the key `step`."""
+        if self._active:
+            self._times.append(values)
+
     def _draw(self, prefix: str, values: dict[str, Any]) -> None:
         if self._events:
             for name, value in values.items():
@@ -62,18 +70,21 @@ class MetricsWriter:
     def flush(self) -> None:
         """To the disk or the bucket; called before every checkpoint, so that no line is missing before its step.
 
+        After an error it can be called again; no line is then lost or written twice.
+
         Raises:
           RestartMe: the bucket does not answer, or another run has this work directory now.
           BadInput: a full disk, a lost permission.
         """
-        if not self._active or self._failed:
+        if not self._active:
             return
-        self._failed = True  # close() shall not wait for the same bucket again
+        self._failed = True
         if self._check:
             self._check()
         with files.one_line(self._workdir):
             self._steps.flush()
             self._evaluations.flush()
+            self._times.flush()
             if self._events:
                 self._events.flush()
         self._failed = False
@@ -83,10 +94,12 @@ class MetricsWriter:
         if not self._active:
             return
         try:
-            self.flush()
+            if not self._failed:  # or it would wait for the same disk or bucket again
+                self.flush()
         finally:
             self._steps.close()
             self._evaluations.close()
+            self._times.close()
             if self._events:
                 self._events.close()
 

@@ -31,9 +31,13 @@ class State:
     step: jax.Array
     """int32: segments consumed, always + 1; the data is a function of it."""
     skipped: jax.Array
-    """int32: non-finite steps so far."""
+    """int32: bad steps so far: non-finite ones and spikes."""
     consecutive_bad: jax.Array
-    """int32: non-finite steps since the last good one."""
+    """int32: bad steps since the last good one."""
+    loss_mean: jax.Array
+    """float32: running mean of the good steps' losses, over `train.spike_window` of them."""
+    loss_variance: jax.Array
+    """float32: of the same."""
 
 
 def check_precision(config: Config) -> None:
@@ -82,7 +86,7 @@ def init_state(config: Config, optimizer: optax.GradientTransformation) -> State
     )
     # One array each: donated buffers must not be shared.
     zero = [jnp.zeros((), jnp.int32) for _ in range(3)]
-    return State(params, optimizer.init(params), boxed, *zero)
+    return State(params, optimizer.init(params), boxed, *zero, *(jnp.zeros((), jnp.float32) for _ in range(2)))
 
 
 def abstract_state(config: Config, optimizer: optax.GradientTransformation) -> State:

@@ -47,9 +47,12 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
-    # A non-finite step moves on in the data and changes nothing else; its memory cannot be trusted and is emptied.
-    finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-    good = State(params, opt_state, aux.memory, state.step + 1, state.skipped, jnp.zeros_like(state.skipped))
+    # A bad step moves on in the data and changes nothing else; its memory cannot be trusted and is emptied.
+    is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & ~_is_spike(config, state, loss)
+    good = State(
+        params, opt_state, aux.memory, state.step + 1, state.skipped, jnp.zeros_like(state.skipped),
+        *_running(config, state, loss),
+    )  # fmt: skip
     bad = dataclasses.replace(
         state,
         memory=jax.tree.map(jnp.zeros_like, state.memory),
@@ -57,13 +60,11 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
         skipped=state.skipped + 1,
         consecutive_bad=state.consecutive_bad + 1,
     )
-    new_state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), good, bad)
+    new_state = jax.tree.map(lambda a, b: jnp.where(is_good, a, b), good, bad)
     metrics = {
         "loss": loss,
         "grad_norm": grad_norm,
-        "learning_rate": jnp.asarray(
-            schedule(config.optimizer, config.train.steps)(state.step - state.skipped), jnp.float32
-        ),
+        "learning_rate": jnp.asarray(schedule(config.optimizer, config.train.steps)(_good_steps(state)), jnp.float32),
         "targets": aux.weight_B.sum(),
         "skipped": new_state.skipped,
         "consecutive_bad": new_state.consecutive_bad,
@@ -72,6 +73,29 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
         # The host knows which corpus a row was read from, and adds up by corpus.
         metrics |= {"loss_B": aux.loss_B, "targets_B": aux.weight_B}
     return new_state, metrics
+
+
+def _good_steps(state: State) -> jax.Array:
+    return state.step - state.skipped
+
+
+def _is_spike(config: Config, state: State, loss: jax.Array) -> jax.Array:
+    """Whether a loss lies `train.spike_zscore` deviations above the mean; never before a window of good steps."""
+    if not config.train.spike_zscore:
+        return jnp.zeros((), bool)
+    known = _good_steps(state) >= config.train.spike_window
+    above = loss.astype(jnp.float32) - state.loss_mean
+    return known & (above > config.train.spike_zscore * jnp.sqrt(state.loss_variance))
+
+
+def _running(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance with one good loss more: of all so far, then exponentially over `train.spike_window`.
+
+    They are kept where spikes are not looked for, so that this can begin at any start.
+    """
+    share = 1 / jnp.minimum(_good_steps(state) + 1, config.train.spike_window).astype(jnp.float32)
+    off = loss.astype(jnp.float32) - state.loss_mean
+    return state.loss_mean + share * off, (1 - share) * (state.loss_variance + share * off * off)
 
 
 def _reset_memory(config: Config, state: State) -> Memory:

@@ -4,6 +4,8 @@ config.json        every key by its dotted name, and the corpus hash: what the r
 runs.jsonl         one line per start: versions, git commit, devices, cores, flags, step
 checkpoints/       see `checkpoint`
 metrics.jsonl      see `train.metrics`; in a bucket a folder, see `train.lines`
+time.jsonl         see `train.accounting`
+stacks/            see `train.watchdog`
 lock.json          only in a bucket, see `train.lock`
 """
 
@@ -25,7 +27,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import xlnet_jax
 from xlnet_jax import buckets, files
 from xlnet_jax import config as configs
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.mixture import Mixture
 from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import distributed
@@ -125,7 +127,7 @@ def check_shared(workdir: str, processes: distributed.Session) -> None:
     mine = processes.of_first(int.from_bytes(os.urandom(8), "big"))
     if jax.process_index() == 0:
         files.write(token, str(mine).encode())
-    processes.barrier()
+    processes.barrier("looking for the work directory")
     try:
         found = files.read(token)
     except FileNotFoundError:
@@ -135,7 +137,7 @@ def check_shared(workdir: str, processes: distributed.Session) -> None:
             f"--workdir={workdir} is another folder in process {jax.process_index()} than in process 0; "
             "give all hosts one folder of a shared file system"
         )
-    processes.barrier()
+    processes.barrier("looking into the work directory")
     if jax.process_index() == 0:
         files.remove(token)
 
@@ -193,6 +195,18 @@ def losses(workdir: str) -> dict[int, float]:
     """The held-out losses of a run by step, as far as they are finite numbers."""
     lines = read_lines(os.path.join(workdir, "evaluations.jsonl"))
     return {line["step"]: line["loss"] for line in lines if isinstance(line.get("loss"), float)}
+
+
+def absolute(corpus: str) -> str:
+    """`data.corpus` with paths that hold from any working directory; bucket addresses stay as they are."""
+    folders = DataConfig(corpus=corpus).folders()
+    return ",".join(path if "://" in path or not path else os.path.abspath(path) for path in folders)
+
+
+def times_of(workdir: str) -> dict[str, Any] | None:
+    """The last line of `time.jsonl`; None without one."""
+    lines = read_lines(os.path.join(workdir, "time.jsonl"))
+    return lines[-1] if lines else None
 
 
 def use_compilation_cache(config: Config, workdir: str) -> None:

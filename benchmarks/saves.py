@@ -1,0 +1,100 @@
+"""How long the training loop stands still for saves: the quick-start model, one save per 100 steps.
+
+    python benchmarks/saves.py --json
+
+A run of `--steps` steps on the quick start's text. The seconds come from the run's own accounting
+(`train/accounting.py`): what the loop spends copying the state to the host, flushing metrics, and waiting for the
+writer of the save before. The writer's CPU seconds are measured apart, with nothing else running: the process's CPU
+time over some saves and waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+
+EVERY = 100
+SAVES = 5
+
+
+def corpus_of(folder: str, vocab_size: int) -> str:
+    """The quick start's."""
+    from xlnet_jax import quickstart
+    from xlnet_jax.data.prepare import prepare
+
+    corpus = os.path.join(folder, "corpus")
+    prepare(
+        [quickstart.speeches()], corpus, vocab_size=vocab_size, document="file", sentences="punctuation",
+        heldout=quickstart.HELDOUT, sample_bytes=quickstart.TOKENIZER_SAMPLE_BYTES,
+    )  # fmt: skip
+    return corpus
+
+
+def writer_cpu_seconds(config, workdir: str) -> float:
+    """CPU seconds of one save, all threads: from the copy to the last byte."""
+    import jax
+
+    from xlnet_jax import checkpoint
+    from xlnet_jax.checkpoint import Checkpoints
+    from xlnet_jax.parallel.mesh import make_mesh
+    from xlnet_jax.train.step import build_step, create_state
+
+    mesh = make_mesh(config.mesh)
+    with jax.set_mesh(mesh):
+        trees = checkpoint.split(jax.block_until_ready(create_state(config, build_step(config, mesh))))
+    spent = []
+    with Checkpoints(workdir, keep=2) as checkpoints:
+        for step in range(SAVES + 1):
+            began = time.process_time()
+            checkpoints.save(step, trees, {})
+            checkpoints.wait()
+            spent.append(time.process_time() - began)
+    # The first one imports and starts threads.
+    return statistics.median(spent[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--steps", type=int, default=400, help="of the run; one save per 100 (default 400)")
+    parser.add_argument("--folder", help="where everything goes (default: a temporary folder)")
+    args = parser.parse_args()
+    from xlnet_jax.config import load
+    from xlnet_jax.train.loop import train
+
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    configs = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "configs")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or temporary
+        os.makedirs(folder, exist_ok=True)
+        vocab_size = load(os.path.join(configs, "quickstart.py")).model.vocab_size
+        corpus = corpus_of(folder, vocab_size)
+        run = os.path.join(folder, f"run{random.randrange(10**6)}")
+        words = [f"--config.data.corpus={corpus}", f"--config.checkpoint.every={EVERY}"]
+        config = load(os.path.join(configs, "quickstart.py"), words)
+        seconds = train(config, run, stop_at=args.steps)["seconds"]
+        loop = seconds["steps"] + seconds["data"] + seconds["save"]
+        result = {
+            "steps": args.steps,
+            "saves": -(-args.steps // EVERY),
+            "blocked_seconds": seconds["save"],
+            "loop_seconds": loop,
+            "blocked_share": seconds["save"] / loop,
+            "writer_cpu_seconds_per_save": writer_cpu_seconds(config, os.path.join(run, "alone")),
+        }
+    if args.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:30} {value:.4f}" if isinstance(value, float) else f"{name:30} {value}")
+
+
+if __name__ == "__main__":
+    main()

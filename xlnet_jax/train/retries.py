@@ -1,0 +1,94 @@
+"""What a disk or a bucket refuses is tried again, with growing pauses, until a deadline.
+
+    goes away by itself       an I/O error, a network disk or a bucket that does not answer     42 at the deadline
+    somebody must repair it   full, over quota, read only, no permission                        2 at the deadline
+
+Somebody may repair it before that, and then nothing is lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+
+log = logging.getLogger("xlnet_jax")
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds."""
+
+REPAIR = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR)
+PASSES = (
+    errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN, errno.ECONNRESET, errno.ENETUNREACH,
+    errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EBUSY, errno.EAGAIN, errno.ENODEV, errno.ENXIO,
+)  # fmt: skip
+
+
+def until_it_works(action: Callable[[], None], what: str, seconds: float, alive: Callable[[], None]) -> None:
+    """Calls `action` until it raises nothing.
+
+    Args:
+      what: for the log.
+      seconds: after which the last error ends the run.
+      alive: called before every attempt; may raise.
+
+    Raises:
+      BadInput: what refuses must be repaired.
+      RestartMe: it may go away by itself.
+      Anything that says nothing of a disk or a bucket, at once.
+    """
+    until, pause = time.monotonic() + seconds, FIRST_PAUSE
+    while True:
+        alive()
+        try:
+            return action()
+        except Exception as error:
+            kind = verdict(error)
+            if kind is None:
+                raise
+            left = until - time.monotonic()
+            if left <= 0:
+                raise kind(f"{what}: {_line(error)}; tried for {seconds:g} s (checkpoint.io_deadline_seconds); "
+                           f"{_advice(kind)}") from error  # fmt: skip
+            log.warning("%s: %s; trying again in %.0f s, until %.0f s from now", what, _line(error), pause, left)
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def verdict(error: BaseException) -> type[XLNetError] | None:
+    """How a run ends of which this is the last error; None if it is not one of a disk or a bucket."""
+    for cause in _causes(error):
+        if isinstance(cause, OSError) and cause.errno in PASSES:
+            return RestartMe
+        if isinstance(cause, OSError) and cause.errno in REPAIR:
+            return BadInput
+        # Libraries in C++ tell the number's words alone.
+        for numbers, kind in ((REPAIR, BadInput), (PASSES, RestartMe)):
+            if any(os.strerror(number) in str(cause) for number in numbers):
+                return kind
+    # Told in one line already, by what carries buckets. An own decision, such as a lost lock, has no cause.
+    if isinstance(error, XLNetError) and error.__cause__ is not None:
+        return type(error)
+    return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    yield error
+    for inner in getattr(error, "exceptions", ()):
+        yield from _causes(inner)
+    if error.__cause__ is not None:
+        yield from _causes(error.__cause__)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:400] or repr(error)
+
+
+def _advice(kind: type[XLNetError]) -> str:
+    if kind is BadInput:
+        return "put that right and give the same command again, it goes on from the newest checkpoint"
+    return "run the same command to go on from the newest checkpoint"
