@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.config import Config, override
+from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
 from xlnet_jax.parallel import hlo
 from xlnet_jax.parallel import mesh as meshes
@@ -161,7 +162,7 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
     if trial.executable is None:
         return result
     steps = config.train.steps_per_dispatch
-    program = hlo.Program(trial.executable.as_text())
+    program = hlo.Program(program_text(trial.executable))
     collectives = program.collectives({name: int(size) for name, size in trial.mesh.shape.items()})
     # The compiler counts the body of a loop once.
     counted = trial.executable.cost_analysis()["bytes accessed"]
@@ -181,6 +182,17 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "projected_days": step * config.train.steps / 86400,
         "projection": seconds,
     }  # fmt: skip
+
+
+def program_text(executable: Any) -> str:
+    """The compiled program. Raises BadInput if this jaxlib cannot read what libtpu made."""
+    try:
+        return executable.as_text()
+    except jax.errors.JaxRuntimeError as error:
+        raise BadInput(
+            f"it compiles, but jaxlib {jax.lib.__version__} cannot read the program that this libtpu makes "
+            f"({' '.join(str(error).split())[:200]}); use the versions of constraints.txt, and no LIBTPU_INIT_ARGS"
+        ) from error
 
 
 def _per_step(total: int, steps: int) -> float | int:

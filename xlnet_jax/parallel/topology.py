@@ -52,25 +52,24 @@ CHIPS = {
 }
 
 
-COMPILER_OPTIONS: dict[str, dict[str, str]] = {
-    # With collectives on the SparseCores, or cut into several steps, jaxlib 0.10.2 cannot read the program.
-    "tpu7x": {
-        f"xla_{name}": "false"
-        for name in (
-            "tpu_enable_sparse_core_collective_offload_all_reduce",
-            "tpu_enable_sparse_core_collective_offload_all_gather",
-            "tpu_enable_sparse_core_collective_offload_reduce_scatter",
-            "tpu_enable_offloading_scatter_to_sparsecore",
-            "tpu_enable_offloading_gather_to_sparsecore",
-            "tpu_enable_offloading_copy_to_sparsecore",
-            "tpu_enable_sparse_core_collective_aggregator",
-            "tpu_enable_async_collective_fusion",
-            "enable_async_all_reduce",
-            "enable_async_all_gather",
-        )
-    }
+_WHOLE_COLLECTIVES = {
+    f"xla_{name}": "false"
+    for name in (
+        "tpu_enable_sparse_core_collective_offload_all_reduce",
+        "tpu_enable_sparse_core_collective_offload_all_gather",
+        "tpu_enable_sparse_core_collective_offload_reduce_scatter",
+        "tpu_enable_offloading_scatter_to_sparsecore",
+        "tpu_enable_offloading_gather_to_sparsecore",
+        "tpu_enable_offloading_copy_to_sparsecore",
+        "tpu_enable_sparse_core_collective_aggregator",
+        "tpu_enable_async_collective_fusion",
+        "enable_async_all_reduce",
+        "enable_async_all_gather",
+    )
 }
-"""What is compiled otherwise than on the chip, for `compile` to read it."""
+COMPILER_OPTIONS: dict[str, dict[str, str]] = dict.fromkeys(("v5p", "v6e", "tpu7x"), _WHOLE_COLLECTIVES)
+"""What is compiled otherwise than by default, for `compile` to read it: of collectives that run on the SparseCores, or
+are cut into several asynchronous steps, jaxlib 0.10.2 cannot read the program that libtpu 0.0.51 makes."""
 
 
 @dataclasses.dataclass(frozen=True)
