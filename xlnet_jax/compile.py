@@ -90,7 +90,7 @@ def attempt(config: Config, topology: Topology) -> Trial:
     built, lowered = lower(config, mesh)
     arguments = argument_bytes(built)
     try:
-        compiled = lowered.compile(compiler_options=topology.compiler_options)
+        compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         required, available = out_of_memory(str(error))
         # What the compiler could not place are temporaries; the arguments come on top.
@@ -162,7 +162,7 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
     if trial.executable is None:
         return result
     steps = config.train.steps_per_dispatch
-    program = hlo.Program(program_text(trial.executable))
+    program = hlo.Program(program_text(trial))
     collectives = program.collectives({name: int(size) for name, size in trial.mesh.shape.items()})
     # The compiler counts the body of a loop once.
     counted = trial.executable.cost_analysis()["bytes accessed"]
@@ -184,14 +184,14 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def program_text(executable: Any) -> str:
+def program_text(trial: Trial) -> str:
     """The compiled program. Raises BadInput if this jaxlib cannot read what libtpu made."""
     try:
-        return executable.as_text()
+        return trial.executable.as_text()
     except jax.errors.JaxRuntimeError as error:
         raise BadInput(
-            f"it compiles, but jaxlib {jax.lib.__version__} cannot read the program that this libtpu makes "
-            f"({' '.join(str(error).split())[:200]}); use the versions of constraints.txt, and no LIBTPU_INIT_ARGS"
+            f"it compiles and needs {_gib(trial.needed)} of {_gib(trial.available)} of a device, but jaxlib "
+            f"{jax.lib.__version__} cannot read the program that libtpu made; jaxlib 0.12 can, with Python 3.12"
         ) from error
 
 

@@ -107,6 +107,10 @@ class Program:
             called = re.findall(r"\bcalls=%?([\w.\-]+)", one.attributes)
             if one.opcode == "call":
                 called += re.findall(r"to_apply=%?([\w.\-]+)", one.attributes)
+            if one.opcode == "custom-call-start":
+                # What runs on the SparseCores.
+                for names in re.findall(r"called_computations=\{([^}]*)\}", one.attributes):
+                    called += re.findall(r"%?([\w.\-]+)", names)
             for branches in re.findall(r"branch_computations=\{([^}]*)\}", one.attributes):
                 called += re.findall(r"%?([\w.\-]+)", branches)
             for each in called:
@@ -172,7 +176,7 @@ class Program:
 
     def _moved(self, name: str, one: Instruction) -> int:
         here = self.computations[name]
-        if one.opcode in FREE or one.opcode.endswith("-done"):
+        if one.opcode in FREE or one.opcode.endswith(("-done", "-update")):
             return 0
         if one.opcode == "dynamic-slice":
             return 2 * array_bytes(one.type)

@@ -52,26 +52,6 @@ CHIPS = {
 }
 
 
-_WHOLE_COLLECTIVES = {
-    f"xla_{name}": "false"
-    for name in (
-        "tpu_enable_sparse_core_collective_offload_all_reduce",
-        "tpu_enable_sparse_core_collective_offload_all_gather",
-        "tpu_enable_sparse_core_collective_offload_reduce_scatter",
-        "tpu_enable_offloading_scatter_to_sparsecore",
-        "tpu_enable_offloading_gather_to_sparsecore",
-        "tpu_enable_offloading_copy_to_sparsecore",
-        "tpu_enable_sparse_core_collective_aggregator",
-        "tpu_enable_async_collective_fusion",
-        "enable_async_all_reduce",
-        "enable_async_all_gather",
-    )
-}
-COMPILER_OPTIONS: dict[str, dict[str, str]] = dict.fromkeys(("v5p", "v6e", "tpu7x"), _WHOLE_COLLECTIVES)
-"""What is compiled otherwise than by default, for `compile` to read it: of collectives that run on the SparseCores, or
-are cut into several asynchronous steps, jaxlib 0.10.2 cannot read the program that libtpu 0.0.51 makes."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Topology:
     """One or several equal slices."""
@@ -81,11 +61,6 @@ class Topology:
     chip: Chip
     devices: tuple[Any, ...]
     """JAX devices that exist as descriptions only."""
-
-    @property
-    def compiler_options(self) -> dict[str, str]:
-        """See `COMPILER_OPTIONS`."""
-        return COMPILER_OPTIONS.get(self.name.partition(":")[0], {})
 
     @property
     def hbm_bytes(self) -> int:
