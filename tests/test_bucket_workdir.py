@@ -150,10 +150,10 @@ def words(pytestconfig):
 def test_a_bucket_that_goes_away_in_the_middle(bucket, words, monkeypatch, capfd):
     save = loop.Run._save
 
-    def away_at_eight(self, step, state):
+    def away_at_eight(self, step, state, **how):
         self.checkpoints.wait()
         bucket.down = step == 8
-        save(self, step, state)
+        save(self, step, state, **how)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Run, "_save", away_at_eight)

@@ -92,7 +92,7 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
     words = [CONFIG, f"--config.data.corpus={corpus}", f"--workdir={run}", "--stop_at=4", "--json"]
     assert main(["train", *words]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {
-        "step", "loss", "tokens_per_second", "workdir"
+        "step", "loss", "tokens_per_second", "workdir", "seconds", "goodput"
     }  # fmt: skip
     assert main(["evaluate", f"--workdir={run}", "--batch_size=8", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)

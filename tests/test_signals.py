@@ -171,7 +171,7 @@ def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(tm
     until_said(process, moment)
     if case == "waiting for data":
         # The batches before it are still being trained on.
-        while len(os.listdir(tmp_path / "checkpoints")) < 1:
+        while not (tmp_path / "checkpoints").exists() or not os.listdir(tmp_path / "checkpoints"):
             time.sleep(0.05)
         time.sleep(2)
     process.send_signal(signal.SIGTERM)
