@@ -6,6 +6,7 @@ compute at the published peak, memory traffic and collectives at the published b
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -16,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 from rich.console import Console
 from rich.table import Table
@@ -90,7 +92,8 @@ def attempt(config: Config, topology: Topology) -> Trial:
     built, lowered = lower(config, mesh)
     arguments = argument_bytes(built)
     try:
-        compiled = lowered.compile()
+        with _uncached():
+            compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         required, available = out_of_memory(str(error))
         # What the compiler could not place are temporaries; the arguments come on top.
@@ -103,6 +106,19 @@ def attempt(config: Config, topology: Topology) -> Trial:
     )  # fmt: skip
     seconds = time.monotonic() - began
     return Trial(config, mesh, arguments, seconds, needed, topology.hbm_bytes, memory.temp_size_in_bytes, compiled)
+
+
+@contextlib.contextmanager
+def _uncached() -> Iterator[None]:
+    """Without JAX's persistent cache: a program for devices that are not there cannot be read back from it."""
+    before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
 
 
 def out_of_memory(message: str) -> tuple[int, int]:
