@@ -110,8 +110,8 @@ def test_gradients_of_micro_batches_cross_once(slices):
         bytes_of = [sum(one["bytes"] for one in each["collectives"] if one["network"] == network and
                         one["kind"] in ("all-reduce", "reduce-scatter")) for each in (result, once)]  # fmt: skip
         # Float32 sums here; the compiler's own reductions of the whole batch may be in bfloat16.
-        assert 4 * parameters() <= bytes_of[0] <= 1.1 * 4 * parameters()
-        assert bytes_of[0] <= 2.2 * bytes_of[1]
+        assert 4 * parameters() <= bytes_of[0] <= 1.15 * 4 * parameters()
+        assert bytes_of[0] <= 2.3 * bytes_of[1]
     if slices == 1:
         assert kinds(result) == {"all-reduce"}
 
