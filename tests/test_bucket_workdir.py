@@ -64,6 +64,7 @@ def finish(process, code=0):
 def train_words(workdir, *options):
     return (
         "train", f"--config={HERE}/tiny_config.py", f"--workdir={workdir}", f"--config.train.steps={STEPS}",
+        "--config.checkpoint.io_deadline_seconds=3",
         f"--config.data.corpus={data_fixtures.corpus_path()}", *options,
     )  # fmt: skip
 
@@ -157,14 +158,14 @@ def test_a_bucket_that_goes_away_in_the_middle(bucket, words, monkeypatch, capfd
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Run, "_save", away_at_eight)
-        assert command(*words, "--config.checkpoint.io_deadline_seconds=3") == 42
+        assert command(*words) == 42
     said = capfd.readouterr().err
     assert "Traceback" not in said
     end = said.splitlines()[-1]
     assert end.startswith(f"xlnet-jax train: the metrics up to step 8: {RUN}/") and "run the same command" in end
     bucket.down = False
     # It answers with errors, but for a short time.
-    monkeypatch.setattr(loop.Run, "_save", lambda *args: (bucket.fail_next(3, 503), save(*args)))
+    monkeypatch.setattr(loop.Run, "_save", lambda *args, **how: (bucket.fail_next(3, 503), save(*args, **how)))
     assert command(*words) == 0
     said = capfd.readouterr().err
     assert "taking the lock over from process" in said and "resuming at step 4" in said
