@@ -8,6 +8,7 @@ import textwrap
 import pytest
 import tiny_tpu
 
+from xlnet_jax import aot
 from xlnet_jax import compile as compiling
 from xlnet_jax.cli import main
 from xlnet_jax.errors import BadInput
@@ -192,12 +193,12 @@ def test_bodies_of_loops_count_as_often_as_they_turn():
     ],
 )  # fmt: skip
 def test_what_the_compiler_says_when_memory_is_short(message, expected):
-    assert compiling.out_of_memory(message) == tuple(int(number * 2**30) for number in expected)
+    assert aot.out_of_memory(message) == tuple(int(number * 2**30) for number in expected)
 
 
 def test_other_failures_of_the_compiler_are_not_taken_for_short_memory():
     with pytest.raises(RuntimeError, match="the TPU compiler failed: INTERNAL"):
-        compiling.out_of_memory("INTERNAL: something else")
+        aot.out_of_memory("INTERNAL: something else")
 
 
 def slice_of(name, devices, slices=1):

@@ -108,17 +108,20 @@ def test_a_model_without_memory_is_saved_and_resumed(tmp_path, cache):
     assert train(settings, str(tmp_path), stop_at=4)["step"] == 4
 
 
-def test_an_evaluation_cut_off_by_a_stop_is_made_at_the_next_start(finished, tmp_path):
-    untouched, settings, _ = finished
+@pytest.mark.parametrize("stop_at", [10, 8], ids=["training goes on", "training was done"])
+def test_an_evaluation_cut_off_by_a_stop_is_made_at_the_next_start(finished, tmp_path, stop_at):
+    untouched, settings, result = finished
     workdir = shutil.copytree(untouched, str(tmp_path / "run"))
     path = os.path.join(workdir, "evaluations.jsonl")
     lines = read_lines(path)
     with open(path, "w", encoding="utf-8") as file:
         file.write(json.dumps(lines[0]) + "\n")
-    train(settings, workdir, stop_at=10)
+    again = train(settings, workdir, stop_at=stop_at)
     redone = read_lines(path)
     assert [line["step"] for line in redone] == [4, 8]
     assert redone[1]["loss"] == lines[1]["loss"]
+    if stop_at == 8:
+        assert (again["step"], again["loss"]) == (8, result["loss"])
 
 
 def test_a_dry_run_writes_nothing(tmp_path, cache):

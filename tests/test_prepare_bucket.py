@@ -118,20 +118,18 @@ def test_killed(bucket, tmp_path):
             env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    began = time.monotonic()
     with start("undisturbed") as process:
         assert process.wait() == 0, process.stderr.read()
-    duration = time.monotonic() - began
     expected = _objects(bucket, "bucket/undisturbed/")
     assert len(expected) > 8 and manifests.MANIFEST in expected
-    moments, killed = random.Random(duration), 0
     for _ in range(3):
+        enough = len(_objects(bucket)) + random.randint(1, len(expected) // 5)
         with start("c") as process:
-            try:
-                process.wait(moments.uniform(0.2, 0.9) * duration)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                killed += 1
+            while process.poll() is None and len(_objects(bucket)) < enough:
+                time.sleep(0.005)
+            time.sleep(random.uniform(0, 0.05))
+            assert manifests.MANIFEST not in _objects(bucket), "the kill comes too late"
+            os.killpg(process.pid, signal.SIGKILL)
     with start("c") as process:
         assert process.wait() == 0, process.stderr.read()
-    assert killed and _objects(bucket) == expected
+    assert _objects(bucket) == expected

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(xlnet_jax.__file__).parent
 ROWS = (
     ("cli", "__main__"),
     ("quickstart", "inspect", "evaluate", "compile", "data.prepare", "finetune", "export"),
+    ("aot",),
     ("train",),
     ("objective",),
     ("ladder",),

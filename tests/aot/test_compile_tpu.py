@@ -9,6 +9,7 @@ import jax
 import pytest
 import tiny_tpu
 
+from xlnet_jax import aot
 from xlnet_jax import compile as compiling
 from xlnet_jax.cli import main
 from xlnet_jax.config import load, override
@@ -138,7 +139,7 @@ def test_fsdp_leaves_each_device_its_share_of_parameters_and_optimizer(topology,
         }
     replicated = 4 * sum(leaf.size for leaf in whole.values()) if n > 1 else 0
     total = 4 * 360_300_800
-    bytes_of = compiling.argument_bytes(built)
+    bytes_of = aot.argument_bytes(built)
     assert replicated < 0.004 * total
     assert bytes_of["parameters"] == pytest.approx(replicated + (total - replicated) / n, rel=0.02)
     # Two moments, and two counts of updates.
@@ -152,7 +153,7 @@ def test_the_time_to_compile_does_not_grow_with_the_layers():
     for _ in range(2):
         for layers in seconds:
             config = override(CONFIG, [f"--config.model.layers={layers}", "--config.model.remat=full"])
-            seconds[layers].append(compiling.attempt(config, describe("v5e:2x2")).seconds)
+            seconds[layers].append(aot.attempt(config, describe("v5e:2x2")).seconds)
     assert min(seconds[48]) < 1.2 * min(seconds[12]), seconds
 
 
@@ -178,10 +179,10 @@ def test_the_program_is_the_one_that_train_runs(mesh):
         # Some operations, random bits among them, are lowered otherwise for a CPU.
         traced = built.jitted.trace(built.abstract_state, built.abstract_batch)
         trained = traced.lower(lowering_platforms=("tpu",)).as_text()
-    texts = [trained, compiling.lower(config, there)[1].as_text()]
+    texts = [trained, aot.lower(config, there)[1].as_text()]
     assert len(texts[0]) > 100_000 and texts[0] == texts[1]
     other = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, clip=0.5))
-    assert compiling.lower(other, there)[1].as_text() != texts[1]
+    assert aot.lower(other, there)[1].as_text() != texts[1]
 
 
 @pytest.mark.parametrize(
@@ -232,4 +233,4 @@ def test_the_budget_is_the_largest_batch_that_fits():
     assert best is not None and best.fits and best.needed <= topology.hbm_bytes
     rows = best.config.train.batch_size // 4
     more = override(config, [f"--config.train.batch_size={4 * (rows + max(rows // 16, 1) + 1)}"])
-    assert not compiling.attempt(more, topology).fits
+    assert not aot.attempt(more, topology).fits

@@ -121,8 +121,9 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if in_main:
             signal.signal(signal.SIGINT, handler)
-    if came:
-        raise KeyboardInterrupt
+        if came:
+            # Whatever else went wrong: workers that had begun were interrupted too, and that breaks the pool.
+            raise KeyboardInterrupt
 
 
 def _begin_worker() -> None:

@@ -9,6 +9,7 @@ import os
 import time
 from typing import Any
 
+from xlnet_jax.config import Config
 from xlnet_jax.parallel import distributed
 from xlnet_jax.train.accounting import Account
 from xlnet_jax.train.heldout import Heldout
@@ -17,6 +18,16 @@ from xlnet_jax.train.signals import Stopped, StopRequest
 from xlnet_jax.train.watchdog import Watchdog
 
 log = logging.getLogger("xlnet_jax")
+
+
+def missing(config: Config, workdir: str, step: int, processes: distributed.Session) -> bool:
+    """Whether the evaluation of a saved step was cut off, by a stop right after its checkpoint or inside of it."""
+    every = config.evaluation.every
+    if not (every and step and step % every == 0):
+        return False
+    done = read_lines(os.path.join(workdir, "evaluations.jsonl"))
+    # Another process may see the file a little later than the one that writes it.
+    return bool(processes.of_first(all(line["step"] != step for line in done)))
 
 
 class CutOff(Stopped):
@@ -28,18 +39,11 @@ class Evaluations:
     """Scores the held-out split and adds a line to `evaluations.jsonl`."""
 
     heldout: Heldout
-    workdir: str
     writer: MetricsWriter
     processes: distributed.Session
     request: StopRequest
     account: Account
     watchdog: Watchdog
-
-    def missing(self, step: int) -> bool:
-        """Whether the evaluation of a step was cut off, by a stop right after its checkpoint or inside of it."""
-        done = read_lines(os.path.join(self.workdir, "evaluations.jsonl"))
-        # Another process may see the file a little later than the one that writes it.
-        return bool(self.processes.of_first(all(line["step"] != step for line in done)))
 
     def __call__(self, step: int, params: Any) -> float:
         """Returns the seconds it took. Raises CutOff; nothing is written then."""

@@ -18,18 +18,17 @@ from typing import Any, NoReturn
 
 import jax
 
-from xlnet_jax import buckets, checkpoint, files, ladder
+from xlnet_jax import buckets, checkpoint, files
 from xlnet_jax.batch import Batch
 from xlnet_jax.checkpoint import Checkpoints, Keep
 from xlnet_jax.config import Config
 from xlnet_jax.data import loader
 from xlnet_jax.data.mixture import Mixture, open_mixture
-from xlnet_jax.data.stream import Plan, extend_plan, plan_from_json, plan_to_json
+from xlnet_jax.data.stream import Plan, plan_to_json
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
-from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import distributed
 from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.train import accounting, lock
+from xlnet_jax.train import accounting, evaluations, lock
 from xlnet_jax.train import workdir as workdirs
 from xlnet_jax.train.accounting import DEVICE, Account
 from xlnet_jax.train.corruption import CorruptionCheck
@@ -40,8 +39,9 @@ from xlnet_jax.train.metrics import MetricsWriter
 from xlnet_jax.train.progress import Reporter, progress_bar
 from xlnet_jax.train.retries import until_it_works
 from xlnet_jax.train.signals import Stopped, StopRequest, stop_request
+from xlnet_jax.train.start import begin
 from xlnet_jax.train.state import State, check_precision
-from xlnet_jax.train.step import BuiltStep, build_step, create_state
+from xlnet_jax.train.step import BuiltStep, build_step
 from xlnet_jax.train.stragglers import StepTimes
 from xlnet_jax.train.watchdog import Watchdog
 
@@ -117,8 +117,9 @@ def _train(
             keep = Keep.of(config.checkpoint, functools.partial(workdirs.losses, workdir))
             checkpoints = stack.enter_context(Checkpoints(workdir, keep))
             with account.of("restore"):
-                state, plan, start, origin = _start(config, mixture, built, checkpoints, processes)
-            if start >= stop:
+                state, plan, start, origin = begin(config, mixture, built, checkpoints, processes)
+            unscored = evaluations.missing(config, workdir, start, processes)
+            if start >= stop and not unscored:
                 log.info("%s is at step %d already, and was to stop at %d", workdir, start, stop)
                 last = workdirs.metrics_of(workdir, start)
                 return accounting.result(
@@ -134,56 +135,9 @@ def _train(
                       stack.enter_context(watchdog))  # fmt: skip
             if heldout:
                 score = Heldout(config, mesh, heldout, config.evaluation.blocks)
-                run.evaluations = Evaluations(score, workdir, writer, processes, request, account, watchdog)
+                run.evaluations = Evaluations(score, writer, processes, request, account, watchdog)
             run.corruption = CorruptionCheck(config, mesh) if config.watchdog.sdc_every else None
-            return run.loop(state, start, stop)
-
-
-def _start(
-    config: Config, mixture: Mixture, built: BuiltStep, checkpoints: Checkpoints, processes: distributed.Session
-) -> tuple[State, Plan, int, dict[str, Any]]:
-    """The state to begin with: fresh, or restored with its data plan; and what `runs.jsonl` shall say of it."""
-    W, batch_size = config.data.windows_per_block, config.train.batch_size
-    abstract = checkpoint.split(built.abstract_state)
-
-    def plans(step: int, record: dict[str, Any]) -> tuple[Plan, Plan]:
-        old = plan_from_json(record["plan"])
-        return old, extend_plan(old, step, batch_size, W, mixture.stream(config).rows_per_block)
-
-    def wanted(step: int, record: dict[str, Any]) -> checkpoint.Trees:
-        workdirs.check_resume(record, config, mixture, str(checkpoints.path / str(step)))
-        old, plan = plans(step, record)
-        # The memory of another batch size is of no use: its rows are other rows now.
-        return {name: tree for name, tree in abstract.items() if name != "memory" or plan == old}
-
-    found = ladder.resume(checkpoints, wanted, processes)
-    if found is None:
-        state, origin = _fresh(config, mixture, built, processes)
-        return state, extend_plan((), 0, batch_size, W), 0, origin
-    old, plan = plans(found.step, found.record)
-    trees = found.trees
-    if "memory" not in trees:
-        memory_sharding = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
-        memory = jax.jit(lambda: empty_memory(config.model, batch_size), out_shardings=memory_sharding)()
-        trees = trees | {"memory": {"hidden": memory.hidden_LBMD, "valid": memory.valid_B}}
-    if plan != old:
-        log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, found.step)
-    log.info("resuming at step %d from %s", found.step, checkpoints.path)
-    return checkpoint.join(trees, State), plan, found.step, {}
-
-
-def _fresh(
-    config: Config, mixture: Mixture, built: BuiltStep, processes: distributed.Session
-) -> tuple[State, dict[str, Any]]:
-    """The state of step 0, with the parameters of another run if so configured."""
-    path = config.checkpoint.init_from
-    if not path:
-        return create_state(config, built), {}
-    params, origin = ladder.foreign_parameters(path, built.abstract_state.params, processes)
-    if origin["tokenizer_sha256"] != mixture.tokenizer.sha256:
-        log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings stand for other pieces", path)
-    log.info("beginning with the parameters of step %d of %s", origin["step"], path)
-    return dataclasses.replace(create_state(config, built), params=params), {"init_from": origin}
+            return run.loop(state, start, stop, unscored)
 
 
 @dataclasses.dataclass
@@ -214,8 +168,8 @@ class Run:
         """Whether this is the only process."""
         return self.processes.watch is None
 
-    def loop(self, state: State, start: int, stop: int) -> dict[str, Any]:
-        """Steps `start` to `stop`."""
+    def loop(self, state: State, start: int, stop: int, unscored: bool) -> dict[str, Any]:
+        """Steps `start` to `stop`. `unscored`: the evaluation of `start` is yet to be made."""
         config, account = self.config, self.account
         rows, _ = meshes.rows_here(config.train.batch_size, self.mesh)
         dispatches = loader.TrainDispatches(self.mixture, config, self.plan, rows, start, stop)
@@ -226,7 +180,7 @@ class Run:
         times = StepTimes(account, self.processes, config.watchdog.report_every, start)
         with progress_bar(config.train.steps, start) as bar:
             self.report = Reporter(config, self.mixture, self.plan, self.writer, bar)
-            if self.evaluations and start and start % config.evaluation.every == 0 and self.evaluations.missing(start):
+            if unscored:
                 self._evaluate(start, state)
             for index in range(len(dispatches)):
                 steps = dispatches.steps(index)
@@ -255,18 +209,18 @@ class Run:
                     self._report()
                     self._evaluate(at, state)
             times.close()
-        return self._finish(stop)
+        return self._finish(max(start, stop))
 
-    def _finish(self, stop: int) -> dict[str, Any]:
+    def _finish(self, step: int) -> dict[str, Any]:
         with self.account.of("save"):
             self.checkpoints.wait()
-        line = self.account.line(stop, ended=True)
+        line = self.account.line(step, ended=True)
         self.writer.times(line)
         log.info("time: %s", accounting.described(line))
-        last = self.report.last
-        return accounting.result(
-            self.workdir, stop, last["loss"] if last else None, statistics.median(self.report.rates), line
-        )
+        # Where only an evaluation was missing, no step was made.
+        last = self.report.last or workdirs.metrics_of(self.workdir, step)
+        rate = statistics.median(self.report.rates) if self.report.rates else last.get("tokens_per_second")
+        return accounting.result(self.workdir, step, last.get("loss"), rate, line)
 
     def _next(self, batches: Iterator[Batch], at: int, state: State) -> Batch:
         """The next dispatch's batches. A signal while data does not come ends the run here."""
