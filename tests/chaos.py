@@ -39,7 +39,9 @@ from xlnet_jax.train.step import build_step
 
 STEPS, EVERY = 40, 4
 OPTIONS = (f"--config.checkpoint.every={EVERY}", "--config.evaluation.every=8", "--config.evaluation.blocks=8",
-           "--config.data.workers=0")  # fmt: skip
+           "--config.data.workers=0",
+           # One killed before they have met leaves the other waiting.
+           "--config.distributed.rendezvous_seconds=30")  # fmt: skip
 OF_A_STEP = ("step", "loss", "grad_norm", "learning_rate", "targets", "skipped", "consecutive_bad", "epoch")
 OF_AN_EVALUATION = ("step", "loss", "loss_without_memory", "tokens")
 

@@ -95,6 +95,7 @@ def wait_until(condition, process):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pytestconfig):
     disk, cache = str(tmp_path / "run"), pytestconfig.cache.mkdir("xla_one_device")
     finish(start(bucket, *train_words(disk, f"--config.log.compilation_cache={cache}")))

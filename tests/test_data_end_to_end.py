@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import fake_gcs
+import pytest
 import tensorflow_datasets as tfds
 import tiny
 
@@ -43,6 +44,7 @@ def command(server, *words):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_from_tfds_through_a_bucket_to_a_trained_model(tmp_path):
     XlnetSpeeches(data_dir=str(tmp_path / "tfds"), file_format="array_record").download_and_prepare()
     with fake_gcs.serve() as server:

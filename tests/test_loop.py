@@ -22,9 +22,9 @@ from xlnet_jax.train.metrics import read_lines
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory):
-    """One compilation cache for all runs of this file."""
-    return str(tmp_path_factory.mktemp("compilation_cache"))
+def cache(pytestconfig):
+    """That of all tests."""
+    return str(pytestconfig.cache.mkdir("xla"))
 
 
 def config(cache, **changes):

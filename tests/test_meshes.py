@@ -15,15 +15,15 @@ from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train.step import build_step, create_state
 
 EIGHT = [
-    {"data": 8},
+    pytest.param({"data": 8}, marks=pytest.mark.slow),
     pytest.param({"data": 1, "fsdp": 8}, marks=pytest.mark.slow),
     {"data": 2, "fsdp": 2, "tensor": 2},
     pytest.param({"data": 1, "fsdp": 2, "tensor": 4}, marks=pytest.mark.slow),
-    {"slices": 2, "data": 2, "fsdp": 2},
+    pytest.param({"slices": 2, "data": 2, "fsdp": 2}, marks=pytest.mark.slow),
 ]
 PARTS = [
     pytest.param({"data": 1}, 4, marks=pytest.mark.slow),
-    ({"data": 4}, 2),
+    pytest.param({"data": 4}, 2, marks=pytest.mark.slow),
     ({"slices": 2, "data": 1, "fsdp": 2}, 2),
     pytest.param({"data": 2, "tensor": 2}, 4, marks=pytest.mark.slow),
 ]

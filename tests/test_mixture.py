@@ -109,11 +109,11 @@ def test_a_corpus_too_small_for_its_share_of_a_batch_is_named(second):
         mixture.stream(config).check(512, mixture.described())
 
 
-def test_a_run_tells_its_corpora_apart(second, tmp_path):
+def test_a_run_tells_its_corpora_apart(second, tmp_path, pytestconfig):
+    log = {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))}
     config = tiny.config(
-        data=both(second, weights="1,3"), train={"steps": 8}, evaluation={"every": 8, "blocks": 3},
-        log={"compilation_cache": "none"},
-    )  # fmt: skip
+        data=both(second, weights="1,3"), train={"steps": 8}, evaluation={"every": 8, "blocks": 3}, log=log
+    )
     workdir = str(tmp_path / "run")
     train(config, workdir)
     lines = read_lines(os.path.join(workdir, "metrics.jsonl"))
@@ -139,7 +139,7 @@ def test_a_run_tells_its_corpora_apart(second, tmp_path):
     alone = evaluate(workdir, blocks=3, overrides=[f"--config.data.corpus={second}"])
     assert alone["loss"] == pytest.approx(scored["loss/second"], rel=1e-6)
 
-    changed = tiny.config(data=both(second, weights="1,2"), train={"steps": 12}, log={"compilation_cache": "none"})
+    changed = tiny.config(data=both(second, weights="1,2"), train={"steps": 12}, log=log)
     with pytest.raises(BadInput, match=r"data.weights: '1,3' -> '1,2'"):
         train(changed, workdir)
     swapped = tiny.config(

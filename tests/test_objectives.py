@@ -172,6 +172,7 @@ def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data):
         assert moved.all(), "everything sees everything"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [CLM, MLM], ids=["clm", "mlm"])
 def test_it_learns(data):
     settings = config(data | {"bidirectional": False}, train={"steps": 60, "steps_per_dispatch": 60},

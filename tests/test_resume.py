@@ -69,6 +69,7 @@ def undisturbed(tmp_path_factory):
     return fingerprint(workdir, STEPS)
 
 
+@pytest.mark.slow
 def test_stopped_at_an_odd_step_and_resumed_without_the_compilation_cache(tmp_path, undisturbed):
     off = "--config.log.compilation_cache=none"
     finish(start(tmp_path, "--stop_at=3", off))

@@ -127,6 +127,7 @@ def test_the_loss_is_divided_once_by_all_targets():
     assert abs(both - (first + second) / 2) > 1e-4, "the rows do not differ"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [{"data": 4}, {"data": 2, "fsdp": 2, "tensor": 2}])
 def test_a_mesh_changes_rounding_only(mesh):
     one, metrics = run([2])

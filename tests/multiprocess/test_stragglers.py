@@ -12,6 +12,7 @@ def cache(pytestconfig):
     return str(pytestconfig.cache.mkdir("xla"))
 
 
+@pytest.mark.slow
 def test_a_planted_straggler_in_one_of_two_processes_is_named(tmp_path, cache):
     options = ["--config.watchdog.report_every=10", "--stop_at=24", "--config.data.workers=0",
                "--config.data.read_threads=1", "--config.data.prefetch=1"]  # fmt: skip
