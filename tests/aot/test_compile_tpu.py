@@ -110,8 +110,10 @@ def test_gradients_of_micro_batches_cross_once(slices):
     for network in ("ici", "dcn")[:slices]:
         bytes_of = [sum(one["bytes"] for one in each["collectives"] if one["network"] == network and
                         one["kind"] in ("all-reduce", "reduce-scatter")) for each in (result, once)]  # fmt: skip
-        # Float32 sums here; the compiler's own reductions of the whole batch may be in bfloat16.
-        assert 4 * parameters() <= bytes_of[0] <= 1.15 * 4 * parameters()
+        # Float32 sums here; the compiler's own reductions of the whole batch may be in bfloat16. Between slices each of
+        # the four devices of a slice may send its quarter of what was reduced and scattered within.
+        least = 4 * parameters() / {"ici": 1, "dcn": 4}[network]
+        assert least <= bytes_of[0] <= 1.15 * 4 * parameters()
         assert bytes_of[0] <= 2.3 * bytes_of[1]
     if slices == 1:
         assert kinds(result) == {"all-reduce"}
