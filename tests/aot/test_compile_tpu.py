@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import time
 
 import jax
 import pytest
@@ -150,12 +151,14 @@ def test_fsdp_leaves_each_device_its_share_of_parameters_and_optimizer(topology,
 
 @pytest.mark.slow
 def test_the_time_to_compile_does_not_grow_with_the_layers():
-    """The layers are one scan. The best of two, turn by turn: the machine may be busy."""
+    """The layers are one scan. Processor time, and the best of two: the machine may be busy with other things."""
     seconds = {12: [], 48: []}
     for _ in range(2):
         for layers in seconds:
             config = override(CONFIG, [f"--config.model.layers={layers}", "--config.model.remat=full"])
-            seconds[layers].append(aot.attempt(config, describe("v5e:2x2")).seconds)
+            began = time.process_time()
+            aot.attempt(config, describe("v5e:2x2"))
+            seconds[layers].append(time.process_time() - began)
     assert min(seconds[48]) < 1.2 * min(seconds[12]), seconds
 
 
