@@ -184,6 +184,11 @@ class Checkpoints:
             raise Damaged(f"{where} is damaged: its record has lost its hashes")
         return record
 
+    @staticmethod
+    def prepare(trees: Trees) -> None:
+        """Compiles what the first save would stand still for."""
+        checksums.of_trees(trees)
+
     def save(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
         """Starts writing a checkpoint; waits for the one before. Errors of the writer surface at the next call.
 
