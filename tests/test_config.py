@@ -56,6 +56,8 @@ def test_overrides_take_the_type_of_their_key():
         ("--config.data.segment_len=68", "too short for data.reuse_len=64.*use at least 69"),
         ("--config.data.num_predict=100", "leaves too little context"),
         ("--config.train.batch_size=0", "train.batch_size=0 must be at least 1"),
+        ("--config.checkpoint.every=0", "checkpoint.every=0 must be at least 1"),
+        ("--config.train.steps_per_dispatch=0", "train.steps_per_dispatch=0 must be at least 1"),
         ("--config.checkpoint.every=7", "must be a multiple of train.steps_per_dispatch=10"),
         ("--config.evaluation.every=7", "must be a multiple of train.steps_per_dispatch=10"),
         ("--config.optimizer.warmup_steps=800", r"must lie in \[0, train.steps=800\)"),

@@ -6,7 +6,9 @@ import pathlib
 import pickle
 import random
 import shutil
+import signal
 import sys
+import time
 
 import data_fixtures
 import fake_gcs
@@ -15,13 +17,14 @@ import numpy as np
 import pytest
 import tiny
 from hosts import Hosts
+from orbax.checkpoint import v1 as ocp
 
 from xlnet_jax import ladder
 from xlnet_jax.checkpoint import Checkpoints, Damaged, Keep, split
 from xlnet_jax.data import loader
 from xlnet_jax.data.mixture import open_mixture
 from xlnet_jax.data.stream import plan_from_json
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.distributed import Session
 from xlnet_jax.train import loop
@@ -383,6 +386,62 @@ def test_a_checkpoint_cannot_run_code(run, tmp_path, abstract, saved, monkeypatc
     assert not (tmp_path / "code_has_run").exists() and "planted" not in sys.modules
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_signal_while_a_checkpoint_is_read_is_no_damage(run, tmp_path, pytestconfig, monkeypatch, masked):
+    """Libraries catch what they do not know, and some wrap it up."""
+    workdir = shutil.copytree(run, tmp_path / "run")
+    before = everything(workdir / "checkpoints")
+    metadata = ocp.checkpointables_metadata
+
+    def interrupted(path):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        except Exception:
+            return metadata(path / "nowhere")
+        except BaseException as error:
+            if masked:
+                raise ValueError("a broken file") from error
+            raise
+
+    monkeypatch.setattr(ocp, "checkpointables_metadata", interrupted)
+    with pytest.raises(RestartMe, match="SIGTERM during start-up: run the same command to go on"):
+        loop.train(config(pytestconfig), str(workdir), stop_at=END)
+    assert everything(workdir / "checkpoints") == before and not (workdir / "quarantine").exists()
+
+
+def test_a_reader_takes_the_newest_of_a_run_that_saves_and_removes_meanwhile(run, tmp_path, abstract, saved, caplog):
+    workdir = shutil.copytree(run, tmp_path / "run")
+    later = tmp_path / "later"
+    shutil.move(workdir / "checkpoints" / "12", later)
+    with Checkpoints(str(workdir)) as checkpoints:
+        read = checkpoints.read
+
+        def late(step, trees):
+            if step == 8:
+                shutil.move(later, workdir / "checkpoints" / "12")
+                shutil.rmtree(workdir / "checkpoints" / "8")
+            return read(step, trees)
+
+        checkpoints.read = late
+        found = ladder.newest(checkpoints, lambda *_: abstract, Session())
+    assert (found.step, found.damaged) == (12, {}) and contents(found.trees) == saved[12]
+    assert not caplog.records
+
+
+def test_names_that_are_no_steps_are_left_alone(run, tmp_path):
+    workdir = shutil.copytree(run, tmp_path / "run")
+    for name in ("00000008", "\N{SUPERSCRIPT TWO}", "8 (copy)", "-4"):
+        shutil.copytree(workdir / "checkpoints" / "4", workdir / "checkpoints" / name)
+    with Checkpoints(str(workdir)) as checkpoints:
+        assert checkpoints.steps() == [12, 8, 4]
+    damage = workdir / "quarantine" / "12"
+    damage.parent.mkdir()
+    damage.write_text("a file")
+    ladder._move(str(workdir / "checkpoints" / "12"), str(damage))
+    assert sorted(os.listdir(damage.parent)) == ["12", "12.2"]
+
+
 def test_the_package_unpickles_nothing():
     for path in (tiny.ROOT / "xlnet_jax").rglob("*.py"):
         words = path.read_text(encoding="utf-8")
@@ -393,7 +452,8 @@ def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(
     run, tmp_path, pytestconfig, abstract, undisturbed, caplog
 ):
     workdir = shutil.copytree(run, tmp_path / "run")
-    for name, garbage in (("metrics.jsonl", b'{"step": 13, "lo'), ("evaluations.jsonl", b'\0\0\xff\n{"step"'),
+    for name, garbage in (("metrics.jsonl", b'{"loss": 1}\n{"step": 13, "lo'), ("time.jsonl", b'{"step": 12}\n'),
+                          ("evaluations.jsonl", b'\0\0\xff\n{"step"'),
                           ("runs.jsonl", b'{"step": 12, "ti')):  # fmt: skip
         with open(workdir / name, "ab") as file:
             file.write(garbage)

@@ -1,12 +1,16 @@
 """Metrics on disk: cut back on resume, whole lines only."""
 
+import dataclasses
 import json
+import math
 
+import numpy as np
 import pytest
 import tiny
 
 from xlnet_jax.model import flops
-from xlnet_jax.train import metrics
+from xlnet_jax.train import metrics, workdir
+from xlnet_jax.train.heldout import HeldoutResult
 
 
 def test_no_step_appears_twice_after_a_resume(tmp_path):
@@ -50,3 +54,14 @@ def test_utilisation_is_needed_flops_over_the_peak_of_all_devices(monkeypatch):
     monkeypatch.setitem(flops.PEAK_FLOPS, jax.devices()[0].device_kind, 1e12)
     expected = flops.step_flops(config) * 10.0 / (1e12 * jax.device_count())
     assert metrics.utilisation(config, 10.0) == pytest.approx(expected)
+
+
+def test_only_finite_losses_decide_which_checkpoint_is_best(tmp_path):
+    result = HeldoutResult(math.nan, 800.0, 7, np.zeros(3, np.int64), {})
+    scores = result.scores()
+    assert scores["loss"] is None and scores["perplexity"] is None and scores["loss_without_memory"] == 800.0
+    assert dataclasses.replace(result, loss=800.0).scores()["perplexity"] is None
+    (tmp_path / "evaluations.jsonl").write_text(
+        '{"step": 2, "loss": NaN}\n{"step": 4, "loss": null}\n{"step": 6, "loss": 0.5}\n'
+    )
+    assert workdir.losses(str(tmp_path)) == {6: 0.5}

@@ -1,5 +1,6 @@
 """Signals: the first asks, the second ends at once; in training, evaluation, the first compilation, a wait for data."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,10 +12,10 @@ import data_fixtures
 import pytest
 
 from xlnet_jax.checkpoint import Checkpoints
-from xlnet_jax.errors import RestartMe
+from xlnet_jax.errors import RestartMe, Stopped
 from xlnet_jax.train import signals
 from xlnet_jax.train.metrics import read_lines
-from xlnet_jax.train.signals import Stopped, StopRequest, stop_request
+from xlnet_jax.train.signals import StopRequest, stop_request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EVALUATE = ("--config.evaluation.every=4", "--config.evaluation.blocks=24")
@@ -32,10 +33,33 @@ def test_the_first_signal_only_asks_and_the_old_handler_comes_back():
 
 
 def test_a_signal_where_there_is_nothing_to_save_ends_there():
-    with pytest.raises(Stopped, match="SIGTERM during start-up: run the same command") as raised, StopRequest():
+    with pytest.raises(RestartMe, match="SIGTERM during start-up: run the same command"), stop_request():
         os.kill(os.getpid(), signal.SIGTERM)
         pytest.fail("went on")
-    assert isinstance(raised.value, RestartMe)
+
+
+def test_a_library_does_not_swallow_a_signal():
+    with pytest.raises(RestartMe, match="SIGTERM during start-up"), stop_request():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except Exception:
+            pytest.fail("taken for a failure")
+        pytest.fail("went on")
+
+
+def test_a_signal_that_is_swallowed_all_the_same_ends_the_process_from_outside(monkeypatch):
+    monkeypatch.setattr(signals, "START_SECONDS", 0.1)
+    monkeypatch.setattr(signals, "CLEANUP_SECONDS", 0.3)
+    said = []
+    with StopRequest() as stop:
+        stop.end = lambda code, line: said.append((code, line))
+        began = time.monotonic()
+        with contextlib.suppress(Stopped):
+            os.kill(os.getpid(), signal.SIGTERM)
+        while not said and time.monotonic() - began < 10:
+            time.sleep(0.01)
+        assert time.monotonic() - began > 0.3
+    assert said[0] == (42, "SIGTERM during start-up: run the same command to go on")
 
 
 def test_a_signal_ends_a_wait_that_may_be_ended_even_if_it_came_before():

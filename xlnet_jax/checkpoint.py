@@ -35,7 +35,7 @@ from orbax.checkpoint import v1 as ocp
 from xlnet_jax import buckets, checksums, files
 from xlnet_jax.batch import Memory
 from xlnet_jax.config import CheckpointConfig
-from xlnet_jax.errors import BadInput, Diverged, XLNetError
+from xlnet_jax.errors import BadInput, Diverged, XLNetError, uncovered
 
 FORMAT_VERSION = 2
 
@@ -124,7 +124,8 @@ class Checkpoints:
         where = self.path / str(step)
         remote = files.in_bucket(str(where))
         try:
-            with _quiet_orbax(), buckets.answers(str(where)) if remote else contextlib.nullcontext():
+            # A signal may come inside of a library: nothing is damaged then.
+            with _quiet_orbax(), buckets.answers(str(where)) if remote else contextlib.nullcontext(), uncovered():
                 yield
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise
@@ -146,7 +147,9 @@ class Checkpoints:
         """The steps of all complete checkpoints, the newest first. What is in them has not been looked at."""
         folder = str(self.path)
         with files.one_line(folder):
-            found = [int(name[:-1]) for name in files.listing(folder) if name.endswith("/") and name[:-1].isdigit()]
+            names = [name[:-1] for name in files.listing(folder) if name.endswith("/")]
+            # Not those that somebody has set aside as 0008.
+            found = [int(name) for name in names if name.isdecimal() and str(int(name)) == name]
             if files.in_bucket(folder):
                 found = [step for step in found if _COMPLETE_IN_BUCKET in files.listing(f"{folder}/{step}")]
         return sorted(found, reverse=True)

@@ -61,11 +61,11 @@ def rules(config: Config) -> list[Rule]:
         ("model.layer_norm_epsilon", model.layer_norm_epsilon > 0, "must be positive"),
         ("optimizer.clip", config.optimizer.clip >= 0, "must not be negative"),
         ("checkpoint.every", config.checkpoint.every >= 1, "must be at least 1"),
-        ("checkpoint.every", config.checkpoint.every % train.steps_per_dispatch == 0,
+        ("checkpoint.every", _divides(train.steps_per_dispatch, config.checkpoint.every),
          f"must be a multiple of train.steps_per_dispatch={train.steps_per_dispatch}"),
         ("checkpoint.keep", config.checkpoint.keep >= 1, "must be at least 1"),
         ("checkpoint.keep_every", config.checkpoint.keep_every >= 0, "must not be negative"),
-        ("checkpoint.keep_every", config.checkpoint.keep_every % config.checkpoint.every == 0,
+        ("checkpoint.keep_every", _divides(config.checkpoint.every, config.checkpoint.keep_every),
          f"must be a multiple of checkpoint.every={config.checkpoint.every}"),
         ("checkpoint.keep_best", config.checkpoint.keep_best >= 0, "must not be negative"),
         ("checkpoint.keep_best", config.checkpoint.keep_best == 0 or config.evaluation.every > 0,
@@ -74,7 +74,7 @@ def rules(config: Config) -> list[Rule]:
         *((f"watchdog.{name}", getattr(config.watchdog, name) >= 0, "must not be negative")
           for name in ("seconds", "report_every", "sdc_every")),
         ("evaluation.every", config.evaluation.every >= 0, "must not be negative"),
-        ("evaluation.every", config.evaluation.every % train.steps_per_dispatch == 0,
+        ("evaluation.every", _divides(train.steps_per_dispatch, config.evaluation.every),
          f"must be a multiple of train.steps_per_dispatch={train.steps_per_dispatch}"),
         ("evaluation.blocks", config.evaluation.blocks >= 0, "must not be negative"),
         ("evaluation.batch_size", config.evaluation.batch_size >= 0, "must not be negative"),
@@ -94,6 +94,11 @@ def rules(config: Config) -> list[Rule]:
         *((f"seeds.{name}", 0 <= getattr(config.seeds, name) < 2**32, "must lie in [0, 2**32)")
           for name in ("init", "data", "dropout")),
     ]  # fmt: skip
+
+
+def _divides(part: int, whole: int) -> bool:
+    # A part below 1 has a rule of its own.
+    return part < 1 or whole % part == 0
 
 
 def _layout_rules(config: Config) -> list[Rule]:

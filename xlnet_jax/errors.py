@@ -8,6 +8,9 @@
 Every message is one line that says what is wrong, where (file, key, host, step) and what to do about it.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 
 class XLNetError(Exception):
     """Base of the errors that end the program with one clear line instead of a traceback."""
@@ -37,3 +40,24 @@ class Interrupted(XLNetError):
     """A second interrupt: ended at once."""
 
     exit_code = 130
+
+
+class Stopped(BaseException):
+    """A signal came where it could be acted on at once; see `train.signals`, which makes it `RestartMe` in the end.
+
+    No Exception, as KeyboardInterrupt is none: a library shall not take it for a failure of its own and go on.
+    """
+
+
+@contextlib.contextmanager
+def uncovered() -> Iterator[None]:
+    """Raises Stopped where a library has turned one into an error of its own."""
+    try:
+        yield
+    except Exception as error:
+        inner: BaseException | None = error
+        while inner is not None:
+            if isinstance(inner, Stopped):
+                raise inner from None
+            inner = inner.__cause__ or inner.__context__
+        raise

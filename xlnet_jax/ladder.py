@@ -59,11 +59,12 @@ def newest(checkpoints: Checkpoints, wanted: Wanted, processes: distributed.Sess
     Raises BadInput if there is none, or Damaged if the one of `step` is.
     """
     there = checkpoints.steps()
-    if not there or (step is not None and step not in there):
+    found = None
+    if there and step in (None, *there):
+        found = _newest_good(checkpoints, wanted, processes, step)
+    if found is None:
         what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         raise BadInput(f"{checkpoints.path}: {what}; give the --workdir of a run that has saved one")
-    found = _newest_good(checkpoints, wanted, processes, step)
-    assert found is not None
     for why in found.damaged.values():
         log.warning("%s; taking step %d", why, found.step)
     return found
@@ -123,10 +124,15 @@ def _check_forms(where: str, record: dict[str, Any], trees: Trees) -> None:
 def _newest_good(
     checkpoints: Checkpoints, wanted: Wanted, processes: distributed.Session, only: int | None = None
 ) -> Found | None:
-    # What process 0 sees counts: another host may see a folder a little later, and then finds it damaged.
-    steps = json.loads(processes.gather(json.dumps(checkpoints.steps() if only is None else [only]))[0])
     damaged: dict[int, str] = {}
-    for step in steps:
+    while True:
+        # What process 0 sees counts: another host may see a folder a little later, and then finds it damaged. Each time
+        # anew: a run that saves removes old ones while a reader looks at them.
+        steps = json.loads(processes.gather(json.dumps(checkpoints.steps() if only is None else [only]))[0])
+        damaged = {step: why for step, why in damaged.items() if step in steps}
+        step = next((step for step in steps if step not in damaged), None)
+        if step is None:
+            break
         record, trees, why = _read(checkpoints, wanted, step)
         said = processes.gather(why)
         if not any(said):
@@ -135,7 +141,7 @@ def _newest_good(
             except Damaged as error:
                 said = [str(error)]
             else:
-                return Found(step, record, trees, damaged)
+                return Found(step, record, trees, {at: why for at, why in damaged.items() if at > step})
         trees = {}  # two states do not fit
         # One process that cannot read it is enough: all must go on from the same.
         host = next(number for number, text in enumerate(said) if text)
@@ -164,7 +170,7 @@ def _move(path: str, to: str) -> None:
     with files.one_line(path):
         taken = files.listing(os.path.dirname(to))
         name, count = os.path.basename(to), 1
-        while f"{name}/" in taken:
+        while {name, f"{name}/"} & set(taken):
             count += 1
             name = f"{os.path.basename(to)}.{count}"
         files.make_folder(os.path.dirname(to))

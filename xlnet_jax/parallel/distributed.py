@@ -23,7 +23,7 @@ from jax.experimental import multihost_utils
 import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config
-from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+from xlnet_jax.errors import BadInput, RestartMe, Stopped, XLNetError
 from xlnet_jax.parallel.rendezvous import Link, Patience, Place, meet
 from xlnet_jax.parallel.watch import Watch, hold_aborts
 
@@ -262,6 +262,9 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
         jax.distributed.shutdown()
     except XLNetError as error:
         _leave(watch, error.exit_code, str(error))
+        raise
+    except Stopped as stopped:
+        _leave(watch, RestartMe.exit_code, str(stopped))
         raise
     except KeyboardInterrupt:
         _leave(watch, 130, "interrupted")

@@ -57,9 +57,9 @@ class Account:
 
     def go_on(self, lines: list[dict[str, Any]]) -> None:
         """Adds what earlier starts have used, up to the step that this one resumes from: the lines of `time.jsonl`."""
-        if not lines:
+        last = last_complete(lines)
+        if last is None:
             return
-        last = lines[-1]
         for cause, seconds in last["seconds"].items():
             self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
         if not last["ended"]:
@@ -69,6 +69,11 @@ class Account:
         """For `time.jsonl`. `ended`: the run ends here in order, and what comes after is no loss."""
         self._turn()
         return {"step": step, "time": time.time(), "ended": ended, "seconds": dict(self.seconds)}
+
+
+def last_complete(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The last of the lines of `time.jsonl` that has all that is read from it."""
+    return next((line for line in reversed(lines) if line.keys() >= {"time", "ended", "seconds"}), None)
 
 
 def summary(line: dict[str, Any] | None) -> dict[str, Any]:

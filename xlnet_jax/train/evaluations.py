@@ -10,11 +10,12 @@ import time
 from typing import Any
 
 from xlnet_jax.config import Config
+from xlnet_jax.errors import Stopped, uncovered
 from xlnet_jax.parallel import distributed
 from xlnet_jax.train.accounting import Account
 from xlnet_jax.train.heldout import Heldout
 from xlnet_jax.train.metrics import MetricsWriter, read_lines
-from xlnet_jax.train.signals import Stopped, StopRequest
+from xlnet_jax.train.signals import StopRequest
 from xlnet_jax.train.watchdog import Watchdog
 
 log = logging.getLogger("xlnet_jax")
@@ -51,7 +52,7 @@ class Evaluations:
         alone = self.processes.watch is None
         waiting = self.request.waiting("evaluation", raises=True) if alone else contextlib.nullcontext()
         try:
-            with self.account.of("evaluation"), waiting:
+            with self.account.of("evaluation"), waiting, uncovered():
                 result = self.heldout(params, self._between)
         except CutOff:
             raise

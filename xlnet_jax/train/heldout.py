@@ -46,17 +46,18 @@ class HeldoutResult:
     @property
     def perplexity(self) -> float:
         """Permutation perplexity: exp(loss). Comparable only under the same targets, tokenizer and segment length."""
-        return math.exp(self.loss)
+        return math.exp(self.loss) if self.loss < 700 else math.inf
 
     def scores(self) -> dict[str, Any]:
-        """Losses and their targets by name, as they are written and printed."""
-        return {
+        """Losses and their targets by name, as they are written and printed; None for what is not finite."""
+        scores = {
             "loss": self.loss,
             "perplexity": self.perplexity,
             "loss_without_memory": self.loss_without_memory,
             "tokens": self.tokens,
             **{f"loss/{name}": loss for name, loss in self.by_corpus.items()},
         }
+        return {name: value if math.isfinite(value) else None for name, value in scores.items()}
 
     def unigram_cross_entropy(self, train_counts: np.ndarray) -> float:
         """Cross-entropy of the same targets under the train split's piece frequencies (add-one), nats."""

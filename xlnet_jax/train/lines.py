@@ -133,7 +133,7 @@ def _values(path: str, number: int, line: str) -> dict[str, Any] | None:
         values = json.loads(line)
     except ValueError:
         values = None
-    if isinstance(values, dict):
+    if isinstance(values, dict) and isinstance(values.get("step"), int):
         return values
     log.warning("%s: line %d makes no sense and is left out", path, number)
     return None

@@ -25,7 +25,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data import loader
 from xlnet_jax.data.mixture import Mixture, open_mixture
 from xlnet_jax.data.stream import Plan, plan_to_json
-from xlnet_jax.errors import BadInput, Diverged, RestartMe
+from xlnet_jax.errors import BadInput, Diverged, RestartMe, Stopped, uncovered
 from xlnet_jax.parallel import distributed
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import accounting, evaluations, lock
@@ -38,7 +38,7 @@ from xlnet_jax.train.heldout import Heldout
 from xlnet_jax.train.metrics import MetricsWriter
 from xlnet_jax.train.progress import Reporter, progress_bar
 from xlnet_jax.train.retries import until_it_works
-from xlnet_jax.train.signals import Stopped, StopRequest, stop_request
+from xlnet_jax.train.signals import StopRequest, stop_request
 from xlnet_jax.train.start import begin
 from xlnet_jax.train.state import State, check_precision
 from xlnet_jax.train.step import BuiltStep, build_step
@@ -226,7 +226,7 @@ class Run:
         """The next dispatch's batches. A signal while data does not come ends the run here."""
         # Of several processes others have begun the step, and this state is gone there.
         try:
-            with self.account.of("data"), self.request.waiting("waiting for data", raises=self.alone):
+            with self.account.of("data"), self.request.waiting("waiting for data", raises=self.alone), uncovered():
                 batch = next(batches)
         except Stopped as stopped:
             if not self.alone:
@@ -262,7 +262,7 @@ class Run:
             yield
         self.report.clock += time.perf_counter() - began
 
-    def _stopped(self, why: str, at: int, state: State, cause: Exception | None = None) -> NoReturn:
+    def _stopped(self, why: str, at: int, state: State, cause: BaseException | None = None) -> NoReturn:
         """Saves what is not saved, in all processes, and ends the run."""
         self._report()
         if self.saved != at:

@@ -29,19 +29,17 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
-from xlnet_jax.errors import Interrupted, RestartMe
+from xlnet_jax.errors import Interrupted, RestartMe, Stopped
 
 log = logging.getLogger("xlnet_jax")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 START_SECONDS = 1.0
 """How long the main thread may take to notice a signal while there is nothing to save."""
+CLEANUP_SECONDS = 10.0
+"""How long it may then take to let go of what it holds, such as the lock of a bucket."""
 DATA_SECONDS = 10.0
 """How long after a signal data may still come, where the state in hand cannot be saved without it."""
-
-
-class Stopped(RestartMe):
-    """A signal came, where it could be acted on at once."""
 
 
 class Place(NamedTuple):
@@ -157,8 +155,9 @@ class StopRequest:
         came = time.monotonic()
         while not self._closed:
             place = self._place
-            # The main thread that has raised is on its way out, and may save.
-            if place and not self._raised and time.monotonic() - max(came, place.since) > place.seconds:
+            # The main thread that has raised is on its way out, unless a library has swallowed it.
+            more = CLEANUP_SECONDS if self._raised else 0.0
+            if place and time.monotonic() - max(came, place.since) > place.seconds + more:
                 self.end(RestartMe.exit_code, f"{self._first} during {place.what}: run the same command to go on")
             time.sleep(0.05)
 
@@ -180,7 +179,10 @@ _active: list[StopRequest] = []
 
 @contextlib.contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """The StopRequest in force, or a new one: a command enters it first of all, and what it calls finds it."""
+    """The StopRequest in force, or a new one: a command enters it first of all, and what it calls finds it.
+
+    Raises RestartMe for Stopped.
+    """
     if _active:
         yield _active[-1]
         return
@@ -188,5 +190,7 @@ def stop_request() -> Iterator[StopRequest]:
         _active.append(stop)
         try:
             yield stop
+        except Stopped as stopped:
+            raise RestartMe(str(stopped)) from stopped
         finally:
             _active.remove(stop)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from xlnet_jax.data.stream import Plan, extend_plan, plan_from_json
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import distributed
 from xlnet_jax.train import workdir as workdirs
+from xlnet_jax.train.metrics import read_lines
 from xlnet_jax.train.state import State
 from xlnet_jax.train.step import BuiltStep, create_state
 
@@ -41,6 +43,8 @@ def begin(
 
     found = ladder.resume(checkpoints, wanted, processes)
     if found is None:
+        if read_lines(os.path.join(checkpoints.workdir, "metrics.jsonl")):
+            log.warning("%s has metrics but no checkpoint: they are dropped, the run begins anew", checkpoints.workdir)
         state, origin = _fresh(config, mixture, built, processes)
         return state, extend_plan((), 0, batch_size, W), 0, origin
     old, plan = plans(found.step, found.record)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
+import math
 import os
 import platform
 import subprocess
@@ -31,6 +32,7 @@ from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.mixture import Mixture
 from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import distributed
+from xlnet_jax.train import accounting
 from xlnet_jax.train.metrics import read_lines
 
 log = logging.getLogger("xlnet_jax")
@@ -85,6 +87,9 @@ def read_config(workdir: str) -> dict[str, Any] | None:
         raise BadInput(f"{path}: not JSON ({error}); restore it, or give another --workdir") from error
     if not isinstance(found, dict) or not found.keys() >= IDENTITY:
         raise BadInput(f"{path}: lacks {', '.join(sorted(IDENTITY))}; restore it, or give another --workdir")
+    keys = found["config"]
+    if not isinstance(keys, dict) or not all(name.count(".") == 1 for name in keys):
+        raise BadInput(f"{path}: `config` does not hold SECTION.KEY: VALUE; restore it, or give another --workdir")
     return found
 
 
@@ -194,7 +199,11 @@ def metrics_of(workdir: str, step: int) -> dict[str, Any]:
 def losses(workdir: str) -> dict[int, float]:
     """The held-out losses of a run by step, as far as they are finite numbers."""
     lines = read_lines(os.path.join(workdir, "evaluations.jsonl"))
-    return {line["step"]: line["loss"] for line in lines if isinstance(line.get("loss"), float)}
+    return {
+        line["step"]: line["loss"]
+        for line in lines
+        if isinstance(line.get("loss"), float) and math.isfinite(line["loss"])
+    }
 
 
 def absolute(corpus: str) -> str:
@@ -205,8 +214,7 @@ def absolute(corpus: str) -> str:
 
 def times_of(workdir: str) -> dict[str, Any] | None:
     """The last line of `time.jsonl`; None without one."""
-    lines = read_lines(os.path.join(workdir, "time.jsonl"))
-    return lines[-1] if lines else None
+    return accounting.last_complete(read_lines(os.path.join(workdir, "time.jsonl")))
 
 
 def use_compilation_cache(config: Config, workdir: str) -> None:
