@@ -6,12 +6,17 @@ import signal
 import time
 
 import data_fixtures
+import jax
 import pytest
 import tiny
 from hosts import HEARTBEAT, Hosts
+from test_meshes import assert_same_gradient, optax_moment
 
+from xlnet_jax.checkpoint import Checkpoints, split
+from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.train.loop import train
 from xlnet_jax.train.metrics import read_lines
+from xlnet_jax.train.step import build_step
 
 STEPS = 40
 SAVES = "--config.checkpoint.every=2"
@@ -38,6 +43,14 @@ def assert_same_run(mine, wanted, within=1e-5):
         ]
         assert one["loss"] == pytest.approx(other["loss"], abs=within)
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
+
+
+def gradient_of_step_1(workdir):
+    """By array, up to a factor: Adam's first moment in the checkpoint of step 1."""
+    settings = tiny.config(mesh={"data": 1})
+    abstract = split(build_step(settings, make_mesh(settings.mesh, jax.devices()[:1])).abstract_state)
+    with Checkpoints(str(workdir)) as checkpoints:
+        return jax.device_get(optax_moment(checkpoints.restore(1, {"optimizer": abstract["optimizer"]})["optimizer"]))
 
 
 def newest_checkpoint(workdir):
@@ -151,14 +164,16 @@ def test_a_process_that_hangs_is_lost_after_a_heartbeat(tmp_path, cache):
 
 @pytest.mark.slow
 def test_four_devices_in_one_two_and_four_processes(tmp_path, cache):
-    """The same losses and the same evaluation; and four processes go on as two."""
+    """The same losses, gradient and evaluation; and four processes go on as two."""
     alone, two, four = tmp_path / "one", tmp_path / "two", tmp_path / "four"
-    Hosts("train", alone, "--stop_at=6", count=1, devices=4, cache=cache).finish()
-    Hosts("train", two, "--stop_at=4", count=2, devices=2, cache=cache).finish()
-    Hosts("train", four, "--stop_at=4", count=4, cache=cache).finish()
+    each = ["--config.train.steps_per_dispatch=1", "--config.checkpoint.every=1", "--config.checkpoint.keep=9"]
+    Hosts("train", alone, "--stop_at=6", *each, count=1, devices=4, cache=cache).finish()
+    Hosts("train", two, "--stop_at=4", *each, count=2, devices=2, cache=cache).finish()
+    Hosts("train", four, "--stop_at=4", *each, count=4, cache=cache).finish()
     for workdir in (two, four):
         assert len(lines(workdir)) == 4
         assert_same_run(lines(workdir), lines(alone))
+        assert_same_gradient(gradient_of_step_1(alone), gradient_of_step_1(workdir))
     ended = Hosts("train", four, "--stop_at=6", count=2, devices=2, cache=cache).finish()
     assert all("resuming at step 4" in err for _, err in ended.values())
     assert_same_run(lines(four), lines(alone))
