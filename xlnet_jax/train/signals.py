@@ -186,11 +186,12 @@ def stop_request() -> Iterator[StopRequest]:
     if _active:
         yield _active[-1]
         return
-    with StopRequest() as stop:
-        _active.append(stop)
-        try:
-            yield stop
-        except Stopped as stopped:
-            raise RestartMe(str(stopped)) from stopped
-        finally:
-            _active.remove(stop)
+    try:
+        with StopRequest() as stop:
+            _active.append(stop)
+            try:
+                yield stop
+            finally:
+                _active.remove(stop)
+    except Stopped as stopped:
+        raise RestartMe(str(stopped)) from stopped
