@@ -189,7 +189,7 @@ class Checkpoints:
 
     @staticmethod
     def prepare(trees: Trees) -> None:
-        """Compiles what the first save would stand still for."""
+        """Compiles, and runs once, what the first save would stand still for. All processes take part."""
         checksums.of_trees(trees)
 
     def save(self, step: int, trees: Trees, record: dict[str, Any]) -> None:

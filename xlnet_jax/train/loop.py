@@ -237,9 +237,9 @@ class Run:
     def _compile(self, state: State, batch: Batch) -> Any:
         with self.account.of("compile"), self.watchdog.suspended():
             executable = compile_step(self.built, state, batch)
-            self.checkpoints.prepare(checkpoint.split(state))
             # Compiling takes longer than a collective operation waits for a process that comes late.
             self.processes.barrier("compiling the step")
+            self.checkpoints.prepare(checkpoint.split(state))
         self.report.clock = time.perf_counter()
         self.account.work()
         # From the first dispatch on there is something to lose.
