@@ -204,7 +204,7 @@ def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(tm
     assert time.monotonic() - began < 20
     assert told in err and "run the same command to go on" in err.splitlines()[-1]
     if saved is None:
-        assert not os.listdir(tmp_path / "checkpoints")
+        assert not (tmp_path / "checkpoints").exists()
     else:
         assert result(tmp_path)[2] == saved
     err = finish(start(tmp_path, "", cached))
