@@ -83,7 +83,7 @@ MUTANTS = (
            "segment[:, :, None] != keys.segment_BK", oracle("plain")),
     Mutant("memory_in_segment_1", TRANSFORMER, "jnp.zeros((B, M), batch.segments.dtype)",
            "jnp.ones((B, M), batch.segments.dtype)", oracle("plain")),
-    Mutant("attention_residual_missing", ATTENTION, "norm(x_BTD + nn.Dropout", "norm(nn.Dropout", oracle("plain")),
+    Mutant("attention_residual_missing", ATTENTION, "norm(x_BTD + o_BTD)", "norm(o_BTD)", oracle("plain")),
     Mutant("feed_forward_residual_missing", LAYERS, "norm(x + y)", "norm(y)", oracle("plain")),
     Mutant("gelu_of_the_wrong_kind", LAYERS, '"gelu": functools.partial(jax.nn.gelu, approximate=True)',
            '"gelu": functools.partial(jax.nn.gelu, approximate=False)', oracle("plain")),

@@ -151,15 +151,17 @@ def test_fsdp_leaves_each_device_its_share_of_parameters_and_optimizer(topology,
 
 @pytest.mark.slow
 def test_the_time_to_compile_does_not_grow_with_the_layers():
-    """The layers are one scan. Processor time, and the best of two: the machine may be busy with other things."""
+    """The layers are one scan. Processor time, and the best of up to four: the machine may be busy with other things."""
     seconds = {12: [], 48: []}
-    for _ in range(2):
+    for _ in range(4):
         for layers in seconds:
             config = override(CONFIG, [f"--config.model.layers={layers}", "--config.model.remat=full"])
             began = time.process_time()
             aot.attempt(config, describe("v5e:2x2"))
             seconds[layers].append(time.process_time() - began)
-    assert min(seconds[48]) < 1.2 * min(seconds[12]), seconds
+        if min(seconds[48]) < 1.2 * min(seconds[12]):
+            return
+    pytest.fail(f"seconds by layers: {seconds}")
 
 
 def test_what_does_not_fit_is_told_and_the_advice_fits():
