@@ -22,8 +22,6 @@ PART_BYTES = 1 << 20
 FILE_BYTES = 1 << 13
 """So many bytes are written to a file on disk without waiting for a flush, for those who watch it."""
 
-log = logging.getLogger("xlnet_jax")
-
 
 class FileLines:
     """Lines of a file on disk. Those of steps after `step` are cut off first."""
