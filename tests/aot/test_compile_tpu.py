@@ -153,13 +153,14 @@ def test_fsdp_leaves_each_device_its_share_of_parameters_and_optimizer(topology,
 def test_the_time_to_compile_does_not_grow_with_the_layers():
     """The layers are one scan. Processor time, the best of up to four: the machine may be busy with other things."""
     seconds = {12: [], 48: []}
-    for _ in range(4):
+    for turn in range(4):
         for layers in seconds:
             config = override(CONFIG, [f"--config.model.layers={layers}", "--config.model.remat=full"])
             began = time.process_time()
             aot.attempt(config, describe("v5e:2x2"))
             seconds[layers].append(time.process_time() - began)
-        if min(seconds[48]) < 1.2 * min(seconds[12]):
+        # One turn alone could pass because the smaller one was held up.
+        if turn and min(seconds[48]) < 1.2 * min(seconds[12]):
             return
     pytest.fail(f"seconds by layers: {seconds}")
 
