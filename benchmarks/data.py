@@ -46,7 +46,7 @@ def pin() -> None:
 
 
 def prepare(text: str, output: str, tokenizer: str | None, **options) -> dict:
-    from xlnet_jax.data.prepare import prepare
+    from xlnet_jax.data.prepare.pipeline import prepare
 
     return prepare([text], output, tokenizer=tokenizer, heldout=0.01, workers=1, **options)
 
@@ -84,9 +84,9 @@ def examples(corpus: str) -> tuple[float, float]:
     import numpy as np
 
     from xlnet_jax.config import Config, DataConfig, ModelConfig, TrainConfig
-    from xlnet_jax.data.loader import TrainDispatches, prefetched
-    from xlnet_jax.data.mixture import open_mixture
-    from xlnet_jax.data.stream import extend_plan
+    from xlnet_jax.data.batches.loader import TrainDispatches, prefetched
+    from xlnet_jax.data.batches.mixture import open_mixture
+    from xlnet_jax.data.batches.stream import extend_plan
 
     with open(os.path.join(corpus, "manifest.json"), encoding="utf-8") as file:
         vocab_size = json.load(file)["tokenizer"]["vocab_size"]

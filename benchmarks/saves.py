@@ -3,7 +3,7 @@
     python benchmarks/saves.py --json
 
 A run of `--steps` steps on the quick start's text. The seconds come from the run's own accounting
-(`train/accounting.py`): what the loop spends copying the state to the host, flushing metrics, and waiting for the
+(`run/goodput.py`): what the loop spends copying the state to the host, flushing metrics, and waiting for the
 writer of the save before. The writer's CPU seconds are measured apart, with nothing else running: the process's CPU
 time over some saves and waits.
 """
@@ -26,8 +26,8 @@ SAVES = 5
 
 def corpus_of(folder: str, vocab_size: int) -> str:
     """The quick start's."""
-    from xlnet_jax import quickstart
-    from xlnet_jax.data.prepare import prepare
+    from xlnet_jax.commands import quickstart
+    from xlnet_jax.data.prepare.pipeline import prepare
 
     corpus = os.path.join(folder, "corpus")
     prepare(
@@ -41,14 +41,14 @@ def writer_cpu_seconds(config, workdir: str) -> float:
     """CPU seconds of one save, all threads: from the copy to the last byte."""
     import jax
 
-    from xlnet_jax import checkpoint
-    from xlnet_jax.checkpoint import Checkpoints
+    from xlnet_jax.checkpoint import store
+    from xlnet_jax.checkpoint.store import Checkpoints
     from xlnet_jax.parallel.mesh import make_mesh
     from xlnet_jax.train.step import build_step, create_state
 
     mesh = make_mesh(config.mesh)
     with jax.set_mesh(mesh):
-        trees = checkpoint.split(jax.block_until_ready(create_state(config, build_step(config, mesh))))
+        trees = store.split(jax.block_until_ready(create_state(config, build_step(config, mesh))))
     spent = []
     with Checkpoints(workdir, keep=2) as checkpoints:
         for step in range(SAVES + 1):
@@ -66,8 +66,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400, help="of the run; one save per 100 (default 400)")
     parser.add_argument("--folder", help="where everything goes (default: a temporary folder)")
     args = parser.parse_args()
+    from xlnet_jax.commands.train import train
     from xlnet_jax.config import load
-    from xlnet_jax.train.loop import train
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     configs = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "configs")

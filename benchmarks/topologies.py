@@ -75,10 +75,10 @@ def row(result: dict[str, Any]) -> str:
 
 def largest() -> dict[str, Any]:
     """The most rows of a v3 core, with the published configuration as it is."""
-    from xlnet_jax.parallel import topology
+    from xlnet_jax.aot import topology
 
     topology.prepare_environment()
-    from xlnet_jax import compile as compiling
+    from xlnet_jax.aot import report as compiling
     from xlnet_jax.config import load
 
     pod = topology.describe("v3:16x16")

@@ -13,7 +13,7 @@ from xlnet_jax import config as base
 def get_config():
     config = base.default()
     config.model.update(
-        vocab_size=2000, layers=2, width=128, heads=4, head_width=32, ff_width=512, memory_len=64,
+        vocab_size=2000, layers=2, d_model=128, heads=4, head_dim=32, d_ff=512, memory_len=64,
         dropout=0.0, attention_dropout=0.0, init_std=0.08, compute_dtype="float32",
     )  # fmt: skip
     config.data.update(segment_len=128, reuse_len=64, num_predict=21, windows_per_block=8)

@@ -12,7 +12,7 @@ from xlnet_jax import config as base
 def get_config():
     config = base.default()
     # Published: the released Base checkpoint's configuration.
-    config.model.update(layers=12, width=768, heads=12, head_width=64, ff_width=3072)
+    config.model.update(layers=12, d_model=768, heads=12, head_dim=64, d_ff=3072)
     # Ours: the Large run's batch shape and schedule with a smaller batch and the usual rate for this size.
     config.optimizer.update(learning_rate=4e-4, warmup_steps=10_000)
     config.train.update(steps=500_000, batch_size=512)

@@ -17,7 +17,7 @@ from xlnet_jax import config as base
 def get_config():
     config = base.default()
     # Published.
-    config.model.update(layers=24, width=1024, heads=16, head_width=64, ff_width=4096, activation="gelu",
+    config.model.update(layers=24, d_model=1024, heads=16, head_dim=64, d_ff=4096, activation="gelu",
                         untie_biases=True, memory_len=384, vocab_size=32000)  # fmt: skip
     config.data.update(segment_len=512, reuse_len=256, num_predict=85, mask_alpha=6, mask_beta=1, bidirectional=True)
     config.train.batch_size = 2048

@@ -32,9 +32,9 @@ import numpy as np
 import tiny
 from hosts import Hosts
 
-from xlnet_jax.checkpoint import Checkpoints, split
+from xlnet_jax.checkpoint.store import Checkpoints, split
 from xlnet_jax.parallel.mesh import make_mesh
-from xlnet_jax.train.metrics import read_lines
+from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.step import build_step
 
 STEPS, EVERY = 40, 4
@@ -134,8 +134,8 @@ def fingerprint(workdir: pathlib.Path) -> dict:
         jax.tree_util.keystr(path): hashlib.sha256(np.asarray(array).tobytes()).hexdigest()
         for path, array in jax.tree_util.tree_leaves_with_path(trees)
     }
-    steps = read_lines(os.path.join(workdir, "metrics.jsonl"))
-    evaluations = read_lines(os.path.join(workdir, "evaluations.jsonl"))
+    steps = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
+    evaluations = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
     return {
         "arrays": arrays,
         "plan": plan,

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data.prepare import prepare
-from xlnet_jax.data.sources import Part, find_sources
-from xlnet_jax.data.text import TextReader
+from xlnet_jax.data.prepare.pipeline import prepare
+from xlnet_jax.data.prepare.sources import Part, find_sources
+from xlnet_jax.data.prepare.text import TextReader
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
 
 VOCAB_SIZE = 200

@@ -24,9 +24,9 @@ def main() -> None:
     del sys.argv[1]
     if "only" in faults and f"--config.distributed.process_id={faults['only']}" not in sys.argv:
         faults = {}
-    from xlnet_jax import checkpoint
-    from xlnet_jax.data import loader
-    from xlnet_jax.train import dispatch, loop
+    from xlnet_jax.checkpoint import store
+    from xlnet_jax.data.batches import loader
+    from xlnet_jax.train import loop
 
     def told(what: str) -> None:
         print(f"planted: {what}", file=sys.stderr, flush=True)
@@ -34,7 +34,7 @@ def main() -> None:
     train, heldout, compile_step = (
         loader.TrainDispatches.__call__,
         loader.HeldoutDispatches.__call__,
-        dispatch.compile_step,
+        loop.compile_step,
     )
 
     def train_batch(self, index):
@@ -60,7 +60,7 @@ def main() -> None:
             hashlib.pbkdf2_hmac("sha256", b"", b"", int(1e6 * float(faults["compile_wait"])))
         return compile_step(*arguments)
 
-    save = checkpoint.Checkpoints.save
+    save = store.Checkpoints.save
 
     def full(self, step, *arguments):
         if "full" in faults and self.latest() is not None:
@@ -71,7 +71,7 @@ def main() -> None:
             told("full")
         return save(self, step, *arguments)
 
-    checkpoint.Checkpoints.save = full
+    store.Checkpoints.save = full
     loader.TrainDispatches.__call__ = train_batch
     loader.HeldoutDispatches.__call__ = heldout_batch
     loop.compile_step = compiled

@@ -19,8 +19,8 @@ import tiny
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig
-from xlnet_jax.data import examples, loader, spans
-from xlnet_jax.data.stream import extend_plan, plan_from_json, plan_to_json
+from xlnet_jax.data.batches import examples, loader, spans
+from xlnet_jax.data.batches.stream import extend_plan, plan_from_json, plan_to_json
 from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.model import heads, names, positions
 from xlnet_jax.model.transformer import XLNet, empty_memory
@@ -30,7 +30,7 @@ from xlnet_jax.train.step import train_step
 
 B, T, R, P, M, V = 6, 14, 7, 5, 9, 60
 CONFIG = ModelConfig(
-    vocab_size=V, layers=2, width=16, heads=2, head_width=8, ff_width=24, memory_len=M, dropout=0.0,
+    vocab_size=V, layers=2, d_model=16, heads=2, head_dim=8, d_ff=24, memory_len=M, dropout=0.0,
     attention_dropout=0.0, compute_dtype="float64",
 )  # fmt: skip
 TARGETS = np.array([1, 2, 5, 8, 11])
@@ -50,7 +50,7 @@ def parameters(config, seed=0):
 
 def memory_of(config, rows, seed=1):
     """A full memory, the same in every row."""
-    hidden = np.random.default_rng(seed).standard_normal((config.layers, 1, config.memory_len, config.width))
+    hidden = np.random.default_rng(seed).standard_normal((config.layers, 1, config.memory_len, config.d_model))
     return Memory(hidden.repeat(rows, axis=1), np.full(rows, config.memory_len, np.int32))
 
 
@@ -114,7 +114,7 @@ def test_row_1_ranks_give_the_masks_of_the_original():
         summary_position=zeros, label=zeros, label_weight=np.zeros(cases, np.float32),
     )  # fmt: skip
     config = dataclasses.replace(
-        CONFIG, layers=1, width=4, heads=1, head_width=4, ff_width=4, memory_len=slots, compute_dtype="float32"
+        CONFIG, layers=1, d_model=4, heads=1, head_dim=4, d_ff=4, memory_len=slots, compute_dtype="float32"
     )
     params = jax.tree.map(np.float32, parameters(config))
     memory = Memory(np.zeros((1, cases, slots, 4), np.float32), np.full(cases, slots, np.int32))
@@ -162,7 +162,7 @@ def test_row_2_the_position_term_uses_distance_memory_plus_i_minus_j(x64, direct
 
 def released_shapes(model):
     """The variables of a released checkpoint, below `model/`."""
-    N, D, H, E, F = model.layers, model.width, model.heads, model.head_width, model.ff_width
+    N, D, H, E, F = model.layers, model.d_model, model.heads, model.head_dim, model.d_ff
     shapes = {
         "transformer/r_w_bias": (N, H, E), "transformer/r_r_bias": (N, H, E), "transformer/r_s_bias": (N, H, E),
         "transformer/seg_embed": (N, 2, H, E), "transformer/word_embedding/lookup_table": (model.vocab_size, D),
@@ -181,7 +181,7 @@ def released_shapes(model):
     ("model", "count", "tensors"),
     [
         (ModelConfig(), 360_300_800, 319),
-        (ModelConfig(layers=12, width=768, heads=12, ff_width=3072), 116_750_336, 163),
+        (ModelConfig(layers=12, d_model=768, heads=12, d_ff=3072), 116_750_336, 163),
     ],
     ids=["large", "base"],
 )
@@ -288,7 +288,9 @@ def path_over_all_rows(params, batch, memory, inputs, row):
 
     mapping_PT = np.eye(T)[batch.target_positions[row]]
     i, j = np.meshgrid(np.arange(T), np.arange(M + T), indexing="ij")
-    angle = batch.direction[row] * (M + i - j)[..., None] * 10000.0 ** (-np.arange(0, CONFIG.width, 2) / CONFIG.width)
+    angle = (
+        batch.direction[row] * (M + i - j)[..., None] * 10000.0 ** (-np.arange(0, CONFIG.d_model, 2) / CONFIG.d_model)
+    )
     table_TKD = np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)
     rank, segment = batch.rank[row], np.concatenate([np.zeros(M, int), batch.segments[row]])
     hidden_TK = np.concatenate([np.zeros((T, M), bool), ~(rank[None, :] < rank[:, None])], axis=1)
@@ -305,7 +307,7 @@ def path_over_all_rows(params, batch, memory, inputs, row):
         score_HTK = np.einsum("the,khe->htk", q_THE + at["content_bias"], k_KHE)
         score_HTK = score_HTK + np.einsum("the,tkhe->htk", q_THE + at["position_bias"], r_TKHE)
         score_HTK = score_HTK + np.einsum("the,tkhe->htk", q_THE + at["segment_bias"], s_TKHE)
-        score_HTK = score_HTK / math.sqrt(CONFIG.head_width) - 1e30 * hidden_TK
+        score_HTK = score_HTK / math.sqrt(CONFIG.head_dim) - 1e30 * hidden_TK
         weight_HTK = np.exp(score_HTK - score_HTK.max(axis=-1, keepdims=True))
         o_THE = np.einsum("htk,khe->the", weight_HTK / weight_HTK.sum(axis=-1, keepdims=True), v_KHE)
         o_PHE = np.einsum("pt,the->phe", mapping_PT, o_THE)

@@ -27,7 +27,7 @@ def test_every_config_file_loads_and_says_how_to_run_it(path):
 def test_large_has_the_published_settings():
     config = configs.load(os.path.join(CONFIGS, "xlnet_large.py"))
     model, data = config.model, config.data
-    assert (model.layers, model.width, model.heads, model.head_width, model.ff_width) == (24, 1024, 16, 64, 4096)
+    assert (model.layers, model.d_model, model.heads, model.head_dim, model.d_ff) == (24, 1024, 16, 64, 4096)
     assert (data.segment_len, data.reuse_len, model.memory_len, data.num_predict) == (512, 256, 384, 85)
     assert (data.mask_alpha, data.mask_beta, config.train.batch_size) == (6, 1, 2048)
 
@@ -45,7 +45,7 @@ def test_overrides_take_the_type_of_their_key():
     ("word", "message"),
     [
         ("--config.train.stps=10", "no config key 'train.stps'. Did you mean 'train.steps'?"),
-        ("--config.modl.width=10", "Did you mean 'model.width'?"),
+        ("--config.modl.heads=10", "Did you mean 'model"),
         ("--config.train.steps=ten", "--config.train.steps=ten"),
         ("--config.train.steps", "has no value; write --config.train.steps=VALUE"),
         ("--steps=10", "unknown option '--steps=10'"),
@@ -62,7 +62,7 @@ def test_overrides_take_the_type_of_their_key():
         ("--config.evaluation.every=7", "must be a multiple of train.steps_per_dispatch=10"),
         ("--config.optimizer.warmup_steps=800", r"must lie in \[0, train.steps=800\)"),
         ("--config.mesh.fsdp=-1", "mesh.data=-1 and another axis are both -1"),
-        ("--config.model.width=129", "must be even"),
+        ("--config.model.d_model=129", "must be even"),
         ("--config.compat.switches=piece_span", "compat.switches has no 'piece_span'. Did you mean 'piece_spans'?"),
         ("--config.compat.cores=3", "compat.cores=3 must divide train.batch_size=16"),
         ("--config.optimizer.layer_decay=0", r"must lie in \(0, 1\]"),
@@ -84,9 +84,9 @@ def test_a_missing_or_broken_file_is_told(tmp_path):
     with pytest.raises(BadInput, match="broken.py"):
         configs.load(str(broken))
     typo = tmp_path / "typo.py"
-    lines = ["from xlnet_jax import config", "def get_config():", "    c = config.default()", "    c.model.widht = 3"]
+    lines = ["from xlnet_jax import config", "def get_config():", "    c = config.default()", "    c.model.d_modl = 3"]
     typo.write_text("\n".join([*lines, "    return c"]))
-    with pytest.raises(BadInput, match="Did you mean .*width"):
+    with pytest.raises(BadInput, match="Did you mean .*d_model"):
         configs.load(str(typo))
 
 

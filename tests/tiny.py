@@ -12,18 +12,19 @@ import numpy as np
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config
-from xlnet_jax.data.cycle import from_weights
-from xlnet_jax.data.mixture import Mixture
+from xlnet_jax.data.batches.mixing import from_weights
+from xlnet_jax.data.batches.mixture import Mixture
 
 VOCAB = data_fixtures.VOCAB_SIZE
-ROOT = pathlib.Path(__file__).parent.parent
+TESTS = pathlib.Path(__file__).resolve().parent
+ROOT = TESTS.parent
 
 
 def config(**changes: Any) -> Config:
     """Two layers, 32 tokens; `changes` are sections: `train={"steps": 4}`."""
     base = Config(
         model=configs.ModelConfig(
-            vocab_size=VOCAB, layers=2, width=16, heads=2, head_width=8, ff_width=32, memory_len=24,
+            vocab_size=VOCAB, layers=2, d_model=16, heads=2, head_dim=8, d_ff=32, memory_len=24,
             init_std=0.1, compute_dtype="float32",
         ),
         data=configs.DataConfig(segment_len=32, reuse_len=16, num_predict=6, windows_per_block=4),

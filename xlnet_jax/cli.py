@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _leave(code: int) -> int:
     """The exit code; where other processes take part in the run, this one ends here."""
-    if distributed := sys.modules.get("xlnet_jax.parallel.distributed"):
+    if distributed := sys.modules.get("xlnet_jax.parallel.processes"):
         distributed.end_process(code)
     return code
 
@@ -204,7 +204,7 @@ def _no_overrides(overrides: list[str]) -> None:
 
 def _prepare(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     _no_overrides(overrides)
-    from xlnet_jax.data.prepare import prepare
+    from xlnet_jax.data.prepare.pipeline import prepare
     from xlnet_jax.data.tokenizer import Normalization
 
     inputs = [*args.input, *(f"tfds:{name}" for name in args.tfds)]
@@ -224,9 +224,9 @@ def _prepare(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
 
 def _corpus_info(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     _no_overrides(overrides)
-    from xlnet_jax.data import audit
+    from xlnet_jax.data.corpus import verify
 
-    found = audit.info(args.corpus)
+    found = verify.info(args.corpus)
     return found if args.json else _flat(found)
 
 
@@ -240,9 +240,9 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _corpus_verify(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     _no_overrides(overrides)
-    from xlnet_jax.data import audit
+    from xlnet_jax.data.corpus import verify
 
-    counts, problems = audit.verify(args.corpus, args.workers)
+    counts, problems = verify.verify(args.corpus, args.workers)
     for problem in problems:
         print(problem, file=sys.stderr)
     if problems:
@@ -252,9 +252,9 @@ def _corpus_verify(args: argparse.Namespace, overrides: list[str]) -> dict[str, 
 
 def _corpus_sample(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     _no_overrides(overrides)
-    from xlnet_jax.data import audit
+    from xlnet_jax.data.corpus import verify
 
-    samples = audit.sample(args.corpus, args.split, args.seed, args.count, args.length)
+    samples = verify.sample(args.corpus, args.split, args.seed, args.count, args.length)
     if args.json:
         return {"samples": samples}
     for each in samples:
@@ -263,23 +263,23 @@ def _corpus_sample(args: argparse.Namespace, overrides: list[str]) -> dict[str, 
 
 
 def _train(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
-    from xlnet_jax.train.signals import stop_request
+    from xlnet_jax.run.signals import stop_request
 
     # Before the imports, which take seconds.
     with stop_request():
         from xlnet_jax.config import load
 
         config = load(args.config, overrides)
-        from xlnet_jax.train.loop import train
+        from xlnet_jax.commands.train import train
 
         return train(config, args.workdir, stop_at=args.stop_at, dry_run=args.dry_run)
 
 
 def _evaluate(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
-    from xlnet_jax.train.signals import stop_request
+    from xlnet_jax.run.signals import stop_request
 
     with stop_request():
-        from xlnet_jax.evaluate import evaluate
+        from xlnet_jax.commands.evaluate import evaluate
 
         if args.batch_size is not None:
             overrides = [*overrides, f"--config.evaluation.batch_size={args.batch_size}"]
@@ -287,7 +287,7 @@ def _evaluate(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
 
 
 def _export(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
-    from xlnet_jax.export.run import export
+    from xlnet_jax.commands.export import export
 
     return export(args.workdir, args.output, step=args.step, overrides=overrides)
 
@@ -296,7 +296,7 @@ def _inspect(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     from xlnet_jax.config import load
 
     config = load(args.config, overrides)
-    from xlnet_jax import inspect
+    from xlnet_jax.commands import inspect
 
     if args.parameters:
         if args.output:
@@ -315,11 +315,11 @@ def _compile(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     from xlnet_jax.config import load
 
     config = load(args.config, overrides)
-    from xlnet_jax.parallel import topology
+    from xlnet_jax.aot import topology
 
     topology.check(args.topology, args.slices)
     topology.prepare_environment()
-    from xlnet_jax.compile import compile_for, print_report
+    from xlnet_jax.aot.report import compile_for, print_report
 
     result = compile_for(config, args.topology, args.slices, args.budget)
     if args.json:
@@ -332,7 +332,7 @@ def _quickstart(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any
     from xlnet_jax.config import load
 
     config = load(args.config, overrides)
-    from xlnet_jax.quickstart import quickstart
+    from xlnet_jax.commands.quickstart import quickstart
 
     result = quickstart(config, args.workdir, float(os.environ.get("XLNET_INSTALL_SECONDS", "0")))
     # Without --json the table it has printed says it all.

@@ -39,10 +39,10 @@ class ModelConfig:
 
     vocab_size: int = key(32000, "pieces in the vocabulary; must be the tokenizer's")
     layers: int = key(24, "number of layers")
-    width: int = key(1024, "model width D")
+    d_model: int = key(1024, "model width D")
     heads: int = key(16, "attention heads H")
-    head_width: int = key(64, "width of one head E")
-    ff_width: int = key(4096, "inner width of the feed-forward layer F")
+    head_dim: int = key(64, "width of one head E")
+    d_ff: int = key(4096, "inner width of the feed-forward layer F")
     activation: str = key(
         "gelu", "gelu is the tanh approximation, as in the original", choices=("gelu", "gelu_erf", "relu")
     )

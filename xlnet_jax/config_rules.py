@@ -17,11 +17,11 @@ def rules(config: Config) -> list[Rule]:
     model, data, train = config.model, config.data, config.train
     return [
         *((f"model.{name}", getattr(model, name) >= 1, "must be at least 1")
-          for name in ("layers", "width", "heads", "head_width", "ff_width")),
+          for name in ("layers", "d_model", "heads", "head_dim", "d_ff")),
         *((f"model.{name}", 0 <= getattr(model, name) < 1, "must lie in [0, 1)")
           for name in ("dropout", "attention_dropout", "activation_dropout")),
         ("model.vocab_size", model.vocab_size > 9, "must hold the nine special pieces and some text"),
-        ("model.width", model.width % 2 == 0, "must be even: the position table is half sine, half cosine"),
+        ("model.d_model", model.d_model % 2 == 0, "must be even: the position table is half sine, half cosine"),
         ("model.memory_len", model.memory_len >= 0, "must not be negative"),
         ("model.clamp_len", model.clamp_len == -1 or model.clamp_len > 0, "must be -1 (off) or positive"),
         ("data.reuse_len", data.reuse_len >= 1, "must be at least 1"),
@@ -102,7 +102,7 @@ def _divides(part: int, whole: int) -> bool:
 
 
 def _layout_rules(config: Config) -> list[Rule]:
-    """What the lengths of an example must satisfy, by objective; see `data.examples`."""
+    """What the lengths of an example must satisfy, by objective; see `data.batches.examples`."""
     model, data = config.model, config.data
     T, R, P = data.segment_len, data.reuse_len, data.num_predict
     few_targets = ("data.num_predict", P <= (T - 3) // 2,

@@ -43,14 +43,14 @@ class Interrupted(XLNetError):
 
 
 class Stopped(BaseException):
-    """A signal came where it could be acted on at once; see `train.signals`, which makes it `RestartMe` in the end.
+    """A signal came where it could be acted on at once; see `run.signals`, which makes it `RestartMe` in the end.
 
     No Exception, as KeyboardInterrupt is none: a library shall not take it for a failure of its own and go on.
     """
 
 
 @contextlib.contextmanager
-def uncovered() -> Iterator[None]:
+def reraise_stop() -> Iterator[None]:
     """Raises Stopped where a library has turned one into an error of its own."""
     try:
         yield

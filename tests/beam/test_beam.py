@@ -14,7 +14,7 @@ import pytest
 from apache_beam.runners.dataflow import dataflow_runner
 
 from xlnet_jax.cli import main
-from xlnet_jax.data import engine
+from xlnet_jax.data.prepare import engine
 from xlnet_jax.errors import BadInput, RestartMe
 
 ROOT = pathlib.Path(__file__).parents[2]

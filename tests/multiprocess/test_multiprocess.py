@@ -12,10 +12,10 @@ import tiny
 from hosts import HEARTBEAT, Hosts
 from test_meshes import assert_same_gradient, optax_moment
 
-from xlnet_jax.checkpoint import Checkpoints, split
+from xlnet_jax.checkpoint.store import Checkpoints, split
+from xlnet_jax.commands.train import train
 from xlnet_jax.parallel.mesh import make_mesh
-from xlnet_jax.train.loop import train
-from xlnet_jax.train.metrics import read_lines
+from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.step import build_step
 
 STEPS = 40
@@ -31,7 +31,7 @@ def cache(pytestconfig):
 def lines(workdir):
     """What every step measured, but for the speed."""
     kept = ("step", "loss", "grad_norm", "learning_rate", "targets", "epoch")
-    return [{name: line[name] for name in kept} for line in read_lines(os.path.join(workdir, "metrics.jsonl"))]
+    return [{name: line[name] for name in kept} for line in read_jsonl(os.path.join(workdir, "metrics.jsonl"))]
 
 
 def assert_same_run(mine, wanted, within=1e-5):
@@ -79,7 +79,7 @@ def two(tmp_path_factory, cache):
     results = [json.loads(out) for out, _ in ended.values()]
     assert all(result["step"] == STEPS for result in results) and results[0]["loss"] == results[1]["loss"]
     assert [line["step"] for line in lines(workdir)] == list(range(1, STEPS + 1))
-    (start,) = read_lines(os.path.join(workdir, "runs.jsonl"))
+    (start,) = read_jsonl(os.path.join(workdir, "runs.jsonl"))
     assert (start["processes"], start["devices"]) == (2, 2)
     assert not os.path.exists(workdir / ".shared")
     return workdir
@@ -104,7 +104,7 @@ def test_sigterm_to_one_of_two_stops_both_at_one_step_and_one_process_goes_on(tm
     # In this process, on its eight devices.
     config = tiny.config(data={"corpus": data_fixtures.corpus_path()}, log={"compilation_cache": cache})
     train(config, str(tmp_path), stop_at=step + 2)
-    first, second = read_lines(os.path.join(tmp_path, "runs.jsonl"))
+    first, second = read_jsonl(os.path.join(tmp_path, "runs.jsonl"))
     assert (first["processes"], first["devices"], second["processes"], second["step"]) == (2, 2, 1, step)
     train(config, str(tmp_path / "undisturbed"), stop_at=step + 2)
     assert_same_run(lines(tmp_path), lines(tmp_path / "undisturbed"))

@@ -11,11 +11,11 @@ from jax._src.clusters import cloud_tpu_cluster
 
 from xlnet_jax.config import Config, DistributedConfig
 from xlnet_jax.errors import BadInput, RestartMe
-from xlnet_jax.parallel import distributed
-from xlnet_jax.parallel.rendezvous import Patience, Place, meet
+from xlnet_jax.parallel.processes import ENVIRONMENT, find_process_info
+from xlnet_jax.parallel.rendezvous import ProcessInfo, Timeouts, meet
 from xlnet_jax.parallel.watch import Watch
 
-SOON = Patience(deadline=20, report=5)
+SOON = Timeouts(deadline=20, report=5)
 
 
 def together(*sides, processes=None, patience=SOON, apart=0.0):
@@ -25,7 +25,7 @@ def together(*sides, processes=None, patience=SOON, apart=0.0):
 
     def side(i):
         process, values = sides[i]
-        place = Place(f"localhost:{port}", processes or len(sides), process)
+        place = ProcessInfo(f"localhost:{port}", processes or len(sides), process)
         try:
             results[i] = meet(place, port, values, patience)
         except (BadInput, RestartMe) as error:
@@ -55,7 +55,7 @@ def test_all_meet_in_any_order():
 
 def test_a_missing_process_is_named_again_and_again_and_ends_in_42(caplog):
     with caplog.at_level(logging.WARNING, "xlnet_jax"):
-        results = together((0, {}), (2, {}), processes=4, patience=Patience(deadline=2, report=0.5))
+        results = together((0, {}), (2, {}), processes=4, patience=Timeouts(deadline=2, report=0.5))
     for error in results:
         assert isinstance(error, RestartMe)
         assert "processes 1, 3 did not come within 2 s (here: 0 on " in str(error)
@@ -64,7 +64,7 @@ def test_a_missing_process_is_named_again_and_again_and_ends_in_42(caplog):
 
 
 def test_a_missing_coordinator_is_named(caplog):
-    (error,) = together((1, {}), processes=2, patience=Patience(deadline=-4, report=0.2))
+    (error,) = together((1, {}), processes=2, patience=Timeouts(deadline=-4, report=0.2))
     assert isinstance(error, RestartMe) and "process 0 at localhost:" in str(error) and "refused" in str(error)
     assert "process 1 waits for process 0 at localhost:" in caplog.text
 
@@ -88,7 +88,7 @@ def test_strangers_are_ignored():
     results = {}
 
     def side(process):
-        results[process] = meet(Place(f"localhost:{port}", 2, process), port, {}, SOON)
+        results[process] = meet(ProcessInfo(f"localhost:{port}", 2, process), port, {}, SOON)
 
     first = threading.Thread(target=side, args=(0,))
     first.start()
@@ -133,12 +133,12 @@ def test_a_signal_stops_all_at_the_same_step(signalled):
 
 def test_the_place_comes_from_keys_or_the_environment(monkeypatch):
     def find(**keys):
-        return distributed.find_place(Config(distributed=DistributedConfig(**keys)))
+        return find_process_info(Config(distributed=DistributedConfig(**keys)))
 
-    for name in distributed.ENVIRONMENT.values():
+    for name in ENVIRONMENT.values():
         monkeypatch.delenv(name, raising=False)
     assert find() is None and find(processes=1) is None
-    wanted = Place("host:1234", 4, 3)
+    wanted = ProcessInfo("host:1234", 4, 3)
     assert find(coordinator="host:1234", processes=4, process_id=3) == wanted
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "host:1234")
     monkeypatch.setenv("JAX_NUM_PROCESSES", "4")
@@ -155,7 +155,7 @@ def test_the_place_comes_from_keys_or_the_environment(monkeypatch):
 @pytest.fixture
 def nowhere(monkeypatch):
     """An environment without any cluster."""
-    for name in (*distributed.ENVIRONMENT.values(), "JAX_LOCAL_DEVICE_IDS", "SLURM_JOB_ID", "TPU_SKIP_MDS_QUERY"):
+    for name in (*ENVIRONMENT.values(), "JAX_LOCAL_DEVICE_IDS", "SLURM_JOB_ID", "TPU_SKIP_MDS_QUERY"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
@@ -165,25 +165,25 @@ def test_slurm_is_detected_and_one_task_is_none(nowhere):
              "SLURM_LOCALID": "0"}  # fmt: skip
     for name, value in slurm.items():
         nowhere.setenv(name, value)
-    assert distributed.find_place(Config()) == Place("node003:61440", 4, 2, [0])
-    assert distributed.find_place(Config(distributed=DistributedConfig(detect=False))) is None
+    assert find_process_info(Config()) == ProcessInfo("node003:61440", 4, 2, [0])
+    assert find_process_info(Config(distributed=DistributedConfig(detect=False))) is None
     own = DistributedConfig(coordinator="other:1", process_id=3)
-    assert distributed.find_place(Config(distributed=own)) == Place("other:1", 4, 3, [0])
+    assert find_process_info(Config(distributed=own)) == ProcessInfo("other:1", 4, 3, [0])
     nowhere.setenv("JAX_LOCAL_DEVICE_IDS", "0,1")
-    assert distributed.find_place(Config()) == Place("node003:61440", 4, 2)
+    assert find_process_info(Config()) == ProcessInfo("node003:61440", 4, 2)
     nowhere.setenv("SLURM_NTASKS", "1")
     nowhere.setenv("SLURM_PROCID", "0")
-    assert distributed.find_place(Config()) is None
+    assert find_process_info(Config()) is None
 
 
 def test_a_tpu_vm_is_detected_by_its_metadata(nowhere):
     metadata = {"agent-worker-number": "1", "worker-network-endpoints": "x:y:127.0.0.1,x:y:127.0.0.2", "tpu-env": ""}
     nowhere.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
     nowhere.setattr(cloud_tpu_cluster, "get_metadata", lambda key: (metadata[key], 200))
-    assert distributed.find_place(Config()) == Place("127.0.0.1:8482", 2, 1)
+    assert find_process_info(Config()) == ProcessInfo("127.0.0.1:8482", 2, 1)
     # A machine of its own: one process, as ever.
     metadata |= {"agent-worker-number": "0", "worker-network-endpoints": "x:y:127.0.0.1"}
-    assert distributed.find_place(Config()) is None
+    assert find_process_info(Config()) is None
 
 
 def test_gke_is_detected_by_its_environment_slices_after_each_other(nowhere):
@@ -192,7 +192,7 @@ def test_gke_is_detected_by_its_environment_slices_after_each_other(nowhere):
     nowhere.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
     for name, value in gke.items():
         nowhere.setenv(name, value)
-    assert distributed.find_place(Config()) == Place("127.0.0.1:8482", 4, 3)
+    assert find_process_info(Config()) == ProcessInfo("127.0.0.1:8482", 4, 3)
 
 
 def test_a_cluster_that_does_not_answer_ends_in_42(nowhere):
@@ -202,9 +202,9 @@ def test_a_cluster_that_does_not_answer_ends_in_42(nowhere):
     nowhere.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
     nowhere.setattr(cloud_tpu_cluster, "get_metadata", refuse)
     with pytest.raises(RestartMe, match="no route to host; set distributed.detect=false"):
-        distributed.find_place(Config())
+        find_process_info(Config())
 
 
 def test_a_pod_of_kubernetes_without_tpus_is_a_single_process(nowhere):
     nowhere.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert distributed.find_place(Config()) is None
+    assert find_process_info(Config()) is None

@@ -28,11 +28,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from xlnet_jax import objective
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.model import heads
 from xlnet_jax.model.transformer import Output, XLNet, empty_memory
+from xlnet_jax.train.loss import mean_loss
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 WEIGHTS = "weights"
@@ -104,8 +104,8 @@ def load(name: str) -> Arrays:
 
 def model_config(case: Case, dtype: str) -> ModelConfig:
     return ModelConfig(
-        vocab_size=case.vocab_size, layers=case.layers, width=case.width, heads=case.heads,
-        head_width=case.width // case.heads, ff_width=case.ff_width, activation=case.activation,
+        vocab_size=case.vocab_size, layers=case.layers, d_model=case.width, heads=case.heads,
+        head_dim=case.width // case.heads, d_ff=case.ff_width, activation=case.activation,
         untie_biases=not case.tied, memory_len=case.memory_len, clamp_len=case.clamp_len, dropout=0.0,
         attention_dropout=0.0, compute_dtype=dtype,
     )  # fmt: skip
@@ -225,7 +225,7 @@ def measure(
     def loss(params: Any) -> tuple[jax.Array, Any]:
         model: Any = Observed(XLNet(config, reuse_len))
         if two_streams:
-            value, _ = objective.mean_loss(params, model, batch, memory)
+            value, _ = mean_loss(params, model, batch, memory)
         else:
             value = content_loss(params, model)
         return value, (model.out, model.layers)
@@ -296,7 +296,7 @@ def chained_gradient(case: Case, weights: Arrays, recorded: Arrays) -> Arrays:
     def loss(params: Any) -> jax.Array:
         value, memory = None, empty_memory(model.config, len(case.direction))
         for batch in batches:
-            value, aux = objective.mean_loss(params, model, batch, memory)
+            value, aux = mean_loss(params, model, batch, memory)
             memory = aux.memory
         return value
 

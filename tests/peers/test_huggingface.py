@@ -17,8 +17,8 @@ import pytest
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import ModelConfig
+from xlnet_jax.convert import huggingface
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, train_tokenizer
-from xlnet_jax.export import huggingface
 from xlnet_jax.model import heads
 from xlnet_jax.model.transformer import XLNet
 
@@ -42,7 +42,7 @@ MANY_SCRIPTS = [
 
 
 def model_config(**changes) -> ModelConfig:
-    sizes = dict(vocab_size=VOCAB, layers=3, width=32, heads=4, head_width=8, ff_width=64, memory_len=M)
+    sizes = dict(vocab_size=VOCAB, layers=3, d_model=32, heads=4, head_dim=8, d_ff=64, memory_len=M)
     return ModelConfig(**(sizes | dict(compute_dtype="float32") | changes))
 
 
@@ -93,7 +93,7 @@ def batch_of(rank: np.ndarray, targets: np.ndarray | None = None) -> Batch:
 
 
 def memory_of(model: ModelConfig, valid: int) -> Memory:
-    hidden = np.random.default_rng(3).normal(size=(model.layers, B, M, model.width)).astype(np.float32)
+    hidden = np.random.default_rng(3).normal(size=(model.layers, B, M, model.d_model)).astype(np.float32)
     return Memory(hidden * (valid > 0), np.full(B, valid, np.int32))
 
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from xlnet_jax import files
 from xlnet_jax.errors import BadInput
+from xlnet_jax.storage import files
 
 UNK, BOS, EOS, CLS, SEP, PAD, MASK, EOD, EOP = range(9)
 SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")

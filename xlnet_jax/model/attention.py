@@ -88,12 +88,12 @@ class RelativeAttention(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Content stream h and, if there are targets, query stream g; same shapes out."""
         config, dtype = self.config, h_BTD.dtype
-        heads = (config.heads, config.head_width)
+        heads = (config.heads, config.head_dim)
         kernel = {
-            name: parameter(self, name, (config.width, *heads), ("embed", "heads", "head_width"), dtype)
+            name: parameter(self, name, (config.d_model, *heads), ("embed", "heads", "head_dim"), dtype)
             for name in ("query", "key", "value", "position", "output")
         }
-        segment_2HE = parameter(self, "segment_embedding", (2, *heads), (None, "heads", "head_width"), dtype)
+        segment_2HE = parameter(self, "segment_embedding", (2, *heads), (None, "heads", "head_dim"), dtype)
         bias = tied_biases or attention_biases(self, config, dtype)
         norm = layer_norm("norm", config)
 
@@ -142,6 +142,6 @@ class RelativeAttention(nn.Module):
 def attention_biases(module: nn.Module, config: ModelConfig, dtype: jnp.dtype) -> dict[str, jax.Array]:
     """Declares u, v and w [H, E] on `module`: one set per layer, or one for all layers (`untie_biases`)."""
     return {
-        name: parameter(module, name, (config.heads, config.head_width), ("heads", "head_width"), dtype)
+        name: parameter(module, name, (config.heads, config.head_dim), ("heads", "head_dim"), dtype)
         for name in ("content_bias", "position_bias", "segment_bias")
     }

@@ -29,7 +29,7 @@ def forward_flops(config: Config) -> dict[str, int]:
     """Forward FLOPs of one row, by part: content stream, query stream, key side (keys, values, positions), softmax."""
     model, data = config.model, config.data
     T, P, M = data.segment_len, data.num_predict, model.memory_len
-    D, F, V, W = model.width, model.ff_width, model.vocab_size, model.heads * model.head_width
+    D, F, V, W = model.d_model, model.d_ff, model.vocab_size, model.heads * model.head_dim
     K = M + T
 
     def stream(rows: int) -> int:
@@ -60,7 +60,7 @@ def step_flops(config: Config) -> int:
     gradient with respect to the memory, which is not computed.
     """
     model, data = config.model, config.data
-    D, W = model.width, model.heads * model.head_width
+    D, W = model.d_model, model.heads * model.head_dim
     N = model.memory_len + 2 * data.segment_len - 1
     per_row = 3 * sum(forward_flops(config).values())
     into_memory = model.layers * 2 * 2 * model.memory_len * D * W

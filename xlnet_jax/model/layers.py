@@ -100,8 +100,8 @@ class FeedForward(nn.Module):
     ) -> tuple:
         """The content stream and the query stream (or None) through the same weights."""
         config = self.config
-        inner = Dense(config, config.ff_width, ("embed", "ff"), name="inner")
-        outer = Dense(config, config.width, ("ff", "embed"), name="outer")
+        inner = Dense(config, config.d_ff, ("embed", "ff"), name="inner")
+        outer = Dense(config, config.d_model, ("ff", "embed"), name="outer")
         norm = layer_norm("norm", config)
 
         def apply(x: jax.Array) -> jax.Array:

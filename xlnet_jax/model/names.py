@@ -84,8 +84,8 @@ def from_official(tensors: Mapping[str, Any], model: ModelConfig) -> dict[str, A
     Raises:
       BadInput: a tensor is missing or has another shape than `model` gives it.
     """
-    D, F, V = model.width, model.ff_width, model.vocab_size
-    heads = (model.heads, model.head_width)
+    D, F, V = model.d_model, model.d_ff, model.vocab_size
+    heads = (model.heads, model.head_dim)
     bias_shape = (model.layers, *heads) if model.untie_biases else heads
     shapes = {"word_embedding": (V, D), "lm_bias": (V,), "attention/segment_embedding": (model.layers, 2, *heads)}
     shapes |= {f"attention/{name}": (D, *heads) for name in ("query", "key", "value", "position", "output")}

@@ -103,9 +103,9 @@ class XLNet(nn.Module):
         config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
         # Looked up before it is rounded: gradients of frequent pieces are sums of many, which float32 can hold.
         high = accumulator(dtype)
-        table_VD = parameter(self, "word_embedding", (config.vocab_size, config.width), ("vocab", "embed"), high)
+        table_VD = parameter(self, "word_embedding", (config.vocab_size, config.d_model), ("vocab", "embed"), high)
         glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
-        mask_D = parameter(self, "mask_embedding", (config.width,), ("embed",), dtype, glorot)
+        mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), dtype, glorot)
         # Declared here so that one tree holds everything; read by `heads`.
         parameter(self, "lm_bias", (config.vocab_size,), ("vocab",), dtype, nn.initializers.zeros)
         tied_biases = None if config.untie_biases else TiedBiases(config, name="biases")()
@@ -118,7 +118,7 @@ class XLNet(nn.Module):
 
         P, M = batch.target_positions.shape[1], memory.hidden_LBMD.shape[2]
         h_BTD = nn.with_logical_constraint(drop(table_VD[batch.tokens].astype(dtype)), ("batch", None, None))
-        g_BPD = drop(jnp.broadcast_to(mask_D, (B, P, config.width))) if P and self.two_streams else None
+        g_BPD = drop(jnp.broadcast_to(mask_D, (B, P, config.d_model))) if P and self.two_streams else None
 
         valid_B = jnp.where(batch.continues, memory.valid_B, 0)
         filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
@@ -126,7 +126,7 @@ class XLNet(nn.Module):
             memory = Memory(jnp.where(filled_BM[None, :, :, None], memory.hidden_LBMD, 0), memory.valid_B)
             filled_BM = jnp.ones_like(filled_BM)
         rank_BM = jnp.where(filled_BM, MEMORY_RANK, NEVER)
-        table_ND = positions.sinusoids(T, M, config.width, config.clamp_len, high)
+        table_ND = positions.sinusoids(T, M, config.d_model, config.clamp_len, high)
         # One mask for the whole batch: the table is the same for all its rows.
         masks_S = rows_B if self.compat.on("position_dropout_per_row") else jnp.zeros(1, jnp.int32)
         keys = Keys(
@@ -172,5 +172,5 @@ def glorot_uniform(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> 
 
 def empty_memory(config: ModelConfig, batch_size: int) -> Memory:
     """A memory that holds nothing: the same as no memory at all."""
-    shape = (config.layers, batch_size, config.memory_len, config.width)
+    shape = (config.layers, batch_size, config.memory_len, config.d_model)
     return Memory(jnp.zeros(shape, jnp.dtype(config.compute_dtype)), jnp.zeros(batch_size, jnp.int32))

@@ -30,7 +30,7 @@ class ShardingRules:
     batch: tuple[str, ...] = ("slices", "data", "fsdp")
     embed: str | None = "fsdp"
     heads: str | None = "tensor"
-    head_width: str | None = None
+    head_dim: str | None = None
     ff: str | None = "tensor"
     vocab: str | None = "tensor"
     norm: str | None = None
@@ -103,7 +103,7 @@ def check_batch_size(batch_size: int, mesh: Mesh, key: str = "train.batch_size",
 
 def check_model(model: ModelConfig, mesh: Mesh) -> None:
     """Raises BadInput if the model's sizes do not divide over the mesh axes that split them."""
-    sizes = {"embed": ("width",), "heads": ("heads",), "ff": ("ff_width",), "vocab": ("vocab_size",)}
+    sizes = {"embed": ("d_model",), "heads": ("heads",), "ff": ("d_ff",), "vocab": ("vocab_size",)}
     for logical, keys in sizes.items():
         axis = getattr(RULES, logical)
         for key in keys if axis else ():

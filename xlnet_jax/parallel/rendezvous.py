@@ -35,7 +35,7 @@ CONNECT_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class ProcessInfo:
     """Which process this is.
 
     Attributes:
@@ -50,7 +50,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """Seconds: until the rendezvous is given up, and between two lines of the log about who is missing."""
 
     deadline: float
@@ -103,7 +103,7 @@ class Link:
             self.socket.close()
 
 
-def meet(place: Place, port: int, values: dict[str, Any], patience: Patience) -> dict[int, Link]:
+def meet(me: ProcessInfo, port: int, values: dict[str, Any], timeouts: Timeouts) -> dict[int, Link]:
     """Waits until all processes are here and agree.
 
     Args:
@@ -118,22 +118,22 @@ def meet(place: Place, port: int, values: dict[str, Any], patience: Patience) ->
       RestartMe: somebody did not come in time.
     """
     hello = {
-        "process": place.process,
-        "processes": place.processes,
+        "process": me.process,
+        "processes": me.processes,
         "host": socket.gethostname(),
         # As it arrives at the other end, so that only real differences count.
         "values": json.loads(json.dumps(values)),
     }
-    if place.process == 0:
-        return _Leader(place, port, hello, patience).meet()
-    return {0: _follow(place, port, hello, patience)}
+    if me.process == 0:
+        return _Leader(me, port, hello, timeouts).meet()
+    return {0: _follow(me, port, hello, timeouts)}
 
 
 class _Leader:
     """Process 0's side of the rendezvous."""
 
-    def __init__(self, place: Place, port: int, hello: dict[str, Any], patience: Patience) -> None:
-        self.place, self.port, self.patience = place, port, patience
+    def __init__(self, me: ProcessInfo, port: int, hello: dict[str, Any], timeouts: Timeouts) -> None:
+        self.me, self.port, self.timeouts = me, port, timeouts
         self.hellos: dict[int, dict[str, Any]] = {0: hello}
         self.links: dict[int, Link] = {}
         self.unknown: set[Link] = set()
@@ -143,16 +143,16 @@ class _Leader:
         began = reported = time.monotonic()
         with self._listen(began) as server, selectors.DefaultSelector() as selector:
             selector.register(server, selectors.EVENT_READ)
-            while missing := [p for p in range(self.place.processes) if p not in self.hellos]:
+            while missing := [p for p in range(self.me.processes) if p not in self.hellos]:
                 for key, _ in selector.select(TICK_SECONDS):
                     self._serve(selector, server, key.data)
                 now = time.monotonic()
-                if now - began > self.patience.deadline:
-                    self._end(RestartMe(f"{_who(missing)} did not come within {self.patience.deadline:g} s "
+                if now - began > self.timeouts.deadline:
+                    self._end(RestartMe(f"{_who(missing)} did not come within {self.timeouts.deadline:g} s "
                                         f"(here: {self._here()}); start the missing one, then all again"))  # fmt: skip
-                if now - reported > self.patience.report:
+                if now - reported > self.timeouts.report:
                     reported = now
-                    line = f"waiting for {_who(missing)} of {self.place.processes} (here: {self._here()})"
+                    line = f"waiting for {_who(missing)} of {self.me.processes} (here: {self._here()})"
                     log.warning("%s", line)
                     for link in self.links.values():
                         link.send(waiting=line)
@@ -174,11 +174,11 @@ class _Leader:
                 return socket.create_server(("", self.port))
             except OSError as error:
                 now = time.monotonic()
-                if now - began > self.patience.deadline:
+                if now - began > self.timeouts.deadline:
                     raise RestartMe(
                         f"port {self.port} of this host: {error.strerror or error}; set distributed.rendezvous_port"
                     ) from error
-                if now - reported > self.patience.report:
+                if now - reported > self.timeouts.report:
                     reported = now
                     log.warning("port %d of this host: %s; trying on", self.port, error.strerror or error)
                 time.sleep(TICK_SECONDS)
@@ -212,14 +212,14 @@ class _Leader:
             return
         process = hello["process"]
         link.host = str(hello.get("host"))
-        if hello.get("processes") != self.place.processes:
+        if hello.get("processes") != self.me.processes:
             self.links[-1 - process] = link
-            self._end(_different("distributed.processes", self.place.processes, self.hellos[0],
+            self._end(_different("distributed.processes", self.me.processes, self.hellos[0],
                                  hello.get("processes"), hello))  # fmt: skip
-        if process in self.hellos or not 0 <= process < self.place.processes:
+        if process in self.hellos or not 0 <= process < self.me.processes:
             hosts = f"{self.hellos[process]['host']} and {link.host}" if process in self.hellos else link.host
             self.links[-1 - process] = link
-            self._end(BadInput(f"process {process} of {self.place.processes} came from {hosts}; "
+            self._end(BadInput(f"process {process} of {self.me.processes} came from {hosts}; "
                                "give every process its own distributed.process_id, counted from 0"))  # fmt: skip
         self.unknown.discard(link)
         self.hellos[process], self.links[process] = hello, link
@@ -255,16 +255,16 @@ def _who(processes: list[int]) -> str:
     return f"process{'es' * (len(processes) > 1)} {shown}"
 
 
-def _follow(place: Place, port: int, hello: dict[str, Any], patience: Patience) -> Link:
+def _follow(me: ProcessInfo, port: int, hello: dict[str, Any], timeouts: Timeouts) -> Link:
     """Another process's side: connects, says hello, waits for the word."""
-    host = place.coordinator.rsplit(":", 1)[0].strip("[]")
+    host = me.coordinator.rsplit(":", 1)[0].strip("[]")
     began = reported = time.monotonic()
     what = "no answer"
     # Process 0 gives up first, and says who is missing; this is for when it is process 0 that does not come.
-    while (now := time.monotonic()) - began < patience.deadline + CONNECT_SECONDS:
-        if now - reported > patience.report:
+    while (now := time.monotonic()) - began < timeouts.deadline + CONNECT_SECONDS:
+        if now - reported > timeouts.report:
             reported = now
-            log.warning("process %d waits for process 0 at %s:%d (%s)", place.process, host, port, what)
+            log.warning("process %d waits for process 0 at %s:%d (%s)", me.process, host, port, what)
         try:
             link = Link(socket.create_connection((host, port), timeout=CONNECT_SECONDS), host)
         except OSError as error:
@@ -272,7 +272,7 @@ def _follow(place: Place, port: int, hello: dict[str, Any], patience: Patience) 
             time.sleep(TICK_SECONDS)
             continue
         link.send(**hello)
-        word = _word(link, began + patience.deadline + CONNECT_SECONDS)
+        word = _word(link, began + timeouts.deadline + CONNECT_SECONDS)
         if "go" in word:
             link.socket.settimeout(CONNECT_SECONDS)
             return link
@@ -282,7 +282,7 @@ def _follow(place: Place, port: int, hello: dict[str, Any], patience: Patience) 
         what = "it hung up"
         time.sleep(TICK_SECONDS)
     raise RestartMe(
-        f"process {place.process}: process 0 at {host}:{port} did not come within {patience.deadline:g} s ({what}); "
+        f"process {me.process}: process 0 at {host}:{port} did not come within {timeouts.deadline:g} s ({what}); "
         "start it, then all again"
     )
 

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec
 
-from xlnet_jax import objective
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train.loss import Aux, mean_loss
 from xlnet_jax.train.state import make_model
 
-GRADIENT = jax.value_and_grad(objective.mean_loss, has_aux=True)
+GRADIENT = jax.value_and_grad(mean_loss, has_aux=True)
 
-LossAndGradient = tuple[tuple[jax.Array, objective.Aux], Any]
+LossAndGradient = tuple[tuple[jax.Array, Aux], Any]
 """((mean loss, what else training needs), gradient like the parameters)."""
 
 BY_HAND = ("slices", "data")
@@ -52,7 +52,7 @@ def accumulated_gradient(
     def local(
         params: Any, batch: Batch, memory: Memory, rows_B: jax.Array, weight: jax.Array, dropout_key: jax.Array
     ) -> LossAndGradient:
-        def micro(summed: tuple, inputs: tuple[Batch, Memory, jax.Array]) -> tuple[tuple, objective.Aux]:
+        def micro(summed: tuple, inputs: tuple[Batch, Memory, jax.Array]) -> tuple[tuple, Aux]:
             (share, aux), grads = GRADIENT(params, model, *inputs[:2], dropout_key, inputs[2], weight)
             return jax.tree.map(jnp.add, summed, (share, grads)), aux
 
@@ -64,7 +64,7 @@ def accumulated_gradient(
         zeros = (jnp.zeros((), jnp.promote_types(weight.dtype, jnp.float32)), jax.tree.map(jnp.zeros_like, params))
         (loss, grads), aux_A = jax.lax.scan(micro, zeros, inputs)
         memory = Memory(join(aux_A.memory.hidden_LBMD, 1), join(aux_A.memory.valid_B))
-        aux = objective.Aux(join(aux_A.loss_B), join(aux_A.weight_B), memory)
+        aux = Aux(join(aux_A.loss_B), join(aux_A.weight_B), memory)
         return (jax.lax.psum(loss, BY_HAND), aux), jax.lax.psum(grads, BY_HAND)
 
     def split(x: jax.Array, axis: int = 0) -> jax.Array:
@@ -82,7 +82,7 @@ def accumulated_gradient(
         return jax.shard_map(
             local,
             in_specs=(everywhere, rows, memories, rows, everywhere, everywhere),
-            out_specs=((everywhere, objective.Aux(rows, rows, memories)), everywhere),  # type: ignore[arg-type]
+            out_specs=((everywhere, Aux(rows, rows, memories)), everywhere),  # type: ignore[arg-type]
             axis_names=set(BY_HAND),
             # Else the gradient of the replicated parameters would be reduced where it is taken: inside the loop.
             check_vma=False,
@@ -119,4 +119,4 @@ def core_clipped_gradient(
         jnp.moveaxis(aux_C.memory.hidden_LBMD, 0, 1).reshape(memory.hidden_LBMD.shape),
         aux_C.memory.valid_B.reshape(memory.valid_B.shape),
     )
-    return (loss_C.mean(), objective.Aux(aux_C.loss_B.reshape(-1), aux_C.weight_B.reshape(-1), joined)), grads
+    return (loss_C.mean(), Aux(aux_C.loss_B.reshape(-1), aux_C.weight_B.reshape(-1), joined)), grads

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import os
 import statistics
@@ -18,126 +17,65 @@ from typing import Any, NoReturn
 
 import jax
 
-from xlnet_jax import buckets, checkpoint, files
 from xlnet_jax.batch import Batch
-from xlnet_jax.checkpoint import Checkpoints, Keep
+from xlnet_jax.checkpoint import store
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
-from xlnet_jax.data import loader
-from xlnet_jax.data.mixture import Mixture, open_mixture
-from xlnet_jax.data.stream import Plan, plan_to_json
-from xlnet_jax.errors import BadInput, Diverged, RestartMe, Stopped, uncovered
-from xlnet_jax.parallel import distributed
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.batches.stream import Plan, plan_to_json
+from xlnet_jax.errors import Diverged, RestartMe, Stopped, reraise_stop
 from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.train import accounting, evaluations, lock
-from xlnet_jax.train import workdir as workdirs
-from xlnet_jax.train.accounting import DEVICE, Account
-from xlnet_jax.train.corruption import CorruptionCheck
-from xlnet_jax.train.dispatch import compile_step, dry_run_of, profiled
-from xlnet_jax.train.evaluations import CutOff, Evaluations
-from xlnet_jax.train.heldout import Heldout
-from xlnet_jax.train.metrics import MetricsWriter
-from xlnet_jax.train.progress import Reporter, progress_bar
-from xlnet_jax.train.retries import until_it_works
-from xlnet_jax.train.signals import StopRequest, stop_request
-from xlnet_jax.train.start import begin
-from xlnet_jax.train.state import State, check_precision
-from xlnet_jax.train.step import BuiltStep, build_step
-from xlnet_jax.train.stragglers import StepTimes
-from xlnet_jax.train.watchdog import Watchdog
+from xlnet_jax.parallel.processes import Session
+from xlnet_jax.run import goodput as goodputs
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run.corruption import CorruptionCheck
+from xlnet_jax.run.goodput import DEVICE, Goodput
+from xlnet_jax.run.metrics import MetricsWriter
+from xlnet_jax.run.progress import Reporter, progress_bar
+from xlnet_jax.run.retries import until_it_works
+from xlnet_jax.run.signals import StopRequest
+from xlnet_jax.run.stragglers import StepTimes
+from xlnet_jax.run.watchdog import Watchdog
+from xlnet_jax.storage import files
+from xlnet_jax.train.evaluation import CutOff, Evaluator
+from xlnet_jax.train.state import State
+from xlnet_jax.train.step import BuiltStep
 
 log = logging.getLogger("xlnet_jax")
 
 
-def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: bool = False) -> dict[str, Any]:
-    """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
+def compile_step(built: BuiltStep, state: State, batch: Batch) -> Any:
+    """Compiles the step for the shapes at hand, and says how long it took and whether the cache had it."""
+    hits: list[str] = []
 
-    Args:
-      stop_at: save and end in order after this step; a later call goes on to the end.
-      dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
+    def listen(event: str, **_: Any) -> None:
+        if event == "/jax/compilation_cache/cache_hits":
+            hits.append(event)
 
-    Returns:
-      `step`, `loss`, `tokens_per_second`, `workdir`; `seconds` by cause and `goodput`, see `accounting.summary`.
-
-    Raises:
-      BadInput: a configuration, corpus or work directory that does not fit.
-      Diverged: `train.max_bad_steps` non-finite steps or spikes in a row.
-      RestartMe: a signal came; everything is saved.
-    """
-    with stop_request() as request:
-        return _together(config, workdir, stop_at, dry_run, request, Account())
-
-
-def _together(
-    config: Config, workdir: str, stop_at: int | None, dry_run: bool, request: StopRequest, account: Account
-) -> dict[str, Any]:
-    """Checks what can be checked without a device, then brings the processes of the run together."""
-    if stop_at is not None and stop_at < 1:
-        raise BadInput(f"--stop_at={stop_at} must be at least 1")
-    if files.in_bucket(workdir):
-        buckets.use(workdir)
-    check_precision(config)
-    # The run remembers its corpus, and may be evaluated from another folder.
-    config = dataclasses.replace(
-        config, data=dataclasses.replace(config.data, corpus=workdirs.absolute(config.data.corpus))
-    )
-    mixture = open_mixture(config)
-    stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
-    found = workdirs.read_config(workdir)
-    if found is not None:
-        workdirs.check_resume(found, config, mixture, workdir)
-    mixture.stream(config).check(config.train.batch_size, mixture.described())
-    mixture.check(config)
-    heldout = open_mixture(config, "heldout") if config.evaluation.every else None
-    # Nothing has touched a device yet, and no process writes before all have read what is in the work directory.
-    equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
-    with distributed.session(config, equal) as processes:
-        request.end = processes.end
-        return _train(config, workdir, mixture, heldout, stop, dry_run, processes, request, account)
+    jax.monitoring.register_event_listener(listen)
+    began = time.perf_counter()
+    executable = built.jitted.lower(state, batch).compile()
+    jax.monitoring.unregister_event_listener(listen)
+    enabled = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
+    cache = "off" if not enabled else "hit" if hits else "miss"
+    steps = jax.tree.leaves(batch)[0].shape[0]
+    log.info("compiled %d steps in %.1f s (compilation cache: %s)", steps, time.perf_counter() - began, cache)
+    return executable
 
 
-def _train(
-    config: Config, workdir: str, mixture: Mixture, heldout: Mixture | None, stop: int, dry_run: bool,
-    processes: distributed.Session, request: StopRequest, account: Account,
-) -> dict[str, Any]:  # fmt: skip
-    """What `train` does once all processes of the run are together."""
-    mesh = meshes.make_mesh(config.mesh)
-    meshes.check_batch_size(config.train.batch_size, mesh, parts=config.train.accumulation)
-    meshes.check_model(config.model, mesh)
-    with jax.set_mesh(mesh):
-        built = build_step(config, mesh)
-        if dry_run:
-            return dry_run_of(config, workdir, mixture, built, mesh)
-        workdirs.use_compilation_cache(config, workdir)
-        check = None
-        with contextlib.ExitStack() as stack:
-            if jax.process_index() == 0:
-                files.make_folder(workdir)
-                check = stack.enter_context(lock.held(workdir))
-            workdirs.check_shared(workdir, processes)
-            keep = Keep.of(config.checkpoint, functools.partial(workdirs.losses, workdir))
-            checkpoints = stack.enter_context(Checkpoints(workdir, keep))
-            with account.of("restore"):
-                state, plan, start, origin = begin(config, mixture, built, checkpoints, processes)
-            unscored = evaluations.missing(config, workdir, start, processes)
-            if start >= stop and not unscored:
-                log.info("%s is at step %d already, and was to stop at %d", workdir, start, stop)
-                last = workdirs.metrics_of(workdir, start)
-                return accounting.result(
-                    workdir, start, last.get("loss"), last.get("tokens_per_second"), workdirs.times_of(workdir)
-                )
-            workdirs.write_start(workdir, config, mixture, start, origin)
-            writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
-            stack.enter_context(contextlib.closing(writer))
-            account.go_on(writer.earlier)
-            stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
-            watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: account.cause, processes.end)
-            run = Run(config, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, account,
-                      stack.enter_context(watchdog))  # fmt: skip
-            if heldout:
-                score = Heldout(config, mesh, heldout, config.evaluation.blocks)
-                run.evaluations = Evaluations(score, writer, processes, request, account, watchdog)
-            run.corruption = CorruptionCheck(config, mesh) if config.watchdog.sdc_every else None
-            return run.loop(state, start, stop, unscored)
+@contextlib.contextmanager
+def profiled(config: Config, workdir: str, steps: range) -> Iterator[bool]:
+    """Captures the whole dispatches that hold the configured steps; yields whether this one is."""
+    first = config.log.profile_start
+    last = first + config.log.profile_steps - 1
+    if first < 0 or steps[-1] < first or steps[0] > last:
+        yield False
+        return
+    folder = os.path.join(workdir, "profile")
+    with files.on_disk(os.path.join(folder, f"step_{steps[0]}")) as here, jax.profiler.trace(here):
+        yield True
+    log.info("profile of steps %d to %d in %s", steps[0], steps[-1], folder)
 
 
 @dataclasses.dataclass
@@ -152,11 +90,11 @@ class Run:
     checkpoints: Checkpoints
     writer: MetricsWriter
     plan: Plan
-    processes: distributed.Session
+    processes: Session
     request: StopRequest
-    account: Account
+    goodput: Goodput
     watchdog: Watchdog
-    evaluations: Evaluations | None = None
+    evaluations: Evaluator | None = None
     corruption: CorruptionCheck | None = None
     sent: tuple[range, Any] | None = None
     """The dispatch whose metrics have not been read, and they."""
@@ -170,14 +108,14 @@ class Run:
 
     def loop(self, state: State, start: int, stop: int, unscored: bool) -> dict[str, Any]:
         """Steps `start` to `stop`. `unscored`: the evaluation of `start` is yet to be made."""
-        config, account = self.config, self.account
+        config, goodput = self.config, self.goodput
         rows, _ = meshes.rows_here(config.train.batch_size, self.mesh)
         dispatches = loader.TrainDispatches(self.mixture, config, self.plan, rows, start, stop)
         batches = loader.prefetched(dispatches, config)
         executables: dict[int, Any] = {}
         self.saved = start
-        self.writer.times(account.line(start))
-        times = StepTimes(account, self.processes, config.watchdog.report_every, start)
+        self.writer.times(goodput.line(start))
+        times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
         with progress_bar(config.train.steps, start) as bar:
             self.report = Reporter(config, self.mixture, self.plan, self.writer, bar)
             if unscored:
@@ -188,7 +126,7 @@ class Run:
                 if len(steps) not in executables:
                     executables[len(steps)] = self._compile(state, batch)
                 self._check(steps, state, batch)
-                with profiled(config, self.workdir, steps) as capturing, account.of(DEVICE):
+                with profiled(config, self.workdir, steps) as capturing, goodput.measure(DEVICE):
                     state, metrics = executables[len(steps)](state, batch)
                     if capturing:
                         # The capture must hold the device's work, not only its dispatch.
@@ -212,21 +150,25 @@ class Run:
         return self._finish(max(start, stop))
 
     def _finish(self, step: int) -> dict[str, Any]:
-        with self.account.of("save"):
+        with self.goodput.measure("save"):
             self.checkpoints.wait()
-        line = self.account.line(step, ended=True)
+        line = self.goodput.line(step, ended=True)
         self.writer.times(line)
-        log.info("time: %s", accounting.described(line))
+        log.info("time: %s", goodputs.described(line))
         # Where only an evaluation was missing, no step was made.
         last = self.report.last or workdirs.metrics_of(self.workdir, step)
         rate = statistics.median(self.report.rates) if self.report.rates else last.get("tokens_per_second")
-        return accounting.result(self.workdir, step, last.get("loss"), rate, line)
+        return goodputs.result(self.workdir, step, last.get("loss"), rate, line)
 
     def _next(self, batches: Iterator[Batch], at: int, state: State) -> Batch:
         """The next dispatch's batches. A signal while data does not come ends the run here."""
         # Of several processes others have begun the step, and this state is gone there.
         try:
-            with self.account.of("data"), self.request.waiting("waiting for data", raises=self.alone), uncovered():
+            with (
+                self.goodput.measure("data"),
+                self.request.waiting("waiting for data", raises=self.alone),
+                reraise_stop(),
+            ):
                 batch = next(batches)
         except Stopped as stopped:
             if not self.alone:
@@ -235,13 +177,13 @@ class Run:
         return meshes.place(batch, self.mesh, self.config.train.batch_size)
 
     def _compile(self, state: State, batch: Batch) -> Any:
-        with self.account.of("compile"), self.watchdog.suspended():
+        with self.goodput.measure("compile"), self.watchdog.suspended():
             executable = compile_step(self.built, state, batch)
             # Compiling takes longer than a collective operation waits for a process that comes late.
             self.processes.barrier("compiling the step")
-            self.checkpoints.prepare(checkpoint.split(state))
+            self.checkpoints.prepare(store.split(state))
         self.report.clock = time.perf_counter()
-        self.account.work()
+        self.goodput.work()
         # From the first dispatch on there is something to lose.
         self.request.working()
         return executable
@@ -258,7 +200,7 @@ class Run:
     def _beside(self, cause: str) -> Iterator[None]:
         """Time that rates leave out."""
         began = time.perf_counter()
-        with self.account.of(cause):
+        with self.goodput.measure(cause):
             yield
         self.report.clock += time.perf_counter() - began
 
@@ -267,9 +209,9 @@ class Run:
         self._report()
         if self.saved != at:
             self._save(at, state, wait=True)
-        self.writer.times(self.account.line(at))
+        self.writer.times(self.goodput.line(at))
         self._all_saved()
-        log.info("time: %s", accounting.described(self.account.line(at)))
+        log.info("time: %s", goodputs.described(self.goodput.line(at)))
         what = "saved" if at else "nothing to save yet"
         raise RestartMe(f"{why} at step {at}: {what}; run the same command to go on") from cause
 
@@ -279,15 +221,15 @@ class Run:
         def write() -> None:
             record = {**workdirs.identity(self.config, self.mixture), "plan": plan_to_json(self.plan)}
             try:
-                self.checkpoints.save(step, checkpoint.split(state), record)
+                self.checkpoints.save(step, store.split(state), record)
             except Diverged:
                 self._all_saved()
                 raise
             if wait:
                 self.checkpoints.wait()
 
-        with self.account.of("save"):
-            self.writer.times(self.account.line(step))
+        with self.goodput.measure("save"):
+            self.writer.times(self.goodput.line(step))
             self._persist(self.writer.flush, f"the metrics up to step {step}")
             # Of several processes all take part in a save: one alone cannot begin again.
             if self.alone:
@@ -302,7 +244,7 @@ class Run:
 
     def _all_saved(self) -> None:
         """Before an error that all processes come to: the first that ends soon takes those with it that still save."""
-        with self.account.of("save"):
+        with self.goodput.measure("save"):
             self.checkpoints.wait()
             self.processes.barrier("saving")
 
@@ -319,7 +261,7 @@ class Run:
         if self.sent is None:
             return
         (steps, metrics), self.sent = self.sent, None
-        with self.account.of(DEVICE):
+        with self.goodput.measure(DEVICE):
             values = jax.device_get(metrics)
         self.watchdog.progress(steps[-1] + 1)
         try:

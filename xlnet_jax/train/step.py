@@ -40,9 +40,7 @@ class BuiltStep(NamedTuple):
 def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
     """Forward, backward, update of one segment of the global batch. Metrics are scalars, but for those named `_B`."""
     optimizer = states.optimizer_of(config)
-    dropout_key = jax.random.fold_in(jax.random.key(config.seeds.dropout), state.step)
-    memory = _reset_memory(config, state)
-    (loss, aux), grads = gradients.of_step(config, state.params, batch, memory, dropout_key)
+    (loss, aux), grads = loss_and_gradient(config, state, batch)
     grad_norm = optax.tree.norm(grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
@@ -73,6 +71,12 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
         # The host knows which corpus a row was read from, and adds up by corpus.
         metrics |= {"loss_B": aux.loss_B, "targets_B": aux.weight_B}
     return new_state, metrics
+
+
+def loss_and_gradient(config: Config, state: State, batch: Batch) -> gradients.LossAndGradient:
+    """The first part of a step: everything before the update."""
+    dropout_key = jax.random.fold_in(jax.random.key(config.seeds.dropout), state.step)
+    return gradients.of_step(config, state.params, batch, _reset_memory(config, state), dropout_key)
 
 
 def _good_steps(state: State) -> jax.Array:

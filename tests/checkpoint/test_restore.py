@@ -1,0 +1,484 @@
+"""The ladder of checkpoints: damage of every kind in every part, other meshes, parameters of another run, no code."""
+
+import json
+import os
+import pathlib
+import pickle
+import random
+import shutil
+import signal
+import sys
+import time
+
+import data_fixtures
+import fake_gcs
+import jax
+import numpy as np
+import pytest
+import tiny
+from hosts import Hosts
+from orbax.checkpoint import v1 as ocp
+
+from xlnet_jax.checkpoint import restore
+from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Keep, split
+from xlnet_jax.commands.train import train
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.data.batches.stream import plan_from_json
+from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.parallel.processes import Session
+from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train.step import build_step
+
+# Orbax leaves coroutines behind when it fails.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+STEPS = (4, 8, 12)
+END = 16
+PARTS = ("params", "optimizer", "memory", "metadata")
+
+
+def config(pytestconfig, **changes):
+    sections = {"data": {}, "log": {}} | changes
+    sections["data"] = {"corpus": data_fixtures.corpus_path()} | sections["data"]
+    sections["log"] = {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))} | sections["log"]
+    return tiny.config(**sections)
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory, pytestconfig):
+    """A run on eight devices with three checkpoints; nobody changes it."""
+    workdir = tmp_path_factory.mktemp("ladder") / "run"
+    train(config(pytestconfig), str(workdir), stop_at=STEPS[-1])
+    assert sorted(os.listdir(workdir / "checkpoints")) == ["12", "4", "8"]
+    return workdir
+
+
+@pytest.fixture(scope="session")
+def abstract():
+    """Of the whole state, on one device."""
+    settings = tiny.config(mesh={"data": 1})
+    return split(build_step(settings, meshes.make_mesh(settings.mesh, jax.devices()[:1])).abstract_state)
+
+
+@pytest.fixture(scope="session")
+def saved(run, abstract):
+    """The bytes of every array of every checkpoint."""
+    with Checkpoints(str(run)) as checkpoints:
+        return {step: contents(checkpoints.restore(step, abstract)) for step in STEPS}
+
+
+@pytest.fixture(scope="session")
+def undisturbed(run, tmp_path_factory, pytestconfig, abstract):
+    workdir = shutil.copytree(run, tmp_path_factory.mktemp("undisturbed") / "run")
+    return goes_on(workdir, pytestconfig, abstract)
+
+
+def goes_on(workdir, pytestconfig, abstract):
+    train(config(pytestconfig), str(workdir), stop_at=END)
+    with Checkpoints(str(workdir)) as checkpoints:
+        arrays, plan = contents(checkpoints.restore(END, abstract)), checkpoints.record(END)["plan"]
+    lines = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
+    return arrays, plan, [[line[name] for name in ("step", "loss", "grad_norm", "skipped")] for line in lines]
+
+
+def contents(trees):
+    return {jax.tree_util.keystr(path): np.asarray(x).tobytes() for path, x in jax.tree.leaves_with_path(trees)}
+
+
+def everything(folder):
+    """Every file and folder below, with what is in it."""
+    return {str(path): path.read_bytes() if path.is_file() else None for path in pathlib.Path(folder).rglob("*")}
+
+
+def file_of(checkpoint, part):
+    """The file of a part that is needed for every array in it: the root of Orbax's database."""
+    if part == "metadata":
+        return checkpoint / "_CHECKPOINT_METADATA"
+    (path,) = (checkpoint / part / "d").iterdir()
+    return path
+
+
+def truncate(checkpoint, part):
+    path = file_of(checkpoint, part)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(checkpoint, part):
+    path = file_of(checkpoint, part)
+    data = bytearray(path.read_bytes())
+    at = data.index(b'"plan"') + 10 if part == "metadata" else len(data) // 2
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def miss(checkpoint, part):
+    file_of(checkpoint, part).unlink()
+
+
+def half_delete(checkpoint, part):
+    """As a deletion that was killed leaves it."""
+    folder = checkpoint if part == "metadata" else checkpoint / part
+    there = sorted(path for path in folder.glob("_*" if part == "metadata" else "**/*") if path.is_file())
+    assert there
+    for path in there[: (len(there) + 1) // 2]:
+        path.unlink()
+
+
+def leave_temporary(checkpoint, part):
+    """The part has not got its name; and beside it a newer checkpoint that was never finished."""
+    path = checkpoint / ("_CHECKPOINT_METADATA" if part == "metadata" else part)
+    path.rename(f"{path}.orbax-checkpoint-tmp")
+    shutil.copytree(checkpoint, checkpoint.parent / "16.orbax-checkpoint-tmp")
+
+
+DAMAGES = (truncate, flip, miss, half_delete, leave_temporary)
+
+
+def resume(workdir, abstract, processes=None):
+    with Checkpoints(str(workdir), Keep(3)) as checkpoints:
+        return restore.resume(checkpoints, lambda *_: abstract, processes or Session())
+
+
+def copy(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("compilation_cache"))
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_newest_checkpoint_is_moved_and_the_one_before_taken(
+    run, tmp_path, abstract, saved, caplog, damage, part
+):
+    workdir = copy(run, tmp_path)
+    damage(workdir / "checkpoints" / "12", part)
+    broken = everything(workdir / "checkpoints" / "12")
+    found = resume(workdir, abstract)
+    assert found is not None and found.step == 8 and list(found.damaged) == [12]
+    assert contents(found.trees) == saved[8] != saved[12]
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR" and record.name == "xlnet_jax"]
+    assert f"{workdir}/checkpoints/12 is damaged: " in line.message
+    assert f"moved to {workdir}/quarantine/12*, going on from step 8" in line.message and "\n" not in line.message
+    assert not (workdir / "checkpoints" / "12").exists()
+    moved = everything(workdir / "quarantine" / "12")
+    assert {path.replace("/quarantine/", "/checkpoints/"): data for path, data in moved.items()} == broken
+
+
+def resumes_exactly(run, tmp_path, pytestconfig, abstract, undisturbed, damage, part):
+    workdir = shutil.copytree(run, tmp_path / "run")
+    damage(workdir / "checkpoints" / "12", part)
+    assert goes_on(workdir, pytestconfig, abstract) == undisturbed
+    assert sorted(os.listdir(workdir / "checkpoints")) == ["12", "16", "8"]
+    assert os.listdir(workdir / "quarantine") == ["12"]
+    assert [line["step"] for line in read_jsonl(str(workdir / "runs.jsonl"))] == [0, 8]
+
+
+@pytest.mark.parametrize(("damage", "part"), [(flip, "optimizer")])
+def test_the_run_then_ends_as_if_nothing_had_happened(run, tmp_path, pytestconfig, abstract, undisturbed, damage, part):
+    resumes_exactly(run, tmp_path, pytestconfig, abstract, undisturbed, damage, part)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_after_every_damage_the_run_ends_as_if_nothing_had_happened(
+    run, tmp_path, pytestconfig, abstract, undisturbed, damage, part
+):
+    resumes_exactly(run, tmp_path, pytestconfig, abstract, undisturbed, damage, part)
+
+
+def test_all_damaged_is_refused_and_nothing_is_changed(run, tmp_path, pytestconfig, abstract):
+    workdir = copy(run, tmp_path)
+    for step, damage, part in zip(STEPS, (truncate, flip, leave_temporary), PARTS[:3], strict=True):
+        damage(workdir / "checkpoints" / str(step), part)
+    before = everything(workdir)
+    with pytest.raises(BadInput, match="every checkpoint is damaged, and nothing was changed") as raised:
+        train(config(pytestconfig), str(workdir))
+    assert raised.value.exit_code == 2 and "\n" not in str(raised.value)
+    assert all(f"checkpoints/{step} is damaged: " in str(raised.value) for step in STEPS)
+    assert "Restore one from a copy, or begin anew in another --workdir" in str(raised.value)
+    assert everything(workdir) == before
+
+
+@pytest.mark.parametrize("flips", [16, pytest.param(1000, marks=pytest.mark.slow)])
+def test_whatever_bit_is_flipped_the_arrays_are_right(run, tmp_path, abstract, saved, flips):
+    """In any file of the checkpoint. What no array depends on may be otherwise; nothing else may go through."""
+    workdir, draw = copy(run, tmp_path), random.Random(flips)
+    taken, why = [], []
+    newest = workdir / "checkpoints" / "12"
+    there = sorted(path for path in newest.rglob("*") if path.is_file() and path.stat().st_size)
+    with Checkpoints(str(workdir)) as checkpoints:
+        for _ in range(flips):
+            (path,) = draw.choices(there, [path.stat().st_size for path in there])
+            whole = path.read_bytes()
+            data = bytearray(whole)
+            data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+            path.write_bytes(data)
+            found = restore.newest(checkpoints, lambda *_: abstract, Session())
+            taken.append(found.step)
+            why += found.damaged.values()
+            assert contents(found.trees) == saved[found.step], path
+            path.write_bytes(whole)
+    assert taken.count(8) > flips / 4 and 12 in taken
+    assert any("is not what was saved (nor " in each for each in why), "the checksums of arrays were never needed"
+
+
+def test_a_checkpoint_that_one_process_cannot_read_is_bad_for_all(run, tmp_path, abstract, caplog):
+    class Session1(Session):
+        """Of two processes; process 1 says no to the newest checkpoint."""
+
+        calls = 0
+
+        def gather(self, text):
+            self.calls += 1
+            return [text, ".../12 is damaged: no such file" if self.calls == 2 else text]
+
+    workdir = copy(run, tmp_path)
+    found = resume(workdir, abstract, Session1())
+    assert found is not None and found.step == 8
+    assert ".../12 is damaged: no such file (in process 1); moved to" in caplog.text
+    assert (workdir / "quarantine" / "12").exists()
+
+
+def test_a_name_in_quarantine_may_be_taken(run, tmp_path, abstract):
+    workdir = copy(run, tmp_path)
+    (workdir / "quarantine" / "12").mkdir(parents=True)
+    flip(workdir / "checkpoints" / "12", "params")
+    assert resume(workdir, abstract).step == 8
+    assert sorted(os.listdir(workdir / "quarantine")) == ["12", "12.2"]
+    assert os.listdir(workdir / "quarantine" / "12.2")
+
+
+def test_readers_warn_or_refuse_and_move_nothing(run, tmp_path, abstract, saved, caplog):
+    workdir = copy(run, tmp_path)
+    flip(workdir / "checkpoints" / "12", "params")
+    before = everything(workdir)
+    params, step = restore.parameters(str(workdir), abstract["params"], Session())
+    assert step == 8 and contents({"params": params}).items() <= saved[8].items()
+    (line,) = [record for record in caplog.records if record.name == "xlnet_jax"]
+    assert line.levelname == "WARNING" and "12 is damaged: " in line.message and "taking step 8" in line.message
+    with pytest.raises(Damaged, match="12 is damaged: .*; choose another --step"):
+        restore.parameters(str(workdir), abstract["params"], Session(), 12)
+    assert restore.parameters(str(workdir), abstract["params"], Session(), 4)[1] == 4
+    # What is wrong with another part is of no concern to who reads the parameters.
+    shutil.rmtree(workdir / "checkpoints" / "8" / "optimizer")
+    assert restore.parameters(str(workdir), abstract["params"], Session())[1] == 8
+    assert before.items() > everything(workdir).items()
+
+
+def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied", "12/_METADATA")
+
+    workdir = copy(run, tmp_path)
+    before = everything(workdir)
+    monkeypatch.setattr("xlnet_jax.checkpoint.store.ocp.load_checkpointables", refuse)
+    with pytest.raises(BadInput, match="12/_METADATA: Permission denied; put that right") as raised:
+        resume(workdir, abstract)
+    assert not isinstance(raised.value, Damaged) and everything(workdir) == before
+
+
+MESHES = {"1": {}, "2": {"fsdp": 2}, "4": {"data": 2, "fsdp": 2}, "8": {"data": 2, "fsdp": 2, "tensor": 2}}
+
+
+@pytest.mark.parametrize("devices", MESHES)
+def test_other_devices_have_the_same_arrays_and_the_same_next_batch(run, saved, pytestconfig, devices):
+    settings = config(pytestconfig, mesh={"data": 1} | MESHES[devices])
+    mesh = meshes.make_mesh(settings.mesh, jax.devices()[: int(devices)])
+    built = build_step(settings, mesh)
+    with Checkpoints(str(run)) as checkpoints:
+        found = restore.newest(checkpoints, lambda *_: split(built.abstract_state), Session())
+    assert found.step == 12 and contents(found.trees) == saved[12]
+    assert all(len(x.sharding.device_set) == int(devices) for x in jax.tree.leaves(found.trees))
+    plan = plan_from_json(found.record["plan"])
+    placed = []
+    for place in (mesh, meshes.make_mesh(config(pytestconfig).mesh)):
+        rows, _ = meshes.rows_here(settings.train.batch_size, place)
+        batch = loader.TrainDispatches(open_mixture(settings), settings, plan, rows, 12, END)(0)
+        placed.append(meshes.place(batch, place, settings.train.batch_size))
+    assert contents(placed[0]) == contents(placed[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [{"data": 4, "fsdp": 2}, {"data": 2, "fsdp": 2, "tensor": 2}])
+def test_a_run_goes_on_upon_another_mesh(run, tmp_path, pytestconfig, undisturbed, mesh):
+    workdir = shutil.copytree(run, tmp_path / "run")
+    train(config(pytestconfig, mesh=mesh), str(workdir), stop_at=END)
+    lines = read_jsonl(str(workdir / "metrics.jsonl"))
+    expected = [loss for _, loss, *_ in undisturbed[2]]
+    assert [line["loss"] for line in lines] == pytest.approx(expected, rel=1e-4)
+    assert [line["loss"] for line in lines[:12]] == expected[:12]
+
+
+@pytest.mark.slow
+def test_two_processes_take_the_same_one(tmp_path, pytestconfig):
+    start = dict(count=2, cache=pytestconfig.cache.mkdir("xla"))
+    Hosts("train", tmp_path, "--stop_at=12", **start).finish()
+    flip(tmp_path / "checkpoints" / "12", "params")
+    half_delete(tmp_path / "checkpoints" / "8", "memory")
+    for _, err in Hosts("train", tmp_path, "--stop_at=12", **start).finish().values():
+        assert "checkpoints/12 is damaged" in err and "checkpoints/8 is damaged" in err
+        assert "resuming at step 4" in err
+    assert sorted(os.listdir(tmp_path / "quarantine")) == ["12", "8"]
+    for step in STEPS:
+        truncate(tmp_path / "checkpoints" / str(step), "params")
+    for _, err in Hosts("train", tmp_path, **start).finish(2).values():
+        assert "every checkpoint is damaged, and nothing was changed" in err and "Traceback" not in err
+
+
+def test_parameters_of_another_run(run, tmp_path, pytestconfig, abstract, saved):
+    for path, step in ((run, 12), (run / "checkpoints" / "8", 8), (f"{run}/checkpoints/4/", 4)):
+        params, origin = restore.foreign_parameters(str(path), abstract["params"], Session())
+        assert contents({"params": params}).items() <= saved[step].items() and origin["step"] == step
+    workdir = str(tmp_path / "new")
+    train(config(pytestconfig, checkpoint={"init_from": str(run)}), workdir, stop_at=4)
+    (line,) = read_jsonl(f"{workdir}/runs.jsonl")
+    assert line["step"] == 0 and (line["init_from"]["path"], line["init_from"]["step"]) == (str(run), 12)
+    first, *_ = read_jsonl(f"{workdir}/metrics.jsonl")
+    fresh, *_ = read_jsonl(f"{run}/metrics.jsonl")
+    assert first["step"] == 1 and first["learning_rate"] == 0 and first["loss"] < fresh["loss"] - 0.1
+    # With a checkpoint of its own it does not ask again.
+    train(config(pytestconfig, checkpoint={"init_from": "/nowhere"}), workdir, stop_at=6)
+    assert [("init_from" in line) for line in read_jsonl(f"{workdir}/runs.jsonl")] == [True, False]
+
+
+def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pytestconfig):
+    other = tiny.config(model={"d_ff": 64}, mesh={"data": 1})
+    built = build_step(other, meshes.make_mesh(other.mesh, jax.devices()[:1]))
+    with pytest.raises(BadInput, match=r"\(step 12\): params/\S+ is float32\[[\d,]*32\S* there and \S+64\S* in this"):
+        restore.foreign_parameters(str(run), built.abstract_state.params, Session())
+    with pytest.raises(BadInput, match=r"checkpoint.init_from=.*/nothing: .* no such folder"):
+        restore.foreign_parameters(str(tmp_path / "nothing"), abstract["params"], Session())
+    with pytest.raises(BadInput, match="no such folder"):
+        train(config(pytestconfig, checkpoint={"init_from": "/nowhere"}), str(tmp_path / "run"))
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+class Payload:
+    def __reduce__(self):
+        return os.mkdir, (os.environ["PAYLOAD"],)
+
+
+def test_a_checkpoint_cannot_run_code(run, tmp_path, abstract, saved, monkeypatch):
+    workdir = copy(run, tmp_path)
+    newest = workdir / "checkpoints" / "12"
+    monkeypatch.setenv("PAYLOAD", str(tmp_path / "code_has_run"))
+    code = pickle.dumps(Payload())
+    for folder in (newest, newest / "params", newest / "params" / "d", workdir / "checkpoints"):
+        for name in ("state.pkl", "data.pickle", "checkpoint", "array.npy"):
+            (folder / name).write_bytes(code)
+    # Orbax writes names of classes into a checkpoint.
+    (tmp_path / "planted.py").write_text("class Handler:\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    metadata = json.loads((newest / "_CHECKPOINT_METADATA").read_text())
+    metadata["item_handlers"]["params"] = "planted.Handler"
+    (newest / "_CHECKPOINT_METADATA").write_text(json.dumps(metadata))
+
+    def refuse(*_, **__):
+        raise AssertionError("unpickled")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    with pytest.raises(AssertionError, match="unpickled"):
+        pickle.loads(code)
+    found = resume(workdir, abstract)
+    assert contents(found.trees) == saved[found.step]
+    assert not (tmp_path / "code_has_run").exists() and "planted" not in sys.modules
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_signal_while_a_checkpoint_is_read_is_no_damage(run, tmp_path, pytestconfig, monkeypatch, masked):
+    """Libraries catch what they do not know, and some wrap it up."""
+    workdir = shutil.copytree(run, tmp_path / "run")
+    before = everything(workdir / "checkpoints")
+    metadata = ocp.checkpointables_metadata
+
+    def interrupted(path):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        except Exception:
+            return metadata(path / "nowhere")
+        except BaseException as error:
+            if masked:
+                raise ValueError("a broken file") from error
+            raise
+
+    monkeypatch.setattr(ocp, "checkpointables_metadata", interrupted)
+    with pytest.raises(RestartMe, match="SIGTERM during start-up: run the same command to go on"):
+        train(config(pytestconfig), str(workdir), stop_at=END)
+    assert everything(workdir / "checkpoints") == before and not (workdir / "quarantine").exists()
+
+
+def test_a_reader_takes_the_newest_of_a_run_that_saves_and_removes_meanwhile(run, tmp_path, abstract, saved, caplog):
+    workdir = shutil.copytree(run, tmp_path / "run")
+    later = tmp_path / "later"
+    shutil.move(workdir / "checkpoints" / "12", later)
+    with Checkpoints(str(workdir)) as checkpoints:
+        read = checkpoints.read
+
+        def late(step, trees):
+            if step == 8:
+                shutil.move(later, workdir / "checkpoints" / "12")
+                shutil.rmtree(workdir / "checkpoints" / "8")
+            return read(step, trees)
+
+        checkpoints.read = late
+        found = restore.newest(checkpoints, lambda *_: abstract, Session())
+    assert (found.step, found.damaged) == (12, {}) and contents(found.trees) == saved[12]
+    assert not caplog.records
+
+
+def test_names_that_are_no_steps_are_left_alone(run, tmp_path):
+    workdir = shutil.copytree(run, tmp_path / "run")
+    for name in ("00000008", "\N{SUPERSCRIPT TWO}", "8 (copy)", "-4"):
+        shutil.copytree(workdir / "checkpoints" / "4", workdir / "checkpoints" / name)
+    with Checkpoints(str(workdir)) as checkpoints:
+        assert checkpoints.steps() == [12, 8, 4]
+    damage = workdir / "quarantine" / "12"
+    damage.parent.mkdir()
+    damage.write_text("a file")
+    restore._move(str(workdir / "checkpoints" / "12"), str(damage))
+    assert sorted(os.listdir(damage.parent)) == ["12", "12.2"]
+
+
+def test_the_package_unpickles_nothing():
+    for path in (tiny.ROOT / "xlnet_jax").rglob("*.py"):
+        words = path.read_text(encoding="utf-8")
+        assert not any(word in words for word in ("import pickle", "allow_pickle", "import dill", "cloudpickle")), path
+
+
+def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(
+    run, tmp_path, pytestconfig, abstract, undisturbed, caplog
+):
+    workdir = shutil.copytree(run, tmp_path / "run")
+    for name, garbage in (("metrics.jsonl", b'{"loss": 1}\n{"step": 13, "lo'), ("time.jsonl", b'{"step": 12}\n'),
+                          ("evaluations.jsonl", b'\0\0\xff\n{"step"'),
+                          ("runs.jsonl", b'{"step": 12, "ti')):  # fmt: skip
+        with open(workdir / name, "ab") as file:
+            file.write(garbage)
+    assert goes_on(workdir, pytestconfig, abstract) == undisturbed
+    assert "evaluations.jsonl: line 1 makes no sense and is left out" in caplog.text
+    assert [line["step"] for line in read_jsonl(str(workdir / "runs.jsonl"))] == [0, 12]
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+@pytest.mark.parametrize("damage", ["missing data", "cut data", "missing record"])
+def test_a_damaged_checkpoint_in_a_bucket_is_moved_too(run, abstract, saved, damage):
+    with fake_gcs.serve() as server:
+        for path in (run / "checkpoints").rglob("*"):
+            if path.is_file():
+                server.objects[f"bucket/{path.relative_to(run.parent)}"] = path.read_bytes()
+        del server.objects["bucket/run/checkpoints/8/commit_success.txt"]  # was never complete
+        at = "bucket/run/checkpoints/12/"
+        (data,) = [name for name in server.objects if name.startswith(f"{at}params/d/")]
+        if damage == "cut data":
+            server.objects[data] = server.objects[data][:100]
+        else:
+            del server.objects[data if damage == "missing data" else f"{at}_CHECKPOINT_METADATA"]
+        broken = {name.removeprefix(at): data for name, data in server.objects.items() if name.startswith(at)}
+        found = resume("gs://bucket/run", abstract)
+        assert found.step == 4 and list(found.damaged) == [12] and contents(found.trees) == saved[4]
+        to = "bucket/run/quarantine/12/"
+        assert {name.removeprefix(to): data for name, data in server.objects.items() if name.startswith(to)} == broken
+        assert not any(name.startswith(at) for name in server.objects)

@@ -1,0 +1,202 @@
+"""Checkpoints: exact round trip, parts, retention, refusals, readers that leave the folder alone."""
+
+import dataclasses
+import json
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xlnet_jax.batch import Memory
+from xlnet_jax.checkpoint import checksums, restore, store
+from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Keep
+from xlnet_jax.errors import BadInput, Diverged
+from xlnet_jax.parallel.processes import Session
+from xlnet_jax.train.state import State
+
+
+def make_state(scale=1.0) -> State:
+    return State(
+        params={"a": jnp.arange(6.0).reshape(2, 3) * scale, "b": {"c": jnp.array([0.1, -0.0, 1e-40], jnp.float32)}},
+        opt_state=({"mu": jnp.ones(3) * scale}, jnp.array(7, jnp.int32)),
+        memory=Memory(jnp.full((2, 1, 2, 2), 0.3, jnp.bfloat16), jnp.array([2], jnp.int32)),
+        step=jnp.array(5, jnp.int32),
+        skipped=jnp.array(1, jnp.int32),
+        consecutive_bad=jnp.array(0, jnp.int32),
+        loss_mean=jnp.array(4.5, jnp.float32),
+        loss_variance=jnp.array(0.1, jnp.float32),
+    )
+
+
+def abstract(state):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+
+
+def test_everything_comes_back_bit_for_bit(tmp_path):
+    state = make_state()
+    with Checkpoints(str(tmp_path), keep=2) as writer:
+        assert writer.latest() is None
+        writer.save(5, store.split(state), {"plan": [[0, 0, 8]]})
+    with Checkpoints(str(tmp_path)) as reader:
+        assert reader.latest() == 5
+        record = reader.record(5)
+        assert (record["format_version"], record["plan"]) == (2, [[0, 0, 8]])
+        assert {name.split("/")[0] for name in record["checksums"]} == {"params", "optimizer", "memory", "counters"}
+        back = store.join(reader.restore(5, store.split(abstract(state))), State)
+    assert jax.tree.structure(back) == jax.tree.structure(state)
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(back), strict=True):
+        assert a.dtype == b.dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_a_relative_work_directory_is_fine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Checkpoints("run", keep=1) as writer:
+        writer.save(3, store.split(make_state()), {})
+    assert (tmp_path / "run" / "checkpoints" / "3").is_dir()
+
+
+def test_a_state_donated_right_after_the_save_is_saved_as_it_was(tmp_path):
+    """The CPU copies a donated buffer that is still being read; where it does not, the save must have its own."""
+    state = make_state()
+    expected = np.asarray(state.params["a"]).copy()
+    overwrite = jax.jit(lambda s: jax.tree.map(lambda x: x * 0 + 9, s), donate_argnums=0)
+    with Checkpoints(str(tmp_path), keep=1) as writer:
+        writer.save(1, store.split(state), {})
+        overwritten = overwrite(state)
+    assert not np.array_equal(overwritten.params["a"], expected)
+    with Checkpoints(str(tmp_path)) as reader:
+        params = reader.restore(1, {"params": abstract(overwritten).params})["params"]
+    np.testing.assert_array_equal(params["a"], expected)
+
+
+def test_parts_can_be_read_alone_and_old_ones_go(tmp_path):
+    with Checkpoints(str(tmp_path), keep=2) as writer:
+        for step in (2, 4, 6):
+            writer.save(step, store.split(make_state(scale=step)), {})
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["4", "6"]
+    with Checkpoints(str(tmp_path)) as reader:
+        only = reader.restore(4, {"params": abstract(make_state()).params})
+    assert only.keys() == {"params"} and only["params"]["a"][0, 1] == 4
+
+
+def test_a_reader_leaves_unfinished_writing_alone_and_a_writer_clears_it(tmp_path):
+    with Checkpoints(str(tmp_path), keep=2) as writer:
+        writer.save(2, store.split(make_state()), {})
+    unfinished = tmp_path / "checkpoints" / "4.orbax-checkpoint-tmp"
+    unfinished.mkdir()
+    with Checkpoints(str(tmp_path)) as reader:
+        assert reader.latest() == 2
+    assert unfinished.exists()
+    with Checkpoints(str(tmp_path), keep=2) as writer:
+        assert writer.latest() == 2
+        writer.save(4, store.split(make_state()), {})
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["2", "4"]
+
+
+def test_missing_and_foreign_checkpoints_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="no such folder; give the --workdir of a run"):
+        Checkpoints(str(tmp_path))
+    with Checkpoints(str(tmp_path), keep=2) as writer:
+        assert restore.resume(writer, wanted, Session()) is None
+        writer.save(2, store.split(make_state()), {"format_version": 99})
+        writer.wait()
+        with pytest.raises(BadInput, match="checkpoint format 99, this version reads 2; use the xlnet_jax") as e:
+            restore.resume(writer, wanted, Session())
+        assert not isinstance(e.value, Damaged)
+    with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="no checkpoint of step 3; give"):
+        restore.newest(reader, wanted, Session(), 3)
+    shutil.rmtree(tmp_path / "checkpoints" / "2")
+    with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="no checkpoint; give"):
+        restore.newest(reader, wanted, Session())
+    assert sorted(os.listdir(tmp_path)) == ["checkpoints"]
+
+
+def wanted(step, record):
+    return store.split(abstract(make_state()))
+
+
+def test_a_record_that_lost_its_hashes_is_damaged(tmp_path):
+    with Checkpoints(str(tmp_path), keep=2) as writer:
+        writer.save(2, store.split(make_state()), {})
+    path = tmp_path / "checkpoints" / "2" / "_CHECKPOINT_METADATA"
+    metadata = json.loads(path.read_text())
+    del metadata["custom_metadata"]["checksums"], metadata["custom_metadata"]["record_sha256"]
+    path.write_text(json.dumps(metadata))
+    with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="its record has lost its hashes"):
+        restore.newest(reader, wanted, Session())
+
+
+@pytest.mark.parametrize("place", ["params", "optimizer"])
+def test_a_state_that_is_not_finite_is_not_saved(tmp_path, place):
+    state = make_state()
+    bad = {"params": {"params": state.params | {"a": state.params["a"].at[1, 1].set(jnp.inf)}},
+           "optimizer": {"opt_state": ({"mu": jnp.array([1, jnp.nan, 1])}, state.opt_state[1])}}[place]  # fmt: skip
+    name = {"params": "params/a", "optimizer": "optimizer/0/mu"}[place]
+    with Checkpoints(str(tmp_path), keep=2) as writer:
+        with pytest.raises(Diverged, match=f"step 6: {name} is not finite") as raised:
+            writer.save(6, store.split(dataclasses.replace(state, **bad)), {})
+        assert raised.value.exit_code == 3 and writer.steps() == []
+        # After a bad step the rest is as before, and is worth saving.
+        writer.save(6, store.split(dataclasses.replace(state, consecutive_bad=jnp.array(2, jnp.int32))), {})
+    assert os.listdir(tmp_path / "checkpoints") == ["6"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "stay"),
+    [
+        ({"latest": 1}, [12]),
+        ({"latest": 2}, [10, 12]),
+        ({"latest": 1, "every": 4}, [4, 8, 12]),
+        ({"latest": 1, "best": 2}, [4, 6, 12]),
+        ({"latest": 2, "every": 8, "best": 1}, [6, 8, 10, 12]),
+    ],
+)
+def test_which_checkpoints_stay(tmp_path, rules, stay):
+    losses = {}
+    with Checkpoints(str(tmp_path), Keep(**rules, losses=lambda: losses)) as writer:
+        for step, loss in zip((2, 4, 6, 8, 10, 12), (5.0, 4.0, 3.5, 4.5, 4.25, 3.0), strict=True):
+            writer.save(step, store.split(make_state()), {})
+            # An evaluation comes after the save of its step, and step 2 has none.
+            losses |= {step: loss} if step > 2 else {}
+    with Checkpoints(str(tmp_path)) as reader:
+        assert reader.steps() == stay[::-1]
+
+
+def test_checksums_are_of_the_whole_array_and_stay_what_they_are():
+    values = np.arange(-12, 12, dtype=np.float32).reshape(4, 6)
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    spread = jax.device_put(values, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", "y")))
+    assert len({str(shard.index) for shard in spread.addressable_shards}) == 8
+    (expected,) = set(checksums.of_trees({"a": values})[0].values())
+    # Written into checkpoints: another number here is another format.
+    assert expected == f"float32[4,6] {by_hand(values)}"
+    assert checksums.of_trees({"a": spread}) == ({"a": expected}, [])
+    flipped = values.copy()
+    flipped.view(np.uint32)[2, 3] ^= 1 << 7
+    for other in (flipped, values[::-1].copy(), values.reshape(6, 4), values.astype(np.float64).astype(np.int32)):
+        assert checksums.of_trees({"a": other})[0]["a"] != expected
+    assert checksums.of_trees({"a": values.reshape(6, 4)})[0]["a"].split()[1] == expected.split()[1]
+    swapped = values.copy()
+    swapped[0, 0], swapped[0, 1] = values[0, 1], values[0, 0]
+    assert checksums.of_trees({"a": swapped})[0]["a"] != expected
+    kinds = {"half": jnp.ones(3, jnp.bfloat16), "flag": jnp.array(True), "byte": jnp.ones((2, 0), jnp.int8)}
+    assert [text.split()[0] for text in checksums.of_trees(kinds)[0].values()] == ["int8[2,0]", "bool[]", "bfloat16[3]"]
+
+
+def by_hand(array):
+    def mixed(word):
+        word ^= word >> 16
+        word = word * 0x85EBCA6B % 2**32
+        word ^= word >> 13
+        word = word * 0xC2B2AE35 % 2**32
+        return word ^ word >> 16
+
+    words = [int(word) for word in array.reshape(-1).view(np.uint32)]
+    sums = [
+        sum(mixed(word ^ (mixed(i + 1) + salt) % 2**32) for i, word in enumerate(words)) % 2**32
+        for salt in (0x9E3779B9, 0x3C6EF372, 0xDAA66D2B, 0x78DDE6E4)
+    ]
+    return "".join(f"{word:08x}" for word in sums)

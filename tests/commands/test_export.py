@@ -1,0 +1,268 @@
+"""The exported folder as files: what is in it, under which names, and what is refused. `peers/` loads it."""
+
+import base64
+import json
+import os
+import re
+import unicodedata
+from pydoc_data import topics
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors
+import sentencepiece
+from safetensors.numpy import load_file
+from sentencepiece import sentencepiece_model_pb2
+
+from xlnet_jax.batch import Batch
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.convert import huggingface, tokenizer_json
+from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, train_tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model.transformer import XLNet, empty_memory
+
+VOCAB = 400
+FILES = [
+    "config.json", "generation_config.json", "model.safetensors", "spiece.model", "tokenizer.json",
+    "tokenizer_config.json",
+]  # fmt: skip
+
+
+def small(**changes) -> ModelConfig:
+    sizes = dict(vocab_size=VOCAB, layers=2, d_model=12, heads=3, head_dim=4, d_ff=20, memory_len=0)
+    return ModelConfig(**(sizes | changes))
+
+
+def random_params(model: ModelConfig) -> dict:
+    zeros, one = jnp.zeros((1, 4), jnp.int32), jnp.zeros(1, jnp.int32)
+    batch = Batch(zeros, zeros, zeros, one + 1, one > 0, zeros[:, :2], zeros[:, :2], zeros[:, :2] * 1.0, one, one, one)
+    key = jax.random.key(0)
+    init = lambda: XLNet(model).init(key, batch, empty_memory(model, 1), deterministic=True)  # noqa: E731
+    generator = np.random.default_rng(0)
+    shapes = nn.unbox(jax.eval_shape(init))["params"]
+    return jax.tree.map(lambda leaf: jnp.asarray(generator.normal(size=leaf.shape), jnp.float32), shapes)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> str:
+    path = str(tmp_path_factory.mktemp("tokenizer") / "spiece.model")
+    lines = "\n".join(topics.topics.values()).split("\n")[:2000]
+    numbers = [f"in {year}, or {year + 1}, it was" for year in [1990, 2000] * 200]
+    train_tokenizer([line for line in lines + numbers if line.strip()], path, VOCAB, seed=0, threads=1)
+    return path
+
+
+@pytest.fixture(scope="module")
+def exported(tokenizer, tmp_path_factory) -> tuple[dict, str]:
+    params, folder = random_params(small()), tmp_path_factory.mktemp("export") / "below" / "model"
+    files = huggingface.export(params, small(), tokenizer, Normalization(), str(folder))
+    assert files == [str(folder / name) for name in FILES]
+    return params, str(folder)
+
+
+def read(folder: str, name: str) -> dict:
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def test_nothing_else_is_left_behind(exported, tokenizer):
+    _, folder = exported
+    assert sorted(os.listdir(folder)) == FILES
+    assert os.listdir(os.path.dirname(folder)) == ["model"]
+    with open(os.path.join(folder, "spiece.model"), "rb") as copy, open(tokenizer, "rb") as original:
+        assert copy.read() == original.read()
+    assert len({os.stat(os.path.join(folder, name)).st_mode for name in FILES}) == 1
+
+
+def test_tensors(exported):
+    params, folder = exported
+    path = os.path.join(folder, "model.safetensors")
+    with safetensors.safe_open(path, "numpy") as file:
+        assert file.metadata() == {"format": "pt"}
+    tensors = load_file(path)
+    assert len(tensors) == 3 + 2 * 17 and "lm_loss.weight" not in tensors
+    assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.float32)}
+
+    attention, forward = params["layers"]["attention"], params["layers"]["feed_forward"]
+    letters = dict(q="query", k="key", v="value", o="output", r="position")
+    expected = {
+        "transformer.word_embedding.weight": params["word_embedding"],
+        "transformer.mask_emb": params["mask_embedding"][None, None],
+        "lm_loss.bias": params["lm_bias"],
+    }
+    for i in range(2):
+        layer = f"transformer.layer.{i}"
+        expected |= {f"{layer}.rel_attn.{letter}": attention[name][i] for letter, name in letters.items()}
+        expected |= {
+            f"{layer}.rel_attn.r_w_bias": attention["content_bias"][i],
+            f"{layer}.rel_attn.r_r_bias": attention["position_bias"][i],
+            f"{layer}.rel_attn.r_s_bias": attention["segment_bias"][i],
+            f"{layer}.rel_attn.seg_embed": attention["segment_embedding"][i],
+            f"{layer}.rel_attn.layer_norm.weight": attention["norm"]["scale"][i],
+            f"{layer}.rel_attn.layer_norm.bias": attention["norm"]["bias"][i],
+            f"{layer}.ff.layer_1.weight": forward["inner"]["kernel"][i].T,
+            f"{layer}.ff.layer_1.bias": forward["inner"]["bias"][i],
+            f"{layer}.ff.layer_2.weight": forward["outer"]["kernel"][i].T,
+            f"{layer}.ff.layer_2.bias": forward["outer"]["bias"][i],
+            f"{layer}.ff.layer_norm.weight": forward["norm"]["scale"][i],
+            f"{layer}.ff.layer_norm.bias": forward["norm"]["bias"][i],
+        }
+    assert set(tensors) == set(expected)
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
+    assert tensors["transformer.layer.0.ff.layer_1.weight"].shape == (20, 12)
+
+
+def test_tied_biases_are_copied_to_every_layer(tokenizer, tmp_path):
+    model = small(untie_biases=False)
+    params = random_params(model)
+    huggingface.export(params, model, tokenizer, Normalization(), str(tmp_path / "model"))
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    for i in range(2):
+        np.testing.assert_array_equal(
+            tensors[f"transformer.layer.{i}.rel_attn.r_r_bias"], params["biases"]["position_bias"]
+        )
+
+
+def test_config(exported):
+    _, folder = exported
+    config = read(folder, "config.json")
+    expected = dict(
+        model_type="xlnet", architectures=["XLNetLMHeadModel"], dtype="float32", vocab_size=VOCAB, n_layer=2,
+        d_model=12, n_head=3, d_head=4, d_inner=20, ff_activation="gelu_new", layer_norm_eps=1e-12, dropout=0.1,
+        clamp_len=-1, untie_r=True, mem_len=None, reuse_len=None, bi_data=False, use_mems_train=False, pad_token_id=5,
+    )  # fmt: skip
+    assert {key: config[key] for key in expected} == expected
+    assert read(folder, "generation_config.json")["eos_token_id"] == 2
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("gelu", "gelu_new"), ("gelu_erf", "gelu"), ("relu", "relu")])
+def test_values_that_follow_the_config(ours, theirs, tokenizer, tmp_path):
+    model = small(activation=ours, clamp_len=7, dropout=0.2, layer_norm_epsilon=1e-6)
+    huggingface.export(random_params(model), model, tokenizer, Normalization(), str(tmp_path / "model"))
+    config = read(str(tmp_path / "model"), "config.json")
+    got = [config[key] for key in ("ff_activation", "clamp_len", "dropout", "layer_norm_eps")]
+    assert got == [theirs, 7, 0.2, 1e-6]
+
+
+def test_parse_agrees_with_protobuf(tokenizer):
+    with open(tokenizer, "rb") as file:
+        data = file.read()
+    ours, theirs = tokenizer_json.parse(data), sentencepiece_model_pb2.ModelProto.FromString(data)
+    assert ours.pieces == [(piece.piece, piece.score, piece.type) for piece in theirs.pieces]
+    assert len({kind for _, _, kind in ours.pieces}) == 4  # normal, unknown, control, user-defined
+    assert ours.charsmap == theirs.normalizer_spec.precompiled_charsmap != b""
+    assert (ours.rule, ours.kind, ours.add_dummy_prefix) == ("nmt_nfkc", theirs.trainer_spec.model_type, True)
+
+
+def test_tokenizer_files(exported):
+    _, folder = exported
+    written, config = read(folder, "tokenizer.json"), read(folder, "tokenizer_config.json")
+    assert [(token["id"], token["content"]) for token in written["added_tokens"]] == list(enumerate(SPECIAL_PIECES))
+    processor = sentencepiece.SentencePieceProcessor(model_file=os.path.join(folder, "spiece.model"))
+    cut = 0
+    for index, (piece, score) in enumerate(written["model"]["vocab"]):
+        assert piece == processor.id_to_piece(index)
+        ends_in_digit_comma = re.search(r"\d,$", piece) is not None
+        cut += ends_in_digit_comma
+        assert score == pytest.approx(processor.get_score(index) - 100 * ends_in_digit_comma, abs=1e-12)
+    assert cut > 0
+    assert config["model_input_names"][1] == "token_type_ids" and config["padding_side"] == "left"
+    named = [config[f"{name}_token"] for name in ("unk", "bos", "eos", "cls", "sep", "pad", "mask")]
+    assert tuple(named) == SPECIAL_PIECES[:7]
+
+
+def test_normalizers_follow_the_normalization(tokenizer):
+    with open(tokenizer, "rb") as file:
+        model = tokenizer_json.parse(file.read())
+
+    def kinds(**changes) -> list[str]:
+        written = tokenizer_json.tokenizer_json(model, Normalization(**changes), "t")
+        return [step["type"] for step in written["normalizer"]["normalizers"]]
+
+    assert kinds() == ["Replace", "Replace", "Replace", "NFKD", "Replace", "NFC", "Precompiled"]
+    assert kinds(lower=True)[5:7] == ["Replace", "Lowercase"]
+    assert kinds(keep_accents=True, nfkc=True)[3:] == ["NFKC", "NFC", "Precompiled"]
+    assert kinds(keep_accents=True, remove_space=False) == ["Replace", "Replace", "NFC", "Precompiled"]
+    last = tokenizer_json.tokenizer_json(model, Normalization(), "t")["normalizer"]["normalizers"][-1]
+    assert base64.b64decode(last["precompiled_charsmap"]) == model.charsmap
+
+
+def test_accents_are_the_characters_the_normalization_drops(tokenizer):
+    with open(tokenizer, "rb") as file:
+        model = tokenizer_json.parse(file.read())
+    steps = tokenizer_json.tokenizer_json(model, Normalization(), "t")["normalizer"]["normalizers"]
+    accents = re.compile(steps[4]["pattern"]["Regex"])
+    drop, dropped = Normalization(remove_space=False), 0
+    for code in (*range(0x80, 0xD800), *range(0xE000, 0x20000)):
+        ours = accents.sub("", unicodedata.normalize("NFKD", chr(code)))
+        assert ours == drop(chr(code)), hex(code)
+        dropped += ours == ""
+    assert dropped > 800
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(head_dim=5), "model.heads=3 times model.head_dim=5 is not model.d_model=12.*head_dim=4 to export"),
+        (dict(vocab_size=VOCAB + 1), f"has {VOCAB} pieces, the model {VOCAB + 1}"),
+    ],
+)
+def test_a_model_that_cannot_be_expressed(changes, message, tokenizer, tmp_path):
+    with pytest.raises(BadInput, match=message) as caught:
+        huggingface.export({}, small(**changes), tokenizer, Normalization(), str(tmp_path / "model"))
+    assert "\n" not in str(caught.value) and not os.listdir(tmp_path)
+
+
+def test_folders_that_are_refused(tokenizer, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "config.json").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    cases = [
+        ("full", "not empty"),
+        ("file", "not a folder"),
+        ("gs://bucket/model", "local"),
+        ("file/below", "choose another place"),
+    ]
+    for name, message in cases:
+        output = name if "://" in name else str(tmp_path / name)
+        with pytest.raises(BadInput, match=message):
+            huggingface.export(random_params(small()), small(), tokenizer, Normalization(), output)
+    assert (tmp_path / "full" / "config.json").read_text() == (tmp_path / "file").read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["file", "full"]
+
+
+def test_an_empty_folder_is_filled(tokenizer, tmp_path):
+    files = huggingface.export(random_params(small()), small(), tokenizer, Normalization(), str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == FILES and len(files) == len(FILES)
+
+
+@pytest.mark.parametrize(("error", "raised"), [(OSError(28, "No space left"), BadInput), (KeyboardInterrupt(), None)])
+def test_an_export_that_fails_leaves_nothing(error, raised, tokenizer, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(huggingface, "save_file", fail)
+    with pytest.raises(raised or type(error)):
+        huggingface.export(random_params(small()), small(), tokenizer, Normalization(), str(tmp_path / "model"))
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [(dict(model_type="bpe"), "unigram"), (dict(byte_fallback=True), "byte")]
+)
+def test_tokenizers_that_cannot_be_expressed(options, message, tmp_path):
+    """With the right special pieces, so that it is the export that refuses."""
+    lines = [line for line in topics.topics["strings"].split("\n") if line.strip()]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_prefix=str(tmp_path / "other"), vocab_size=VOCAB, minloglevel=2,
+        control_symbols=list(SPECIAL_PIECES[3:8]), user_defined_symbols=["<eop>"], pad_id=-1, **options,
+    )  # fmt: skip
+    with pytest.raises(BadInput, match=message):
+        huggingface.export(
+            random_params(small()), small(), str(tmp_path / "other.model"), Normalization(), str(tmp_path / "model")
+        )
+    assert not (tmp_path / "model").exists()

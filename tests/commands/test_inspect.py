@@ -1,0 +1,48 @@
+"""Inspect: the masks it draws are the ones the model uses."""
+
+import data_fixtures
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.commands.inspect import draw, example, print_example, visible
+
+
+def test_masks_of_the_golden_example():
+    content, query = visible([-1, 2, 7, -1, 3, -1, 1, 6, 4], [1, 2, 6])
+    assert [np.flatnonzero(~row).tolist() for row in content] == [
+        [1, 2, 4, 6, 7, 8], [2, 4, 7, 8], [], [1, 2, 4, 6, 7, 8], [2, 7, 8], [1, 2, 4, 6, 7, 8], [1, 2, 4, 7, 8],
+        [2], [2, 7],
+    ]  # fmt: skip
+    assert np.flatnonzero(query.any(axis=1)).tolist() == [1, 2, 6]
+    assert np.flatnonzero(~query[1]).tolist() == [1, 2, 4, 7, 8]
+    assert np.flatnonzero(~query[2]).tolist() == [2]
+    assert np.flatnonzero(~query[6]).tolist() == [1, 2, 4, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "says"),
+    [
+        ({}, {}, ("6 targets",)),
+        ({"objective": "clm", "reuse_len": 32, "num_predict": 32}, {}, ("32 targets",)),
+        ({"objective": "mlm", "reuse_len": 29, "pairs": "order"}, {"memory_len": 0}, ("6 targets",)),
+    ],
+    ids=["plm", "clm", "mlm"],
+)
+def test_an_example_of_every_objective_is_shown_as_it_is(data, model, says, capsys, tmp_path):
+    config = tiny.config(data={"corpus": data_fixtures.corpus_path(), **data}, model=model)
+    shown = example(config, step=1, row=2)
+    print_example(shown)
+    printed = capsys.readouterr().out
+    assert all(words in " ".join(printed.split()) for words in says)
+    # Which of two orders is only said where there are two segments.
+    labels = {"next": ("B follows A", "B is from elsewhere"), "order": ("A and B are in order", "have changed places")}
+    said = [label in printed for label in labels[data.get("pairs", "next")]]
+    assert sum(said) == (shown["label"] is not None)
+    assert (shown["label"] is None) == (data.get("objective") == "clm")
+    if data.get("objective") == "clm":
+        # A position sees itself and what is before it, and predicts the piece after it.
+        assert shown["predicted"][:-1] == shown["pieces"][1:]
+        assert "9 others" not in printed and "0 others, targets 0 1 2" in " ".join(printed.split())
+    draw(shown, str(tmp_path / "mask.png"))
+    assert (tmp_path / "mask.png").stat().st_size > 1000

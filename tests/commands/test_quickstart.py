@@ -1,0 +1,36 @@
+"""The quick start, whole but with few steps."""
+
+import json
+import os
+
+import pytest
+import tiny
+
+from xlnet_jax.cli import main
+from xlnet_jax.run.metrics import read_jsonl
+
+CONFIG = os.path.join(str(tiny.ROOT), "configs", "quickstart.py")
+
+
+@pytest.mark.slow
+def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("XLNET_INSTALL_SECONDS", "12.5")
+    words = ["quickstart", f"--config={CONFIG}", f"--workdir={tmp_path}", "--json", "--config.train.steps=120",
+             "--config.checkpoint.every=60", "--config.optimizer.warmup_steps=20", "--config.mesh.data=1",
+             "--config.mesh.fsdp=8"]  # fmt: skip
+    assert main(words) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert {"heldout_loss", "unigram_cross_entropy", "install_seconds", "seconds", "workdir", "export"} <= result.keys()
+    assert result["install_seconds"] == 12.5
+    assert result["heldout_loss"] < result["unigram_cross_entropy"] + 0.3, "nothing was learned at all"
+    assert os.path.getsize(result["picture"]) > 5000
+    assert os.path.exists(os.path.join(result["export"], "model.safetensors"))
+    steps = [line["step"] for line in read_jsonl(str(tmp_path / "run" / "metrics.jsonl"))]
+    assert steps == list(range(1, 121)), "the run did not resume once on the way"
+    starts = [line["step"] for line in read_jsonl(str(tmp_path / "run" / "runs.jsonl"))]
+    assert starts == [0, 60]
+    assert main(words) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["heldout_loss"] == result["heldout_loss"]

@@ -1,0 +1,185 @@
+"""Examples: layout, segments A and B, targets, ranks, both reading directions."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from xlnet_jax.config import Config, DataConfig, ModelConfig
+from xlnet_jax.data.batches import examples, sentence_pairs
+from xlnet_jax.data.batches.stream import Stream, extend_plan
+from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.errors import BadInput
+
+DATA = DataConfig(segment_len=64, reuse_len=32, num_predict=11, windows_per_block=4)
+SHAPE = examples.layout(DATA, memory_len=24)
+FIRST = 1000
+ROWS = np.arange(16)
+
+
+class Counting:
+    """A text whose token at position i is FIRST + i: a token tells where it came from."""
+
+    def __init__(self, tokens=6000, seed=0):
+        self.tokens = tokens
+        self.starts = np.random.default_rng(seed).random(tokens) < 1 / 9
+
+    def read(self, starts, length):
+        index = (starts[:, None] + np.arange(length)) % self.tokens
+        return (FIRST + index).astype(np.int32), self.starts[index]
+
+
+TEXT = Counting()
+WORD_START = np.random.default_rng(1).random(FIRST + TEXT.tokens) < 0.7
+
+
+def build(steps, rows=ROWS, data=DATA, text=TEXT):
+    config = Config(data=data, model=ModelConfig(memory_len=24))
+    stream = Stream((text.tokens,), data.reuse_len, data.windows_per_block, data.bidirectional, seed=1)
+    plan = extend_plan((), 0, 16, data.windows_per_block)
+    for step in steps:
+        where = stream.locate(step, rows, plan)
+        batch = examples.build(text, WORD_START, config, where, name="train", step=step, rows=rows)
+        yield where, batch
+
+
+def parts(tokens):
+    """Positions in the text of reuse window, A and B of one row."""
+    first, second = np.flatnonzero(tokens == SEP)
+    at = tokens - FIRST
+    return at[:32], at[32:first], at[first + 1 : second]
+
+
+def test_layout_gives_the_published_split_of_targets():
+    shape = examples.layout(DataConfig(), memory_len=384)
+    assert (shape.first_goal, shape.second_goal, shape.budget) == (43, 42, 253)
+
+
+def test_an_example_is_reuse_a_sep_b_sep_cls():
+    for _, batch in build(range(6)):
+        for tokens, of_segment in zip(batch.tokens, batch.segments, strict=True):
+            _, a, b = parts(tokens)
+            assert len(a) + len(b) == SHAPE.budget and len(a) > 0 and len(b) > 0
+            assert tokens[-1] == CLS and tokens[-2] == SEP
+            expected = [0] * (32 + len(a) + 1) + [1] * (len(b) + 1) + [2]
+            assert of_segment.tolist() == expected
+        assert (batch.summary_position == 63).all()
+
+
+def test_text_is_continuous_in_reading_order_in_both_directions():
+    seen = set()
+    for where, batch in build(range(8)):
+        for row, tokens in enumerate(batch.tokens):
+            direction = where.direction_B[row]
+            seen.add(int(direction))
+            reuse, a, b = parts(tokens)
+            assert batch.direction[row] == direction
+            expected = (where.cursor_B[row] + direction * np.arange(32 + len(a))) % TEXT.tokens
+            assert np.concatenate([reuse, a]).tolist() == expected.tolist()
+            assert ((b[1:] - b[:-1]) % TEXT.tokens == direction % TEXT.tokens).all()
+    assert seen == {1, -1}
+
+
+def test_windows_follow_each_other_from_step_to_step():
+    before = None
+    for where, batch in build(range(8)):
+        if where.continues_B[0]:
+            at = before.tokens[:, 31] - FIRST + where.direction_B
+            assert (batch.tokens[:, 0] - FIRST == at % TEXT.tokens).all()
+        before = batch
+
+
+def test_b_follows_a_or_shares_nothing_with_its_own_row():
+    labels = []
+    for where, batch in build(range(60)):
+        for row, tokens in enumerate(batch.tokens):
+            _, a, b = parts(tokens)
+            direction = int(where.direction_B[row])
+            begin = int(where.cursor_B[row]) + direction * 32
+            ahead = (b - begin) * direction % TEXT.tokens
+            labels.append(batch.label[row])
+            if batch.label[row]:
+                cut = ahead[0]
+                assert len(a) <= cut, "A runs into B"
+                reading = begin + direction * cut + (direction < 0)
+                assert TEXT.starts[reading % TEXT.tokens], "B begins inside a sentence"
+                assert ahead[-1] < SHAPE.budget + SHAPE.budget // 2
+            else:
+                assert ahead.min() >= SHAPE.budget, "random B is in its row's own look-ahead"
+                assert ahead.max() < TEXT.tokens - 32 - 24, "random B is in its row's own window or memory"
+    assert 0.42 < np.mean(labels) < 0.58
+
+
+def test_a_is_cut_at_a_sentence_and_b_always_random_without_one():
+    text = Counting()
+    text.starts = np.zeros(text.tokens, bool)
+    for _, batch in build(range(3), text=text):
+        assert not batch.label.any()
+    always = dataclasses.replace(DATA, follow_probability=1.0)
+    text.starts = np.arange(text.tokens) % 5 == 0
+    for _, batch in build(range(3), data=always, text=text):
+        assert batch.label.all()
+
+
+def test_cutting_to_the_budget_equals_dropping_one_token_at_a_time():
+    for budget in (4, 7, 10):
+        for a in range(1, 14):
+            for b in range(1, 14):
+                if a + b < budget:
+                    continue
+                left, right = a, b
+                while left + right > budget:
+                    if left > right:
+                        left -= 1
+                    else:
+                        right -= 1
+                assert sentence_pairs.split_lengths(np.array(a), np.array(b), budget) == left, (a, b, budget)
+
+
+def test_targets_are_ascending_the_tokens_themselves_and_never_functional():
+    for _, batch in build(range(6)):
+        assert (batch.target_weights.sum(axis=1) == 11).all()
+        assert (np.diff(batch.target_positions, axis=1) > 0).all()
+        assert ((batch.target_positions < 32).sum(axis=1) == SHAPE.first_goal).all()
+        picked = np.take_along_axis(batch.tokens, batch.target_positions, axis=1)
+        np.testing.assert_array_equal(picked, batch.target_tokens)
+        assert not np.isin(picked, [SEP, CLS]).any()
+
+
+def test_ranks_of_the_golden_example():
+    tokens = np.array([[10, 11, 12, 13, SEP, 20, 21, SEP, CLS]])
+    target = np.zeros((1, 9), bool)
+    target[0, [1, 2, 6]] = True
+    order = np.array([[5, 2, 7, 0, 3, 8, 1, 6, 4]])
+    rank = examples.ranks(tokens, target, 9, order / 9.0)
+    np.testing.assert_array_equal(rank, [[-1, 2, 7, -1, 3, -1, 1, 6, 4]])
+    sees = rank[0][None, :] < rank[0][:, None]
+    assert [set(np.flatnonzero(~sees[i])) for i in (1, 2, 6)] == [{1, 2, 4, 7, 8}, {2}, {1, 2, 4, 6, 7, 8}]
+    content = rank[0][None, :] <= rank[0][:, None]
+    assert [set(np.flatnonzero(~content[i])) for i in (0, 1, 2, 4, 6, 7, 8)] == [
+        {1, 2, 4, 6, 7, 8}, {2, 4, 7, 8}, set(), {2, 7, 8}, {1, 2, 4, 7, 8}, {2}, {2, 7}
+    ]  # fmt: skip
+
+
+def test_the_first_half_never_sees_the_second_and_the_second_sees_all_of_the_first():
+    for _, batch in build(range(2)):
+        for rank in batch.rank:
+            assert rank[:32].max() < rank[32:].min()
+
+
+def test_orders_differ_between_rows_and_steps():
+    ranks = np.concatenate([batch.rank for _, batch in build(range(3))])
+    assert len(np.unique(ranks, axis=0)) == len(ranks)
+
+
+def test_a_row_is_the_same_alone_or_in_company():
+    (_, together), (_, alone) = next(build([5])), next(build([5], rows=np.array([9])))
+    for field in dataclasses.fields(together):
+        np.testing.assert_array_equal(getattr(together, field.name)[9:10], getattr(alone, field.name), field.name)
+
+
+def test_a_text_too_short_for_a_random_segment_is_refused():
+    config = Config(data=DATA, model=ModelConfig(memory_len=24))
+    examples.check(Counting(300), config, "the heldout split")
+    with pytest.raises(BadInput, match="the heldout split has 100 tokens"):
+        examples.check(Counting(100), config, "the heldout split")

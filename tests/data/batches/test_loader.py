@@ -1,0 +1,172 @@
+"""Loading: readers, prefetch depth and worker processes never change a batch."""
+
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import data_fixtures
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.batch import Batch
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.batches.stream import extend_plan, rows_of
+from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.errors import BadInput, RestartMe
+
+START, STOP = 3, 12
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return Mixture((Corpus(data_fixtures.corpus_path()),))
+
+
+def dispatches(corpus, start=START, stop=STOP, rows=None, **data):
+    config = tiny.config(data=data)
+    plan = extend_plan((), 0, 8, config.data.windows_per_block)
+    return loader.TrainDispatches(corpus, config, plan, np.arange(8) if rows is None else rows, start, stop)
+
+
+def assert_equal(a: Batch, b: Batch):
+    for field in dataclasses.fields(Batch):
+        np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name), field.name)
+
+
+def test_dispatches_are_cut_at_multiples_of_k(corpus):
+    found = dispatches(corpus)
+    assert [list(found.steps(i)) for i in range(len(found))] == [[3], [4, 5], [6, 7], [8, 9], [10, 11]]
+    assert [list(dispatches(corpus, 4, 5).steps(0))] == [[4]]
+    assert len(dispatches(corpus, 4, 4)) == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"read_threads": 1, "prefetch": 1},
+        {"read_threads": 2, "prefetch": 3},
+        {"read_threads": 4, "prefetch": 16},
+        {"workers": 1},
+        {"workers": 2, "prefetch": 2},
+    ],
+)
+def test_the_batch_of_a_step_is_the_same_alone_and_by_any_readers(corpus, options):
+    asked = dispatches(corpus, **options)
+    built = list(loader.prefetched(asked, asked.config))
+    assert len(built) == len(asked)
+    alone = dispatches(Mixture((Corpus(data_fixtures.corpus_path(), cache_bytes=1),)))
+    for i, batch in enumerate(built):
+        # Each step of the reference is built by itself, out of order.
+        assert_equal(batch, loader.stack([alone.batch(step) for step in asked.steps(i)]))
+    tokens = np.concatenate([batch.tokens for batch in built])
+    assert len(np.unique(tokens.reshape(-1, tokens.shape[-1]), axis=0)) == 8 * (STOP - START)
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_hosts_together_build_what_one_host_builds(corpus, hosts):
+    whole = dispatches(corpus).batch(7)
+    shares = [dispatches(corpus, rows=rows_of(host, hosts, 8)).batch(7) for host in range(hosts)]
+    for field in dataclasses.fields(Batch):
+        together = np.concatenate([getattr(share, field.name) for share in shares])
+        np.testing.assert_array_equal(getattr(whole, field.name), together, field.name)
+
+
+def test_over_an_epoch_the_reuse_windows_read_the_corpus_once(corpus):
+    asked = dispatches(corpus)
+    blocks = corpus.stream(asked.config).corpora[0].blocks
+    steps = -(-blocks // 8) * 4
+    wanted = np.sort(corpus.corpora[0].read(np.zeros(1, np.int64), blocks * 64)[0][0])
+    windows = []
+    for step in range(steps):
+        batch = asked.batch(step)
+        numbers = step // 4 * 8 + np.arange(8)
+        windows.append(batch.tokens[numbers < blocks, :16].ravel())
+    np.testing.assert_array_equal(np.sort(np.concatenate(windows)), wanted)
+
+
+def test_heldout_batches_do_not_depend_on_how_many_rows_are_read_together(corpus):
+    heldout = Mixture((Corpus(data_fixtures.corpus_path(), "heldout"),))
+    config = tiny.config()
+    single = heldout.single_pass(config)
+    blocks = single.blocks
+
+    def rows(batch_size):
+        asked = loader.HeldoutDispatches(heldout, config, 0, batch_size, np.arange(batch_size))
+        built = [asked(i) for i in range(len(asked))]
+        return {
+            field.name: np.concatenate([getattr(batch, field.name) for batch in built], axis=1)[:, :blocks]
+            for field in dataclasses.fields(Batch)
+        }
+
+    three, eight = rows(3), rows(8)
+    for name in three:
+        np.testing.assert_array_equal(three[name], eight[name], name)
+    assert (three["target_weights"].sum(axis=-1) > 0).sum() == single.windows(0)
+
+
+def with_workers(path, workers=2):
+    config = tiny.config(data={"corpus": path, "workers": workers, "prefetch": 1})
+    plan = extend_plan((), 0, 8, config.data.windows_per_block)
+    return loader.prefetched(loader.TrainDispatches(open_mixture(config), config, plan, np.arange(8), 0, 10**6), config)
+
+
+def test_a_killed_worker_ends_the_run_with_a_request_to_restart(corpus):
+    batches = with_workers(data_fixtures.corpus_path())
+    next(batches)
+    os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+    with pytest.raises(RestartMe, match="a data worker was killed .* with fewer than data.workers=2"):
+        for _ in range(1000):
+            next(batches)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_shard_is_told_in_one_line_whoever_read_it(tmp_path, workers):
+    path = shutil.copytree(data_fixtures.corpus_path(), tmp_path / "corpus")
+    for shard in path.glob("corpus-train*"):
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2 :: 50] = bytes(len(content[len(content) // 2 :: 50]))
+        shard.write_bytes(content)
+    with pytest.raises(BadInput, match="is damaged .*; copy the corpus again") as raised:
+        list(itertools.islice(with_workers(str(path), workers), 500))
+    assert "\n" not in str(raised.value)
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import multiprocessing, os, signal, sys\n"
+        f"sys.path[:0] = [{str(tiny.TESTS)!r}, {os.path.dirname(__file__)!r}]\n"
+        "import test_loader\n"
+        "if __name__ == '__main__':\n"
+        "    batches = test_loader.with_workers(sys.argv[1])\n"
+        "    next(batches)\n"
+        "    print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    # Into a file: a pipe would be held open by the very workers that should be gone.
+    with open(tmp_path / "out", "w+") as out:
+        ended = subprocess.run([sys.executable, str(script), data_fixtures.corpus_path()], stdout=out)
+        assert ended.returncode == -signal.SIGKILL
+        out.seek(0)
+        workers = [int(word) for word in out.read().split()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 20
+    while any(_runs(worker) for worker in workers):
+        assert time.monotonic() < deadline, "the workers outlive their parent"
+        time.sleep(0.1)
+
+
+def _runs(process):
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,154 @@
+"""Several corpora in one run: opened together, read by weight, told apart in metrics and evaluation."""
+
+import dataclasses
+import os
+
+import data_fixtures
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.commands.evaluate import evaluate
+from xlnet_jax.commands.train import train
+from xlnet_jax.config import load
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.data.prepare.pipeline import prepare
+from xlnet_jax.data.tokenizer import Normalization
+from xlnet_jax.errors import BadInput
+from xlnet_jax.run.metrics import read_jsonl
+
+FIVE = os.path.join(str(tiny.ROOT), "configs", "xlnet_large_five_corpora.py")
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory):
+    """A corpus of other text with the same tokenizer."""
+    folder = tmp_path_factory.mktemp("second")
+    with open(folder / "text.txt", "w", encoding="utf-8") as file:
+        file.write(data_fixtures.synthetic_text(99, 300))
+    output = str(folder / "second")
+    prepare([str(folder / "text.txt")], output, tokenizer=data_fixtures.tokenizer_path(),
+            heldout=data_fixtures.HELDOUT, page_tokens=64, workers=1)  # fmt: skip
+    return output
+
+
+def both(second, **data):
+    return {"corpus": f"{data_fixtures.corpus_path()},{second}", **data}
+
+
+def test_rows_are_read_from_their_own_corpus_by_weight(second):
+    config = tiny.config(data=both(second, weights="1,3"))
+    mixture = open_mixture(config)
+    assert mixture.names == ("corpus", "second") and mixture.cycle.counts == (1, 3)
+    plan = extend_plan((), 0, 8, 4)
+    asked = loader.TrainDispatches(mixture, config, plan, np.arange(8), 0, 100)
+    seen = np.zeros(2)
+    for step in range(0, 40, 4):
+        where = mixture.stream(config).locate(step, np.arange(8), plan)
+        batch = asked.batch(step)
+        seen += np.bincount(where.corpus_B, minlength=2)
+        for row in range(8):
+            corpus = mixture.corpora[where.corpus_B[row]]
+            alone = mixture.build(config, where.take(np.array([row])), name="train", step=step, rows=np.array([row]))
+            for field in dataclasses.fields(batch):
+                together, by_itself = getattr(batch, field.name)[row], getattr(alone, field.name)[0]
+                np.testing.assert_array_equal(together, by_itself, field.name)
+            start = where.cursor_B[row] - (15 if where.direction_B[row] < 0 else 0)
+            text = corpus.read(np.array([start]), 16)[0][0]
+            np.testing.assert_array_equal(batch.tokens[row, :16], text[:: where.direction_B[row]])
+    assert seen.tolist() == [20, 60]
+
+
+def test_without_weights_every_corpus_is_read_as_often_as_the_others(second):
+    config = tiny.config(data=both(second))
+    mixture = open_mixture(config)
+    tokens = np.array([corpus.tokens for corpus in mixture.corpora])
+    np.testing.assert_allclose(mixture.cycle.shares, tokens / tokens.sum(), atol=1e-4)
+    epochs = mixture.stream(config).epochs(4000, extend_plan((), 0, 8, 4))
+    assert epochs[0] == pytest.approx(epochs[1], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"weights": "1"}, "data.weights=1 has 1 numbers for 2 corpora"),
+        ({"weights": "1,2,3"}, "has 3 numbers for 2 corpora"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(second, data, message):
+    with pytest.raises(BadInput, match=message):
+        open_mixture(tiny.config(data=both(second, **data)))
+
+
+@pytest.mark.parametrize("weights", ["1,0", "1,-2", "a,b", "1,", "1,nan", "1,inf"])
+def test_weights_that_are_none_are_refused(second, weights):
+    with pytest.raises(BadInput, match="data.weights=.* must be positive numbers separated by commas"):
+        tiny.config(data=both(second, weights=weights))
+
+
+def test_folders_named_twice_or_not_at_all_are_refused(second):
+    for corpus in (f"{second},{second}", f"{second},", f",{second}"):
+        with pytest.raises(BadInput, match="names a folder twice or none"):
+            open_mixture(tiny.config(data={"corpus": corpus}))
+
+
+def test_corpora_of_another_normalisation_are_refused(second, tmp_path):
+    other = str(tmp_path / "other")
+    prepare([data_fixtures.text_folder()], other, tokenizer=data_fixtures.tokenizer_path(), heldout=0.2,
+            normalization=Normalization(lower=True), page_tokens=64, workers=1)  # fmt: skip
+    with pytest.raises(BadInput, match="have different tokenizers or normalisation"):
+        open_mixture(tiny.config(data={"corpus": f"{second},{other}"}))
+
+
+def test_a_corpus_too_small_for_its_share_of_a_batch_is_named(second):
+    config = tiny.config(data=both(second, weights="1000,1"), train={"batch_size": 512})
+    mixture = open_mixture(config)
+    with pytest.raises(BadInput, match=r"the train split of .*corpus has .* too few for train.batch_size=512"):
+        mixture.stream(config).check(512, mixture.described())
+
+
+def test_a_run_tells_its_corpora_apart(second, tmp_path, pytestconfig):
+    log = {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))}
+    config = tiny.config(
+        data=both(second, weights="1,3"), train={"steps": 8}, evaluation={"every": 8, "blocks": 3}, log=log
+    )
+    workdir = str(tmp_path / "run")
+    train(config, workdir)
+    lines = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
+    assert len(lines) == 8
+    plan = extend_plan((), 0, 8, 4)
+    mixture = open_mixture(config)
+    for line in lines:
+        corpus_B = mixture.stream(config).locate(line["step"] - 1, np.arange(8), plan).corpus_B
+        # Every row has as many targets, so the mean over targets is the mean over rows.
+        weighted = (line["loss/corpus"] * (corpus_B == 0).sum() + line["loss/second"] * (corpus_B == 1).sum()) / 8
+        assert weighted == pytest.approx(line["loss"], rel=1e-5)
+        assert "epoch" not in line and "loss_B" not in line
+    blocks = [epochs.blocks for epochs in mixture.stream(config).corpora]
+    assert lines[-1]["epoch/corpus"] == pytest.approx(4 / blocks[0])
+    assert lines[-1]["epoch/second"] == pytest.approx(12 / blocks[1])
+
+    scored = evaluate(workdir, blocks=3)
+    assert (
+        min(scored["loss/corpus"], scored["loss/second"])
+        < scored["loss"]
+        < max(scored["loss/corpus"], scored["loss/second"])
+    )
+    alone = evaluate(workdir, blocks=3, overrides=[f"--config.data.corpus={second}"])
+    assert alone["loss"] == pytest.approx(scored["loss/second"], rel=1e-6)
+
+    changed = tiny.config(data=both(second, weights="1,2"), train={"steps": 12}, log=log)
+    with pytest.raises(BadInput, match=r"data.weights: '1,3' -> '1,2'"):
+        train(changed, workdir)
+    swapped = tiny.config(
+        data={"corpus": f"{second},{data_fixtures.corpus_path()}", "weights": "1,3"}, train={"steps": 12}
+    )
+    with pytest.raises(BadInput, match="corpus: "):
+        train(swapped, workdir)
+
+
+def test_the_five_corpora_are_read_in_the_published_proportions():
+    data = load(FIVE).data
+    assert len(data.folders()) == 5 and data.weight_list() == [2.78, 1.09, 4.75, 4.30, 19.97]

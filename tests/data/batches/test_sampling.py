@@ -1,0 +1,298 @@
+"""What is drawn: spans, segments A and B and targets per half, worked by hand and by their distributions.
+
+The figures are those of the 2019 code's `_sample_mask` and `_split_a_and_b`, measured on synthetic sentences. Each
+bound is narrow enough that a plausible other rule fails it, and the test shows that it does.
+"""
+
+import numpy as np
+import pytest
+
+from xlnet_jax.config import DataConfig
+from xlnet_jax.data.batches import examples, sentence_pairs, spans
+from xlnet_jax.data.batches.stream import Windows
+
+LENGTH_DRAW = {1: 0.2, 2: 0.5, 3: 0.7, 4: 0.85, 5: 0.95}
+"""A draw that gives each span length: the shares 1/n end at .438, .657, .803, .912 and 1."""
+
+
+def sampled(words, goal, lengths, places, fill, *, kind, ineligible=(), alpha=2):
+    """Chosen positions of one text; a word is a `W` and the dots behind it."""
+    N = len(words)
+    start = np.array([[letter == "W" for letter in words]])
+    eligible = ~np.isin(np.arange(N), ineligible)[None]
+    draws = np.full((1, spans.draws_needed(N, alpha, 1)), 0.5)
+    count = (draws.shape[1] - N) // 2
+    draws[0, : len(lengths)] = [LENGTH_DRAW[n] for n in lengths]
+    draws[0, count : count + len(places)] = places
+    for order, position in enumerate(fill):
+        draws[0, 2 * count + position] = 0.01 * order
+    mask = spans.sample(start, eligible, goal, draws, max_span=5, alpha=alpha, beta=1, kind=kind)
+    return np.flatnonzero(mask[0]).tolist()
+
+
+#        0         1         2
+#        012345678901234567890123
+WORDS = "W.WW..WW..W.WW..W.W.WW.W"
+DRAWN = {"lengths": [2, 3, 1, 5], "places": [0.3, 0.6, 0.0, 0.9]}
+
+
+def test_whole_words_by_hand():
+    """24 pieces are 13 words, so a span of n words lays out int(n 24 / 13 2) pieces of context; goal 7.
+
+    n = 2: lead 2 of 7, to the start at 2; words 2 and 3-5 are taken, 4 done, on at 6 + 7 - 2 = 11.
+    n = 2: lead 4 of 7, from 15 to the start at 16; with the second word 4 > 3, so only 16-17; on at 18 + 7 - 4 = 21.
+    n = 1: lead 0 of 3, the start at 21; its word is longer than the 1 missing and stepped over; on at 26, the end.
+    One is missing: 3 has the smallest draw but is taken, 9 the next.
+    """
+    drawn = {"lengths": [2, 2, 1], "places": [0.3, 0.6, 0.0]}
+    assert sampled(WORDS, 7, **drawn, fill=[3, 9, 0], kind="words") == [2, 3, 4, 5, 9, 16, 17]
+
+
+def test_n_pieces_by_hand():
+    """The original's rule: n pieces from a word start, wherever they end; goal 6.
+
+    n = 2: 2 and 3; on at 4 + 3 = 7.   n = 3: lead 3 of 6, 10 is a start: 10-12; on at 13 + 3 = 16.
+    n = 1: lead 0, 16: done.
+    """
+    assert sampled(WORDS, 6, **DRAWN, fill=[0], kind="pieces") == [2, 3, 10, 11, 12, 16]
+    # A SEP at 12 does not count: one more span, lead 1 of 2 from 17 + 2 on, 20.
+    assert sampled(WORDS, 6, **DRAWN, fill=[0], kind="pieces", ineligible=[12]) == [2, 3, 10, 11, 16, 20]
+
+
+@pytest.mark.parametrize("kind", ["words", "pieces"])
+def test_a_span_that_touches_the_end_is_discarded_and_ends_the_scan(kind):
+    """n = 3: lead 5 of 6; 5-7 would be the last pieces of 8. With a piece more behind them they are taken."""
+    draws = {"lengths": [3, 1, 1], "places": [0.9, 0.0, 0.0], "fill": [6, 0, 3]}
+    assert sampled("W" * 8, 3, **draws, kind=kind) == [0, 3, 6]
+    assert sampled("W" * 9, 3, **draws, kind=kind) == [5, 6, 7]
+
+
+def test_random_pieces_by_hand():
+    """The goal's number of free positions with the smallest draws."""
+    assert sampled(WORDS, 4, **DRAWN, fill=[7, 21, 1, 14, 2], kind="random") == [1, 7, 14, 21]
+    assert sampled(WORDS, 4, **DRAWN, fill=[7, 21, 1, 14, 2, 0], kind="random", ineligible=[7, 1]) == [0, 2, 14, 21]
+
+
+class Numbers:
+    """A text of 100 tokens, each its own position, with sentences that start at `starts`."""
+
+    tokens = 100
+
+    def __init__(self, starts):
+        self.starts = np.isin(np.arange(self.tokens), starts)
+
+    def read(self, starts, length):
+        index = (starts[:, None] + np.arange(length)) % self.tokens
+        return index.astype(np.int32), self.starts[index]
+
+
+PAIR_SHAPE = sentence_pairs.Layout(segment_len=21, reuse_len=8, memory_len=4, first_goal=3, second_goal=3)
+
+
+def pair(cursor, direction, draws, starts=(0, 28, 31, 35, 40, 47, 60, 66, 72, 80, 90)):
+    """A, B and label of one row whose A and B have 10 tokens together; `draws`: follow, cut, place of B."""
+    text, tot = Numbers(list(starts)), PAIR_SHAPE.budget
+    where = Windows(np.array([cursor]), np.array([direction], np.int32), np.ones(1, bool), np.ones(1, bool),
+                    np.zeros(1, np.int64), np.zeros(1, np.int64), 0)  # fmt: skip
+    tokens, begins = sentence_pairs.read_in_order(text, where.cursor_B, where.direction_B, 8 + tot + tot // 2)
+    pairs = sentence_pairs.choose_pairs(
+        text, where, tokens[:, 8:], begins[:, 8:], PAIR_SHAPE, np.array([[*draws, 0]]), 0.5
+    )
+    a_len = int(pairs.a_len_B[0])
+    return pairs.tokens_BY[0, :a_len].tolist(), pairs.tokens_BY[0, a_len:].tolist(), bool(pairs.follows_B[0])
+
+
+def test_segment_b_that_follows_by_hand():
+    """A begins at 28; sentences end before 31, 35 and 40, the first behind the budget of 10."""
+    # The cut at 35: A has 7, B 5; A, the longer one, loses its last two, and B does not begin where A ends.
+    assert pair(20, 1, (0.2, 0.6, 0.5)) == ([28, 29, 30, 31, 32], [35, 36, 37, 38, 39], True)
+    # The cut at 31: A has 3, B 9, which loses two.
+    assert pair(20, 1, (0.2, 0.1, 0.5)) == ([28, 29, 30], [31, 32, 33, 34, 35, 36, 37], True)
+    # Reversed, A begins at 52 and the sentence ends with 47: 6 and 7 tokens. B loses at the tie, then A, the longer.
+    assert pair(60, -1, (0.2, 0.9, 0.5)) == ([52, 51, 50, 49, 48], [46, 45, 44, 43, 42], True)
+
+
+def test_random_segment_b_by_hand():
+    """The cut at 31: B needs 7 or more. Of 59 places from 38 on the draw .5 takes 67; its sentence begins at 66."""
+    assert pair(20, 1, (0.7, 0.1, 0.5)) == ([28, 29, 30], [66, 67, 68, 69, 70, 71, 72], False)
+    # The first place of all: 38 lies in the sentence of 35, which A's look-ahead ends in; B does not begin before 38.
+    assert pair(20, 1, (0.7, 0.1, 0.0)) == ([28, 29, 30], [38, 39, 40, 41, 42, 43, 44], False)
+
+
+def test_without_a_cut_b_is_random_whatever_the_draw():
+    a, b, follows = pair(20, 1, (0.0, 0.6, 0.5), starts=(0, 90))
+    assert not follows and a == [28, 29, 30, 31, 32, 33, 34, 35, 36, 37][: len(a)] and len(a) + len(b) == 10
+
+
+@pytest.mark.parametrize(
+    ("segment_len", "reuse_len", "num_predict", "goals"),
+    [(512, 256, 85, (43, 42)), (512, 256, 84, (42, 42)), (512, 128, 85, (22, 63)), (32, 16, 6, (3, 3))],
+)
+def test_targets_per_half(segment_len, reuse_len, num_predict, goals):
+    shape = examples.layout(DataConfig(segment_len=segment_len, reuse_len=reuse_len, num_predict=num_predict), 0)
+    assert (shape.first_goal, shape.second_goal) == goals
+
+
+ROWS, N = 3000, 256
+
+
+def scanned(goal, *, kind="pieces", alpha=6, edit_lengths=lambda u: u):
+    """What the scan alone marks, without the fill, in rows of 256 pieces of which 75 % begin a word."""
+    rng = np.random.default_rng(0)
+    start = rng.random((ROWS, N)) < 0.75
+    draws = rng.random((ROWS, spans.draws_needed(N, alpha, 1)))
+    count = (draws.shape[1] - N) // 2
+    draws[:, :count] = edit_lengths(draws[:, :count])
+    turned = draws.copy()
+    turned[:, -N:] = 1 - turned[:, -N:]
+    masks = [
+        spans.sample(start, np.ones((ROWS, N), bool), goal, u, max_span=5, alpha=alpha, beta=1, kind=kind)
+        for u in (draws, turned)
+    ]
+    assert all((mask.sum(axis=1) == goal).all() for mask in masks)
+    # The fill takes the smallest draws: the same spans, but no filled position, are in both.
+    return start, masks[0] & masks[1]
+
+
+def run_edges(mask):
+    """(row, first), (row, behind the last) of every run."""
+    step = np.diff(np.pad(mask.astype(int), ((0, 0), (1, 1))), axis=1)
+    return np.argwhere(step == 1), np.argwhere(step == -1)
+
+
+def run_shares(mask):
+    """Shares of runs of 1 .. 5; there are no longer ones with n pieces, because spans never touch."""
+    first, behind = run_edges(mask)
+    lengths = (behind - first)[:, 1]
+    return np.bincount(lengths, minlength=6)[1:6] / len(lengths)
+
+
+def scan_is_the_originals(mask):
+    return abs(mask.sum(axis=1).mean() - 35.6) < 0.3
+
+
+def runs_are_the_originals(mask):
+    return np.abs(run_shares(mask) - [0.445, 0.223, 0.142, 0.106, 0.084]).max() < 0.01
+
+
+def even_lengths(u):
+    """Draws that give all five lengths alike often."""
+    return np.array(list(LENGTH_DRAW.values()))[(u * 5).astype(int)]
+
+
+def halving_lengths(u):
+    """P(n) = 2^-n instead of 1/n."""
+    return np.array(list(LENGTH_DRAW.values()))[np.minimum(-np.log2(1 - u), 4).astype(int)]
+
+
+def test_the_scan_marks_what_the_originals_does():
+    """35.6 of 256 before the fill: 15 to 17 % of the targets are filled in."""
+    for goal, filled in ((43, 0.172), (42, 0.152)):
+        _, mask = scanned(goal)
+        assert scan_is_the_originals(mask)
+        assert (goal - mask.sum(axis=1).mean()) / goal == pytest.approx(filled, abs=0.008)
+    # Wrong rules: n whole words (about 42, the cap), one piece of context more or less for each piece (31.2, 41.4).
+    for wrong in ({"kind": "words"}, {"alpha": 5}, {"alpha": 7}):
+        assert not scan_is_the_originals(scanned(43, **wrong)[1]), wrong
+
+
+def test_spans_are_as_long_as_the_originals():
+    """Runs of 1 to 5 pieces: 44.5, 22.3, 14.2, 10.6 and 8.4 %."""
+    assert runs_are_the_originals(scanned(43)[1])
+    # Wrong rules: lengths all alike, halving lengths, words.
+    for wrong in ({"edit_lengths": even_lengths}, {"edit_lengths": halving_lengths}, {"kind": "words"}):
+        assert not runs_are_the_originals(scanned(43, **wrong)[1]), wrong
+
+
+def test_whole_words_are_never_cut_and_n_pieces_often_are():
+    """Both leave about a sixth of the targets to the fill."""
+    cut = {}
+    for kind, filled in (("words", 0.152), ("pieces", 0.172)):
+        start, mask = scanned(43, kind=kind)
+        assert 1 - mask.sum(axis=1).mean() / 43 == pytest.approx(filled, abs=0.008)
+        first, behind = run_edges(mask)
+        assert start[tuple(first.T)].all(), "a span begins inside a word"
+        cut[kind] = 1 - start[tuple(behind.T)].mean()
+    assert cut["words"] == 0
+    assert cut["pieces"] == pytest.approx(0.25, abs=0.02)
+
+
+BUDGET, PAIRS = 253, 8000
+
+
+def our_pairs():
+    """|A|, label, and whether A was cut short of B, which follows; sentences of 5 to 60 tokens, both directions."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(5, 61, 20_000)
+    text = Numbers([])
+    text.tokens = int(lengths.sum())
+    text.starts = np.zeros(text.tokens, bool)
+    text.starts[np.cumsum(lengths) - lengths] = True
+    shape = sentence_pairs.Layout(512, 256, 384, 43, 42)
+    cursor, direction = rng.integers(0, text.tokens, PAIRS), np.where(np.arange(PAIRS) % 2, -1, 1).astype(np.int32)
+    where = Windows(cursor, direction, np.ones(PAIRS, bool), np.ones(PAIRS, bool), 0 * cursor, cursor, 0)
+    tokens, starts = sentence_pairs.read_in_order(text, cursor, direction, 256 + BUDGET + BUDGET // 2)
+    pairs = sentence_pairs.choose_pairs(
+        text, where, tokens[:, 256:], starts[:, 256:], shape, rng.random((PAIRS, 4)), 0.5
+    )
+    ends = np.take_along_axis(pairs.tokens_BY, pairs.a_len_B[:, None] + np.array([-1, 0]), axis=1)
+    gap = (direction * (ends[:, 1] - ends[:, 0]) - 1) % text.tokens
+    return pairs.a_len_B, pairs.follows_B, (gap > 0) & pairs.follows_B
+
+
+def cut_the_longer(a, b):
+    while a + b > BUDGET:
+        a, b = (a - 1, b) if a > b else (a, b - 1)
+    return a
+
+
+def cut_b_only(a, b):
+    return min(a, BUDGET - 1)
+
+
+def cut_in_proportion(a, b):
+    return round(a * BUDGET / (a + b))
+
+
+def simulated_pairs(cut=cut_the_longer, choose=lambda rng, cuts: rng.choice(cuts), follow=0.5):
+    """The same by the original's steps, one row at a time."""
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(PAIRS):
+        edges = np.cumsum(rng.integers(5, 61, 200))
+        last = edges[-1] - 1
+        begin = rng.integers(edges[0], last - BUDGET)
+        ahead = edges - begin
+        cuts, end = ahead[(ahead > 0) & (ahead < BUDGET)], ahead[ahead >= BUDGET][0]
+        a = choose(rng, cuts)
+        follows = rng.random() < follow
+        if follows:
+            b = end - a
+        else:
+            needed = max(1, BUDGET - a)
+            first = rng.integers(edges[0], last - needed)
+            b = min(edges[edges >= first + needed][0], last) - edges[edges <= first][-1]
+        kept = cut(a, b)
+        found.append((kept, follows, follows and kept < a))
+    return tuple(np.array(found).T)
+
+
+def pairs_are_the_originals(a_len, follows, apart):
+    """E|A| = 113 and E|B| = 140, label mean .51, 47 % of the pairs that follow not contiguous."""
+    figures = [(np.mean(a_len), 113, 3), (np.mean(BUDGET - a_len), 140, 3), (np.mean(follows), 0.51, 0.03),
+               (np.sum(apart) / np.sum(follows), 0.47, 0.03)]  # fmt: skip
+    return all(abs(found - expected) < bound for found, expected, bound in figures)
+
+
+def test_segments_a_and_b_are_as_long_as_the_originals():
+    assert pairs_are_the_originals(*our_pairs())
+    assert pairs_are_the_originals(*simulated_pairs())
+    wrong = {
+        "only B is cut to the budget": {"cut": cut_b_only},
+        "both are cut in proportion": {"cut": cut_in_proportion},
+        "A is one sentence": {"choose": lambda rng, cuts: cuts[0]},
+        "A is all sentences that fit": {"choose": lambda rng, cuts: cuts[-1]},
+        "B follows in two of three pairs": {"follow": 2 / 3},
+    }
+    for rule, options in wrong.items():
+        assert not pairs_are_the_originals(*simulated_pairs(**options)), rule

@@ -1,0 +1,140 @@
+"""The block formula: draws by counter, tiling, directions, plans."""
+
+import numpy as np
+import pytest
+
+from xlnet_jax.data.batches.stream import (
+    PlanEntry,
+    SinglePass,
+    Stream,
+    extend_plan,
+    plan_from_json,
+    plan_to_json,
+    rows_of,
+    uniforms,
+)
+from xlnet_jax.errors import BadInput
+
+W, R = 4, 8
+STREAM = Stream(tokens=(1000,), window=R, windows_per_block=W, bidirectional=True, seed=3)
+BLOCKS = STREAM.corpora[0].blocks
+
+
+def positions(where) -> np.ndarray:
+    """Every token position of the reuse windows of `where`, in reading order: [B, R]."""
+    return where.cursor_B[:, None] + where.direction_B[:, None] * np.arange(R)
+
+
+def test_a_rows_draws_do_not_depend_on_the_other_rows():
+    together = uniforms(1, "train", 7, np.arange(8), 16)
+    alone = uniforms(1, "train", 7, np.array([5]), 16)
+    np.testing.assert_array_equal(together[5], alone[0])
+    assert together.shape == (8, 16) and (together >= 0).all() and (together < 1).all()
+
+
+@pytest.mark.parametrize("other", [(2, "train", 7, 5), (1, "heldout", 7, 5), (1, "train", 8, 5), (1, "train", 7, 6)])
+def test_draws_differ_by_seed_name_step_and_row(other):
+    seed, name, step, row = other
+    first = uniforms(1, "train", 7, np.array([5]), 16)
+    assert (first != uniforms(seed, name, step, np.array([row]), 16)).all()
+
+
+def test_an_epoch_tiles_the_corpus_with_disjoint_windows():
+    B = 5
+    plan = extend_plan((), 0, B, W)
+    epoch_of_tokens = {0: [], 1: []}
+    for step in range(2 * -(-BLOCKS // B) * W):
+        where = STREAM.locate(step, np.arange(B), plan)
+        numbers = (step // W) * B + np.arange(B)
+        for number, row in zip(numbers, positions(where), strict=True):
+            if number // BLOCKS in epoch_of_tokens:
+                epoch_of_tokens[number // BLOCKS].extend(row)
+    for epoch, seen in epoch_of_tokens.items():
+        full = BLOCKS * W * R
+        assert len(seen) == full, epoch
+        assert len(set(seen)) == full, "a token was read twice in one epoch"
+        assert max(seen) - min(seen) == full - 1, "the windows leave a hole"
+    assert min(epoch_of_tokens[0]) != min(epoch_of_tokens[1]), "the left-out tail is the same in both epochs"
+
+
+def test_blocks_come_in_another_order_in_every_epoch():
+    def order(epoch):
+        numbers = epoch * BLOCKS + np.arange(BLOCKS)
+        where = STREAM.locate(0, np.arange(BLOCKS), (PlanEntry(0, int(numbers[0]), BLOCKS),))
+        return where.block_B
+
+    assert (order(0) != np.arange(BLOCKS)).any()
+    assert (order(0) != order(1)).any()
+
+
+def test_windows_of_a_block_follow_each_other_in_reading_order():
+    plan = extend_plan((), 0, 6, W)
+    before = None
+    for step in range(3 * W):
+        where = STREAM.locate(step, np.arange(6), plan)
+        assert (where.continues_B == (step % W > 0)).all()
+        if step % W:
+            np.testing.assert_array_equal(where.cursor_B, before.cursor_B + before.direction_B * R)
+            np.testing.assert_array_equal(where.direction_B, before.direction_B)
+        before = where
+
+
+def test_a_block_is_read_the_other_way_round_in_the_next_epoch():
+    N = BLOCKS
+    rows = np.arange(N)
+    directions = []
+    for epoch in range(2):
+        where = STREAM.locate(0, rows, (PlanEntry(0, epoch * N, N),))
+        ends = positions(where)
+        block = (np.minimum(ends[:, 0], ends[:, -1]) - epoch * R) // (W * R)
+        directions.append(dict(zip(block.tolist(), where.direction_B.tolist(), strict=True)))
+    assert directions[0] == {block: -direction for block, direction in directions[1].items()}
+    forward = Stream((1000,), R, W, bidirectional=False, seed=3).locate(0, rows, extend_plan((), 0, N, W))
+    assert (forward.direction_B == 1).all()
+
+
+def test_a_plan_loses_nothing_at_a_multiple_of_w_and_at_most_the_rest_of_a_block_elsewhere():
+    plan = extend_plan((), 0, 4, W)
+    assert extend_plan(plan, 12, 4, W) is plan
+    at_edge = extend_plan(plan, 2 * W, 6, W)
+    assert at_edge[-1] == PlanEntry(2 * W, 8, 6)
+    inside = extend_plan(plan, 2 * W + 1, 6, W)
+    assert inside[-1] == PlanEntry(2 * W + 1, 12, 6), "the four blocks begun are left"
+    assert not STREAM.locate(2 * W + 1, np.arange(6), inside).continues_B.any()
+    np.testing.assert_array_equal(
+        STREAM.locate(2 * W, np.arange(4), inside).cursor_B, STREAM.locate(2 * W, np.arange(4), plan).cursor_B
+    )
+    assert plan_from_json(plan_to_json(inside)) == inside
+
+
+def test_epoch_counts_the_corpus_read():
+    plan = extend_plan((), 0, 4, W)
+    assert STREAM.epochs(0, plan) == [0]
+    assert STREAM.epochs(W * BLOCKS, plan) == pytest.approx([4])
+
+
+def test_a_corpus_smaller_than_one_batch_of_blocks_is_refused():
+    STREAM.check(BLOCKS, ["the train split"])
+    with pytest.raises(
+        BadInput, match=r"train split has 1,000 tokens for training: 31 blocks of 32, too few for train.batch_size=32"
+    ):
+        STREAM.check(BLOCKS + 1, ["the train split"])
+
+
+def test_a_single_pass_reads_every_token_whatever_the_batch_size():
+    single = SinglePass(tokens=(205,), window=R, windows_per_block=W)
+    read = {}
+    for B in (3, 7):
+        seen = set()
+        for group in range(-(-single.blocks // B)):
+            for window in range(W):
+                where = single.locate(group * B + np.arange(B), window)
+                seen.update((positions(where)[where.exists_B] % 205).ravel().tolist())
+        read[B] = seen
+    assert read[3] == read[7] == set(range(205))
+
+
+def test_hosts_share_the_rows():
+    for processes in (1, 2, 4):
+        shares = [rows_of(process, processes, 8) for process in range(processes)]
+        np.testing.assert_array_equal(np.concatenate(shares), np.arange(8))

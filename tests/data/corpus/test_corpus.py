@@ -1,0 +1,243 @@
+"""Reading pages: the circle, the cache, threads, pickling, TFDS; and every way a corpus can be broken."""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import data_fixtures as data
+import numpy as np
+import pytest
+import tiny
+from array_record.python import array_record_module
+
+from xlnet_jax.data.corpus import pages
+from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.data.corpus.manifest import MANIFEST
+from xlnet_jax.data.prepare.work_unit import Request
+from xlnet_jax.data.tokenizer import EOD, train_tokenizer
+from xlnet_jax.errors import BadInput
+
+GOLDEN = tiny.TESTS / "golden" / "corpus_v1"
+
+
+def _naive(split):
+    """The split's tokens and flags, from the text, without pages. A document is one paragraph here."""
+    request = Request("blank_line", "line", data.tokenizer().normalization, data.HELDOUT, "strict", data.PAGE_TOKENS)
+    tokens, starts = [], []
+    for document in data.documents_of(data.text_folder()):
+        if request.held_out([document]) == (split == "heldout"):
+            flag = pages.DOCUMENT_START | pages.PARAGRAPH_START
+            for ids in data.tokenizer().encode(document):
+                tokens += ids.tolist()
+                starts += [flag | pages.SENTENCE_START] + [0] * (len(ids) - 1)
+                flag = 0
+            tokens.append(EOD)
+            starts.append(0)
+    return np.array(tokens, np.int32), np.array(starts, np.uint8)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of the corpus that a test may break."""
+    return shutil.copytree(data.corpus_path(), tmp_path / "corpus")
+
+
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_read_equals_a_naive_concatenation(split):
+    corpus, (tokens, starts) = Corpus(data.corpus_path(), split), _naive(split)
+    shards = corpus.manifest["splits"][split]["shards"]
+    # Several shards, several pages, and padding at the end of shards that must not be seen.
+    assert len(shards) > 2 and max(shard["pages"] for shard in shards) > 2
+    assert any(shard["tokens"] % data.PAGE_TOKENS for shard in shards[:-1])
+    assert corpus.tokens == len(tokens) == corpus.token_counts.sum()
+    assert corpus.documents == (tokens == EOD).sum()
+    np.testing.assert_array_equal(corpus.token_counts, np.bincount(tokens, minlength=data.VOCAB_SIZE))
+    for length in (1, 70, corpus.tokens, 2 * corpus.tokens + 3):
+        first = np.array([0, 63, 64, len(tokens) - 1, len(tokens), -5, 12345678901])
+        read_tokens, read_starts = corpus.read(first, length)
+        index = (first[:, None] + np.arange(length)) % len(tokens)
+        np.testing.assert_array_equal(read_tokens, tokens[index])
+        np.testing.assert_array_equal(read_starts, starts[index] & pages.SENTENCE_START != 0)
+        assert read_tokens.dtype == np.int32 and read_starts.dtype == bool
+        flags = corpus.read_flags(first, length)[1]
+        np.testing.assert_array_equal(flags, starts[index])
+        assert flags.dtype == np.uint8
+
+
+def test_read_nothing():
+    tokens, starts = Corpus(data.corpus_path()).read(np.zeros(0, np.int64), 5)
+    assert tokens.shape == starts.shape == (0, 5)
+    assert Corpus(data.corpus_path()).read(np.zeros(3, np.int64), 0)[0].shape == (3, 0)
+
+
+def test_pages_are_read_once_per_call_and_cached(monkeypatch):
+    corpus = Corpus(data.corpus_path(), cache_bytes=3 * data.PAGE_TOKENS * 5)
+    read, original = [], corpus._read_pages
+    monkeypatch.setattr(corpus, "_read_pages", lambda shard, pages: read.extend(pages) or original(shard, pages))
+    corpus.read(np.array([0, 0, 1, 64]), 64)
+    assert read == [0, 1]
+    corpus.read(np.array([10]), 100)
+    assert read == [0, 1]
+    corpus.read(np.arange(5) * 64, 64)  # more than the cache holds is read all the same
+    assert read == [0, 1, 2, 3, 4] and len(corpus._pages) == 3
+
+
+def test_threads_and_pickled_copies_read_the_same():
+    corpus = Corpus(data.corpus_path(), cache_bytes=5000)
+    first = np.random.Generator(np.random.Philox(0)).integers(0, corpus.tokens, (40, 8))
+    expected = [corpus.read(row, 100)[0] for row in first]
+    again = pickle.loads(pickle.dumps(corpus))
+    assert not again._readers and not again._pages and corpus._readers
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda row: again.read(row, 100)[0], first))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_few_open_shards(monkeypatch):
+    monkeypatch.setattr("xlnet_jax.data.corpus.corpus._OPEN_SHARDS", 1)
+    corpus = Corpus(data.corpus_path())
+    np.testing.assert_array_equal(corpus.read(np.array([0]), corpus.tokens)[0][0], _naive("train")[0])
+    assert len(corpus._readers) == 1
+
+
+def test_tfds_reads_it_without_tensorflow():
+    program = """
+import sys
+import tensorflow_datasets as tfds
+builder = tfds.builder_from_directory(sys.argv[1])
+for split in ("train", "heldout"):
+    source = builder.as_data_source(split)
+    page = source[len(source) - 1]
+    print(len(source), page["tokens"].dtype, page["starts"].dtype, page["tokens"].sum(), page["starts"].sum())
+assert "tensorflow" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, data.corpus_path()], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for split, line in zip(("train", "heldout"), done.stdout.splitlines(), strict=True):
+        corpus = Corpus(data.corpus_path(), split)
+        shard = corpus.manifest["splits"][split]["shards"]
+        last = (shard[-1]["tokens"] - 1) % data.PAGE_TOKENS + 1
+        tokens, starts = corpus.read_flags(np.array([-last]), last)
+        padding = 5 * (data.PAGE_TOKENS - last)
+        expected = (sum(part["pages"] for part in shard), "int32", "uint8", tokens.sum() + padding, starts.sum())
+        assert line.split() == [str(value) for value in expected]
+
+
+def _refused(path, *words, split="train"):
+    with pytest.raises(BadInput) as error:
+        Corpus(str(path), split).read(np.array([0]), 1000)
+    assert "\n" not in str(error.value) and error.value.exit_code == 2
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_not_a_corpus(tmp_path):
+    _refused(tmp_path / "none", "no such folder", "xlnet-jax prepare")
+    _refused(tmp_path, "is not a corpus", "xlnet-jax prepare")
+    (tmp_path / "prepare.json").write_text("{}")
+    _refused(tmp_path, "is not finished", "goes on")
+    (tmp_path / MANIFEST).write_text("{")
+    _refused(tmp_path, "manifest.json is damaged")
+
+
+def test_other_format_or_split(copy):
+    _refused(copy, "no split 'dev', only train, heldout", "--heldout", split="dev")
+    manifest = json.loads((copy / MANIFEST).read_text())
+    (copy / MANIFEST).write_text(json.dumps(manifest | {"format_version": 3}))
+    _refused(copy, "has format 3, this program reads up to 2", "install a newer version")
+    manifest["splits"]["train"]["shards"].pop()
+    (copy / MANIFEST).write_text(json.dumps(manifest))
+    _refused(copy, "is damaged", "copy the corpus again")
+
+
+def test_a_page_size_that_is_not_that_of_the_shards(copy):
+    """All numbers of pages are edited as well, so that the manifest is at one with itself."""
+    manifest = json.loads((copy / MANIFEST).read_text())
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            shard["pages"] = -(-shard["tokens"] // 65)
+    (copy / MANIFEST).write_text(json.dumps(manifest | {"page_tokens": 65}))
+    _refused(copy, "array_record-0000", "holds", "pages, not the")
+    # Where the numbers of pages happen to be the same, the pages themselves tell.
+    shutil.copytree(GOLDEN, copy, dirs_exist_ok=True)
+    manifest = json.loads((GOLDEN / MANIFEST).read_text())
+    (copy / MANIFEST).write_text(json.dumps(manifest | {"page_tokens": 65}))
+    _refused(copy, "page 0: a record of", "is no page of 65 tokens", "copy the corpus again")
+
+
+def test_missing_cut_and_damaged_shards(copy):
+    shard = copy / Corpus(copy).manifest["splits"]["train"]["shards"][0]["file"]
+    whole = shard.read_bytes()
+    shard.unlink()
+    _refused(copy, shard.name, "is missing", "copy the corpus again")
+    shard.write_bytes(whole[:-1000])
+    _refused(copy, shard.name, f"has {len(whole) - 1000} bytes, not {len(whole)}")
+    shard.write_bytes(bytes(len(whole)))
+    _refused(copy, f"{shard.name} is damaged (", "copy the corpus again")
+    damaged = bytearray(whole)
+    place = next(index for index in range(200, len(whole)) if whole[index : index + 8].count(0) == 0)
+    damaged[place] ^= 255
+    shard.write_bytes(damaged)
+    _refused(copy, f"{shard.name}, page 0 is damaged", "copy the corpus again")
+
+
+def test_pages_of_another_corpus_in_the_file(copy):
+    """Right in themselves, and as many, and of the same size: what they hold is checked all the same."""
+    entry = Corpus(copy).manifest["splits"]["train"]["shards"][0]
+    flags = np.zeros(data.PAGE_TOKENS, np.uint8)
+    for token, flag, words in ((data.VOCAB_SIZE, 0, "token 5 is 200, which"), (9, 9, "the flags of token 5 are 9")):
+        writer = array_record_module.ArrayRecordWriter(str(copy / entry["file"]), "group_size:1")
+        for page in range(entry["pages"]):
+            tokens, flags = np.full(data.PAGE_TOKENS, 9, np.int32), np.zeros(data.PAGE_TOKENS, np.uint8)
+            if page == 2:
+                tokens[5], flags[5] = token, flag
+            writer.write(pages.encode(tokens, flags))
+        writer.close()
+        with open(copy / entry["file"], "ab") as file:
+            file.truncate(entry["bytes"])
+        _refused(copy, f"{entry['file']}, page 2: {words}", "copy the corpus again")
+
+
+def test_other_tokenizer_or_counts(copy, tmp_path):
+    other = tmp_path / "other.model"
+    train_tokenizer(data.synthetic_text(1, 200).split("\n"), str(other), 150, seed=0, threads=2)
+    shutil.copy(other, copy / "spiece.model")
+    _refused(copy, "spiece.model: not the tokenizer this corpus was made with")
+    os.remove(copy / "spiece.model")
+    _refused(copy, "spiece.model", "No such file")
+    shutil.copy(os.path.join(data.corpus_path(), "spiece.model"), copy)
+    counts = copy / "token_counts-train.npy"
+    whole = counts.read_bytes()
+    counts.write_bytes(b"junk")
+    _refused(copy, "token_counts-train.npy is not the file that the manifest has the hash of", "copy the corpus again")
+    counts.unlink()
+    _refused(copy, "token_counts-train.npy is missing")
+    # Without a hash, as format 1 is.
+    manifest = json.loads((copy / MANIFEST).read_text())
+    manifest["splits"]["train"]["token_counts_sha256"] = None
+    (copy / MANIFEST).write_text(json.dumps(manifest))
+    for content in (b"", b"junk", whole[:-1], whole.replace(b"<i8", b"<u8"), pickle.dumps([1] * 400)):
+        counts.write_bytes(content)
+        _refused(copy, "token_counts-train.npy is damaged: no int64 array of 200 counts")
+    counts.write_bytes(whole[:-1] + b"\x01")
+    _refused(copy, "token_counts-train.npy does not add up to the")
+    counts.write_bytes(whole)
+    assert Corpus(copy).token_counts.sum() == Corpus(copy).tokens
+
+
+def test_a_vocabulary_of_another_size(copy):
+    manifest = json.loads((copy / MANIFEST).read_text())
+    manifest["tokenizer"]["vocab_size"] = 300
+    (copy / MANIFEST).write_text(json.dumps(manifest))
+    _refused(copy, "spiece.model has 200 pieces, the manifest says 300")
+
+
+def test_hash_follows_content_only(copy, tmp_path):
+    moved = shutil.move(copy, tmp_path / "elsewhere")
+    assert Corpus(moved).sha256 == Corpus(data.corpus_path()).sha256 == Corpus(data.corpus_path(), "heldout").sha256

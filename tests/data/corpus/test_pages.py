@@ -1,0 +1,140 @@
+"""The bytes of a page, reading them back, and a shard held against its entry."""
+
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+from array_record.python import array_record_module
+
+from xlnet_jax.data.corpus import pages
+from xlnet_jax.data.tokenizer import PAD
+from xlnet_jax.errors import BadInput
+
+VOCAB_SIZE = 32000
+
+
+def page(page_tokens, seed=0):
+    generator = np.random.Generator(np.random.Philox(seed))
+    tokens = generator.integers(0, VOCAB_SIZE, page_tokens, dtype=np.int32)
+    return tokens, generator.integers(0, 8, page_tokens, dtype=np.uint8)
+
+
+def tfds_record(features, tokens, starts):
+    from tensorflow_datasets.core.example_serializer import ExampleSerializer
+
+    example = features.encode_example({"tokens": tokens, "starts": starts})
+    serializer = ExampleSerializer(features.get_serialized_info())
+    return serializer.get_tf_example(example).SerializeToString(deterministic=True)
+
+
+# The lengths in a record take one to four bytes each.
+@pytest.mark.parametrize("page_tokens", [1, 2, 20, 30, 64, 127, 128, 4096, 5000, 600_000])
+def test_a_page_has_the_bytes_that_tfds_writes_and_reads(page_tokens):
+    tokens, starts = page(page_tokens)
+    features = pages.features(page_tokens)
+    record = pages.encode(tokens, starts)
+    assert record == tfds_record(features, tokens, starts)
+    read = features.deserialize_example_np(record)
+    np.testing.assert_array_equal(read["tokens"], tokens)
+    np.testing.assert_array_equal(read["starts"], starts)
+    for wanted, found in zip((tokens, starts), pages.decode(record, page_tokens, VOCAB_SIZE), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+        assert found.dtype == wanted.dtype
+
+
+def refused(record, words, page_tokens=64, vocab_size=VOCAB_SIZE):
+    with pytest.raises(BadInput, match=words) as error:
+        pages.decode(record, page_tokens, vocab_size)
+    assert "\n" not in str(error.value)
+
+
+def test_other_records():
+    import tensorflow_datasets as tfds
+
+    tokens, starts = page(64)
+    record = pages.encode(tokens, starts)
+    refused(b"", "0 bytes is no page of 64 tokens")
+    refused(record[:-1], "no page of 64 tokens")
+    refused(record, "no page of 32 tokens", page_tokens=32)
+    refused(record.replace(b"tokens", b"tokenz"), "no tf.Example")
+    refused(b"\x00" * len(record), "no tf.Example")
+    wide = tfds.features.FeaturesDict({"tokens": tfds.features.Tensor(shape=(64,), dtype=np.int64, encoding="bytes")})
+    refused(wide.serialize_example({"tokens": tokens.astype(np.int64)}), "no page of 64 tokens")
+    for bad in (VOCAB_SIZE, -1, -(2**31), 2**31 - 1):
+        tokens[7] = bad
+        refused(pages.encode(tokens, starts), f"token 7 is {bad}, which the vocabulary of {VOCAB_SIZE} pieces has not")
+    tokens[7], starts[9] = VOCAB_SIZE - 1, 8
+    refused(pages.encode(tokens, starts), "flags of token 9 are 8")
+
+
+def write(path, tokens, starts, page_tokens=64):
+    writer = pages.PageWriter(str(path), page_tokens)
+    for first in range(0, len(tokens), 100):
+        writer.write(tokens[first : first + 100], starts[first : first + 100])
+    return writer.close()
+
+
+def shard_refused(path, entry, words, page_tokens=64, vocab_size=VOCAB_SIZE):
+    with pytest.raises(BadInput, match=re.escape(str(path)) + ".*" + words) as error:
+        pages.check_shard(str(path), entry, page_tokens, vocab_size)
+    assert "\n" not in str(error.value)
+
+
+def test_check_shard(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "_CHECK_BYTES", 4 * 64 * 5)  # four pages at a time, so that there are several times
+    path = tmp_path / "shard"
+    tokens, starts = page(1000)
+    entry = write(path, tokens, starts)
+    assert (entry["tokens"], entry["pages"]) == (1000, 16)
+    pages.check_shard(str(path), entry, 64)
+    parts = list(pages.scan(str(path), entry, 64, VOCAB_SIZE))
+    np.testing.assert_array_equal(np.concatenate([part[0] for part in parts]), tokens)
+    np.testing.assert_array_equal(np.concatenate([part[1] for part in parts]), starts)
+    for name, value, words in (
+        ("tokens", 960, "16 pages of 64 are too many or too few"),
+        ("pages", 15, "15 pages of 64"),
+        ("bytes", 7, "bytes, not 7"),
+        ("sha256", "0" * 64, "the file is not the one"),
+        ("content", "0" * 64, "tokens or starts are not those"),
+    ):
+        shard_refused(path, entry | {name: value}, words)
+    shard_refused(path, entry | {"tokens": 999}, "page 15: it has 39 tokens, but what follows is no padding")
+    shard_refused(path, entry | {"tokens": 900, "pages": 15}, "holds 16 pages, not the 15")
+    shard_refused(path, entry, "page 0: token . is", vocab_size=100)
+    shard_refused(path, entry | {"tokens": 32 * 16}, "page 0: a record of .* no page of 32 tokens", page_tokens=32)
+    shard_refused(tmp_path / "none", entry, "No such file")
+
+
+def test_the_damaged_page_is_named(tmp_path):
+    path = tmp_path / "shard"
+    tokens, starts = page(1000)
+    entry = write(path, tokens, starts)
+    whole = path.read_bytes()
+    used = len(whole[:65536].rstrip(b"\0"))  # behind the pages come the index, zeros, and where the index is
+    seen = set()
+    for place in range(used // 32, used * 9 // 10, used // 16):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(BadInput, match=r"page \d+ is damaged \(Corrupted") as error:
+            pages.check_shard(str(path), entry, 64)
+        seen.add(int(re.search(r"page (\d+)", str(error.value))[1]))
+    assert len(seen) > 10
+    last = write(tmp_path / "other", tokens, np.roll(starts, 1))
+    shutil.copy(tmp_path / "other", path)
+    shard_refused(path, entry | {"sha256": last["sha256"]}, "tokens or starts are not those")
+
+
+def test_padding(tmp_path):
+    """Written by another hand: padding that is no PAD."""
+    tokens, starts = page(64)
+    tokens[40:], starts[40:] = PAD, 0
+    entry = write(tmp_path / "shard", tokens[:40], starts[:40])
+    for place, number in ((50, 6), (40, 0)):
+        writer = array_record_module.ArrayRecordWriter(str(tmp_path / "edited"), "group_size:1")
+        edited = tokens.copy()
+        edited[place] = number
+        writer.write(pages.encode(edited, starts))
+        writer.close()
+        size = os.path.getsize(tmp_path / "edited")
+        shard_refused(tmp_path / "edited", entry | {"bytes": size}, "page 0: it has 40 tokens, but what follows")

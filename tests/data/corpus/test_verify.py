@@ -1,0 +1,202 @@
+"""`xlnet-jax corpus`: what is in it, whether it is whole, and what it reads like."""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+
+import data_fixtures as data
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.cli import main
+from xlnet_jax.data.corpus import pages, verify
+from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.data.corpus.manifest import MANIFEST, content_hash, read_manifest
+from xlnet_jax.errors import BadInput
+from xlnet_jax.storage import files
+
+GOLDEN = str(tiny.TESTS / "golden" / "corpus_v1")
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of the corpus that a test may break."""
+    return pathlib.Path(shutil.copytree(data.corpus_path(), tmp_path / "corpus"))
+
+
+def command(capsys, *words):
+    """Exit code, stdout, and the lines of stderr that are not of the log."""
+    code = main(["corpus", *map(str, words)])
+    out, err = capsys.readouterr()
+    return code, out, err.splitlines()
+
+
+def test_info(capsys):
+    code, out, err = command(capsys, "info", data.corpus_path(), "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, [])
+    manifest, splits = read_manifest(data.corpus_path()), [Corpus(data.corpus_path(), s) for s in ("train", "heldout")]
+    assert found["documents"] == sum(corpus.documents for corpus in splits)
+    assert found["tokens"] == sum(corpus.tokens for corpus in splits)
+    assert found["shards"] == sum(len(split["shards"]) for split in manifest["splits"].values()) == 8
+    assert (found["vocabulary"], found["sha256"]) == (data.VOCAB_SIZE, manifest["sha256"])
+    assert (found["format_version"], found["page_tokens"], found["sources"]) == (2, data.PAGE_TOKENS, 5)
+    assert found["documents"] <= found["paragraphs"] <= found["sentences"] and found["options"] == manifest["options"]
+    assert found["splits"]["heldout"]["tokens"] == splits[1].tokens
+    code, out, _ = command(capsys, "info", data.corpus_path())
+    lines = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert code == 0 and lines["splits.heldout.tokens"] == str(splits[1].tokens)
+    assert lines["options.normalization.lower"] == "False"
+
+
+def test_format_1(capsys):
+    found = verify.info(GOLDEN)
+    assert (found["format_version"], found["paragraphs"], found["empty"], found["documents"]) == (1, None, None, 24)
+    counts = {"shards": 2, "bytes": 262144, "tokens": 2937}
+    assert verify.verify(GOLDEN) == (counts, [])
+    assert command(capsys, "verify", GOLDEN, "--json") == (0, json.dumps({"ok": True, **counts}) + "\n", [])
+
+
+def test_verify_a_whole_corpus(capsys):
+    counts, problems = verify.verify(data.corpus_path(), workers=1)
+    assert not problems and (counts, problems) == verify.verify(data.corpus_path(), workers=3)
+    code, out, _ = command(capsys, "verify", data.corpus_path(), "--json", "--workers=2")
+    assert code == 0 and json.loads(out) == {"ok": True, **counts}
+    assert counts["tokens"] == verify.info(data.corpus_path())["tokens"]
+
+
+def test_verify_tells_all_problems(copy, capsys):
+    shards = [shard["file"] for shard in read_manifest(str(copy))["splits"]["train"]["shards"]]
+    first = (copy / shards[0]).read_bytes()
+    place = len(first[:65536].rstrip(b"\0")) // 2
+    (copy / shards[0]).write_bytes(first[:place] + bytes([first[place] ^ 1]) + first[place + 1 :])
+    (copy / shards[1]).unlink()
+    (copy / shards[2]).write_bytes((copy / shards[2]).read_bytes() + b"more")
+    (copy / "spiece.model").write_bytes(b"x")
+    (copy / "features.json").unlink()
+    (copy / "token_counts-heldout.npy").write_bytes(b"x")
+    code, out, err = command(capsys, "verify", copy, "--json")
+    assert (code, out) == (2, "") and len(err) == 7
+    assert err[-1] == f"xlnet-jax corpus: {copy} is not what was prepared (problems: 6); copy it again"
+    for line, words in zip(
+        err,
+        (
+            "spiece.model: not a SentencePiece model",
+            "features.json is missing",
+            rf"{shards[0]}, page \d+ is damaged \(Corrupted",
+            f"{shards[1]}: No such file",
+            rf"{shards[2]} has \d+ bytes, not",
+            "token_counts-heldout.npy is not the file",
+        ),
+        strict=False,
+    ):
+        assert re.search(words, line)
+
+
+def edited(copy, change):
+    """Changes the manifest so that it is at one with itself, and returns the problems."""
+    manifest = json.loads((copy / MANIFEST).read_text())
+    change(manifest)
+    manifest["sha256"] = content_hash(manifest)
+    (copy / MANIFEST).write_text(json.dumps(manifest))
+    return verify.verify(str(copy))[1]
+
+
+@pytest.mark.parametrize("counted", ["documents", "sentences", "paragraphs"])
+def test_counts_of_the_manifest(copy, counted):
+    train = read_manifest(str(copy))["splits"]["train"]
+    change = -1 if counted == "documents" else 1
+    if counted == "paragraphs" and train["paragraphs"] == train["documents"]:
+        assert train["sentences"] > train["paragraphs"]
+    (problem,) = edited(copy, lambda manifest: manifest["splits"]["train"].update({counted: train[counted] + change}))
+    assert problem == f"{copy}: train has {train[counted]} {counted}, the manifest says {train[counted] + change}"
+
+
+def test_counts_of_tokens(copy):
+    counts = Corpus(str(copy)).token_counts
+    counts[9:11] += np.array([1, -1]) if counts[10] else np.array([-1, 1])
+    data_ = files.array_bytes(counts)
+    (copy / "token_counts-train.npy").write_bytes(data_)
+    digest = hashlib.sha256(data_).hexdigest()
+    (problem,) = edited(copy, lambda manifest: manifest["splits"]["train"].update(token_counts_sha256=digest))
+    assert "token_counts-train.npy: piece 9 occurs" in problem
+
+
+# Token, flag, and whether it is turned on or off there.
+@pytest.mark.parametrize(
+    "place", ["a document that starts amid one", "no sentence at a start", "no end", "flagged end"]
+)
+def test_flags_that_make_no_sense(copy, place):
+    manifest = read_manifest(str(copy))
+    entry = manifest["splits"]["train"]["shards"][0]
+    parts = list(pages.scan(str(copy / entry["file"]), entry, data.PAGE_TOKENS, data.VOCAB_SIZE))
+    tokens, starts = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    ends = np.flatnonzero(tokens == 7)
+    if place == "a document that starts amid one":
+        starts[ends[0] - 1] = pages.DOCUMENT_START | pages.PARAGRAPH_START | pages.SENTENCE_START
+    elif place == "no sentence at a start":
+        starts[ends[0] + 1] &= ~pages.SENTENCE_START & 7
+    elif place == "no end":
+        tokens[-1] = 9
+    else:
+        starts[ends[0]] = pages.SENTENCE_START
+    os.remove(copy / entry["file"])
+    writer = pages.PageWriter(str(copy / entry["file"]), data.PAGE_TOKENS)
+    writer.write(tokens, starts)
+    new = writer.close()
+    problems = edited(copy, lambda manifest: manifest["splits"]["train"]["shards"][0].update(new))
+    words = "its last document has no end" if place == "no end" else "flags do not fit the ends of its documents"
+    assert len(problems) == 1 and entry["file"] in problems[0] and words in problems[0]
+
+
+def test_sample(capsys):
+    words = ("sample", data.corpus_path(), "--split=heldout", "--count=7", "--length=60", "--seed=3")
+    code, out, err = command(capsys, *words, "--json")
+    found = json.loads(out)["samples"]
+    assert (code, err, len(found)) == (0, [], 7)
+    assert found == verify.sample(data.corpus_path(), "heldout", 3, 7, 60)
+    assert found != verify.sample(data.corpus_path(), "heldout", 4, 7, 60)
+    corpus = Corpus(data.corpus_path(), "heldout")
+    for each in found:
+        tokens, flags = (array[0] for array in corpus.read_flags(np.array([each["start"]]), 60))
+        for bit, sign in ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SENTENCE_START, "|")):
+            assert each["text"].count(sign) == np.count_nonzero(flags & bit)
+        assert each["text"].startswith("…") == (flags[0] == 0)
+        plain = re.sub("[§¶|… ]", "", each["text"])
+        assert plain == corpus.tokenizer.decode(tokens).replace(" ", "")
+    code, out, _ = command(capsys, *words)
+    assert code == 0 and out.count("heldout, token ") == 7 and found[0]["text"] in out
+
+
+def test_sample_all_of_it():
+    (each,) = verify.sample(data.corpus_path(), "heldout", 0, 1, 10**6)
+    corpus = Corpus(data.corpus_path(), "heldout")
+    assert (each["start"], each["tokens"]) == (0, corpus.tokens) and each["text"].startswith("§ ¶ | ")
+    assert each["text"].count("§") == corpus.documents
+
+
+def test_a_stretch_without_any_boundary():
+    corpus = Corpus(data.corpus_path())
+    text = verify._text(corpus, corpus.read(np.zeros(1, np.int64), 5)[0][0], np.zeros(5, np.uint8))
+    assert text.startswith("…") and "|" not in text
+
+
+def test_bad_requests(capsys, tmp_path):
+    assert command(capsys, "verify", tmp_path)[0] == 2
+    assert command(capsys, "info", tmp_path / "none")[2][0].endswith("make one with `xlnet-jax prepare`")
+    assert command(capsys, "info", data.corpus_path(), "--fast")[2] == [
+        "xlnet-jax corpus: unknown option '--fast'; see --help"
+    ]
+    for words in (["--count=0"], ["--length=0"], ["--seed=-1"], ["--count=100000000000000000000000000"]):
+        code, _, err = command(capsys, "sample", data.corpus_path(), *words)
+        assert code == 2 and f"{words[0]} must lie in" in err[0]
+    with pytest.raises(BadInput, match="--workers=0 must be at least 1"):
+        verify.verify(data.corpus_path(), workers=0)
+    for what in ("info", "verify", "sample"):
+        with pytest.raises(SystemExit):
+            main(["corpus", what, "--help"])
+        assert f"example:\n  xlnet-jax corpus {what} " in capsys.readouterr().out

@@ -1,0 +1,100 @@
+"""Who makes the units: progress, processes that die, and what is said of Apache Beam where it is missing."""
+
+import io
+import logging
+import os
+import sys
+
+import data_fixtures as data
+import pytest
+import rich.console
+
+from xlnet_jax.cli import main
+from xlnet_jax.data.prepare import engine, progress
+from xlnet_jax.errors import BadInput, RestartMe
+
+
+class _Clock:
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
+
+
+def test_progress_in_lines(monkeypatch, caplog):
+    clock = _Clock(monkeypatch)
+    with caplog.at_level(logging.INFO, "xlnet_jax"), progress.Progress(10, 4) as reports:
+        for seconds, tokens in ((200, 40_000_000), (1, 1), (3799, 40_000_000), (1, 1), (1, 1)):
+            clock.now += seconds
+            reports.add(tokens)
+        clock.now += 10
+        reports.add(0)
+    # Units of an earlier call count as done but not as fast, and no two lines come within seconds.
+    assert caplog.messages == [
+        "5 of 10 units, 40,000,000 tokens, 0.2 M tokens/s, 0:16:40 left",
+        "7 of 10 units, 80,000,001 tokens, 20,000 tokens/s, 1:06:40 left",
+        "10 of 10 units, 80,000,003 tokens, 19,940 tokens/s, 0:00:00 left",
+    ]
+
+
+def test_progress_on_a_terminal(monkeypatch, caplog):
+    clock, screen = _Clock(monkeypatch), io.StringIO()
+    console = rich.console.Console(file=screen, force_terminal=True, width=120)
+    with caplog.at_level(logging.INFO, "xlnet_jax"), progress.Progress(2, 0, console) as reports:
+        clock.now += 10
+        reports.add(1_000_000)
+    assert "1 of 2 units, 1,000,000 tokens, 0.1 M tokens/s, 0:00:10 left" in screen.getvalue() and not caplog.messages
+
+
+def _die(*_):
+    os._exit(9)
+
+
+def test_killed_worker(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_begin_worker", _die)
+        with pytest.raises(RestartMe, match="a worker process was killed .*fewer than --workers=2") as error:
+            data.make_corpus(tmp_path / "c", workers=2)
+    assert error.value.exit_code == 42
+    data.make_corpus(tmp_path / "c")
+
+
+def test_bad_input_in_a_worker_is_one_line(tmp_path, capfd):
+    for index in range(3):
+        (tmp_path / f"{index}.txt").write_bytes(b"Bado.\n\n" * 40 + (b"\xff" if index == 1 else b""))
+    words = ["prepare", f"--input={tmp_path}", f"--output={tmp_path / 'c'}", f"--tokenizer={data.tokenizer_path()}",
+             "--shard_bytes=100", "--heldout=0", "--workers=2"]  # fmt: skip
+    assert main(words) == 2
+    said = capfd.readouterr().err.splitlines()
+    assert said[-1].startswith(f"xlnet-jax prepare: {tmp_path}/1.txt: not UTF-8 at byte 280; ")
+    assert "Traceback" not in "".join(said)
+
+
+def test_beam_is_named_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    monkeypatch.setitem(sys.modules, "apache_beam.options", None)
+    monkeypatch.setitem(sys.modules, "apache_beam.options.pipeline_options", None)
+    with pytest.raises(BadInput, match="--engine=beam needs Apache Beam .*; install the extra `beam`"):
+        data.make_corpus(tmp_path / "c", engine="beam")
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--output=c"], "no text; name it with --input=FILE_OR_FOLDER or --tfds=NAME"),
+        (["--output=c", "--input=TEXT", "--seed=-1"], "--seed=-1 must lie in [0, 2^32)"),
+        (["--output=c", "--input=TEXT", "--beam_options=runner=DirectRunner"], "--beam_options is for --engine=beam"),
+        (["--output=c", "--input=TEXT", "--heldout=nan"], "--heldout=nan must lie in [0, 1)"),
+        (["--output=c", "--input=TEXT", "--vocab_size=99999999999"], "--vocab_size=99999999999 "),
+        (["--output=c", "--input=TEXT", "--shard_bytes=0"], "--shard_bytes=0 must be at least 1"),
+        (["--output=file", "--input=TEXT"], "file: Not a directory; put that right"),
+        (["--output=file/c", "--input=TEXT"], "file/c: Not a directory; put that right"),
+        (["--output=s3://bucket/c", "--input=TEXT"], "s3://bucket/c: of the addresses only gs://BUCKET/"),
+    ],
+)
+def test_bad_options_are_one_line(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert main(["prepare", *(word.replace("TEXT", data.text_folder()) for word in words)]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if " training a tokenizer of " not in line]
+    assert len(said) == 1 and said[0].startswith("xlnet-jax prepare: ") and message in said[0]

@@ -1,0 +1,173 @@
+"""`prepare` killed at any moment, or left without room: what was complete stays, nothing else does, and it goes on."""
+
+import functools
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import data_fixtures as data
+import pytest
+import tiny
+
+ROOT = str(tiny.ROOT)
+
+
+def command(inputs, output, *options):
+    words = [sys.executable, "-m", "xlnet_jax", "prepare", f"--input={inputs}", f"--output={output}"]
+    return [*words, f"--vocab_size={data.VOCAB_SIZE}", "--heldout=0.1", *options]
+
+
+@functools.cache
+def text() -> str:
+    """Two megabytes in eight files."""
+    path = os.path.join(data.session_folder(), "text_for_kills")
+    os.makedirs(path)
+    for index in range(8):
+        with open(os.path.join(path, f"{index}.txt"), "w", encoding="utf-8") as file:
+            file.write(data.synthetic_text(index, 1000))
+    return path
+
+
+def kill_at_random(tmp_path, kills, inputs, options, environment=None):
+    """Kills the process group of `prepare` again and again; whenever one ends, compares it with an undisturbed run.
+
+    Returns how many kills came before the end, and how many attempts ended before their kill.
+    """
+    words = functools.partial(command, inputs)
+    environment = os.environ | {"PYTHONPATH": ROOT} | (environment or {})
+
+    def start(folder):
+        return subprocess.Popen(
+            words(folder, *options), env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True
+        )
+
+    began = time.monotonic()
+    with start(tmp_path / "undisturbed") as process:
+        assert process.wait() == 0, process.stderr.read()
+    duration = time.monotonic() - began
+    expected = data.contents(tmp_path / "undisturbed")
+    assert sum(name.startswith("corpus-train") for name in expected) > 4
+    moments = random.Random(duration)
+    killed = ended = 0
+    folder = tmp_path / "killed"
+    while True:
+        with start(folder) as process:
+            try:
+                # An attempt that goes on is shorter, so the end is met often enough.
+                process.wait(None if killed == kills else moments.uniform(0, 0.7 * duration))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                killed += 1
+                continue
+            assert process.returncode == 0, process.stderr.read()
+        assert data.contents(folder) == expected
+        shutil.rmtree(folder)
+        if killed == kills:
+            return killed, ended
+        ended += 1
+
+
+OPTIONS = ("--workers=2", "--shard_bytes=250000")
+
+
+def test_killed_at_random(tmp_path):
+    killed, ended = kill_at_random(tmp_path, 3, text(), OPTIONS)
+    assert ended < 3 * killed, "most kills came too late"
+
+
+@pytest.mark.slow
+def test_killed_at_random_often(tmp_path):
+    killed, ended = kill_at_random(tmp_path, 20, text(), OPTIONS)
+    print(f"{killed} kills before the end, {ended} attempts were faster")
+    assert ended < killed, "most kills came too late"
+
+
+def _children(pid):
+    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _runs(pid):
+    # A process that has ended may stay in the table, as a zombie, until it is waited for.
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
+def test_workers_end_with_the_process_that_was_killed(tmp_path):
+    words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=1", "--document=file")
+    with subprocess.Popen(words, env=os.environ | {"PYTHONPATH": ROOT}) as process:
+        notes = tmp_path / "c" / "units"
+        for _ in range(600):
+            if process.poll() is not None or (notes.exists() and list(notes.glob("*.json"))):
+                break
+            time.sleep(0.02)
+        workers = _children(process.pid)
+        assert len(workers) >= 2 and not (tmp_path / "c" / "manifest.json").exists()
+        process.kill()
+    for _ in range(200):
+        if not any(map(_runs, workers)):
+            break
+        time.sleep(0.05)
+    assert not any(map(_runs, workers))
+
+
+def test_interrupted_from_the_keyboard(tmp_path):
+    words = command(text(), tmp_path / "c", *OPTIONS)
+    for workers_run in (False, True):
+        with subprocess.Popen(
+            words, env=os.environ | {"PYTHONPATH": ROOT}, start_new_session=True, stderr=subprocess.PIPE, text=True
+        ) as process:
+            for _ in range(1000):
+                there = _children(process.pid) if workers_run is False else list(tmp_path.glob("c/units/*.json"))
+                if len(there) > 2 or process.poll() is not None:
+                    break
+                time.sleep(0.01)
+            os.killpg(process.pid, signal.SIGINT)
+            said = process.communicate()[1]
+        assert process.returncode == 130 and "Traceback" not in said, said
+        assert said.splitlines()[-1] == "xlnet-jax prepare: interrupted"
+
+
+def test_two_prepares_into_one_folder(tmp_path):
+    words = command(text(), tmp_path / "c", *OPTIONS)
+    environment = os.environ | {"PYTHONPATH": ROOT}
+    both = [subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate()[1] for process in both]
+    codes = [process.returncode for process in both]
+    assert sorted(codes) == [0, 2], said
+    assert "c: another `prepare` writes here; wait for it" in said[codes.index(2)].splitlines()[-1]
+    assert subprocess.run(command(text(), tmp_path / "d", *OPTIONS), env=environment).returncode == 0
+    assert data.contents(tmp_path / "c") == data.contents(tmp_path / "d")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_disk_full(tmp_path, workers):
+    """A limit on the size of files does what a full disk does: the first large shard cannot be written."""
+    small, large = tmp_path / "text" / "a.txt", tmp_path / "text" / "b.txt"
+    small.parent.mkdir()
+    small.write_text(data.synthetic_text(0, 50))
+    large.write_text(data.synthetic_text(1, 4000))
+    options = (f"--tokenizer={data.tokenizer_path()}", "--heldout=0", "--shard_bytes=600000", f"--workers={workers}")
+    words = command(small.parent, tmp_path / "c", *options)
+    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
+    limited = [sys.executable, "-c", limit + "os.execv(sys.argv[1], sys.argv[1:])", *words]
+    environment = os.environ | {"PYTHONPATH": ROOT}
+    run = functools.partial(subprocess.run, env=environment, capture_output=True, text=True)
+    failed = run(limited)
+    assert failed.returncode == 2 and "Traceback" not in failed.stderr, failed.stderr
+    (said,) = [line for line in failed.stderr.splitlines() if line.startswith("xlnet-jax")]
+    assert "/c/units/0000" in said and "File too large" in said and "give the same command again" in said
+    assert not (tmp_path / "c" / "manifest.json").exists() and list((tmp_path / "c" / "units").glob("*.json"))
+    assert not list((tmp_path / "c").rglob("*.tmp"))
+    done = run(words)
+    assert done.returncode == 0 and "going on" in done.stderr
+    words[words.index(f"--output={tmp_path / 'c'}")] = f"--output={tmp_path / 'd'}"
+    assert run(words).returncode == 0
+    assert data.contents(tmp_path / "c") == data.contents(tmp_path / "d")

@@ -1,0 +1,249 @@
+"""Preparing: what is written, that it is the same however it was made, and what is refused."""
+
+import gzip
+import json
+import logging
+import os
+import shutil
+
+import data_fixtures as data
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from xlnet_jax.data.corpus import manifest as manifests
+from xlnet_jax.data.corpus import pages
+from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.data.prepare import pipeline as module
+from xlnet_jax.data.prepare import sources, work_unit
+from xlnet_jax.data.tokenizer import EOD, Normalization
+from xlnet_jax.errors import BadInput
+
+
+def _texts(path, split="train"):
+    corpus = Corpus(str(path), split)
+    tokens = corpus.read(np.array([0]), corpus.tokens)[0][0]
+    return [corpus.tokenizer.decode(part) for part in np.split(tokens, np.flatnonzero(tokens == EOD) + 1)[:-1]]
+
+
+def test_end_of_document_belongs_to_the_last_sentence(tmp_path):
+    inputs = data.write(tmp_path, a="Bado kilu.\nMeno.\n\n\nRasi\n", b="Tuve")
+    manifest = data.make_corpus(tmp_path / "c", inputs, heldout=0.0)
+    corpus = Corpus(str(tmp_path / "c"))
+    encoded = corpus.tokenizer.encode(["Bado kilu.", "Meno.", "Rasi", "Tuve"])
+    expected = [*encoded[0], *encoded[1], EOD, *encoded[2], EOD, *encoded[3], EOD]
+    tokens, starts = corpus.read(np.array([0]), corpus.tokens)
+    assert tokens[0].tolist() == expected
+    begins = np.cumsum([0, len(encoded[0]), len(encoded[1]) + 1, len(encoded[2]) + 1])
+    assert np.flatnonzero(starts[0]).tolist() == begins.tolist()
+    assert list(manifest["splits"]) == ["train"]
+    train = manifest["splits"]["train"]
+    assert (train["tokens"], train["documents"], train["sentences"]) == (len(expected), 3, 4)
+
+
+def _flags(path, split="train"):
+    """Where sentences, documents and paragraphs start in a split: three sets of places."""
+    entry = manifests.read_manifest(str(path))["splits"][split]
+    runs = [
+        starts
+        for shard in entry["shards"]
+        for _, starts in pages.scan(str(path / shard["file"]), shard, data.PAGE_TOKENS, data.VOCAB_SIZE)
+    ]
+    starts = np.concatenate(runs)
+    bits = (pages.SENTENCE_START, pages.DOCUMENT_START, pages.PARAGRAPH_START)
+    return [set(np.flatnonzero(starts & bit).tolist()) for bit in bits]
+
+
+@pytest.mark.parametrize("document", ["file", "blank_line", "line"])
+def test_starts_of_paragraphs(tmp_path, document):
+    inputs = data.write(tmp_path, a="Bado. Kilu.\nMeno.\n\n\u200b\n\n\u200b Rasi.\nTuve. Bado.", b="Meno.\n\nRasi.")
+    train = data.make_corpus(tmp_path / "c", inputs, heldout=0.0, document=document, sentences="punctuation")["splits"][
+        "train"
+    ]
+    sentences, documents, paragraphs = _flags(tmp_path / "c")
+    reader = work_unit.Request(document, "punctuation", Normalization(), 0.0, "strict", data.PAGE_TOKENS).reader()
+    position, expected = 0, (set(), set(), set())
+    for source in sources.find_sources(inputs):
+        for paragraphs_of_document in reader.documents(sources.Part(source.path, 0, source.bytes)):
+            begin = position
+            for paragraph in paragraphs_of_document:
+                encoded = [ids for ids in data.tokenizer().encode(paragraph) if len(ids)]
+                if encoded:
+                    expected[2].add(position)
+                for ids in encoded:
+                    expected[0].add(position)
+                    position += len(ids)
+            if position > begin:
+                expected[1].add(begin)
+                position += 1
+    assert (sentences, documents, paragraphs) == expected
+    assert documents <= paragraphs <= sentences
+    assert [train[name] for name in ("sentences", "documents", "paragraphs")] == list(map(len, expected))
+    assert (len(paragraphs) > len(documents)) == (document == "file")
+
+
+def test_sentences_without_pieces_are_none(tmp_path):
+    # Zero-width spaces are no white space to Python, and nothing to SentencePiece.
+    inputs = data.write(tmp_path, a="Bado\n\u200b\n\n\u200b\n\nMeno\n")
+    manifest = data.make_corpus(tmp_path / "c", inputs, heldout=0.0)
+    train = manifest["splits"]["train"]
+    assert (train["documents"], train["sentences"], manifest["empty"]) == (2, 2, 1)
+
+
+@pytest.mark.parametrize(("document", "count"), [("blank_line", 2), ("file", 1), ("line", 3)])
+def test_document_rules_reach_the_corpus(tmp_path, document, count):
+    inputs = data.write(tmp_path, a="Bado.\nMeno.\n\nRasi\n")
+    assert (
+        data.make_corpus(tmp_path / "c", inputs, heldout=0.0, document=document)["splits"]["train"]["documents"]
+        == count
+    )
+
+
+def test_the_same_documents_in_any_format(tmp_path):
+    texts = ["\n".join(document) for document in data.documents_of(data.text_folder())]
+    for name in ("text", "lines", "gz", "rows"):
+        (tmp_path / name).mkdir()
+    for index, text in enumerate(texts):
+        (tmp_path / "text" / f"{index:05}.txt").write_text(text)
+    lines = "".join(json.dumps({"id": index, "body": text}) + "\n" for index, text in enumerate(texts))
+    (tmp_path / "lines" / "a.jsonl").write_text(lines)
+    (tmp_path / "gz" / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    table = pyarrow.table({"id": range(len(texts)), "body": texts})
+    pyarrow.parquet.write_table(table, tmp_path / "rows" / "a.parquet", row_group_size=7)
+    settings = {"document": "file", "shard_bytes": 10**6, "field": "body"}
+    made = {
+        name: data.make_corpus(tmp_path / f"c_{name}", [str(tmp_path / name)], **settings)
+        for name in ("text", "lines", "gz", "rows")
+    }
+    assert len({manifest["sha256"] for manifest in made.values()}) == 1
+    assert all(manifest["splits"] == made["text"]["splits"] for manifest in made.values())
+    # Smaller units cut what can be cut, and the documents stay.
+    cut = data.make_corpus(tmp_path / "cut", [str(tmp_path / "rows")], **settings | {"shard_bytes": 8000})
+    assert len(cut["splits"]["train"]["shards"]) > 2
+    assert _texts(tmp_path / "cut") == _texts(tmp_path / "c_text")
+
+
+def test_normalization_is_kept_in_the_corpus(tmp_path):
+    inputs = data.write(tmp_path, a="BÁDO  KILU")
+    data.make_corpus(tmp_path / "c", inputs, heldout=0.0, normalization=Normalization(lower=True))
+    assert _texts(tmp_path / "c") == ["bado kilu"]
+    assert Corpus(str(tmp_path / "c")).tokenizer.normalization == Normalization(lower=True)
+
+
+def test_heldout_is_disjoint_and_holds_duplicates_together(tmp_path):
+    train, heldout = _texts(data.corpus_path()), _texts(data.corpus_path(), "heldout")
+    assert not set(train) & set(heldout)
+    assert len(train) + len(heldout) == len(data.documents_of(data.text_folder()))
+    assert 0.1 < len(heldout) / (len(train) + len(heldout)) < 0.3
+    # The same documents elsewhere, in another order and twice, fall on the same sides.
+    documents = data.documents_of(data.text_folder())
+    content = "\n\n".join("\n".join(document) for document in [*documents[::-1], *documents])
+    data.make_corpus(tmp_path / "c", data.write(tmp_path, a=content))
+    assert sorted(_texts(tmp_path / "c", "heldout")) == sorted(2 * heldout)
+
+
+def test_two_workers_write_the_same_bytes(tmp_path):
+    data.make_corpus(tmp_path / "c", workers=2)
+    one, two = data.contents(data.corpus_path()), data.contents(tmp_path / "c")
+    assert sum(name.startswith("corpus-train") for name in one) > 2
+    assert one == two
+
+
+class _Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("place", ["first unit", "third unit", "inside a unit", "after the renames"])
+def test_interrupted_and_given_again(tmp_path, monkeypatch, caplog, place):
+    calls = []
+
+    def stop_at(number, function):
+        def replacement(*args, **kwargs):
+            calls.append(args)
+            if len(calls) == number:
+                raise _Killed
+            return function(*args, **kwargs)
+
+        return replacement
+
+    with monkeypatch.context() as patch:
+        if place == "inside a unit":
+            patch.setattr(pages.PageWriter, "write", stop_at(4, pages.PageWriter.write))
+        elif place == "after the renames":
+            patch.setattr(manifests, "write_tfds_metadata", stop_at(1, manifests.write_tfds_metadata))
+        else:
+            number = 1 if place == "first unit" else 3
+            patch.setattr(work_unit, "prepare_unit", stop_at(number, work_unit.prepare_unit))
+        with pytest.raises(_Killed):
+            data.make_corpus(tmp_path / "c")
+    with pytest.raises(BadInput, match="is not finished"):
+        Corpus(str(tmp_path / "c"))
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        data.make_corpus(tmp_path / "c")
+    assert ("going on" in caplog.text) == (place != "first unit")
+    assert data.contents(tmp_path / "c") == data.contents(data.corpus_path())
+
+
+def test_bytes_that_are_not_utf8(tmp_path):
+    inputs = data.write(tmp_path, a="Bado.\n\n" * 40 + "\nBado kilu.\n", b=b"Meno \xff ba.\n")
+    with pytest.raises(BadInput, match=r"b.txt: not UTF-8 at byte 5; .*--errors=replace"):
+        data.make_corpus(tmp_path / "c", inputs, heldout=0.0, shard_bytes=50)
+    assert any(name.endswith(".json") for name in os.listdir(tmp_path / "c" / "units"))
+    # The advice works in the same folder, and gives what it gives in a new one.
+    manifest = data.make_corpus(tmp_path / "c", inputs, heldout=0.0, shard_bytes=50, errors="replace")
+    fresh = data.make_corpus(tmp_path / "d", inputs, heldout=0.0, shard_bytes=50, errors="replace")
+    assert manifest["replaced"] == 1 and manifest == fresh
+    assert data.contents(tmp_path / "c") == data.contents(tmp_path / "d")
+    # There is no way back: a unit may have replaced something.
+    with pytest.raises(BadInput, match="was begun with errors=replace, not strict"):
+        data.make_corpus(tmp_path / "c", inputs, heldout=0.0, shard_bytes=50)
+
+
+def test_the_tokenizer_sees_a_seeded_sample_without_the_heldout_documents(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_SAMPLE_PART_BYTES", 1000)
+    samples = []
+
+    def train(texts, path, *_):
+        samples.append(list(texts))
+        shutil.copy(data.tokenizer_path(), path)
+
+    monkeypatch.setattr(module, "train_tokenizer", train)
+    for name, changes in {"a": {}, "b": {}, "c": {"seed": 1}, "d": {"sample_bytes": 10**9}}.items():
+        data.make_corpus(tmp_path / name, tokenizer=None, **{"sample_bytes": 5000, **changes})
+    assert samples[0] == samples[1] != samples[2]
+    assert 5000 <= sum(map(len, samples[0])) < 6000
+    request = work_unit.Request("blank_line", "line", Normalization(), data.HELDOUT, "strict", data.PAGE_TOKENS)
+    kept = [each for each in data.documents_of(data.text_folder()) if not request.held_out([each])]
+    assert sorted(samples[3]) == sorted(sentence for document in kept for sentence in document)
+
+
+def test_no_text(tmp_path):
+    for tokenizer in (None, data.tokenizer_path()):
+        with pytest.raises(BadInput, match="the inputs hold no text"):
+            data.make_corpus(
+                tmp_path / f"c{tokenizer is None}", data.write(tmp_path, a=" \n\n", b=""), tokenizer=tokenizer
+            )
+    with pytest.raises(BadInput, match="all 1 documents fell to .*; choose another folder and a smaller --heldout"):
+        data.make_corpus(tmp_path / "d", data.write(tmp_path, a="Bado kilu"), heldout=1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"document": "page"}, "--document=page is not one of blank_line, file, line"),
+        ({"sentences": "nltk"}, "--sentences=nltk is not one of"),
+        ({"errors": "ignore"}, "--errors=ignore is not one of"),
+        ({"heldout": 1.0}, "--heldout=1.0 must lie in"),
+        ({"workers": 0}, "--workers=0 must be at least 1"),
+        ({"page_tokens": 0}, "--page_tokens=0 must be at least 1"),
+        ({"seed": -1}, r"--seed=-1 must lie in \[0, 2\^32\)"),
+        ({"seed": 2**32}, "--seed=4294967296 must lie in"),
+        ({"engine": "spark"}, "--engine=spark is not one of local, beam"),
+        ({"beam_options": ["runner=DirectRunner"]}, "--beam_options is for --engine=beam"),
+    ],
+)
+def test_options_are_checked_first(tmp_path, change, message):
+    with pytest.raises(BadInput, match=message) as error:
+        data.make_corpus(tmp_path / "c", **change)
+    assert error.value.exit_code == 2 and not (tmp_path / "c").exists()

@@ -1,0 +1,136 @@
+"""`prepare` from and to a bucket: the same bytes as on disk, also killed, also twice at once."""
+
+import json
+import logging
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import data_fixtures as data
+import fake_gcs
+import pytest
+import tiny
+
+from xlnet_jax.data.corpus import manifest as manifests
+from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.data.prepare import pipeline as module
+from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax.storage import files
+
+ROOT = str(tiny.ROOT)
+# gcsfs sends 5 MB at a time, and aiohttp thinks 1 MB is much.
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    data.corpus_path()  # its folder is none of this test's temporary files
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(files.tempfile, "tempdir", None)
+    with fake_gcs.serve() as server:
+        for path in sorted(pathlib.Path(data.text_folder()).rglob("*.txt")):
+            server.objects[f"bucket/text/{path.relative_to(data.text_folder())}"] = path.read_bytes()
+        yield server
+
+
+def _prepare(output="gs://bucket/c", **changes):
+    return data.make_corpus(output, **changes)
+
+
+def _objects(bucket, folder="bucket/c/"):
+    return {key.removeprefix(folder): value for key, value in bucket.objects.items() if key.startswith(folder)}
+
+
+def test_to_a_bucket(bucket, tmp_path, caplog):
+    _prepare()
+    assert _objects(bucket) == data.contents(data.corpus_path())
+    assert os.listdir(tmp_path) == []
+    assert Corpus("gs://bucket/c").sha256 == Corpus(data.corpus_path()).sha256
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        _prepare()
+    assert "is finished already" in caplog.text
+    with pytest.raises(BadInput, match="gs://bucket/c was begun with heldout=0.2, not 0.3"):
+        _prepare(heldout=0.3)
+    del bucket.objects["bucket/c/corpus-train.array_record-00000-of-00004"]
+    with pytest.raises(BadInput, match="gs://bucket/c/corpus-train.array_record-00000-of-00004 is missing"):
+        _prepare()
+
+
+def test_from_a_bucket(bucket):
+    manifest = data.make_corpus("gs://bucket/c", ["gs://bucket/text"])
+    local = json.loads(pathlib.Path(data.corpus_path(), "manifest.json").read_text())
+    assert [source.pop("path").partition("/text/")[2] for source in manifest["sources"]] == [
+        source.pop("path").partition("/text/")[2] for source in local["sources"]
+    ]
+    assert manifest == local
+
+
+def test_another_request_is_refused_before_anything_is_made(bucket):
+    files.write(
+        "gs://bucket/c/prepare.json", files.to_json({"options": {"heldout": 0.5}, "sources": {}, "mtime_ns": {}})
+    )
+    with pytest.raises(BadInput, match="was begun with "):
+        _prepare()
+    bucket.objects.clear()
+    bucket.objects["bucket/c/thesis.tex"] = b""
+    with pytest.raises(BadInput, match="holds other files .thesis.tex"):
+        _prepare()
+
+
+@pytest.mark.parametrize("moment", ["_each", "_finish_split", "_put_together"])
+def test_another_was_faster(bucket, monkeypatch, moment):
+    """Two at once on the same request: the other one finishes between any two steps of this one."""
+    original = getattr(module, moment)
+    calls = []
+
+    def meanwhile(*args):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, moment, original)
+            if not calls:
+                calls.append(1)
+                _prepare()
+        return original(*args)
+
+    monkeypatch.setattr(module, moment, meanwhile)
+    _prepare()
+    assert calls and _objects(bucket) == data.contents(data.corpus_path())
+
+
+def test_a_bucket_that_does_not_answer(bucket):
+    bucket.down = True
+    with pytest.raises(RestartMe, match="gs://bucket/c.*: .*give the same command again, it goes on"):
+        _prepare()
+    bucket.down = False
+    _prepare()
+
+
+def test_killed(bucket, tmp_path):
+    options = ["--tokenizer=" + data.tokenizer_path(), "--heldout=0.2", "--shard_bytes=8000", "--workers=2"]
+    words = [sys.executable, "-m", "xlnet_jax", "prepare", "--input=gs://bucket/text", *options]
+    environment = os.environ | bucket.environment() | {"PYTHONPATH": ROOT}
+
+    def start(folder):
+        return subprocess.Popen(
+            [*words, f"--output=gs://bucket/{folder}"],
+            env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    with start("undisturbed") as process:
+        assert process.wait() == 0, process.stderr.read()
+    expected = _objects(bucket, "bucket/undisturbed/")
+    assert len(expected) > 8 and manifests.MANIFEST in expected
+    for _ in range(3):
+        enough = len(_objects(bucket)) + random.randint(1, len(expected) // 5)
+        with start("c") as process:
+            while process.poll() is None and len(_objects(bucket)) < enough:
+                time.sleep(0.005)
+            time.sleep(random.uniform(0, 0.05))
+            assert manifests.MANIFEST not in _objects(bucket), "the kill comes too late"
+            os.killpg(process.pid, signal.SIGKILL)
+    with start("c") as process:
+        assert process.wait() == 0, process.stderr.read()
+    assert _objects(bucket) == expected

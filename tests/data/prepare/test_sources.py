@@ -1,0 +1,402 @@
+"""Which files, how they are cut, and the raw lines and records in them; every format, on disk and in a bucket."""
+
+import gzip
+import json
+import os
+import pathlib
+
+import data_fixtures as data
+import fake_gcs
+import hypothesis
+import pyarrow
+import pytest
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from xlnet_jax.data.prepare import sources, text
+from xlnet_jax.data.prepare.sources import Kind, Part, Source, find_sources, kind_of, plan
+from xlnet_jax.data.prepare.text import TextReader
+from xlnet_jax.data.tokenizer import Normalization
+from xlnet_jax.errors import BadInput, RestartMe
+
+
+def _zstd(content):
+    return pyarrow.Codec("zstd").compress(content, asbytes=True)
+
+
+def _write(path, content):
+    """Writes text by the file's name: a list of records, or for text the lines themselves."""
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = kind_of(str(path))
+    if kind.format == "parquet":
+        table = pyarrow.table({"id": list(range(len(content))), "text": pyarrow.array(content, pyarrow.string())})
+        parquet.write_table(table, path, row_group_size=7, write_page_checksum=True)
+        return str(path)
+    if kind.format == "json":
+        content = "".join(json.dumps({"id": 1, "text": each}) + "\n" for each in content)
+    content = content.encode() if isinstance(content, str) else content
+    path.write_bytes({"gzip": gzip.compress, "zstd": _zstd, None: bytes}[kind.compression](content))
+    return str(path)
+
+
+def _reader(document="blank_line", errors="strict", sentences="line"):
+    return TextReader(document, sentences, Normalization(), errors)
+
+
+def _documents(path, reader=None, unit_bytes=10**9, document="blank_line"):
+    reader = reader or _reader(document)
+    parts = [part for unit in plan(find_sources([path]), unit_bytes, document) for part in unit]
+    documents = [each for part in parts for each in reader.documents(part)]
+    assert reader.hashes == [reader.digest(part) for part in parts]
+    return documents
+
+
+RECORDS = [f"Record {number}.\n\nIts é text,\nin lines.\n" for number in range(40)]
+RECORD_DOCUMENTS = [[[f"Record {number}."], ["Its e text,", "in lines."]] for number in range(40)]
+TEXT = data.synthetic_text(3, 60)
+TEXT_DOCUMENTS = [[document.split("\n")] for document in TEXT.strip().split("\n\n")]
+FORMATS = ["txt", "txt.gz", "txt.zst", "jsonl", "jsonl.gz", "jsonl.zst", "parquet", "ndjson", "json", "JSONL.GZ"]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/a/b.txt", Kind("text", None)),
+        ("/a/b", Kind("text", None)),
+        ("/a.gz/b.md", Kind("text", None)),
+        ("gs://b/a.TXT.GZ", Kind("text", "gzip")),
+        ("a.gz", Kind("text", "gzip")),
+        ("a.jsonl", Kind("json", None)),
+        ("a.json.zst", Kind("json", "zstd")),
+        ("a.ndjson.gz", Kind("json", "gzip")),
+        ("a.parquet", Kind("parquet", None)),
+        ("tfds:/a/1.0.0:train", Kind("tfds", None)),
+    ],
+)
+def test_kind(path, kind):
+    assert kind_of(path) == kind
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_every_format(tmp_path, suffix, place):
+    path = _write(tmp_path / f"a.{suffix}", TEXT if suffix.startswith("txt") else RECORDS)
+    expected = TEXT_DOCUMENTS if suffix.startswith("txt") else RECORD_DOCUMENTS
+    if place == "disk":
+        assert _documents(path) == expected
+        return
+    with fake_gcs.serve() as server:
+        server.objects[f"bucket/below/a.{suffix}"] = pathlib.Path(path).read_bytes()
+        address = f"gs://bucket/below/a.{suffix}"
+        on_disk, reader = _reader(), _reader()
+        assert _documents(address, reader) == _documents(path, on_disk) == expected
+        assert reader.hashes == on_disk.hashes
+        (source,) = find_sources([address])
+        assert (source.path, source.bytes) == (address, os.path.getsize(path)) and source.mtime_ns > 1.5e18
+        assert _documents(address, unit_bytes=1000) == expected
+
+
+def test_compression_changes_no_hash(tmp_path):
+    hashes = set()
+    for suffix in ("txt", "txt.gz", "txt.zst"):
+        reader = _reader()
+        _documents(_write(tmp_path / f"a.{suffix}", TEXT), reader)
+        hashes.add(tuple(reader.hashes))
+    assert len(hashes) == 1
+
+
+def test_find_sources(tmp_path):
+    for name in ("b.txt", "a.txt", "c.text", "below/d.txt"):
+        os.makedirs((tmp_path / name).parent, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    folder = str(tmp_path)
+    names = [os.path.relpath(source.path, folder) for source in find_sources([folder, f"{folder}/a.txt"])]
+    assert names == ["a.txt", "b.txt", "below/d.txt"]
+    assert [source.bytes for source in find_sources([f"{folder}/*.text"])] == [6]
+    assert find_sources([f"{folder}/a.txt"]) == [
+        Source(f"{folder}/a.txt", 5, os.stat(f"{folder}/a.txt").st_mtime_ns),
+    ]
+    for bad in (f"{folder}/none", f"{folder}/*.csv"):
+        with pytest.raises(BadInput, match="no such file, folder or pattern"):
+            find_sources([bad])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match=r"holds no \*\.txt, .*\*\.parquet file"):
+        find_sources([f"{folder}/empty"])
+    with pytest.raises(BadInput, match="no input"):
+        find_sources([])
+    with pytest.raises(BadInput, match="only gs://BUCKET/"):
+        find_sources(["s3://bucket/a.txt"])
+
+
+def test_folders_hold_more_than_text(tmp_path):
+    names = ["a.txt", "b.txt.gz", "c.txt.zst", "d.jsonl", "e.jsonl.gz", "f.jsonl.zst", "g.parquet", "sub/h.txt"]
+    for name in [*names, "x.json", "y.gz", "z.parquet.gz", "w.csv", "txt"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert [os.path.relpath(source.path, tmp_path) for source in find_sources([str(tmp_path)])] == names
+    with fake_gcs.serve() as server:
+        for path in sorted(tmp_path.rglob("*")):
+            if path.is_file():
+                server.objects[f"bucket/t/{path.relative_to(tmp_path)}"] = b"x"
+        for folder in ("gs://bucket/t", "gs://bucket/t/"):
+            assert [source.path for source in find_sources([folder])] == [f"gs://bucket/t/{name}" for name in names]
+        found = find_sources(["gs://bucket/t/*.txt", "gs://bucket/t/**/h.txt", "gs://bucket/t/a.txt"])
+        assert [source.path for source in found] == ["gs://bucket/t/a.txt", "gs://bucket/t/sub/h.txt"]
+        for bad in ("gs://bucket/none", "gs://bucket/*.csv"):
+            with pytest.raises(BadInput, match="no such file, folder or pattern"):
+                find_sources([bad])
+        server.objects["bucket/other/a.csv"] = b"x"
+        with pytest.raises(BadInput, match=r"holds no \*\.txt"):
+            find_sources(["gs://bucket/other"])
+
+
+@pytest.mark.parametrize("suffix", ["txt", "jsonl.gz", "jsonl.zst", "parquet"])
+def test_bucket_that_does_not_answer(tmp_path, suffix):
+    path = _write(tmp_path / f"a.{suffix}", TEXT if suffix == "txt" else RECORDS)
+    address = f"gs://bucket/a.{suffix}"
+    with fake_gcs.serve() as server:
+        server.objects[f"bucket/a.{suffix}"] = pathlib.Path(path).read_bytes()
+        ((part,),) = plan(find_sources([address]), 10**9, "line")
+        server.down = True
+        for call in (lambda: find_sources([address]), lambda: list(_reader().documents(part))):
+            with pytest.raises(RestartMe, match=address):
+                call()
+        server.down = False
+        del server.objects[f"bucket/a.{suffix}"]
+        with pytest.raises(BadInput, match=f"{address}: No such file or directory"):
+            list(_reader().documents(part))
+
+
+@pytest.mark.parametrize("document", ["blank_line", "line"])
+@pytest.mark.parametrize("unit_bytes", [1, 100, 2000, 10**9])
+def test_plan_cuts_between_documents(document, unit_bytes):
+    found = find_sources([data.text_folder()])
+    reader = _reader(document)
+    whole = [each for s in found for each in reader.documents(Part(s.path, 0, s.bytes))]
+    units = plan(found, unit_bytes, document)
+    assert len(units) == 1 if unit_bytes == 10**9 else len(units) > 3
+    parts = [part for unit in units for part in unit]
+    assert sum(part.end - part.start for part in parts) == sum(source.bytes for source in found)
+    assert [each for part in parts for each in reader.documents(part)] == whole
+    if unit_bytes == 2000:
+        assert max(sum(part.end - part.start for part in unit) for unit in units) < 3000
+
+
+def test_plan_keeps_a_file_that_is_a_document_whole():
+    found = find_sources([data.text_folder()])
+    assert all(len(unit) == 1 for unit in plan(found, 1, "file"))
+    assert len(plan(found, 1, "file")) == len(found)
+
+
+def test_plan_of_records(tmp_path):
+    _write(tmp_path / "a.jsonl", RECORDS)
+    _write(tmp_path / "b.jsonl.gz", RECORDS)
+    _write(tmp_path / "c.parquet", RECORDS)
+    units = plan(find_sources([str(tmp_path)]), 1, "file")
+    # Lines, whole files, and row groups of seven rows.
+    assert [len(unit) for unit in units] == [1] * (40 + 1 + 6)
+    assert [(part.start, part.end) for (part,) in units[-6:]] == [(group, group + 1) for group in range(6)]
+    assert units[40] == (Part(str(tmp_path / "b.jsonl.gz"), 0, os.path.getsize(tmp_path / "b.jsonl.gz")),)
+    # Row groups are gathered while they fit.
+    size = parquet.ParquetFile(tmp_path / "c.parquet").metadata.row_group(0).total_byte_size
+    (source,) = find_sources([str(tmp_path / "c.parquet")])
+    groups = [(part.start, part.end) for (part,) in plan([source], int(2.5 * size), "line")]
+    assert groups == [(0, 2), (2, 4), (4, 6)]
+    # Other files do not change how a file is cut, only what shares a unit with it.
+    assert [part for unit in plan([source], 10**9, "line") for part in unit] == [Part(source.path, 0, 6)]
+
+
+def test_links_are_followed_once_and_must_lead_somewhere(tmp_path):
+    folder = tmp_path / "text"
+    (folder / "below").mkdir(parents=True)
+    (folder / "a.txt").write_text("a")
+    (folder / "below" / "B.TXT").write_text("b")
+    (folder / "below" / "up").symlink_to(folder)
+    (folder / "z.txt").symlink_to(folder / "a.txt")
+    assert [os.path.basename(each.path) for each in find_sources([str(folder)])] == ["a.txt", "B.TXT"]
+    (folder / "gone.txt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="input .*text: No such file"):
+        find_sources([str(folder)])
+
+
+def test_a_folder_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "locked").mkdir()
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("locked"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    # Root may read everything, so the refusal is planted.
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(BadInput, match="Permission denied"):
+        find_sources([str(tmp_path)])
+
+
+def test_plan_of_empty_files(tmp_path):
+    (tmp_path / "a.txt").touch()
+    _write(tmp_path / "b.parquet", [])
+    (tmp_path / "c.jsonl").touch()
+    found = find_sources([str(tmp_path)])
+    assert [[part.path for part in unit] for unit in plan(found, 100, "line")] == [[str(tmp_path / "b.parquet")]]
+    assert Part(str(tmp_path / "a.txt"), 0, 0) in plan(found, 100, "file")[0]
+    assert [each for unit in plan(found, 100, "line") for part in unit for each in _reader().documents(part)] == []
+
+
+# Lines and records of awkward kinds; a record may not be empty in these tests.
+_PIECES = st.sampled_from(
+    ["a", "B. C", "é", " ", "\r\n", "\n", "\n\n", "\n \n", "\r", "한국", "x" * 30, "``q''", ".", "\u2028"]
+)
+_TEXTS = st.lists(_PIECES, max_size=40).map("".join)
+
+
+@hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+@hypothesis.given(
+    texts=st.lists(_TEXTS, min_size=1, max_size=12),
+    suffix=st.sampled_from(["txt", "jsonl", "parquet", "txt.gz", "jsonl.zst"]),
+    document=st.sampled_from(text.DOCUMENT_RULES),
+    unit_bytes=st.integers(1, 300),
+    block=st.sampled_from([1, 7, 1 << 20]),
+)
+def test_any_cut_gives_the_same_documents(tmp_path_factory, texts, suffix, document, unit_bytes, block):
+    path = tmp_path_factory.mktemp("cut") / f"a.{suffix}"
+    _write(path, "".join(texts) if suffix.startswith("txt") else texts)
+    whole_reader, reader = _reader(document, "replace", "punctuation"), _reader(document, "replace", "punctuation")
+    whole = _documents(str(path), whole_reader, 10**9, document)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "_BLOCK", block)
+        patch.setattr(sources, "_SMALL_BLOCK", block)
+        assert _documents(str(path), reader, unit_bytes, document) == whole
+    assert reader.empty == whole_reader.empty
+    if not suffix.startswith("txt"):
+        assert len(whole) + reader.empty == len(texts)
+    if block == 1 and len(reader.hashes) == len(whole_reader.hashes):
+        assert reader.hashes == whole_reader.hashes
+
+
+@pytest.mark.parametrize("suffix", ["txt.gz", "txt.zst"])
+def test_damaged_compression(tmp_path, suffix):
+    path = pathlib.Path(_write(tmp_path / f"a.{suffix}", os.urandom(3000).hex() * 50))
+    whole = path.read_bytes()
+    reader = _reader("line")
+    part = Part(str(path), 0, len(whole))
+    assert len(list(reader.documents(part))) == 1
+    middle = len(whole) // 2
+    broken = [whole[:-3], whole[:middle], b"no such format"]
+    if suffix == "txt.gz":  # this way of writing zstd adds no checksum
+        broken.append(whole[:middle] + b"\xff" * 50 + whole[middle + 50 :])
+    for content in broken:
+        path.write_bytes(content)
+        for read in (lambda: list(reader.documents(part)), lambda: reader.digest(part)):
+            with pytest.raises(BadInput, match=rf"a.{suffix}: damaged or cut short at byte \d+ of the decom") as error:
+                read()
+            assert "\n" not in str(error.value)
+    # Files that were compressed one by one and put together are one text.
+    path.write_bytes(whole + whole)
+    assert len(list(_reader("line").documents(part))) == 1
+    path.write_bytes(whole[:-3])
+    with pytest.raises(BadInput, match=r"at byte [1-9]\d+ of"):
+        list(sources.blocks(part))
+
+
+def test_damaged_parquet(tmp_path):
+    path = pathlib.Path(_write(tmp_path / "a.parquet", RECORDS))
+    whole = path.read_bytes()
+    ((part,),) = plan(find_sources([str(path)]), 10**9, "line")
+    place = parquet.ParquetFile(path).metadata.row_group(2).column(1).data_page_offset
+    path.write_bytes(whole[: place + 60] + b"\xff" * 8 + whole[place + 68 :])
+    with pytest.raises(BadInput, match=r"a.parquet: row group 2: damaged .*; replace the file") as error:
+        list(_reader().documents(part))
+    assert "\n" not in str(error.value)
+    for content in (whole[:-10], b"", b"PAR1"):
+        path.write_bytes(content)
+        with pytest.raises(BadInput, match=r"a.parquet: damaged"):
+            plan(find_sources([str(path)]), 10**9, "line")
+    path.write_bytes(whole)
+    with pytest.raises(BadInput, match="2 row groups shorter than it was; start over"):
+        list(_reader().documents(Part(str(path), 5, 8)))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pyarrow.large_string(),
+        pyarrow.string_view(),
+        pyarrow.binary(),
+        pyarrow.large_binary(),
+        pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+    ],
+)
+def test_parquet_strings(tmp_path, kind):
+    table = pyarrow.table({"text": pyarrow.array(["eins é", "zwei"], pyarrow.string()).cast(kind)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert parquet.ParquetFile(tmp_path / "a.parquet").schema_arrow.field("text").type == kind
+    assert _documents(str(tmp_path / "a.parquet")) == [[["eins e"]], [["zwei"]]]
+
+
+def test_parquet_fields(tmp_path):
+    path = _write(tmp_path / "a.parquet", RECORDS)
+    ((part,),) = plan(find_sources([path]), 10**9, "line")
+    reader = TextReader("line", "line", Normalization(), "strict", "id")
+    with pytest.raises(BadInput, match="field 'id' is int64, not a string; choose another with --field"):
+        list(reader.documents(part))
+    reader = TextReader("line", "line", Normalization(), "strict", "body")
+    with pytest.raises(BadInput, match="no field 'body', but 'id', 'text'; choose one with --field"):
+        reader.digest(part)
+
+
+def test_parquet_rows_are_numbered_in_the_file(tmp_path):
+    records = [*RECORDS[:17], "", *RECORDS[:3], None, "x"]
+    path = _write(tmp_path / "a.parquet", records)
+    parts = [part for unit in plan(find_sources([path]), 1, "line") for part in unit]
+    with pytest.raises(BadInput, match=r"a.parquet, row 17: an empty document; .*--errors=replace"):
+        list(_reader().documents(parts[2]))
+    with pytest.raises(BadInput, match=r"row 21"):
+        list(_reader().documents(parts[3]))
+    reader = _reader(errors="replace")
+    assert len(_documents(path, reader)) == 21 and reader.empty == 2
+
+
+def test_parquet_that_is_not_utf8(tmp_path):
+    parquet.write_table(pyarrow.table({"text": [b"good", b"b\xffd", b"nul\0"]}), tmp_path / "a.parquet")
+    path = str(tmp_path / "a.parquet")
+    with pytest.raises(BadInput, match="a.parquet, row 1: not UTF-8; go on with --errors=replace"):
+        _documents(path)
+    reader = _reader(errors="replace")
+    assert _documents(path, reader) == [[["good"]], [["b\ufffdd"]], [["nul\ufffd"]]] and reader.replaced == 2
+
+
+def test_long_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "LONGEST_LINE", 10)
+    for content, place in (
+        ("a\nabcdefghijk\n", 2),
+        ("a\nabcdefghijklmnopqrstuvwxyz", 2),
+        ("abcdefghij\nb\n" * 3, None),
+    ):
+        for suffix in ("txt", "txt.gz", "txt.zst"):
+            path = _write(tmp_path / f"a.{suffix}", content)
+            part = Part(path, 0, os.path.getsize(path))
+            if place is None:
+                assert len(list(_reader("line").documents(part))) == 6
+                continue
+            with pytest.raises(BadInput, match=f"a.{suffix}: a line of more than 10 bytes at byte {place}.*; break it"):
+                list(_reader("line").documents(part))
+    path = _write(tmp_path / "a.txt", "a\n" * 10 + "abcdefghijklmnopqrstuvwxyz\n" * 10)
+    with pytest.raises(BadInput, match=r"a.txt: a line of more than 10 bytes at byte \d+; break it up"):
+        plan(find_sources([path]), 15, "line")
+
+
+def test_file_that_became_shorter_or_went_away(tmp_path):
+    (tmp_path / "a.txt").write_text("abc\n")
+    part = Part(str(tmp_path / "a.txt"), 0, 10)
+    for read in (lambda: list(_reader().documents(part)), lambda: _reader().digest(part)):
+        with pytest.raises(BadInput, match="a.txt: 6 bytes shorter than it was; start over"):
+            read()
+    found = find_sources([str(tmp_path / "a.txt")])
+    (tmp_path / "a.txt").unlink()
+    for read in (lambda: list(_reader().documents(part)), lambda: plan(found, 1, "line")):
+        with pytest.raises(BadInput, match="a.txt: No such file"):
+            read()

@@ -1,0 +1,275 @@
+"""Which documents, which paragraphs, which sentences; what is refused, and where."""
+
+import hashlib
+import json
+import os
+import re
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from xlnet_jax.data.prepare import sources, text
+from xlnet_jax.data.prepare.sources import Part
+from xlnet_jax.data.prepare.text import DOCUMENT_RULES, SENTENCE_RULES, TextReader
+from xlnet_jax.data.tokenizer import Normalization
+from xlnet_jax.errors import BadInput
+
+
+def _documents(tmp_path, content, document="blank_line", sentences="line", errors="strict", suffix="txt", **changes):
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    reader = TextReader(document, sentences, Normalization(**changes), errors)
+    return list(reader.documents(Part(str(path), 0, path.stat().st_size))), reader
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ("blank_line", [[["a b", "c"]], [["d"]]]),
+        ("file", [[["a b", "c"], ["d"]]]),
+        ("line", [[["a b"]], [["c"]], [["d"]]]),
+    ],
+)
+def test_document_rules(tmp_path, document, expected):
+    content = "\n \na  b\nc\r\n\n\t\n\n d"
+    assert _documents(tmp_path, content, document)[0] == expected
+
+
+def test_paragraphs_of_records(tmp_path):
+    content = json.dumps({"text": "A. B\nC\n\n\n D \r\n\r\nE"}) + "\n"
+    for document in DOCUMENT_RULES:
+        assert _documents(tmp_path, content, document, suffix="jsonl")[0] == [[["A. B", "C"], ["D"], ["E"]]]
+    assert _documents(tmp_path, content, "line", "punctuation", suffix="jsonl")[0][0][0] == ["A.", "B", "C"]
+
+
+def test_old_mac_lines_and_byte_order_mark(tmp_path):
+    assert _documents(tmp_path, b"\xef\xbb\xbfa\rb\r\rc")[0] == [[["a", "b"]], [["c"]]]
+    assert _documents(tmp_path, b'\xef\xbb\xbf{"text": "a\\rb\\r\\rc"}\r\n', suffix="jsonl")[0] == [[["a", "b"], ["c"]]]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentences"),
+    [
+        ("One. Two! Three? Four", ["One.", " Two!", " Three?", " Four"]),
+        ('He said "no." Then he left.', ['He said "no."', " Then he left."]),
+        ("It cost 3.50 or so, e.g. this one.", ["It cost 3.50 or so, e.g. this one."]),
+        ("Wait... what? Yes.", ["Wait... what?", " Yes."]),
+        ("「はい。」そう！だ", ["「はい。」", "そう！", "だ"]),
+        ("No end", ["No end"]),
+        ("End. ", ["End."]),
+        ("Ein. Éin. éin.", ["Ein.", " Éin. éin."]),
+        ("a!.!)\u2003B", ["a!.!)", "\u2003B"]),
+    ],
+)
+def test_sentences_by_punctuation(line, sentences):
+    assert list(text.split_sentences(line)) == sentences
+
+
+def test_punctuation_is_used_and_normalised(tmp_path):
+    assert _documents(tmp_path, "One.  Two\n\nÉ. F", sentences="punctuation")[0] == [[["One.", "Two"]], [["E.", "F"]]]
+
+
+def test_sentences_take_linear_time():
+    # In each of these a slower rule looks at everything again and again.
+    for line in ("." * 300_000, ".'" * 150_000, "A. " * 100_000, ". " * 100_000 + "a", "A." + " " * 300_000):
+        assert sum(map(len, text.split_sentences(line))) > 0
+
+
+# The rules as they are stated, line by line and without a thought for speed.
+_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[」』”’）]*")
+
+
+def _stated(content, document, sentences, normalization):
+    paragraphs, begun = [[]], False
+    for line in re.split(r"\r*\n|\r", content.decode("utf-8-sig").rstrip("\r\n") + "\n"):
+        ends = [0]
+        for end in _END.finditer(line) if sentences == "punctuation" else ():
+            rest = line[end.end() :].strip()[:1]
+            if line[end.start()] in "。！？" or not rest.islower():
+                ends.append(end.end())
+        pieces = [line[start:end] for start, end in zip(ends, [*ends[1:], len(line)], strict=True)]
+        paragraphs[-1] += [normal for piece in pieces if piece.strip() and (normal := normalization(piece))]
+        begun = begun or bool(line.strip())
+        if document == "line" or not line.strip():
+            paragraphs.append([])
+    paragraphs = [paragraph for paragraph in paragraphs if paragraph]
+    if document == "file":
+        return [paragraphs] if paragraphs else []
+    return [[paragraph] for paragraph in paragraphs]
+
+
+_PIECES = st.sampled_from(
+    [
+        *"aBé.!?…。'\" \t\n\r`)",
+        "\n\n",
+        "\r\n",
+        ". ",
+        "? B",
+        "''",
+        "``",
+        "\u0301",
+        "\xa0",
+        "\u2028",
+        "\x1c",
+        "ΑΣ",
+        "한",
+        "\ufffd",
+    ]
+)
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(
+    content=st.lists(_PIECES, max_size=30).map("".join),
+    document=st.sampled_from(DOCUMENT_RULES),
+    sentences=st.sampled_from(SENTENCE_RULES),
+    normalization=st.builds(
+        Normalization, lower=st.booleans(), keep_accents=st.booleans(), remove_space=st.booleans(), nfkc=st.booleans()
+    ),
+    block=st.sampled_from([1, 3, 1 << 20]),
+)
+def test_the_rules_as_they_are_stated(tmp_path_factory, content, document, sentences, normalization, block):
+    path = tmp_path_factory.getbasetemp() / "stated.txt"
+    path.write_bytes(content.encode())
+    reader = TextReader(document, sentences, normalization, "replace")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "_BLOCK", block)
+        documents = list(reader.documents(Part(str(path), 0, path.stat().st_size)))
+    assert documents == _stated(content.encode(), document, sentences, normalization)
+    assert reader.hashes == [hashlib.sha256(content.encode()).hexdigest()]
+    assert all(sentence for each in documents for paragraph in each for sentence in paragraph)
+    assert all(paragraph for each in documents for paragraph in each) and all(documents)
+
+
+def test_bytes_that_are_not_utf8(tmp_path):
+    for content, place in ((b"ab\ncd\xffe\n", 5), (b"\xef\xbb\xbfab\xff\n", 5), (b"ok\n\xe2\x82", 3)):
+        with pytest.raises(BadInput, match=f"a.txt: not UTF-8 at byte {place}; .*--errors=replace"):
+            _documents(tmp_path, content)
+    with pytest.raises(BadInput, match="a.jsonl: not UTF-8 at byte 24; .*--errors=replace"):
+        _documents(tmp_path, b'{"text": "a"}\n{"text": "\xff"}', suffix="jsonl")
+    documents, reader = _documents(tmp_path, "ab\ncd�".encode() + b"\xffe\xfe\n", errors="replace")
+    assert documents == [[["ab", "cd\ufffd\ufffde\ufffd"]]] and reader.replaced == 2
+
+
+def test_the_first_fault_is_told(tmp_path):
+    with pytest.raises(BadInput, match="not UTF-8 at byte 2;"):
+        _documents(tmp_path, b"ab\xff\n\0")
+    with pytest.raises(BadInput, match="NUL byte at byte 0,"):
+        _documents(tmp_path, b"\0\nab\xff")
+
+
+def test_offsets_are_of_the_file_not_of_the_part(tmp_path):
+    content = b"good\n\n" * 10 + b"bad\xff\n"
+    (tmp_path / "a.txt").write_bytes(content)
+    reader = TextReader("line", "line", Normalization(), "strict")
+    with pytest.raises(BadInput, match="byte 63;"):
+        list(reader.documents(Part(str(tmp_path / "a.txt"), 48, len(content))))
+
+
+@pytest.mark.parametrize("errors", ["strict", "replace"])
+def test_binary_file(tmp_path, errors):
+    for suffix in ("txt", "jsonl"):
+        with pytest.raises(BadInput, match=f"a.{suffix}: a NUL byte at byte 4, so it is not UTF-8") as error:
+            _documents(tmp_path, b"\n\n\nc\0d", errors=errors, suffix=suffix)
+        assert error.value.exit_code == 2
+
+
+def test_document_that_is_too_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "LONGEST_DOCUMENT", 10)
+    assert len(_documents(tmp_path, "abcdef\n\nabcdef\n")[0]) == 2
+    for rule in ("blank_line", "file"):
+        with pytest.raises(BadInput, match=f"a document of more than 10 characters by --document={rule}"):
+            _documents(tmp_path, "abcdef\nabcdef\n", rule)
+    with pytest.raises(BadInput, match="more than 10 characters by --document=file"):
+        _documents(tmp_path, "abcdef\n\nabcdef\n", "file")
+    with pytest.raises(BadInput, match="a.jsonl, byte 14: a record of more than 10 characters; break it up"):
+        _documents(tmp_path, '{"text": "a"}\n{"text": "abcdefghijklmn"}', suffix="jsonl")
+
+
+@pytest.mark.parametrize(
+    ("document", "content", "place", "documents"),
+    [
+        ("file", "", 0, 0),
+        ("file", " \n\n\t", 0, 0),
+        ("file", "\u0301\n\n", 0, 0),
+        ("blank_line", "a\n\n \n\u0301\n\u0301\n\nb\n", 5, 2),
+        ("blank_line", "a\r\r\u0301", 3, 1),
+        ("line", "a\n\n\u0301\nb", 3, 2),
+        ("line", "a\rb\n\u0301", 4, 2),
+    ],
+)
+@pytest.mark.parametrize("block", [1, 1 << 20])
+def test_empty_documents(tmp_path, monkeypatch, document, content, place, documents, block):
+    monkeypatch.setattr(sources, "_BLOCK", block)
+    with pytest.raises(BadInput, match=f"a.txt, byte {place}: an empty document; leave .* out with --errors=replace"):
+        _documents(tmp_path, content, document)
+    found, reader = _documents(tmp_path, content, document, errors="replace")
+    assert (len(found), reader.empty) == (documents, 1)
+
+
+def test_blank_lines_are_no_documents(tmp_path):
+    for document in ("line", "blank_line"):
+        for content in ("", "\n\n \n", "\n\na\n\n\n\n\u0301b\n\n"):
+            found, reader = _documents(tmp_path, content, document)
+            assert len(found) == 2 * bool(content.strip()) and reader.empty == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1, 2]", "a JSON list; every line must be one JSON object"),
+        ('"text"', "a JSON str; every line must be one JSON object"),
+        ("plain text", "not JSON (Expecting value: line 1 column 1 (char 0)); every line must be one JSON object"),
+        ('{"text": "cut', "not JSON ("),
+        ("[" * 100_000, "not JSON ("),
+        ('{"body": "x", "id": 3}', "no field 'text', but 'body', 'id'; choose one with --field"),
+        ("{}", "no field 'text', but none at all; choose one with --field"),
+        ('{"text": ["x"]}', "field 'text' is list, not a string; choose another with --field"),
+        ('{"text": 7}', "field 'text' is int, not a string; choose another with --field"),
+        ('{"text": null}', "an empty document; leave such documents out with --errors=replace"),
+        ('{"text": ""}', "an empty document; leave such documents out with --errors=replace"),
+        ('{"text": " \\n\\n "}', "an empty document; leave such documents out with --errors=replace"),
+        ('{"text": "a\\u0000b"}', "a NUL or half a surrogate pair in the text; go on with --errors=replace"),
+        ('{"text": "\\ud800"}', "a NUL or half a surrogate pair in the text; go on with --errors=replace"),
+    ],
+)
+def test_bad_json(tmp_path, line, message):
+    content = f'{{"text": "a"}}\n{line}\n{{"text": "b"}}\n'
+    with pytest.raises(BadInput, match=re.escape(f"a.jsonl, byte 14: {message}")) as error:
+        _documents(tmp_path, content, suffix="jsonl")
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+
+
+def test_json_goes_on_with_replace(tmp_path):
+    lines = ['{"text": ""}', '{"text": "a\\u0000b"}', "", '{"text": "\\ud800x"}', '{"text": "\\ud83d\\ude00"}']
+    documents, reader = _documents(tmp_path, "\n".join(lines), errors="replace", suffix="jsonl")
+    assert documents == [[["a\ufffdb"]], [["\ufffdx"]], [["\U0001f600"]]]
+    assert (reader.replaced, reader.empty) == (2, 1)
+    # What is no record at all is no matter of replacing.
+    with pytest.raises(BadInput, match="not JSON"):
+        _documents(tmp_path, "{", errors="replace", suffix="jsonl")
+
+
+def test_field(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "body": "b"}\n')
+    reader = TextReader("line", "line", Normalization(), "strict", field="body")
+    assert list(reader.documents(Part(str(tmp_path / "a.jsonl"), 0, 27))) == [[["b"]]]
+
+
+def test_names_of_fields_are_shown_in_one_short_line(tmp_path):
+    record = {f"field\n{number}" + "x" * 10_000: 1 for number in range(1000)}
+    with pytest.raises(BadInput, match="no field 'text', but") as error:
+        _documents(tmp_path, json.dumps(record), suffix="jsonl")
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1500
+
+
+def test_hashes(tmp_path):
+    reader = _documents(tmp_path, "a\n\nb\r\n")[1]
+    assert reader.hashes == [hashlib.sha256(b"a\n\nb\r\n").hexdigest()]
+    path = str(tmp_path / "a.txt")
+    assert reader.digest(Part(path, 0, 6)) == reader.hashes[0]
+    assert reader.digest(Part(path, 3, 6)) == hashlib.sha256(b"b\r\n").hexdigest()
+    # A part that was not read to its end has none.
+    next(reader.documents(Part(path, 0, os.path.getsize(path))))
+    assert len(reader.hashes) == 1

@@ -1,0 +1,239 @@
+"""A data set that TFDS has built, found by name and read without TensorFlow."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import fake_gcs
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from xlnet_jax.data.prepare import sources
+from xlnet_jax.data.prepare import tfds as catalogue
+from xlnet_jax.data.prepare.sources import Part, find_sources, plan
+from xlnet_jax.data.prepare.text import TextReader
+from xlnet_jax.data.tokenizer import Normalization
+from xlnet_jax.errors import BadInput
+
+COUNT = 150  # examples of the split `train`, more than are read at once
+
+
+def _text(number):
+    return f"Title {number}\n\nFirst line of {number}.\nSecond line.\n\nLast paragraph é."
+
+
+def _document(number):
+    return [[f"Title {number}"], [f"First line of {number}.", "Second line."], ["Last paragraph e."]]
+
+
+class XlnetArticles(tfds.core.GeneratorBasedBuilder):
+    """Articles. Here and not in a function, because TFDS finds a builder's module by its name."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {"text": tfds.features.Text(), "number": tfds.features.Scalar(np.int64)}
+        features["words"] = tfds.features.Sequence(tfds.features.Text())
+        return tfds.core.DatasetInfo(
+            builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
+        )
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(0, COUNT), "validation": self._generate_examples(COUNT, COUNT + 3)}
+
+    def _generate_examples(self, start, end):
+        for number in range(start, end):
+            yield number, {"text": _text(number), "number": number, "words": ["a", "b"]}
+
+
+def _build(data_dir, file_format):
+    builder = XlnetArticles(data_dir=str(data_dir), file_format=file_format)
+    config = tfds.download.DownloadConfig(num_shards=3)
+    builder.download_and_prepare(download_config=config)
+    return str(data_dir)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return _build(tmp_path_factory.mktemp("tfds"), "array_record")
+
+
+def _reader(field="text", errors="strict"):
+    return TextReader("blank_line", "line", Normalization(), errors, field)
+
+
+def _copy(data_dir, to):
+    shutil.copytree(os.path.join(data_dir, "xlnet_articles", "1.0.0"), to)
+    return pathlib.Path(to)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("tfds:xlnet_articles", range(COUNT)),
+        ("tfds:xlnet_articles:validation", range(COUNT, COUNT + 3)),
+        ("tfds:xlnet_articles:1.0.0", range(COUNT)),
+        ("tfds:xlnet_articles:1.0.0:validation", range(COUNT, COUNT + 3)),
+    ],
+)
+def test_by_name(data_dir, name, numbers):
+    (source,) = find_sources([name], data_dir)
+    split = "validation" if "validation" in name else "train"
+    folder = f"{data_dir}/xlnet_articles/1.0.0"
+    assert source.path == f"tfds:{folder}:{split}"
+    assert source.bytes == tfds.builder_from_directory(folder).info.splits[split].num_bytes > 100
+    assert source.mtime_ns == os.stat(f"{folder}/dataset_info.json").st_mtime_ns
+    # A source is enough: no data_dir any more, and it may be named itself.
+    assert find_sources([source.path]) == [source]
+    reader = _reader()
+    parts = [part for unit in plan([source], 10**9, "blank_line") for part in unit]
+    assert parts == [Part(source.path, 0, len(numbers))]
+    assert list(reader.documents(parts[0])) == [_document(number) for number in numbers]
+    assert reader.hashes == [reader.digest(parts[0])]
+    assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.parametrize("unit_bytes", [1, 1000, 5000])
+def test_any_cut_gives_the_same_documents(data_dir, unit_bytes):
+    found = find_sources(["tfds:xlnet_articles"], data_dir)
+    units = plan(found, unit_bytes, "file")
+    assert len(units) == COUNT if unit_bytes == 1 else 2 < len(units) < COUNT
+    parts = [part for unit in units for part in unit]
+    assert [part.start for part in parts[1:]] == [part.end for part in parts[:-1]]
+    reader = _reader()
+    documents = [document for part in parts for document in reader.documents(part)]
+    assert documents == [_document(number) for number in range(COUNT)]
+    assert len(set(reader.hashes)) == len(parts)
+
+
+def test_in_a_process_of_its_own(data_dir):
+    # Nobody has parsed absl's flags or built anything.
+    code = (
+        "import sys\n"
+        "from xlnet_jax.data import tokenizer; from xlnet_jax.data.prepare import sources, text\n"
+        f"(source,) = sources.find_sources(['tfds:xlnet_articles:validation'], {data_dir!r})\n"
+        "((part,),) = sources.plan([source], 10**6, 'line')\n"
+        "reader = text.TextReader('line', 'line', tokenizer.Normalization(), 'strict')\n"
+        "print(len(list(reader.documents(part))), 'tensorflow' in sys.modules)\n"
+    )
+    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert (result.stdout, result.returncode) == ("3 False\n", 0), result.stderr
+
+
+def test_fields(data_dir):
+    ((part,),) = plan(find_sources(["tfds:xlnet_articles:validation"], data_dir), 10**9, "line")
+    with pytest.raises(BadInput, match=r"example 0: no field 'body', but 'number', 'text', 'words'; .*--field"):
+        next(_reader("body").documents(part))
+    for field in ("number", "words"):
+        with pytest.raises(BadInput, match=f"example 0: field '{field}' is not one text; .*--field"):
+            next(_reader(field).documents(part))
+
+
+def test_configs_and_versions(data_dir, tmp_path):
+    for place in ("1.0.0", "10.0.0", "9.0.0", "11.0.0.incompleteABC"):
+        _copy(data_dir, tmp_path / "plain" / place)
+    (source,) = find_sources(["tfds:plain:validation"], str(tmp_path))
+    assert source.path == f"tfds:{tmp_path}/plain/10.0.0:validation"
+    with pytest.raises(BadInput, match=r"version 2.0.0 is not built in .*/plain, only 1.0.0, 9.0.0, 10.0.0"):
+        find_sources(["tfds:plain:2.0.0"], str(tmp_path))
+    _copy(data_dir, tmp_path / "wiki" / "20230601.en" / "1.0.0")
+    for name in ("tfds:wiki", "tfds:wiki/20230601.en"):
+        assert find_sources([name], str(tmp_path))[0].path == f"tfds:{tmp_path}/wiki/20230601.en/1.0.0:train"
+    _copy(data_dir, tmp_path / "wiki" / "20230601.de" / "1.0.0")
+    with pytest.raises(BadInput, match=r"tfds:wiki is built as 20230601.de, 20230601.en; name one"):
+        find_sources(["tfds:wiki"], str(tmp_path))
+
+
+def test_tfds_default_folder(data_dir, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", data_dir)
+    assert find_sources(["tfds:xlnet_articles"])[0].path == f"tfds:{data_dir}/xlnet_articles/1.0.0:train"
+
+
+def test_not_built(data_dir, tmp_path):
+    command = f"`tfds build glue/cola --file_format=array_record --data_dir={tmp_path}`"
+    with pytest.raises(BadInput, match=r"glue/cola is not built in") as error:
+        find_sources(["tfds:glue/cola"], str(tmp_path))
+    assert command in str(error.value) and "\n" not in str(error.value)
+    with pytest.raises(BadInput, match=r"no split 'test', only train, validation"):
+        find_sources(["tfds:xlnet_articles:test"], data_dir)
+    with pytest.raises(BadInput, match=r"no split 'train\[.*', only train, validation"):
+        find_sources(["tfds:xlnet_articles:train[2]"], data_dir)
+    with pytest.raises(BadInput, match="is no data set of TFDS"):
+        find_sources([f"tfds:{tmp_path}"])
+    for bad in ("tfds:", "tfds::train", "tfds:a:1.0.0:b:c"):
+        with pytest.raises(BadInput, match="is not tfds:NAME"):
+            find_sources([bad], data_dir)
+
+
+def test_parquet_is_refused(tmp_path):
+    _build(tmp_path, "parquet")
+    with pytest.raises(BadInput, match="written as parquet, and TFDS loses rows .*--file_format=array_record"):
+        find_sources(["tfds:xlnet_articles"], str(tmp_path))
+
+
+def test_other_formats_are_refused(data_dir, tmp_path):
+    folder = _copy(data_dir, tmp_path / "old" / "1.0.0")
+    info = json.loads((folder / "dataset_info.json").read_text())
+    (folder / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "tfrecord"}))
+    with pytest.raises(BadInput, match=rf"tfds convert_format --dataset_version_dir={folder} --out_file_format=array"):
+        find_sources(["tfds:old"], str(tmp_path))
+    # What that command leaves: both formats, side by side.
+    both = {"fileFormat": "tfrecord", "alternativeFileFormats": ["array_record"]}
+    (folder / "dataset_info.json").write_text(json.dumps(info | both))
+    ((part,),) = plan(find_sources(["tfds:old:validation"], str(tmp_path)), 10**9, "line")
+    assert list(_reader().documents(part)) == [_document(number) for number in range(COUNT, COUNT + 3)]
+
+
+def test_damaged_data_sets(data_dir, tmp_path):
+    folder = _copy(data_dir, tmp_path / "bad" / "1.0.0")
+    (source,) = find_sources(["tfds:bad"], str(tmp_path))
+    ((part,),) = plan([source], 10**9, "line")
+    shards = sorted(folder.glob("*train.array_record*"))
+    assert len(shards) == 3
+    whole = shards[1].read_bytes()
+    middle = len(whole) // 2
+    for damaged in (whole[:middle], b"", whole[:middle] + bytes(200) + whole[middle + 200 :]):
+        shards[1].write_bytes(damaged)
+        with pytest.raises(BadInput, match=f"{shards[1].name}.*; build it again") as error:
+            list(_reader().documents(part))
+        assert "\n" not in str(error.value)
+    shards[1].write_bytes(whole)
+    with pytest.raises(BadInput, match="5 examples shorter than it was; start over"):
+        list(_reader().documents(Part(part.path, 0, COUNT + 5)))
+    (folder / "features.json").write_text("{}")
+    with pytest.raises(BadInput, match="no data set that TFDS can read"):
+        find_sources(["tfds:bad"], str(tmp_path))
+    (folder / "dataset_info.json").write_text("{")
+    with pytest.raises(BadInput, match="no data set that TFDS can read"):
+        find_sources(["tfds:bad"], str(tmp_path))
+
+
+def test_empty_examples(data_dir, monkeypatch):
+    ((part,),) = plan(find_sources(["tfds:xlnet_articles:validation"], data_dir), 10**9, "line")
+    monkeypatch.setattr(catalogue, "_field", lambda path, number, record, field: b" \n" if number == 1 else b"a")
+    with pytest.raises(BadInput, match="example 1: an empty document; .*--errors=replace"):
+        list(_reader().documents(part))
+    reader = _reader(errors="replace")
+    assert list(reader.documents(part)) == [[["a"]], [["a"]]] and reader.empty == 1
+
+
+def test_in_a_bucket(data_dir):
+    with fake_gcs.serve() as server:
+        for path in sorted(pathlib.Path(data_dir).rglob("*")):
+            if path.is_file():
+                server.objects[f"bucket/tfds/{path.relative_to(data_dir)}"] = path.read_bytes()
+        (source,) = find_sources(["tfds:xlnet_articles"], "gs://bucket/tfds/")
+        assert source.path == "tfds:gs://bucket/tfds/xlnet_articles/1.0.0:train"
+        reader = _reader()
+        parts = [part for unit in plan([source], 5000, "file") for part in unit]
+        documents = [document for part in parts for document in reader.documents(part)]
+        assert documents == [_document(number) for number in range(COUNT)] and len(parts) > 2
+        # Not one request per example.
+        assert sum("array_record" in path for _, path, _ in server.requests) < COUNT / 5
+        with pytest.raises(BadInput, match="not built in gs://bucket/none"):
+            find_sources(["tfds:xlnet_articles"], "gs://bucket/none")
+    assert sources.kind_of(source.path).format == "tfds"

@@ -1,0 +1,61 @@
+"""FLOPs against a count by hand, and against the compiler's own count where it counts what we do."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import tiny
+
+from xlnet_jax.config import Config, DataConfig, ModelConfig, TrainConfig
+from xlnet_jax.model import flops, heads
+from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.train.state import example_batch, init_params
+
+
+def test_one_layer_by_hand():
+    """D=4, one head of 4, F=8, V=10, T=6, M=2 (K=8 keys, N=13 distances), P=2; multiply-adds times 2."""
+    config = Config(
+        model=ModelConfig(vocab_size=10, layers=1, d_model=4, heads=1, head_dim=4, d_ff=8, memory_len=2),
+        data=DataConfig(segment_len=6, reuse_len=1, num_predict=2),
+        train=TrainConfig(batch_size=3),
+    )
+    query_rows = 2 * (2 * 4 * 4 + 2 * 4 * 4)  # query and output projection
+    query_rows += 2 * 2 * 8 * 4  # content scores
+    query_rows += 2 * 2 * 8 * 4  # position scores: those of the 8 keys, though 13 distances are computed
+    query_rows += 2 * 2 * 2 * 4  # segment scores
+    query_rows += 2 * 2 * 8 * 4  # weighted values
+    query_rows += 2 * (2 * 4 * 8 + 2 * 8 * 4)  # feed-forward
+    keys = 8 * (2 * 4 * 4) * 2
+    softmax = 2 * 2 * 4 * 10
+    forward = flops.forward_flops(config)
+    assert forward == {"content": 0, "query": query_rows, "keys": keys, "softmax": softmax}
+    no_memory_gradient = 2 * (2 * 4 * 4) * 2
+    table = 2 * (13 * 2 * 4 * 4)  # forward, and the gradient of the kernel
+    per_row = 3 * (query_rows + keys + softmax) - no_memory_gradient
+    assert flops.step_flops(config) == 3 * per_row + table
+
+
+def test_the_compiler_counts_about_the_same_forward():
+    """One layer (it counts a scanned body once); it adds what is no matrix product, and the content stream's rows."""
+    config = dataclasses.replace(
+        tiny.config(data={"segment_len": 64, "reuse_len": 32, "num_predict": 16}, model={
+            "layers": 1, "d_model": 64, "head_dim": 32, "d_ff": 256, "vocab_size": 500}),
+    )  # fmt: skip
+    batch, memory = example_batch(config, 4), empty_memory(config.model, 4)
+    params = jax.eval_shape(lambda: init_params(config))
+
+    def forward(p, batch):
+        p = nn.meta.unbox(p)
+        out = XLNet(config.model, 32).apply({"params": p}, batch, memory, deterministic=True)
+        return jnp.sum(heads.nll(p, out.target_vectors_BPD, batch.target_tokens)) + jnp.sum(out.hidden_BTD)
+
+    counted = jax.jit(forward).lower(params, batch).compile().cost_analysis()["flops"]
+    two_layers = dataclasses.replace(config, model=dataclasses.replace(config.model, layers=2))
+    one, two = flops.forward_flops(config), flops.forward_flops(two_layers)
+    per_row = sum(one.values()) + two["content"]
+    N, D = 24 + 2 * 64 - 1, 64
+    # Position scores are computed for all N distances, which is not needed work.
+    extra = 2 * (N - (24 + 64)) * 64 * (64 + 16)
+    expected = 4 * (per_row + extra) + 2 * N * D * 64
+    assert 1.0 < counted / expected < 1.25, counted / expected

@@ -1,0 +1,160 @@
+"""Precision, dropout sites, and gradients that must be exactly zero."""
+
+import collections
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.model.layers import Dropout
+from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.parallel.mesh import make_mesh
+from xlnet_jax.train import state as states
+from xlnet_jax.train.loss import mean_loss
+
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
+B, T, P, M, K, N, D, F, H = 8, 32, 6, 24, 56, 87, 16, 32, 2
+
+
+def batch_of(config, step=1):
+    plan = extend_plan((), 0, 8, config.data.windows_per_block)
+    return loader.TrainDispatches(tiny.mixture(), config, plan, np.arange(8), 0, 1).batch(step)
+
+
+@functools.cache
+def params():
+    """The same float32 weights for every test, larger than fresh ones so that attention is not uniform."""
+    config = tiny.config(model={"init_std": 0.3})
+    return jax.jit(lambda: nn.meta.unbox(states.init_params(config)))()
+
+
+def equations(jaxpr):
+    """Every equation of a jaxpr and of the jaxprs inside it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from equations(inner)
+
+
+def loss_and_gradient(config, batch=None):
+    model, batch = states.make_model(config), batch_of(config) if batch is None else batch
+    memory = empty_memory(config.model, 8)
+    return jax.value_and_grad(lambda p: mean_loss(p, model, batch, memory)[0])
+
+
+def test_under_bfloat16_positions_softmax_layer_norm_and_loss_are_float32():
+    config = tiny.config(model={"compute_dtype": "bfloat16", **NO_DROPOUT})
+    found = collections.defaultdict(set)
+    for equation in equations(jax.make_jaxpr(loss_and_gradient(config))(params()).jaxpr):
+        found[equation.primitive.name].update(str(v.aval.dtype) for v in equation.invars if hasattr(v.aval, "dtype"))
+    # exp and log: softmax and loss. sin and cos: positions. rsqrt and the variance's square: LayerNorm.
+    for name in ("exp", "log", "sin", "cos", "rsqrt"):
+        assert found[name] == {"float32"}, name
+    assert found["dot_general"] >= {"bfloat16"}, "nothing is computed in bfloat16"
+    whole = tiny.config(model={"compute_dtype": "float32", **NO_DROPOUT})
+    dtypes = {
+        str(v.aval.dtype)
+        for e in equations(jax.make_jaxpr(loss_and_gradient(whole))(params()).jaxpr)
+        for v in e.outvars
+    }
+    assert "bfloat16" not in dtypes
+
+
+def test_bfloat16_stays_close_to_float32():
+    values, grads = {}, {}
+    for dtype in ("float32", "bfloat16"):
+        config = tiny.config(model={"compute_dtype": dtype, **NO_DROPOUT})
+        values[dtype], grads[dtype] = jax.jit(loss_and_gradient(config))(params())
+    assert values["bfloat16"] != values["float32"]
+    assert values["bfloat16"] == pytest.approx(float(values["float32"]), rel=5e-3)
+    # bfloat16 has 8 bits: 2^-8 = 0.4 % a rounding, and a gradient goes through some tens of them.
+    for (path, full), half in zip(
+        jax.tree_util.tree_leaves_with_path(grads["float32"]), jax.tree.leaves(grads["bfloat16"]), strict=True
+    ):
+        assert half.dtype == jnp.float32
+        error = jnp.linalg.norm(half - full) / jnp.linalg.norm(full)
+        assert error < 0.06, (jax.tree_util.keystr(path), float(error))
+
+
+def masks(**rates):
+    """Shapes of all dropout masks of one training step's forward pass, outside and inside the scan over layers."""
+    config = tiny.config(model={**NO_DROPOUT, "activation_dropout": 0.0, **rates})
+    model, batch, memory = states.make_model(config), batch_of(config), empty_memory(config.model, 8)
+
+    def run(p, key):
+        return model.apply({"params": p}, batch, memory, deterministic=False, rngs={"dropout": key})
+
+    drawn = equations(jax.make_jaxpr(run)(params(), jax.random.key(0)).jaxpr)
+    return sorted(tuple(e.outvars[0].aval.shape) for e in drawn if e.primitive.name == "random_bits")
+
+
+def test_dropout_is_at_the_sites_of_the_original_each_with_its_rate():
+    assert masks() == []
+    streams = [(B, T, D), (B, P, D)]
+    outside = [(B, T, D), (B, P, D), (1, N, D), (B, P, D)]  # word embedding, query vector, position table, output
+    assert masks(dropout=0.1) == sorted(outside + 2 * streams), "two sites a layer and stream: attention and FFN output"
+    assert masks(attention_dropout=0.1) == sorted([(B, H, T, K), (B, H, P, K)])
+    assert masks(activation_dropout=0.1) == sorted([(B, T, F), (B, P, F)])
+
+
+def test_a_mask_is_the_same_on_one_two_and_eight_devices():
+    drop = Dropout(0.5)
+
+    def mask(x, rows_B):
+        return drop.apply({}, x, rows_B, deterministic=False, rngs={"dropout": jax.random.key(3)})
+
+    drawn = []
+    for count in (1, 2, 8):
+        mesh = make_mesh(tiny.config().mesh, jax.devices()[:count])
+        sharding = jax.sharding.NamedSharding(mesh, jax.P("data"))
+        run = jax.jit(lambda x: mask(x, jnp.arange(8)), out_shardings=sharding)
+        out = run(jax.device_put(jnp.ones((8, 64)), sharding))
+        assert len(out.sharding.device_set) == count
+        drawn.append(np.asarray(out))
+    assert 0.3 < np.mean(drawn[0] == 0) < 0.7
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    np.testing.assert_array_equal(drawn[0], drawn[2])
+    # Of some rows alone, the masks of those rows.
+    np.testing.assert_array_equal(mask(jnp.ones((3, 64)), jnp.array([6, 1, 4])), drawn[0][[6, 1, 4]])
+    assert len({row.tobytes() for row in drawn[0]}) == 8
+
+
+def test_slots_of_weight_zero_give_exactly_no_gradient():
+    config = tiny.config(model=NO_DROPOUT)
+    batch = batch_of(config)
+    run = jax.jit(lambda p, b: loss_and_gradient(config, b)(p))
+    none = dataclasses.replace(batch, target_weights=np.zeros_like(batch.target_weights))
+    loss, grads = run(params(), none)
+    assert loss == 0 and all(not np.any(g) for g in jax.tree.leaves(grads))
+    # A likelihood that overflows in an unused slot stays where it is.
+    huge = jax.tree.map(lambda x: x, params()) | {"lm_bias": jnp.full(tiny.VOCAB, -jnp.inf).at[:2].set(0.0)}
+    tokens = batch.target_tokens.copy()
+    weights = batch.target_weights.copy()
+    tokens[:, :3], tokens[:, 3:] = 1, 100
+    weights[:, 3:] = 0
+    loss, grads = run(huge, dataclasses.replace(batch, target_tokens=tokens, target_weights=weights))
+    assert np.isfinite(loss) and all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
+
+
+def test_queries_that_see_nothing_give_exactly_no_gradient_through_attention():
+    config = tiny.config(model={"layers": 1, **NO_DROPOUT})
+    batch = batch_of(config)
+    one = jax.tree.map(lambda x: x, params())
+    one["layers"] = jax.tree.map(lambda x: x[:1], one["layers"])
+    run = jax.jit(lambda p, b: loss_and_gradient(config, b)(p))
+    blind = dataclasses.replace(batch, rank=np.full_like(batch.rank, 5), continues=np.zeros(8, bool))
+    seeing, unseeing = run(one, batch)[1], run(one, blind)[1]
+    for name in ("query", "key", "value", "position", "content_bias", "segment_embedding"):
+        assert np.any(seeing["layers"]["attention"][name]), name
+        assert not np.any(unseeing["layers"]["attention"][name]), name
+    assert np.any(unseeing["layers"]["feed_forward"]["inner"]["kernel"])

@@ -1,0 +1,277 @@
+"""The model: who depends on whom (by gradients, in float64), memory, directions, dtypes."""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xlnet_jax.batch import NEVER, Batch, Memory
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.model import heads, positions
+from xlnet_jax.model.transformer import XLNet, empty_memory
+
+B, T, R, P, M = 2, 12, 6, 4, 5
+CONFIG = ModelConfig(
+    vocab_size=60, layers=2, d_model=16, heads=2, head_dim=8, d_ff=24, memory_len=M, dropout=0.0,
+    attention_dropout=0.0, init_std=0.5, compute_dtype="float64",
+)  # fmt: skip
+
+
+def make_batch(seed=0, direction=(1, -1)) -> Batch:
+    """Every position of a row has a token of its own, so that a gradient tells positions apart."""
+    rng = np.random.default_rng(seed)
+    tokens = np.stack([rng.permutation(np.arange(9, 60))[:T] for _ in range(B)]).astype(np.int32)
+    target = np.zeros((B, T), bool)
+    for row in range(B):
+        target[row, rng.choice(R, 2, replace=False)] = True
+        target[row, R + rng.choice(T - R - 1, 2, replace=False)] = True
+    order = np.concatenate([rng.random((B, n)).argsort(axis=1) for n in (R, T - R)], axis=1)
+    rank = np.where(target, order, -1)
+    rank[:, -1] = order[:, -1]  # a CLS: in the order, but no target
+    rank[:, R:] += R + 1
+    at = np.stack([np.flatnonzero(row) for row in target]).astype(np.int32)
+    return Batch(
+        tokens=tokens, segments=np.repeat([0, 1, 2], [R + 3, T - R - 4, 1])[None].repeat(B, 0).astype(np.int32),
+        rank=rank.astype(np.int32), direction=np.array(direction, np.int32), continues=np.ones(B, bool),
+        target_positions=at, target_tokens=np.take_along_axis(tokens, at, 1),
+        target_weights=np.ones((B, P), np.float32), summary_position=np.full(B, T - 1, np.int32),
+        label=np.zeros(B, np.int32), label_weight=np.zeros(B, np.float32),
+    )  # fmt: skip
+
+
+def make_memory(seed=1, valid=(M, 3)) -> Memory:
+    rng = np.random.default_rng(seed)
+    hidden = rng.standard_normal((CONFIG.layers, B, M, CONFIG.d_model))
+    return Memory(jnp.asarray(hidden, CONFIG.compute_dtype), jnp.asarray(valid, jnp.int32))
+
+
+@functools.cache
+def make_params(config=CONFIG):
+    """Parameters none of which sits at a value that hides its term, as biases of 0 and scales of 1 would."""
+    model = XLNet(config, R)
+    shapes = jax.eval_shape(
+        lambda: model.init(jax.random.key(0), make_batch(), empty_memory(config, B), deterministic=True)
+    )
+    rng = np.random.default_rng(0)
+
+    def draw(path, x):
+        around = 1.0 if path[-1].key == "scale" else 0.0
+        return jnp.asarray(around + 0.4 * rng.standard_normal(x.shape), config.compute_dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, nn.meta.unbox(shapes["params"]))
+
+
+@jax.jit
+def run(params, batch, memory):
+    return XLNet(CONFIG, R).apply({"params": params}, batch, memory, deterministic=True)
+
+
+def dependence(params, batch, memory, of):
+    """|d sum(projection of of(output)) / d embedding of position j|: [n, T] for row 0, n vectors of `of`."""
+
+    def vectors(table):
+        out = XLNet(CONFIG, R).apply({"params": {**params, "word_embedding": table}}, batch, memory, deterministic=True)
+        return of(out)
+
+    direction = jax.random.normal(jax.random.key(9), (CONFIG.d_model,), jnp.float64)
+    jacobian = jax.jit(jax.jacrev(lambda table: vectors(table) @ direction))(params["word_embedding"])
+    return np.abs(jacobian[:, batch.tokens[0]]).max(axis=-1)
+
+
+def test_a_target_depends_on_exactly_the_lower_ranks(x64):
+    params, batch, memory = make_params(), make_batch(), make_memory()
+    moved = dependence(params, batch, memory, lambda out: out.target_vectors_BPD[0])
+    rank = batch.rank[0]
+    for slot, position in enumerate(batch.target_positions[0]):
+        lower = rank < rank[position]
+        assert (moved[slot][~lower] == 0).all(), "a target sees itself or a later rank"
+        assert (moved[slot][lower] > 1e-8).all(), "a target does not see an earlier rank"
+        assert not lower[position]
+
+
+def test_a_content_position_depends_on_exactly_its_own_and_lower_ranks(x64):
+    params, batch, memory = make_params(), make_batch(), make_memory()
+    moved = dependence(params, batch, memory, lambda out: out.hidden_BTD[0])
+    rank = batch.rank[0]
+    for position in range(T):
+        lower = rank <= rank[position]
+        assert (moved[position][~lower] == 0).all()
+        assert (moved[position][lower] > 1e-8).all()
+
+
+def test_the_second_half_moves_neither_the_first_r_outputs_nor_the_memory(x64):
+    params, batch, memory = make_params(), make_batch(), make_memory()
+    other = dataclasses.replace(
+        batch,
+        tokens=np.concatenate([batch.tokens[:, :R], batch.tokens[:, :R - 1:-1]], axis=1),
+        segments=np.concatenate([batch.segments[:, :R], 2 - batch.segments[:, R:]], axis=1),
+    )  # fmt: skip
+    a, b = run(params, batch, memory), run(params, other, memory)
+    assert np.abs(a.hidden_BTD[:, R:] - b.hidden_BTD[:, R:]).max() > 1e-3, "the two batches do not differ"
+    np.testing.assert_array_equal(a.hidden_BTD[:, :R], b.hidden_BTD[:, :R])
+    np.testing.assert_array_equal(a.memory.hidden_LBMD, b.memory.hidden_LBMD)
+
+
+def test_without_valid_slots_the_memory_is_as_if_there_were_none(x64):
+    params, batch, memory = make_params(), make_batch(), make_memory(valid=(0, 0))
+    none = empty_memory(dataclasses.replace(CONFIG, memory_len=0), B)
+    without = run(params, batch, none)
+    with_empty = run(params, batch, memory)
+    np.testing.assert_allclose(with_empty.hidden_BTD, without.hidden_BTD, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(with_empty.target_vectors_BPD, without.target_vectors_BPD, rtol=0, atol=1e-12)
+    filled = run(params, batch, make_memory(valid=(M, M)))
+    assert np.abs(filled.hidden_BTD - without.hidden_BTD).max() > 1e-3, "the memory has no effect at all"
+
+
+def test_a_row_that_does_not_continue_sees_none_of_its_memory(x64):
+    params, memory = make_params(), make_memory(valid=(M, M))
+    batch = dataclasses.replace(make_batch(), continues=np.array([True, False]))
+    out, empty = run(params, batch, memory), run(params, batch, make_memory(valid=(M, 0)))
+    np.testing.assert_array_equal(out.hidden_BTD[1], empty.hidden_BTD[1])
+    assert np.asarray(out.memory.valid_B).tolist() == [M, min(M, R)]
+
+
+def test_memory_is_the_newest_layer_inputs_right_aligned(x64):
+    params, batch, memory = make_params(), make_batch(), make_memory(valid=(2, 3))
+    out = run(params, batch, memory)
+    embedded = params["word_embedding"][batch.tokens]
+    joined = jnp.concatenate([memory.hidden_LBMD[0], embedded[:, :R]], axis=1)
+    np.testing.assert_array_equal(out.memory.hidden_LBMD[0], joined[:, -M:])
+    nine = Memory(jnp.pad(memory.hidden_LBMD, ((0, 0), (0, 0), (4, 0), (0, 0))), memory.valid_B)
+    out = run(params, batch, nine)
+    assert np.asarray(out.memory.valid_B).tolist() == [2 + R, 9]
+    np.testing.assert_array_equal(out.memory.hidden_LBMD[0][:, -R:], embedded[:, :R])
+
+
+def test_no_gradient_flows_into_the_memory_it_hands_on(x64):
+    params, batch, memory = make_params(), make_batch(), make_memory()
+    grads = jax.jit(jax.grad(lambda p: jnp.sum(run(p, batch, memory).memory.hidden_LBMD ** 2)))(params)
+    assert all(not np.any(g) for g in jax.tree.leaves(grads))
+
+
+def test_a_reversed_row_is_the_forward_row_of_the_reversed_text(x64):
+    params = make_params()
+    batch, none = make_batch(direction=(1, 1)), empty_memory(dataclasses.replace(CONFIG, memory_len=0), B)
+    turned = dataclasses.replace(
+        batch,
+        **{name: getattr(batch, name)[:, ::-1] for name in ("tokens", "segments", "rank")},
+        direction=np.array([-1, -1], np.int32),
+        target_positions=T - 1 - batch.target_positions,
+    )
+    a, b = run(params, batch, none), run(params, turned, none)
+    np.testing.assert_allclose(a.hidden_BTD, b.hidden_BTD[:, ::-1], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(a.target_vectors_BPD, b.target_vectors_BPD, rtol=0, atol=1e-12)
+    wrong = run(params, dataclasses.replace(turned, direction=batch.direction), none)
+    assert np.abs(wrong.target_vectors_BPD - a.target_vectors_BPD).max() > 1e-3, "the direction has no effect"
+
+
+def test_a_query_row_at_a_position_equals_the_same_row_among_all(x64):
+    """The contiguous windows of the P rows against the reshaped shift of all T rows."""
+    score = jax.random.normal(jax.random.key(0), (B, 2, T, M + 2 * T - 1), jnp.float64)
+    everywhere = jnp.broadcast_to(jnp.arange(T), (B, T))
+    shifted = positions.shift(score, M + T)
+    windows = positions.windows(score.transpose(0, 2, 1, 3), everywhere, M + T, T)
+    np.testing.assert_array_equal(shifted, windows.transpose(0, 2, 1, 3))
+
+
+def test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j(x64):
+    width, memory_len, length = 6, 3, 5
+    table = positions.sinusoids(length, memory_len, width, -1, jnp.dtype("float64"))
+    row_of = positions.shift(
+        jnp.arange(len(table)).astype(float)[None, None, None].repeat(length, 2), memory_len + length
+    )
+    i, j = np.meshgrid(np.arange(length), np.arange(memory_len + length), indexing="ij")
+    distance = memory_len + i - j
+    frequency = 10000.0 ** (-np.arange(0, width, 2) / width)
+    expected = np.concatenate([np.sin(distance[..., None] * frequency), np.cos(distance[..., None] * frequency)], -1)
+    np.testing.assert_allclose(table[row_of[0, 0].astype(int)], expected, rtol=0, atol=1e-14)
+
+
+def test_clamped_distances_stop_growing(x64):
+    table = positions.sinusoids(5, 3, 6, 2, jnp.dtype("float64"))
+    free = positions.sinusoids(5, 3, 6, -1, jnp.dtype("float64"))
+    np.testing.assert_array_equal(table[:6], jnp.broadcast_to(free[5], (6, 6)))
+    assert not np.array_equal(table, free)
+
+
+def test_padding_is_seen_by_nobody_and_a_blind_row_gives_zeros_without_nan(x64):
+    params, batch = make_params(), make_batch()
+    rank = batch.rank.copy()
+    rank[:, 3] = NEVER
+    padded = dataclasses.replace(batch, rank=rank)
+    other = dataclasses.replace(padded, tokens=np.where(np.arange(T) == 3, 9 + (batch.tokens + 7) % 50, batch.tokens))
+    none = empty_memory(CONFIG, B)
+    keep = np.arange(T) != 3
+    np.testing.assert_array_equal(
+        run(params, padded, none).hidden_BTD[:, keep], run(params, other, none).hidden_BTD[:, keep]
+    )
+    blind = dataclasses.replace(batch, rank=np.full((B, T), 5, np.int32))
+
+    def loss(p):
+        return jnp.sum(heads.nll(p, run(p, blind, none).target_vectors_BPD, blind.target_tokens))
+
+    value, grads = jax.jit(jax.value_and_grad(loss))(params)
+    assert np.isfinite(value) and all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
+    vectors = run(params, blind, none).target_vectors_BPD
+    np.testing.assert_array_equal(vectors, jnp.broadcast_to(vectors[:, :1], vectors.shape))
+
+
+def test_tied_biases_equal_untied_ones_that_are_copies(x64):
+    tied_config = dataclasses.replace(CONFIG, untie_biases=False)
+    tied = make_params(tied_config)
+    copied = {**tied, "layers": {**tied["layers"], "attention": dict(tied["layers"]["attention"])}}
+    for name, bias in copied.pop("biases").items():
+        copied["layers"]["attention"][name] = jnp.broadcast_to(bias, (CONFIG.layers, *bias.shape))
+    batch, memory = make_batch(), make_memory()
+    apply = jax.jit(lambda p: XLNet(tied_config, R).apply({"params": p}, batch, memory, deterministic=True))
+    out = apply(tied)
+    np.testing.assert_allclose(out.hidden_BTD, run(copied, batch, memory).hidden_BTD, rtol=0, atol=1e-12)
+
+
+def test_nll_is_minus_the_log_softmax_of_the_logits(x64):
+    params, batch = make_params(), make_batch()
+    vectors = run(params, batch, make_memory()).target_vectors_BPD
+    log_softmax = jax.nn.log_softmax(vectors @ params["word_embedding"].T + params["lm_bias"][None, None])
+    expected = -np.take_along_axis(np.asarray(log_softmax), batch.target_tokens[..., None], -1)[..., 0]
+    np.testing.assert_allclose(heads.nll(params, vectors, batch.target_tokens), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_remat_changes_memory_and_nothing_else(remat):
+    config = dataclasses.replace(CONFIG, compute_dtype="float32", layers=4)
+    params, batch = make_params(config), make_batch()
+
+    def compiled(policy):
+        model = XLNet(dataclasses.replace(config, remat=policy), R)
+
+        def loss(p):
+            out = model.apply({"params": p}, batch, empty_memory(config, B), deterministic=True)
+            return jnp.sum(heads.nll(p, out.target_vectors_BPD, batch.target_tokens))
+
+        return jax.jit(jax.grad(loss)).lower(params).compile()
+
+    plain, saving = compiled("none"), compiled(remat)
+    assert saving.memory_analysis().temp_size_in_bytes != plain.memory_analysis().temp_size_in_bytes
+    for a, b in zip(jax.tree.leaves(plain(params)), jax.tree.leaves(saving(params)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
+
+
+def test_bfloat16_keeps_float32_where_it_matters():
+    config = dataclasses.replace(CONFIG, compute_dtype="bfloat16")
+    params = jax.tree.map(
+        lambda x: x.astype(jnp.float32), make_params(dataclasses.replace(CONFIG, compute_dtype="float32"))
+    )
+    batch = make_batch()
+    model = XLNet(config, R)
+    out, seen = model.apply(
+        {"params": params}, batch, empty_memory(config, B), deterministic=True, mutable=["intermediates"]
+    )
+    assert out.hidden_BTD.dtype == out.memory.hidden_LBMD.dtype == jnp.bfloat16
+    kinds = {path[-2].key: x.dtype for path, x in jax.tree_util.tree_leaves_with_path(seen)}
+    assert kinds["probability_content"] == kinds["probability_query"] == jnp.float32
+    assert kinds["content_stream"] == kinds["query_stream"] == jnp.bfloat16
+    assert heads.nll(params, out.target_vectors_BPD, batch.target_tokens).dtype == jnp.float32

@@ -1,0 +1,48 @@
+"""Mesh sizes, logical axes, refusals that explain themselves."""
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec
+
+from xlnet_jax.config import MeshConfig, ModelConfig
+from xlnet_jax.errors import BadInput
+from xlnet_jax.parallel.mesh import RULES, ShardingRules, check_batch_size, check_model, make_mesh
+
+
+def test_minus_one_takes_what_is_left():
+    mesh = make_mesh(MeshConfig(data=-1, fsdp=2, tensor=2))
+    assert dict(mesh.shape) == {"slices": 1, "data": 2, "fsdp": 2, "tensor": 2}
+    assert dict(make_mesh(MeshConfig(data=2, tensor=-1)).shape) == {"slices": 1, "data": 2, "fsdp": 1, "tensor": 4}
+
+
+@pytest.mark.parametrize("config", [MeshConfig(data=3), MeshConfig(data=2), MeshConfig(data=-1, tensor=3)])
+def test_sizes_that_do_not_multiply_to_the_devices_are_refused(config):
+    with pytest.raises(BadInput, match=f"does not fit {jax.device_count()} devices; set one axis to -1"):
+        make_mesh(config)
+
+
+def test_a_batch_that_does_not_divide_names_the_nearest_that_do():
+    mesh = make_mesh(MeshConfig(data=4, fsdp=2))
+    check_batch_size(16, mesh)
+    with pytest.raises(BadInput, match="train.batch_size=20 does not divide over the 8 devices.*use 16 or 24"):
+        check_batch_size(20, mesh)
+    with pytest.raises(BadInput, match="evaluation.batch_size=3 .*; use 8$"):
+        check_batch_size(3, mesh, "evaluation.batch_size")
+
+
+def test_a_model_that_does_not_divide_over_the_mesh_is_told():
+    mesh = make_mesh(MeshConfig(data=2, tensor=4))
+    check_model(ModelConfig(), mesh)
+    with pytest.raises(BadInput, match="model.heads=2 does not divide over the 4 devices of mesh axis 'tensor'"):
+        check_model(ModelConfig(heads=2), mesh)
+
+
+def test_logical_axes_become_mesh_axes_and_none_is_used_twice():
+    assert RULES.spec(("layers", "embed", "heads", "head_dim")) == PartitionSpec(None, "fsdp", "tensor", None)
+    assert RULES.spec(("batch", None)) == PartitionSpec(("slices", "data", "fsdp"), None)
+    with pytest.raises(ValueError, match="use a mesh axis twice"):
+        RULES.spec(("batch", "embed"))
+    with pytest.raises(ValueError, match="twice"):
+        ShardingRules(ff="fsdp").spec(("embed", "ff"))
+    with pytest.raises(AttributeError):
+        RULES.spec(("embd",))

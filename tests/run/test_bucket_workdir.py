@@ -1,0 +1,423 @@
+"""A work directory in a bucket: the same run as on disk, also killed; one run at a time; lines, events, errors."""
+
+import json
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import data_fixtures
+import fake_gcs
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax import cli
+from xlnet_jax.checkpoint.store import Checkpoints, split
+from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax.parallel.mesh import make_mesh
+from xlnet_jax.run import events, jsonl, lock
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
+from xlnet_jax.storage import buckets, files
+from xlnet_jax.train import loop
+from xlnet_jax.train.step import build_step
+
+HERE = str(tiny.TESTS)
+RUN = "gs://bucket/run"
+STEPS = 12
+# Large objects are sent whole, and aiohttp thinks 1 MB is much.
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    data_fixtures.corpus_path()  # its folder is none of this test's temporary files
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    monkeypatch.setattr(files.tempfile, "tempdir", None)
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(lock, "RETRY_SECONDS", 1.0)
+    with fake_gcs.serve() as server:
+        yield server
+
+
+# As separate processes
+
+
+def start(server, *words):
+    environment = {**os.environ, **server.environment(), "PYTHONPATH": os.path.dirname(HERE), "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "xlnet_jax", *words, "--json"], env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finish(process, code=0):
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == code and "Traceback" not in err, err
+    return json.loads(out) if code == 0 else None, err
+
+
+def train_words(workdir, *options):
+    return (
+        "train", f"--config={HERE}/tiny_config.py", f"--workdir={workdir}", f"--config.train.steps={STEPS}",
+        "--config.checkpoint.io_deadline_seconds=3",
+        f"--config.data.corpus={data_fixtures.corpus_path()}", *options,
+    )  # fmt: skip
+
+
+def result(workdir):
+    """What a run leaves: every array, the plan, and what every step measured."""
+    config = tiny.config(mesh={"data": 1})
+    built = build_step(config, make_mesh(config.mesh, jax.devices()[:1]))
+    with Checkpoints(workdir) as checkpoints:
+        trees = checkpoints.restore(STEPS, split(built.abstract_state))
+        plan = checkpoints.record(STEPS)["plan"]
+    arrays = {
+        jax.tree_util.keystr(path): np.asarray(array).tobytes()
+        for path, array in jax.tree_util.tree_leaves_with_path(trees)
+    }
+    return arrays, plan, measured(workdir)
+
+
+def measured(workdir):
+    kept = ("step", "loss", "grad_norm", "learning_rate", "skipped", "targets")
+    return [{name: line[name] for name in kept} for line in read_jsonl(os.path.join(workdir, "metrics.jsonl"))]
+
+
+def wait_until(condition, process):
+    until = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None and time.monotonic() < until, process.communicate()[1]
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pytestconfig):
+    disk, cache = str(tmp_path / "run"), pytestconfig.cache.mkdir("xla_one_device")
+    finish(start(bucket, *train_words(disk, f"--config.log.compilation_cache={cache}")))
+    # The step that was compiled for the one serves the other.
+    for path in cache.glob("jit_steps*-cache"):
+        bucket.objects[f"bucket/run/compilation_cache/{path.name}"] = path.read_bytes()
+    # A save that is cut off: the arrays of step 8 never arrive, however often they are sent.
+    bucket.refused = {"POST .*checkpoints(%2F|/)8(%2F|/)params.*ocdbt": 503}
+    process = start(bucket, *train_words(RUN))
+    wait_until(lambda: bucket.refusals.total(), process)
+    wait_until(lambda: any("metrics" in key and b'"step": 12' in bucket.objects[key] for key in list(bucket.objects)),
+               process)  # fmt: skip
+    _, err = finish(start(bucket, *train_words(RUN)), 2)
+    assert f"xlnet-jax train: {RUN}: another training runs here (process {process.pid} on " in err
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    bucket.refused = {}
+    assert any("/checkpoints/8/" in key for key in bucket.objects)
+    assert "bucket/run/checkpoints/4/commit_success.txt" in bucket.objects
+    with Checkpoints(RUN) as checkpoints:
+        assert checkpoints.latest() == 4 and not checkpoints.has(8)
+    trained, err = finish(start(bucket, *train_words(RUN)))
+    assert f"taking the lock over from process {process.pid} on" in err and "resuming at step 4" in err
+    assert "compilation cache: hit" in err
+    assert trained["step"] == STEPS and result(RUN) == result(disk)
+    assert len(measured(RUN)) == STEPS and [line["step"] for line in runs(bucket)] == [0, 4]
+    assert "bucket/run/lock.json" not in bucket.objects
+    scored = [finish(start(bucket, "evaluate", f"--workdir={place}", "--blocks=2"))[0] for place in (RUN, disk)]
+    assert scored[0] == scored[1] and scored[0]["step"] == STEPS
+    assert any("compilation_cache/jit_run" in key for key in bucket.objects), "and this is written there"
+    exported = [str(tmp_path / name) for name in ("of_bucket", "of_disk")]
+    finish(start(bucket, "export", f"--workdir={RUN}", f"--output={exported[0]}"))
+    assert command("export", f"--workdir={disk}", f"--output={exported[1]}") == 0
+    assert data_fixtures.contents(exported[0]) == data_fixtures.contents(exported[1])
+
+
+def runs(server):
+    return [json.loads(line) for line in server.objects["bucket/run/runs.jsonl"].splitlines()]
+
+
+# In this process
+
+
+def command(*words):
+    return cli.main(list(words))
+
+
+@pytest.fixture
+def words(pytestconfig):
+    """Of a run in the bucket that shares its compilation with other tests."""
+    return train_words(RUN, f"--config.log.compilation_cache={pytestconfig.cache.mkdir('xla')}")
+
+
+def test_a_bucket_that_goes_away_in_the_middle(bucket, words, monkeypatch, capfd):
+    save = loop.Run._save
+
+    def away_at_eight(self, step, state, **how):
+        self.checkpoints.wait()
+        bucket.down = step == 8
+        save(self, step, state, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Run, "_save", away_at_eight)
+        assert command(*words) == 42
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    end = said.splitlines()[-1]
+    assert end.startswith(f"xlnet-jax train: the metrics up to step 8: {RUN}/") and "run the same command" in end
+    bucket.down = False
+    # It answers with errors, but for a short time.
+    monkeypatch.setattr(loop.Run, "_save", lambda *args, **how: (bucket.fail_next(3, 503), save(*args, **how)))
+    assert command(*words) == 0
+    said = capfd.readouterr().err
+    assert "taking the lock over from process" in said and "resuming at step 4" in said
+    assert [line["step"] for line in read_jsonl(f"{RUN}/metrics.jsonl")] == list(range(1, STEPS + 1))
+    with Checkpoints(RUN) as checkpoints:
+        assert checkpoints.latest() == STEPS
+
+
+@pytest.mark.parametrize(
+    ("pattern", "status"),
+    [("POST .*lock.json|POST .*/upload/", 403), ("GET .*config.json", 403), ("upload", 404), ("POST .*ocdbt", 403)],
+)
+def test_a_bucket_that_refuses(bucket, words, capfd, pattern, status):
+    bucket.refused = {pattern: status}
+    assert command(*words) == 2
+    said = capfd.readouterr().err
+    assert "Traceback" not in said and "Error" not in said.replace("Error reading", "")
+    last = said.splitlines()[-1]
+    assert last.startswith(f"xlnet-jax train: {RUN}") and len(last) < 500, last
+    assert not any("commit_success" in key for key in bucket.objects)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"), [(403, BadInput), (404, BadInput), (429, RestartMe), (503, RestartMe), (None, RestartMe)]
+)
+def test_what_tensorstore_says(bucket, status, expected):
+    """Which carries the arrays; here with one second try instead of 32."""
+    import tensorstore
+
+    retries = {"max_retries": 1, "initial_delay": "0.01s"}
+    spec = {"driver": "gcs", "bucket": "bucket", "path": "x/", "context": {"gcs_request_retries": retries}}
+    store = tensorstore.KvStore.open(spec).result()
+    store.write("a", b"1").result()
+    bucket.down, bucket.refused = status is None, {".": status} if status else {}
+    with pytest.raises(expected, match=f"^{RUN}: [^\\[]+$"), files.one_line(RUN), buckets.answers(RUN):
+        store.write("a", b"2").result()
+
+
+def test_other_addresses_and_empty_ones(bucket, capsys):
+    for place in ("s3://bucket/run", "gs://"):
+        assert command(*train_words(place)) == 2
+        assert f"{place}: of the addresses only gs://BUCKET/... works" in capsys.readouterr().err
+    assert command("evaluate", "--workdir=gs://bucket/nothing") == 2
+    assert "gs://bucket/nothing: no config.json" in capsys.readouterr().err
+
+
+# The lock
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.1)
+    monkeypatch.setattr(lock, "STALE_SECONDS", 1.0)
+
+
+def as_if_elsewhere(patch):
+    patch.setattr(lock, "_machine", lambda: "another")
+
+
+def test_a_second_run_is_refused(bucket, quick, monkeypatch, caplog):
+    with lock.held(RUN) as check:
+        with pytest.raises(BadInput, match=f"another training runs here .process {os.getpid()} on .* since 2"):
+            lock.Lease(RUN).take()
+        assert not caplog.records
+        with monkeypatch.context() as patch:
+            as_if_elsewhere(patch)
+            with pytest.raises(BadInput, match=f"another training runs here .process {os.getpid()} on .*last sign"):
+                lock.Lease(RUN).take()
+        assert "waiting up to" in caplog.text
+        check()
+    assert bucket.objects == {}
+
+
+def test_one_that_ends_while_another_waits(bucket, monkeypatch):
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 2.0)  # no sign of life while the other looks
+    first, second = lock.Lease(RUN), lock.Lease(RUN)
+    first.take()
+    as_if_elsewhere(monkeypatch)
+    waiting = threading.Thread(target=second.take)
+    waiting.start()
+    time.sleep(0.2)
+    assert json.loads(bucket.objects["bucket/run/lock.json"])["token"] == first._me["token"]
+    first.release()
+    waiting.join(20)
+    assert json.loads(bucket.objects["bucket/run/lock.json"])["token"] == second._me["token"]
+    second.release()
+
+
+def test_a_stale_lock_is_taken_over_and_its_holder_finds_out(bucket, monkeypatch, caplog):
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.1)
+    cut_off = lock.Lease(RUN)
+    monkeypatch.setattr(cut_off, "_beat", lambda: None)
+    cut_off.take()
+    cut_off.check()
+    writer = MetricsWriter(RUN, 0, False, cut_off.check)
+    writer.step({"step": 1, "loss": 1.0})
+    writer.flush()
+    before = dict(bucket.objects)
+    with monkeypatch.context() as patch:
+        as_if_elsewhere(patch)
+        with lock.held(RUN):
+            assert "taking the lock over from process" in caplog.text
+            time.sleep(0.3)
+            writer.step({"step": 2, "loss": 1.0})
+            for write in (writer.flush, cut_off.check):
+                with pytest.raises(RestartMe, match="has taken over; this run writes nothing more"):
+                    write()
+            writer.close()
+            cut_off.release()
+            assert bucket.objects.keys() == before.keys()
+            assert bucket.objects["bucket/run/metrics/000000000001.jsonl"].count(b"\n") == 1
+    assert "bucket/run/lock.json" not in bucket.objects
+
+
+def test_the_lock_of_a_killed_process_of_this_machine_and_one_that_is_not_json(bucket, quick, caplog):
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    holder = lock.Lease(RUN)._me | {"token": "x", "pid": dead.pid, "started": "1"}
+    bucket.objects["bucket/run/lock.json"] = json.dumps(holder).encode()
+    began = time.monotonic()
+    with lock.held(RUN):
+        assert time.monotonic() - began < 0.2
+        assert f"taking the lock over from process {dead.pid}" in caplog.text
+    bucket.objects["bucket/run/lock.json"] = b"?"
+    with lock.held(RUN):
+        assert "an unknown holder has the lock" in caplog.text
+
+
+def test_lost_answers_and_an_away_bucket(bucket, quick, monkeypatch):
+    lease = lock.Lease(RUN)
+    write = lease._object.write
+    # The request arrives, its answer does not, and the repeated request finds its own object.
+    monkeypatch.setattr(lease._object, "write", lambda *args: write(*args) and None)
+    lease.take()
+    lease._renew()
+    lease.check()
+    monkeypatch.undo()
+    monkeypatch.setattr(lock, "RETRY_SECONDS", 0.2)
+    lease._renewed = -1e9
+    bucket.down = True
+    with pytest.raises(RestartMe, match="run/lock.json: "):
+        lease.check()
+    bucket.down = False
+    lease.check()
+    lease.release()
+    assert bucket.objects == {}
+    bucket.down = True
+    with pytest.raises(RestartMe, match="run/lock.json: "):
+        lease.take()
+
+
+# Lines and events
+
+
+def test_lines_in_parts(bucket, monkeypatch):
+    monkeypatch.setattr(jsonl, "PART_BYTES", 1000)
+    path = f"{RUN}/metrics.jsonl"
+    assert read_jsonl(path) == []
+    writer = MetricsWriter(RUN, 0, False)
+    sent = len(bucket.requests)
+    for step in range(1, 101):
+        writer.step({"step": step, "loss": 1 / step})
+        writer.flush()
+    assert len(bucket.requests) - sent == 100
+    writer.step({"step": 101, "loss": 0.0})
+    parts = sorted(key for key in bucket.objects if "/metrics/" in key)
+    sizes = [len(bucket.objects[key]) for key in parts]
+    assert len(sizes) == 4 and all(1000 <= size < 1100 for size in sizes[:-1]) and sizes[-1] < 1100
+    # Not flushed before it was killed: as on disk.
+    assert [line["step"] for line in read_jsonl(path)] == list(range(1, 101))
+    for step in (100, 60, int(parts[2][-10:-6]), int(parts[1][-10:-6]) - 1, 1):
+        resumed = MetricsWriter(RUN, step, False)
+        assert [line["step"] for line in read_jsonl(path)] == list(range(1, step + 1))
+        resumed.step({"step": step + 1, "loss": 0.5})
+        resumed.evaluation({"step": step + 1, "loss": 0.5})
+        resumed.close()
+        assert read_jsonl(path)[-1] == {"step": step + 1, "loss": 0.5}
+        assert [line["step"] for line in read_jsonl(f"{RUN}/evaluations.jsonl")] == [step + 1]
+    MetricsWriter(RUN, 0, False).close()
+    assert read_jsonl(path) == [] and bucket.objects == {}
+
+
+def scalars(data):
+    """(tag, step) of an event file: records of length, checksum, event, checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = []
+    while data:
+        (size,) = struct.unpack("<Q", data[:8])
+        event = Event.FromString(data[12 : 12 + size])
+        found += [(value.tag, event.step) for value in event.summary.value]
+        data = data[16 + size :]
+    return found
+
+
+def test_events_reach_the_bucket(bucket, monkeypatch, tmp_path):
+    monkeypatch.setattr(events, "FILE_BYTES", 2000)
+    writer = MetricsWriter(RUN, 0, True)
+    for step in range(1, 101):
+        writer.step({"step": step, "loss": 1.0, "mfu": None})
+        if step % 5 == 0:
+            writer.flush()
+    writer.evaluation({"step": 100, "loss": 1.0})
+    writer.close()
+    keys = sorted((key for key in bucket.objects if "/tensorboard/" in key), key=lambda key: int(key.split(".")[-1]))
+    assert len(keys) > 2 and all("tfevents" in key for key in keys)
+    found = [each for key in keys for each in scalars(bucket.objects[key])]
+    assert found == [*(("train/loss", step) for step in range(1, 101)), ("heldout/loss", 100)]
+    assert os.listdir(tmp_path / "scratch") == []
+
+
+def test_what_can_only_write_to_disks(bucket, tmp_path):
+    for place in (str(tmp_path / "profile"), f"{RUN}/profile"):
+        with files.on_disk(place) as folder:
+            os.makedirs(f"{folder}/a/b")
+            pathlib.Path(folder, "a", "b", "c").write_bytes(b"xyz")
+        assert files.read(f"{place}/a/b/c") == b"xyz"
+    assert os.listdir(tmp_path / "scratch") == []
+
+
+def test_listings_are_fresh(bucket):
+    """What is listed may have been written by another process, or past gcsfs by TensorStore."""
+    from etils import epath
+
+    buckets.use(RUN)
+    folder = epath.Path("gs://bucket/folder")
+    (folder / "a").write_text("a")
+    assert [path.name for path in folder.iterdir()] == ["a"]
+    bucket.objects["bucket/folder/b"] = b""
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "b"] and (folder / "b").exists()
+
+
+def test_the_compilation_cache_may_be_in_a_bucket_or_beside(bucket, tmp_path):
+    config = tiny.config(log={"compilation_cache": "gs://bucket/cache"})
+    for changed, place in ((config, "gs://bucket/cache"), (tiny.config(), f"{RUN}/compilation_cache")):
+        workdirs.use_compilation_cache(changed, RUN)
+        assert jax.config.jax_compilation_cache_dir == place
+    workdirs.use_compilation_cache(config, str(tmp_path))
+    assert jax.config.jax_compilation_cache_dir == "gs://bucket/cache"
+
+
+def test_no_credentials_is_one_line(bucket, monkeypatch):
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError
+
+    def none(*_, **__):
+        raise DefaultCredentialsError("Your default credentials were not found.")
+
+    monkeypatch.setattr(google.auth, "default", none)
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    with pytest.raises(BadInput, match="run/lock.json: .*credentials were not found"):
+        lock.Lease(RUN)

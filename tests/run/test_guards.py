@@ -1,0 +1,200 @@
+"""Bad steps: what they leave alone, what follows them, spikes; and gradients that are computed twice."""
+
+import dataclasses
+import os
+
+import data_fixtures
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.commands.train import train
+from xlnet_jax.data.batches import examples, loader
+from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.errors import Diverged, RestartMe
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.run import corruption
+from xlnet_jax.run.corruption import CorruptionCheck
+from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train.step import build_step, create_state
+
+BAD = 1
+"""The step, counted from 0, in which a fault is planted; those after it are of the same block, and read the memory."""
+
+
+def batches(config, start, stop):
+    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
+    rows = np.arange(config.train.batch_size)
+    dispatches = loader.TrainDispatches(tiny.mixture(), config, plan, rows, start, stop)
+    return loader.stack([dispatches.batch(step) for step in range(start, stop)])
+
+
+@pytest.fixture(scope="module")
+def stepper():
+    """(state or None, first step, number of steps, edit of each Batch, edit of the state) -> state, metrics."""
+    made = {}
+
+    def steps(state, at, count, edit=lambda step, batch: batch, **train):
+        config = tiny.config(train=train)
+        grid = meshes.make_mesh(config.mesh, jax.devices()[:1])
+        with jax.set_mesh(grid):
+            key = tuple(sorted(train.items()))
+            if key not in made:
+                made[key] = build_step(config, grid)
+            built = made[key]
+            state = jax.device_put(
+                jax.device_get(create_state(config, built)) if state is None else state,
+                jax.tree.map(lambda x: x.sharding, built.abstract_state),
+            )
+            metrics = []
+            for step in range(at, at + count):
+                state, values = built.jitted(state, meshes.place(edit(step, batches(config, step, step + 1)), grid))
+                metrics.append({name: value[0] for name, value in jax.device_get(values).items()})
+            return jax.device_get(state), metrics
+
+    return steps
+
+
+def nan_weights(step, batch):
+    if step != BAD:
+        return batch
+    weights = batch.target_weights.copy()
+    weights[0, 2, 1] = np.nan
+    return dataclasses.replace(batch, target_weights=weights)
+
+
+def same_bits(a, b):
+    return all(
+        np.asarray(x).tobytes() == np.asarray(y).tobytes()
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+def test_a_nan_changes_nothing_and_the_next_steps_are_those_of_a_run_whose_memory_was_emptied(stepper):
+    before, _ = stepper(None, 0, BAD)
+    after, (bad,) = stepper(before, BAD, 1, nan_weights)
+    assert same_bits(before.params, after.params) and same_bits(before.opt_state, after.opt_state)
+    assert (after.step, after.skipped, after.consecutive_bad) == (BAD + 1, 1, 1)
+    assert (bad["skipped"], bad["consecutive_bad"]) == (1, 1) and not np.isfinite(bad["loss"])
+    went_on, metrics = stepper(after, BAD + 1, 3)
+    emptied = dataclasses.replace(
+        before,
+        memory=jax.tree.map(np.zeros_like, before.memory),
+        step=np.int32(BAD + 1),
+        skipped=np.int32(1),
+    )
+    wanted, expected = stepper(emptied, BAD + 1, 3)
+    assert same_bits(went_on, wanted)
+    assert [m["loss"] for m in metrics] == [m["loss"] for m in expected]
+    # Without the emptying it would be another run.
+    kept, _ = stepper(dataclasses.replace(emptied, memory=before.memory), BAD + 1, 3)
+    assert not same_bits(kept.params, wanted.params)
+
+
+def harder(step, batch):
+    """Rare targets: the loss of the bad step is far above those before, and finite."""
+    if step < 8:
+        return batch
+    return dataclasses.replace(batch, target_tokens=np.full_like(batch.target_tokens, 3))
+
+
+def test_a_spike_is_skipped_like_a_non_finite_step_and_only_if_asked_for(stepper):
+    before, usual = stepper(None, 0, 8)
+    losses = np.array([m["loss"] for m in usual])
+    np.testing.assert_allclose(before.loss_mean, losses.mean(), rtol=1e-5)
+    np.testing.assert_allclose(before.loss_variance, losses.var(), rtol=1e-3)
+    taken, (plain,) = stepper(before, 8, 1, harder)
+    zscore = (plain["loss"] - losses.mean()) / losses.std()
+    assert zscore > 4 and plain["skipped"] == 0, "the planted step is no spike"
+    skipped, (metrics,) = stepper(before, 8, 1, harder, spike_zscore=4.0, spike_window=8)
+    assert (metrics["loss"], metrics["skipped"], metrics["consecutive_bad"]) == (plain["loss"], 1, 1)
+    assert same_bits(skipped.params, before.params) and not same_bits(taken.params, before.params)
+    assert not np.any(skipped.memory.valid_B) and skipped.loss_mean == before.loss_mean
+    # Not before a window of good steps is full, and not what lies below the bound.
+    for more in ({"spike_zscore": 4.0, "spike_window": 9}, {"spike_zscore": float(zscore + 1), "spike_window": 8}):
+        assert stepper(before, 8, 1, harder, **more)[1][0]["skipped"] == 0
+
+
+def test_the_running_loss_forgets_what_is_older_than_the_window(stepper):
+    state, metrics = stepper(None, 0, 9, spike_window=4)
+    mean, variance = 0.0, 0.0
+    for index, values in enumerate(metrics):
+        share = 1 / min(index + 1, 4)
+        off = values["loss"] - mean
+        mean, variance = mean + share * off, (1 - share) * (variance + share * off * off)
+    np.testing.assert_allclose([state.loss_mean, state.loss_variance], [mean, variance], rtol=1e-4)
+
+
+def test_five_bad_steps_in_a_row_end_the_run_with_3_and_are_in_the_metrics(tmp_path, monkeypatch, pytestconfig):
+    build = examples.build
+
+    def poisoned(*args, step, **options):
+        batch = build(*args, step=step, **options)
+        weights = batch.target_weights * (np.nan if step in (2, 3) or step >= 6 else 1)
+        return dataclasses.replace(batch, target_weights=weights.astype(np.float32))
+
+    monkeypatch.setattr(examples, "build", poisoned)
+    config = tiny.config(
+        data={"corpus": data_fixtures.corpus_path()}, log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))}
+    )
+    with pytest.raises(Diverged, match="step 11: 5 non-finite steps in a row, the first at step 7") as raised:
+        train(config, str(tmp_path))
+    assert raised.value.exit_code == 3
+    lines = read_jsonl(os.path.join(tmp_path, "metrics.jsonl"))
+    assert [line["skipped"] for line in lines] == [0, 0, 1, 2, 2, 2, 3, 4, 5, 6, 7]
+    assert [line["consecutive_bad"] for line in lines] == [0, 0, 1, 2, 0, 0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_one_flipped_bit_changes_the_checksum(dtype):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(7, 5)) * 9, dtype)
+    width = x.dtype.itemsize * 8
+    bits = np.asarray(x).view(f"uint{width}")
+    for bit in (0, 3, width - 1):
+        flipped = bits.copy()
+        flipped[4, 2] ^= np.asarray(1 << bit, bits.dtype)
+        assert corruption.checksum(jnp.asarray(flipped.view(np.asarray(x).dtype))) != corruption.checksum(x)
+    assert corruption.checksum(x, (1,)).shape == (7,)
+
+
+def test_a_gradient_that_differs_the_second_time_ends_the_run_before_anything_is_saved(
+    tmp_path, monkeypatch, pytestconfig
+):
+    config = tiny.config(
+        data={"corpus": data_fixtures.corpus_path()},
+        log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
+        watchdog={"sdc_every": 3},
+    )
+    checked = []
+    call = CorruptionCheck.__call__
+
+    def planted(self, state, batches, step):
+        checked.append(step)
+        if step == 6:
+            sums = self._sums
+
+            def flips(state, batches):
+                # The second time one bit of one parameter is another.
+                self._sums = lambda state, batches: sums(flipped(state), batches)
+                return sums(state, batches)
+
+            self._sums = flips
+        call(self, state, batches, step)
+
+    def flipped(state):
+        embedding = state.params["word_embedding"]
+        bits = jax.lax.bitcast_convert_type(embedding, jnp.uint32).at[11, 3].add(1 << 20)
+        return dataclasses.replace(
+            state, params=state.params | {"word_embedding": jax.lax.bitcast_convert_type(bits, jnp.float32)}
+        )
+
+    monkeypatch.setattr(CorruptionCheck, "__call__", planted)
+    with pytest.raises(RestartMe, match=r"silent data corruption on process 0 at step 6: computed twice, \d+ grad"):
+        train(config, str(tmp_path))
+    # The dispatches that hold the steps 3 and 6 begin with 2 and 6.
+    assert checked == [2, 6]
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["4"]
+    monkeypatch.undo()
+    assert train(config, str(tmp_path), stop_at=8)["step"] == 8

@@ -1,0 +1,67 @@
+"""Metrics on disk: cut back on resume, whole lines only."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.model import flops
+from xlnet_jax.run import metrics, workdir
+from xlnet_jax.train.evaluation import HeldoutResult
+
+
+def test_no_step_appears_twice_after_a_resume(tmp_path):
+    writer = metrics.MetricsWriter(str(tmp_path), 0, tensorboard=True)
+    for step in range(1, 8):
+        writer.step({"step": step, "loss": 1.0 / step, "mfu": None})
+    writer.evaluation({"step": 4, "loss": 2.0})
+    writer.evaluation({"step": 6, "loss": 1.5})
+    writer.close()
+    with open(tmp_path / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"step": 8, "lo')  # what a crash leaves
+    resumed = metrics.MetricsWriter(str(tmp_path), 5, tensorboard=False)
+    resumed.step({"step": 6, "loss": 0.5})
+    resumed.close()
+    lines = metrics.read_jsonl(str(tmp_path / "metrics.jsonl"))
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert lines[-1]["loss"] == 0.5
+    assert [line["step"] for line in metrics.read_jsonl(str(tmp_path / "evaluations.jsonl"))] == [4]
+
+
+def test_an_incomplete_last_line_is_left_out_and_no_file_is_no_lines(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    assert metrics.read_jsonl(str(path)) == []
+    path.write_text('{"step": 1}\n{"step"')
+    assert metrics.read_jsonl(str(path)) == [{"step": 1}]
+
+
+def test_float32_values_survive_exactly(tmp_path):
+    import numpy as np
+
+    value = np.float32(0.1) * np.float32(3)
+    line = json.loads(json.dumps({"loss": value.item()}))
+    assert np.float32(line["loss"]).tobytes() == value.tobytes()
+
+
+def test_utilisation_is_needed_flops_over_the_peak_of_all_devices(monkeypatch):
+    import jax
+
+    config = tiny.config()
+    assert metrics.utilisation(config, 10.0) is None
+    monkeypatch.setitem(flops.PEAK_FLOPS, jax.devices()[0].device_kind, 1e12)
+    expected = flops.step_flops(config) * 10.0 / (1e12 * jax.device_count())
+    assert metrics.utilisation(config, 10.0) == pytest.approx(expected)
+
+
+def test_only_finite_losses_decide_which_checkpoint_is_best(tmp_path):
+    result = HeldoutResult(math.nan, 800.0, 7, np.zeros(3, np.int64), {})
+    scores = result.scores()
+    assert scores["loss"] is None and scores["perplexity"] is None and scores["loss_without_memory"] == 800.0
+    assert dataclasses.replace(result, loss=800.0).scores()["perplexity"] is None
+    (tmp_path / "evaluations.jsonl").write_text(
+        '{"step": 2, "loss": NaN}\n{"step": 4, "loss": null}\n{"step": 6, "loss": 0.5}\n'
+    )
+    assert workdir.losses(str(tmp_path)) == {6: 0.5}

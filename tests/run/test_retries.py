@@ -1,0 +1,172 @@
+"""Disks that refuse for a while, or for good: lines and saves are tried again until a deadline."""
+
+import errno
+import logging
+import os
+
+import data_fixtures
+import pytest
+import tiny
+
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.commands.train import train
+from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax.run import jsonl as lines_module
+from xlnet_jax.run import retries
+from xlnet_jax.run.jsonl import JsonlFile, read_jsonl
+from xlnet_jax.run.retries import until_it_works, verdict
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 0.01)
+
+
+def fails(times, error):
+    """An action that raises some times, and a list that tells of its attempts."""
+    attempts = []
+
+    def action():
+        attempts.append(len(attempts))
+        if len(attempts) <= times:
+            raise error
+
+    return action, attempts
+
+
+def os_error(number):
+    return OSError(number, os.strerror(number), "metrics.jsonl")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE])
+def test_what_passes_is_tried_again_and_each_attempt_is_told(number, caplog):
+    action, attempts = fails(3, os_error(number))
+    alive = []
+    with caplog.at_level(logging.WARNING):
+        until_it_works(action, "the metrics", 30, lambda: alive.append(1))
+    assert len(attempts) == len(alive) == 4
+    told = [record.message for record in caplog.records]
+    assert len(told) == 3 and all("the metrics" in line and os.strerror(number) in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "code"),
+    [
+        (errno.ENOSPC, BadInput, 2),
+        (errno.EACCES, BadInput, 2),
+        (errno.EIO, RestartMe, 42),
+        (errno.ESTALE, RestartMe, 42),
+    ],
+)
+def test_what_lasts_ends_the_run_in_one_line(number, kind, code):
+    action, attempts = fails(10**9, os_error(number))
+    with pytest.raises(kind, match=r"the metrics: .*tried for 0.2 s \(checkpoint.io_deadline_seconds\)") as raised:
+        until_it_works(action, "the metrics", 0.2, lambda: None)
+    assert raised.value.exit_code == code and len(attempts) > 2 and "\n" not in str(raised.value)
+
+
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError("shape mismatch"), None),
+        (RestartMe("another run has taken over"), None),
+        (caused(RestartMe("gs://b/run: no answer"), ValueError("UNAVAILABLE: x")), RestartMe),
+        (caused(BadInput("gs://b/run: refuses"), ValueError("PERMISSION_DENIED: x")), BadInput),
+        (ValueError("INTERNAL: Error writing [OS error 28: No space left on device]"), BadInput),
+        (ExceptionGroup("save", [ValueError("x"), os_error(errno.EIO)]), RestartMe),
+    ],
+)
+def test_whose_error_it_is(error, expected):
+    assert verdict(error) is expected
+    if expected is None:
+        action, attempts = fails(1, error)
+        with pytest.raises(type(error)):
+            until_it_works(action, "x", 30, lambda: None)
+        assert len(attempts) == 1
+
+
+class Full:
+    """A file that takes `room` bytes more, half of the last write among them."""
+
+    def __init__(self, file, room):
+        self.file, self.room, self.name = file, room, file.name
+
+    def write(self, data):
+        if self.room <= 0:
+            raise os_error(errno.ENOSPC)
+        taken = self.file.write(data[: self.room])
+        self.room -= taken
+        return taken
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+@pytest.mark.parametrize("flush_bytes", [40, 1 << 13])
+def test_lines_that_a_full_disk_took_half_of_are_neither_lost_nor_doubled(tmp_path, monkeypatch, flush_bytes):
+    monkeypatch.setattr(lines_module, "FILE_BYTES", flush_bytes)
+    path = str(tmp_path / "metrics.jsonl")
+    lines = JsonlFile(path, 0)
+    lines.append({"step": 1})
+    lines.flush()
+    lines._file = Full(lines._file, 20)
+    for step in range(2, 9):
+        lines.append({"step": step})
+    with pytest.raises(OSError, match="No space left"):
+        lines.flush()
+    assert [line["step"] for line in read_jsonl(path)][:1] == [1]
+    lines._file.room = 10**6
+    lines.flush()
+    lines.close()
+    assert [line["step"] for line in read_jsonl(path)] == list(range(1, 9))
+
+
+@pytest.fixture
+def settings(pytestconfig):
+    """A configuration with some keys of `checkpoint` changed."""
+    cache = str(pytestconfig.cache.mkdir("xla"))
+    return lambda **checkpoint: tiny.config(
+        data={"corpus": data_fixtures.corpus_path()},
+        checkpoint={"every": 4} | checkpoint,
+        log={"compilation_cache": cache},
+    )
+
+
+@pytest.mark.parametrize("where", ["flush", "wait", pytest.param("save", marks=pytest.mark.slow)])
+def test_a_run_lives_through_a_disk_that_refuses_for_a_while(tmp_path, monkeypatch, caplog, settings, where):
+    owner = JsonlFile if where == "flush" else Checkpoints
+    whole, left = getattr(owner, where), [3]
+
+    def refuses(self, *arguments):
+        if left[0] and (where == "flush" or getattr(self, "_pending", None) is not None or where == "save"):
+            left[0] -= 1
+            raise os_error(errno.ENOSPC)
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(owner, where, refuses)
+    train(settings(), str(tmp_path), stop_at=8)
+    assert left == [0] and caplog.text.count("trying again") == 3
+    assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(range(1, 9))
+    with Checkpoints(str(tmp_path)) as checkpoints:
+        assert checkpoints.latest() == 8
+
+
+def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is_good(tmp_path, monkeypatch, settings):
+    save = Checkpoints.save
+
+    def refuses(self, step, *arguments):
+        if step > 4:
+            raise os_error(errno.ENOSPC)
+        save(self, step, *arguments)
+
+    monkeypatch.setattr(Checkpoints, "save", refuses)
+    with pytest.raises(BadInput, match="the checkpoint of step 8: .*No space left.*put that right and give the same"):
+        train(settings(io_deadline_seconds=0.2), str(tmp_path), stop_at=8)
+    monkeypatch.setattr(Checkpoints, "save", save)
+    assert train(settings(), str(tmp_path), stop_at=8)["step"] == 8
+    assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(range(1, 9))

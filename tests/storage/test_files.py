@@ -1,0 +1,186 @@
+"""Files on disk and in a bucket: whole or not at all, nothing left behind, one line where they cannot be written."""
+
+import contextlib
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import fake_gcs
+import numpy as np
+import pytest
+
+from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax.storage import files
+
+# gcsfs sends 5 MB at a time, and aiohttp thinks 1 MB is much.
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request, tmp_path):
+    if request.param == "disk":
+        yield str(tmp_path)
+    else:
+        with fake_gcs.serve():
+            yield "gs://bucket/folder"
+
+
+@pytest.fixture
+def bucket():
+    with fake_gcs.serve() as server:
+        yield server
+
+
+def test_the_same_on_disk_and_in_a_bucket(folder, tmp_path_factory):
+    path = os.path.join(folder, "below", "a")
+    files.make_folder(os.path.join(folder, "below"))
+    assert files.listing(os.path.join(folder, "nowhere")) == {} == files.listing(os.path.join(folder, "below"))
+    with pytest.raises(FileNotFoundError):
+        files.read(path)
+    files.write(path, b"first")
+    files.write(path, b"second")
+    assert files.read(path) == b"second"
+    assert not files.write_new(path, b"third") and files.read(path) == b"second"
+    assert files.write_new(path + "new", b"") and files.read(path + "new") == b""
+    files.rename(path, path + "moved")
+    with pytest.raises(FileNotFoundError):
+        files.rename(path, path + "moved")
+    assert files.listing(os.path.join(folder, "below")) == {"anew": 0, "amoved": 6}
+    assert list(files.listing(folder)) == ["below/"]
+    large = os.urandom(6_000_000)
+    with files.scratch(os.path.join(folder, "scratch")) as place:
+        with open(os.path.join(place, "x"), "wb") as file:
+            file.write(large)
+        files.move(os.path.join(place, "x"), path)
+    assert files.read(path) == large and not os.path.exists(place)
+    files.remove(path)
+    files.remove(path)
+    files.remove(os.path.join(folder, "below"))
+    assert files.listing(folder) == {}
+    files.write(path := os.path.join(folder, "array"), files.array_bytes(np.arange(3)))
+    assert files.read_array(path).tolist() == [0, 1, 2]
+    files.write(path, files.to_json({"ü": [1]}))
+    assert files.read_json(path) == {"ü": [1]}
+
+
+def test_an_empty_object_in_place_of_a_folder(bucket):
+    bucket.objects |= {"bucket/c/": b"", "bucket/d": b"xx"}
+    assert files.listing("gs://bucket/c") == files.listing("gs://bucket/c/") == files.listing("gs://bucket/d") == {}
+    assert files.listing("gs://bucket") == files.listing("gs://bucket/") == {"c/": 0, "d": 2}
+
+
+def test_other_addresses(tmp_path):
+    with pytest.raises(BadInput, match="s3://bucket/a: of the addresses only gs://BUCKET/"):
+        files.write("s3://bucket/a", b"")
+    with pytest.raises(BadInput, match="of the addresses only gs://BUCKET/"):
+        files.listing("gs://")
+
+
+def test_gcsfs_is_named_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(BadInput, match="gs://bucket/a: gs:// needs the package gcsfs"):
+        files.read("gs://bucket/a")
+
+
+def test_a_bucket_that_does_not_answer(bucket):
+    bucket.down = True
+    with pytest.raises(RestartMe, match="gs://bucket/a: .*give the same command again"):
+        files.write("gs://bucket/a", b"")
+    bucket.down = False
+    bucket.fail_next(1, 403)
+    with pytest.raises(BadInput, match="gs://bucket/a: .*; put that right"), files.one_line("gs://bucket/a"):
+        files.write("gs://bucket/a", b"")
+    bucket.fail_next(2, 503)
+    files.write("gs://bucket/a", b"a")
+    assert bucket.objects == {"bucket/a": b"a"}
+
+
+@pytest.mark.parametrize(
+    ("status", "raised"), [(400, BadInput), (401, BadInput), (403, BadInput), (429, RestartMe), (503, RestartMe)]
+)
+def test_a_bucket_that_refuses_is_not_asked_again(bucket, monkeypatch, status, raised):
+    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", no_sleep)
+    bucket.fail_next(100, status)
+    with pytest.raises(raised) as error, files.one_line("gs://bucket/a"):
+        files.read("gs://bucket/a")
+    assert "\n" not in str(error.value)
+
+
+async def no_sleep(_):
+    pass
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path):
+    path = str(tmp_path / "a")
+    files.write(path, b"old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(BadInput, match="a: File too large; put that right"), files.one_line(path):
+            files.write(path, bytes(2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert files.read(path) == b"old" and os.listdir(tmp_path) == ["a"]
+
+
+def test_one_line(tmp_path):
+    with pytest.raises(BadInput, match="^elsewhere: No space left on device; put"), files.one_line("place"):
+        raise OSError(errno.ENOSPC, "No space left on device", "elsewhere")
+    with pytest.raises(BadInput, match="^place: Disk quota exceeded; put"), files.one_line("place"):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+    text = "write() failed: No space left on device; writing /x"
+    with pytest.raises(BadInput, match=f"^place: {text.replace('(', '.').replace(')', '.')}"), files.one_line("place"):
+        raise RuntimeError(text)
+    with pytest.raises(RuntimeError, match="a bug"), files.one_line("place"):
+        raise RuntimeError("a bug")
+    (tmp_path / "file").write_text("")
+    for path in ("file", "file/below"):
+        with pytest.raises(BadInput, match=f"{path}: Not a directory"), files.one_line("place"):
+            files.make_folder(str(tmp_path / path))
+
+
+def _kill_in_scratch(path):
+    """Runs a process that dies in `scratch`, with a file half written."""
+    program = f"""
+import os, signal
+from xlnet_jax.storage import files
+with files.scratch({os.path.join(path, "scratch")!r}) as place:
+    open(os.path.join(place, "x"), "w").close()
+    if {"://" not in path}:
+        open(files.temporary({os.path.join(path, "file")!r}), "w").close()
+    print(place, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return done.stdout.strip()
+
+
+def test_sweep(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(files.tempfile, "tempdir", None)
+    left = _kill_in_scratch(folder)
+    assert os.path.exists(os.path.join(left, "x"))
+    os.utime(left, (1, 1))
+    (tmp_path / "thesis.tmp").write_text("")
+    with files.scratch(os.path.join(folder, "mine")) if "://" in folder else contextlib.nullcontext("") as place:
+        if place:
+            os.utime(place, (1, 1))
+        files.sweep(folder)
+        assert not place or os.path.exists(place)  # in use
+    assert os.listdir(tmp_path) == ["thesis.tmp"]
+    files.sweep(os.path.join(folder, "nowhere"))
+
+
+def test_locked(tmp_path):
+    with (
+        files.locked(str(tmp_path), "in use"),
+        pytest.raises(BadInput, match="in use; wait for it"),
+        files.locked(str(tmp_path), "in use"),
+    ):
+        pass
+    with files.locked("gs://bucket/a", "in use"), files.locked("gs://bucket/a", "in use"):
+        pass

@@ -1,0 +1,243 @@
+"""Training runs in this process: work directory, resume rules, evaluation, divergence."""
+
+import dataclasses
+import json
+import os
+import shutil
+
+import data_fixtures
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.commands.evaluate import evaluate
+from xlnet_jax.commands.train import train
+from xlnet_jax.data.batches import examples
+from xlnet_jax.data.prepare.pipeline import prepare
+from xlnet_jax.errors import BadInput, Diverged
+from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.storage import files
+
+
+@pytest.fixture(scope="session")
+def cache(pytestconfig):
+    """That of all tests."""
+    return str(pytestconfig.cache.mkdir("xla"))
+
+
+def config(cache, **changes):
+    sections = {"data": {}, "log": {}} | changes
+    sections["data"] = {"corpus": data_fixtures.corpus_path()} | sections["data"]
+    sections["log"] = {"compilation_cache": cache} | sections["log"]
+    return tiny.config(**sections)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory, cache):
+    """A run of eight steps with an evaluation every four."""
+    workdir = str(tmp_path_factory.mktemp("run"))
+    settings = config(cache, evaluation={"every": 4, "blocks": 8}, log={"tensorboard": True})
+    return workdir, settings, train(settings, workdir, stop_at=8)
+
+
+def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
+    workdir, settings, result = finished
+    lines = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
+    assert [line["step"] for line in lines] == list(range(1, 9))
+    for line in lines:
+        assert line["perplexity"] == pytest.approx(np.exp(line["loss"]))
+        assert line["targets"] == 8 * 6 and line["grad_norm"] > 0 and line["tokens_per_second"] > 0
+        assert line["mfu"] is None, "no peak is published for this processor"
+    assert [line["learning_rate"] for line in lines[:3]] == pytest.approx([0, 5e-3, 1e-2])
+    assert result.keys() == {"step", "loss", "tokens_per_second", "workdir", "seconds", "goodput"}
+    assert (result["step"], result["loss"], result["workdir"]) == (8, lines[-1]["loss"], workdir)
+    rates = {line["tokens_per_second"] for line in lines}
+    assert min(rates) <= result["tokens_per_second"] <= max(rates)
+    evaluations = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
+    assert [line["step"] for line in evaluations] == [4, 8]
+    assert evaluations[0]["loss"] != evaluations[1]["loss"]
+    start = read_jsonl(os.path.join(workdir, "runs.jsonl"))
+    assert start[0]["step"] == 0 and start[0]["packages"]["jax"] == jax.__version__ and start[0]["cores"]
+    with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
+        assert json.load(file)["config"]["train.batch_size"] == settings.train.batch_size
+    assert any("events" in name for name in os.listdir(os.path.join(workdir, "tensorboard")))
+    assert sorted(os.listdir(os.path.join(workdir, "checkpoints"))) == ["4", "8"]
+
+
+def test_a_finished_run_says_so_and_changes_nothing(finished):
+    workdir, settings, result = finished
+    again = train(settings, workdir, stop_at=8)
+    assert (again["step"], again["loss"]) == (8, result["loss"])
+    assert len(read_jsonl(os.path.join(workdir, "runs.jsonl"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"dropout": 0.2}}, r"other frozen keys: model.dropout: 0.1 -> 0.2; restore them"),
+        ({"seeds": {"data": 9}}, r"seeds.data: 1 -> 9"),
+        ({"data": {"num_predict": 5}}, r"data.num_predict: 6 -> 5"),
+    ],
+)
+def test_other_frozen_keys_are_refused_and_nothing_is_overwritten(finished, cache, changes, message):
+    workdir, *_ = finished
+    before = {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
+    with pytest.raises(BadInput, match=message):
+        train(config(cache, **changes), workdir)
+    assert before == {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
+
+
+def test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_twice(tmp_path, cache):
+    workdir = str(tmp_path)
+    train(config(cache), workdir, stop_at=4)
+    train(config(cache, train={"batch_size": 16}), workdir, stop_at=6)
+    valid = jax.ShapeDtypeStruct((16,), np.int32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    with Checkpoints(workdir) as checkpoints:
+        assert checkpoints.record(6)["plan"] == [[0, 0, 8], [4, 8, 16]]
+        memory = checkpoints.restore(6, {"memory": {"hidden": ..., "valid": valid}})["memory"]
+    assert memory["valid"].tolist() == [24] * 16, "two windows of 16 after an empty start, capped at 24"
+    lines = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
+    assert [line["targets"] for line in lines] == [48] * 4 + [96] * 2
+
+
+def test_a_model_without_memory_is_saved_and_resumed(tmp_path, cache):
+    settings = config(cache, model={"memory_len": 0})
+    train(settings, str(tmp_path), stop_at=2)
+    assert train(settings, str(tmp_path), stop_at=4)["step"] == 4
+
+
+@pytest.mark.parametrize("stop_at", [10, 8], ids=["training goes on", "training was done"])
+def test_an_evaluation_cut_off_by_a_stop_is_made_at_the_next_start(finished, tmp_path, stop_at):
+    untouched, settings, result = finished
+    workdir = shutil.copytree(untouched, str(tmp_path / "run"))
+    path = os.path.join(workdir, "evaluations.jsonl")
+    lines = read_jsonl(path)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(json.dumps(lines[0]) + "\n")
+    again = train(settings, workdir, stop_at=stop_at)
+    redone = read_jsonl(path)
+    assert [line["step"] for line in redone] == [4, 8]
+    assert redone[1]["loss"] == lines[1]["loss"]
+    if stop_at == 8:
+        assert (again["step"], again["loss"]) == (8, result["loss"])
+
+
+def test_a_dry_run_writes_nothing(tmp_path, cache):
+    workdir = os.path.join(tmp_path, "new")
+    result = train(config(cache), workdir, dry_run=True)
+    assert result["parameters"] > 0 and not os.path.exists(workdir)
+
+
+def test_lasting_non_finite_steps_end_the_run_and_say_since_when(tmp_path, cache, monkeypatch):
+    build = examples.build
+
+    def poisoned(*args, step, **options):
+        batch = build(*args, step=step, **options)
+        weights = batch.target_weights * (np.nan if step >= 5 else 1)
+        return dataclasses.replace(batch, target_weights=weights.astype(np.float32))
+
+    monkeypatch.setattr(examples, "build", poisoned)
+    settings = config(cache, train={"max_bad_steps": 3})
+    with pytest.raises(Diverged, match="step 8: 3 non-finite steps in a row, the first at step 6") as raised:
+        train(settings, str(tmp_path))
+    assert raised.value.exit_code == 3
+    lines = read_jsonl(os.path.join(tmp_path, "metrics.jsonl"))
+    assert [line["skipped"] for line in lines] == [0] * 5 + [1, 2, 3]
+    assert lines[-1]["loss"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": {"corpus": ""}}, "data.corpus is empty"),
+        ({"data": {"corpus": "nowhere"}}, "nowhere: no such folder"),
+        ({"model": {"vocab_size": 300}}, "has 200 pieces; set --config.model.vocab_size=200"),
+        ({"train": {"batch_size": 100_000}}, "too few for train.batch_size=100000"),
+        ({"mesh": {"data": 4}, "train": {"batch_size": 6}}, "train.batch_size=6 does not divide over the 4 devices"),
+        ({"mesh": {"data": 3}}, "does not fit 8 devices"),
+        ({"model": {"compute_dtype": "float64"}}, "needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_is_written(tmp_path, cache, changes, message):
+    if changes.get("mesh", {}).get("data") == 4:
+        changes = changes | {"mesh": {"data": 4, "fsdp": 2}, "train": {"batch_size": 6}}
+        message = "train.batch_size=6 does not divide over the 8 devices"
+    workdir = os.path.join(tmp_path, "new")
+    with pytest.raises(BadInput, match=message):
+        train(config(cache, **changes), workdir)
+    assert not os.path.exists(workdir)
+
+
+def test_evaluation_does_not_depend_on_batch_size_or_devices(finished):
+    workdir, *_ = finished
+    results = [
+        evaluate(
+            workdir,
+            overrides=[
+                f"--config.evaluation.batch_size={batch}",
+                f"--config.mesh.data={data}",
+                f"--config.mesh.fsdp={8 // data}",
+            ],
+        )  # fmt: skip
+        for batch, data in ((8, 8), (16, 4), (40, 8))
+    ]
+    for result in results[1:]:
+        assert result["tokens"] == results[0]["tokens"] > 0
+        assert result["loss"] == pytest.approx(results[0]["loss"], rel=1e-6)
+        assert result["loss_without_memory"] == pytest.approx(results[0]["loss_without_memory"], rel=1e-6)
+    assert results[0]["loss"] != results[0]["loss_without_memory"], "the memory has no effect"
+    assert results[0]["step"] == 8
+    other = evaluate(workdir, step=4, overrides=["--config.mesh.data=8"])
+    assert other["step"] == 4 and other["loss"] != results[0]["loss"]
+
+
+def test_evaluation_counts_the_unigram_cross_entropy_of_its_own_targets(finished):
+    workdir, settings, _ = finished
+    result = evaluate(workdir, overrides=["--config.mesh.data=8"])
+    # The text is nearly uniform over its pieces' own frequencies: a barely trained model lies near the unigram.
+    assert abs(result["loss"] - result["unigram_cross_entropy"]) < 1.5
+    assert result["perplexity"] == pytest.approx(np.exp(result["loss"]))
+
+
+@pytest.fixture(scope="session")
+def other_corpus(tmp_path_factory):
+    """The same tokenizer, another text."""
+    folder = tmp_path_factory.mktemp("other")
+    (folder / "text.txt").write_text(data_fixtures.synthetic_text(99, 400), encoding="utf-8")
+    path = str(folder / "corpus")
+    prepare([str(folder / "text.txt")], path, tokenizer=data_fixtures.tokenizer_path(), heldout=0.2, workers=1)
+    return path
+
+
+def test_another_corpus_is_refused_on_resume_and_noted_in_evaluation(finished, cache, other_corpus, caplog):
+    workdir, *_ = finished
+    with pytest.raises(BadInput, match="other frozen keys: corpus: [0-9a-f]{12} -> [0-9a-f]{12}"):
+        train(config(cache, data={"corpus": other_corpus}), workdir)
+    result = evaluate(workdir, overrides=[f"--config.data.corpus={other_corpus}"])
+    assert result["tokens"] > 0 and "is another corpus than the one that" in caplog.text
+    with pytest.raises(BadInput, match="was trained with other frozen keys: seeds.data: 1 -> 7"):
+        evaluate(workdir, overrides=["--config.seeds.data=7"])
+
+
+def test_a_work_directory_holds_one_training_at_a_time(finished, cache):
+    workdir, settings, _ = finished
+    with files.locked(workdir, "the test holds it"), pytest.raises(BadInput, match="another training runs here"):
+        train(settings, workdir)
+
+
+def test_a_damaged_config_file_is_told(tmp_path, cache):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(BadInput, match="config.json: not JSON"):
+        train(config(cache), str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(BadInput, match="lacks config, corpus_sha256, tokenizer_sha256"):
+        evaluate(str(tmp_path))
+
+
+def test_evaluation_of_nothing_is_refused(tmp_path, finished):
+    with pytest.raises(BadInput, match="no config.json; give the --workdir of a training run"):
+        evaluate(str(tmp_path))
+    with pytest.raises(BadInput, match="no checkpoint of step 7"):
+        evaluate(finished[0], step=7, overrides=["--config.mesh.data=8"])

@@ -1,0 +1,123 @@
+"""Any mesh and any number of micro-batches: the same losses, the same gradient, and one reduction over the rows."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.aot import hlo
+from xlnet_jax.config import Config
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train.step import build_step, create_state
+
+EIGHT = [
+    pytest.param({"data": 8}, marks=pytest.mark.slow),
+    pytest.param({"data": 1, "fsdp": 8}, marks=pytest.mark.slow),
+    {"data": 2, "fsdp": 2, "tensor": 2},
+    pytest.param({"data": 1, "fsdp": 2, "tensor": 4}, marks=pytest.mark.slow),
+    pytest.param({"slices": 2, "data": 2, "fsdp": 2}, marks=pytest.mark.slow),
+]
+PARTS = [
+    pytest.param({"data": 1}, 4, marks=pytest.mark.slow),
+    pytest.param({"data": 4}, 2, marks=pytest.mark.slow),
+    ({"slices": 2, "data": 1, "fsdp": 2}, 2),
+    pytest.param({"data": 2, "tensor": 2}, 4, marks=pytest.mark.slow),
+]
+
+
+def config(mesh: dict, accumulation: int = 1) -> Config:
+    """Sixteen rows, four heads, dropout on; one step a dispatch."""
+    train = {"batch_size": 16, "steps_per_dispatch": 1, "accumulation": accumulation}
+    return tiny.config(model={"heads": 4, "head_dim": 4}, train=train, mesh=mesh)
+
+
+@functools.cache
+def batches():
+    settings = config({})
+    plan = extend_plan((), 0, 16, settings.data.windows_per_block)
+    dispatches = loader.TrainDispatches(tiny.mixture(), settings, plan, np.arange(16), 0, 3)
+    return [loader.stack([dispatches.batch(step)]) for step in range(3)]
+
+
+@functools.cache
+def run(shape: tuple, accumulation: int = 1):
+    """(three losses, gradient of step 1 up to a factor, the compiled text, the shape of the mesh)."""
+    settings = config(dict(shape), accumulation)
+    mesh = meshes.make_mesh(settings.mesh, jax.devices()[: int(np.prod([size for _, size in shape]))])
+    meshes.check_batch_size(16, mesh, parts=accumulation)
+    with jax.set_mesh(mesh):
+        built = build_step(settings, mesh)
+        state = create_state(settings, built)
+        step = built.jitted.lower(built.abstract_state, built.abstract_batch).compile()
+        losses, first = [], None
+        for batch in batches():
+            state, metrics = step(state, meshes.place(batch, mesh))
+            losses.append(float(metrics["loss"][0]))
+            # Adam's first moment after one step is the clipped gradient times 1 - b1.
+            first = first or jax.device_get(optax_moment(state.opt_state))
+    return losses, first, step.as_text(), dict(mesh.shape)
+
+
+def optax_moment(opt_state):
+    (found,) = [part.mu for part in jax.tree.leaves(opt_state, is_leaf=has_moment) if has_moment(part)]
+    return found
+
+
+def has_moment(part) -> bool:
+    return hasattr(part, "mu")
+
+
+def assert_same_gradient(one, other, tolerance=1e-5):
+    """By norm, array by array; the floor is for arrays whose gradient is next to nothing."""
+    floor = 1e-3 * max(np.linalg.norm(x) for x in jax.tree.leaves(one))
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(other), strict=True):
+        error = np.linalg.norm(x - y) / max(np.linalg.norm(x), floor)
+        assert error < tolerance, (jax.tree_util.keystr(path), error)
+
+
+def key(mesh: dict) -> tuple:
+    return tuple(mesh.items())
+
+
+@pytest.mark.parametrize("mesh", EIGHT, ids=str)
+def test_every_mesh_of_eight_devices_gives_the_losses_and_the_gradient_of_one(mesh):
+    assert config({}).model.dropout > 0
+    one, many = run(key({"data": 1})), run(key(mesh))
+    np.testing.assert_allclose(many[0], one[0], rtol=1e-5)
+    assert len({round(loss, 5) for loss in one[0]}) == 3, "the three steps do not differ"
+    assert_same_gradient(one[1], many[1])
+    assert "all-reduce" in many[2] and "all-reduce" not in one[2]
+
+
+@pytest.mark.parametrize(("mesh", "parts"), PARTS, ids=str)
+def test_micro_batches_give_the_losses_and_the_gradient_of_the_whole(mesh, parts):
+    one, many = run(key({"data": 1})), run(key(mesh), parts)
+    np.testing.assert_allclose(many[0], one[0], rtol=1e-5)
+    assert_same_gradient(one[1], many[1])
+
+
+def test_the_gradient_of_another_batch_is_another():
+    """What the tolerance is worth: a gradient over all rows but one is told apart."""
+    one = run(key({"data": 1}))[1]
+    with pytest.raises(AssertionError):
+        assert_same_gradient(one, jax.tree.map(lambda x: x * (1 + 1e-4), one))
+
+
+def rows_crossed(mesh: dict, parts: int) -> int:
+    """Bytes of float32 arrays of more than a few elements that are reduced over `data` alone, all runs together."""
+    _, _, text, axes = run(key(mesh), parts)
+    found = hlo.Program(text).collectives(axes)
+    return sum(one.bytes for one in found if one.kind == "all-reduce" and one.axis == "data")
+
+
+def test_the_gradient_crosses_once_however_many_micro_batches():
+    parameters = 4 * sum(x.size for x in jax.tree.leaves(run(key({"data": 1}))[1]))
+    crossed = rows_crossed({"data": 4}, 2)
+    # The loss, the weights and the norm of the gradient are a few numbers more.
+    assert parameters <= crossed <= 1.01 * parameters
+    text = run(key({"data": 4}), 2)[2]
+    assert text.count(" while(") >= 2, "no loop over micro-batches"

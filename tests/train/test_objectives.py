@@ -1,0 +1,234 @@
+"""The objectives beside permutation language modelling: their batches, what a prediction looks at, that they learn."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.batch import Memory
+from xlnet_jax.config import DataConfig
+from xlnet_jax.data.batches import loader, sentence_pairs
+from xlnet_jax.data.batches.stream import Windows, extend_plan
+from xlnet_jax.data.tokenizer import CLS, MASK, SEP
+from xlnet_jax.errors import BadInput
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train import state as states
+from xlnet_jax.train.loss import row_losses
+from xlnet_jax.train.step import build_step, create_state
+
+T = 32
+CLM = {"objective": "clm", "reuse_len": T, "num_predict": T}
+MLM = {"objective": "mlm", "reuse_len": T - 3, "num_predict": 5, "spans": "random"}
+ROWS = np.arange(8)
+
+
+def config(data, **sections):
+    if data["objective"] == "mlm":
+        sections["model"] = {"memory_len": 0, **sections.get("model", {})}
+    return tiny.config(data=data, **sections)
+
+
+def batch_of(settings, step=0, rows=ROWS, text=None):
+    plan = extend_plan((), 0, len(rows), settings.data.windows_per_block)
+    mixture = tiny.mixture(text) if text else tiny.mixture()
+    return loader.TrainDispatches(mixture, settings, plan, rows, 0, 100).batch(step)
+
+
+def test_a_causal_batch_is_the_text_and_predicts_each_next_token():
+    settings = config(CLM)
+    first, second = batch_of(settings, 0), batch_of(settings, 1)
+    np.testing.assert_array_equal(first.target_tokens[:, :-1], first.tokens[:, 1:])
+    # The last prediction is the first token of the next window, which the memory then continues.
+    np.testing.assert_array_equal(first.target_tokens[:, -1], second.tokens[:, 0])
+    assert not first.continues.any() and second.continues.all()
+    assert (first.rank == np.arange(T)).all() and (first.target_positions == np.arange(T)).all()
+    assert (first.target_weights == 1).all() and (first.label_weight == 0).all()
+    assert set(first.direction.tolist()) == {1, -1}
+
+
+def test_a_masked_batch_reads_its_window_as_a_and_b_after_cls():
+    settings = config(MLM | {"follow_probability": 1.0})
+    first, second = batch_of(settings, 0), batch_of(settings, 1)
+    original = first.tokens.copy()
+    np.put_along_axis(original, first.target_positions, first.target_tokens, axis=1)
+    assert (original[:, 0] == CLS).all() and (original[:, -1] == SEP).all()
+    assert ((original == SEP).sum(axis=1) == 2).all() and (first.summary_position == 0).all()
+    assert (first.rank == 0).all() and (first.segments[:, 0] == 0).all() and (first.segments[:, -1] == 1).all()
+    text = tiny.words().text
+    for batch, begin in ((first, 0), (second, T - 3)):
+        tokens = batch.tokens.copy()
+        np.put_along_axis(tokens, batch.target_positions, batch.target_tokens, axis=1)
+        plan = extend_plan((), 0, 8, settings.data.windows_per_block)
+        where = tiny.mixture().stream(settings).locate(0, ROWS, plan)
+        place = where.cursor_B[:, None] + where.direction_B[:, None] * (begin + np.arange(T - 3))
+        window = text[place % len(text)]
+        # With B what follows A, the two are the window, whole.
+        follows = batch.label == 1
+        assert follows.any()
+        for row in np.flatnonzero(follows):
+            is_text = (tokens[row] != SEP) & (tokens[row] != CLS)
+            np.testing.assert_array_equal(tokens[row][is_text], window[row])
+
+
+def test_targets_are_masked_replaced_or_kept_8_to_1_to_1():
+    settings = config(MLM | {"num_predict": 12})
+    kinds = np.zeros(3)
+    replaced = []
+    for step in range(60):
+        batch = batch_of(settings, step, np.arange(64))
+        fed = np.take_along_axis(batch.tokens, batch.target_positions, axis=1)
+        masked, kept = fed == MASK, fed == batch.target_tokens
+        kinds += [masked.sum(), (~masked & ~kept).sum(), kept.sum()]
+        replaced.append(fed[~masked & ~kept])
+        others = np.ones(batch.tokens.shape, bool)
+        np.put_along_axis(others, batch.target_positions, False, axis=1)
+        assert not (batch.tokens[others] == MASK).any()
+    # 46,080 targets; a replacement equals the token itself once in 191 times.
+    np.testing.assert_allclose(kinds / kinds.sum(), [0.8, 0.1, 0.1], atol=0.01)
+    pieces = np.concatenate(replaced)
+    assert pieces.min() == 9 and pieces.max() == tiny.VOCAB - 1, "any piece of text"
+
+
+def test_masks_are_new_in_every_epoch_or_static():
+    text = tiny.Words(tokens=64 * (T - 3) * 4)
+    blocks = 64
+    for switches, same in (("", False), ("static_targets", True)):
+        settings = config(MLM | {"bidirectional": False}, compat={"switches": switches})
+        found = []
+        for epoch in range(2):
+            step = epoch * 4 * blocks // 64
+            plan = extend_plan((), 0, 64, 4)
+            batch = batch_of(settings, step, np.arange(64), text)
+            order = np.argsort(tiny.mixture(text).stream(settings).locate(step, np.arange(64), plan).block_B)
+            found.append((batch.tokens[order], batch.target_positions[order]))
+        for one, other in zip(*found, strict=True):
+            assert np.array_equal(one, other) == same, switches
+
+
+def test_sentence_order_swaps_half_of_the_pairs_and_says_so():
+    settings = config(MLM | {"pairs": "order"})
+    labels = []
+    for step in range(0, 40, 4):
+        batch = batch_of(settings, step)
+        plan = extend_plan((), 0, 8, 4)
+        where = tiny.mixture().stream(settings).locate(step, ROWS, plan)
+        tokens = batch.tokens.copy()
+        np.put_along_axis(tokens, batch.target_positions, batch.target_tokens, axis=1)
+        for row in range(8):
+            place = where.cursor_B[row] + where.direction_B[row] * np.arange(T - 3)
+            window = tiny.words().text[place % tiny.words().tokens]
+            cut = np.flatnonzero(tokens[row] == SEP)[0] - 1
+            is_text = (tokens[row] != SEP) & (tokens[row] != CLS)
+            read = tokens[row][is_text]
+            if batch.label[row]:
+                np.testing.assert_array_equal(read, window)
+            else:
+                np.testing.assert_array_equal(np.concatenate([read[cut:], read[:cut]]), window)
+                assert not np.array_equal(read, window)
+        labels.append(batch.label[batch.label_weight > 0])
+    assert 0.3 < np.concatenate(labels).mean() < 0.7
+
+
+def test_a_text_without_a_sentence_start_has_no_label_for_its_order():
+    class Endless(tiny.Words):
+        def read(self, starts, length):
+            tokens, _ = super().read(starts, length)
+            return tokens, np.zeros_like(tokens, bool)
+
+    batch = batch_of(config(MLM | {"pairs": "order"}), 0, ROWS, Endless())
+    assert (batch.label_weight == 0).all()
+    assert (batch.tokens[:, -2:] == SEP).all(), "all of it is A"
+
+
+@pytest.mark.parametrize("data", [CLM, MLM], ids=["clm", "mlm"])
+def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data):
+    settings = config(data, model={"dropout": 0.0, "attention_dropout": 0.0})
+    model, params = states.make_model(settings), states.init_params(settings)
+    params = jax.tree.map(jnp.asarray, jax.device_get(nn.meta.unbox(params)))
+    batch = jax.tree.map(jnp.asarray, batch_of(settings))
+    M = settings.model.memory_len
+    memory = Memory(jax.random.normal(jax.random.key(1), (2, 8, M, 16)), jnp.full(8, M, jnp.int32))
+    batch = dataclasses.replace(batch, continues=jnp.ones(8, bool))
+
+    @jax.jit
+    def vectors(tokens):
+        changed = dataclasses.replace(batch, tokens=tokens)
+        return model.apply({"params": params}, changed, memory, deterministic=True).target_vectors_BPD
+
+    base = vectors(batch.tokens)
+    place = 10
+    other = batch.tokens.at[:, place].set((batch.tokens[:, place] - 9 + 50) % 191 + 9)
+    moved = np.abs(np.asarray(vectors(other) - base)).max(axis=(0, 2)) > 0
+    if data is CLM:
+        np.testing.assert_array_equal(moved, np.arange(T) >= place)
+        forgotten = dataclasses.replace(batch, continues=jnp.zeros(8, bool))
+        without = model.apply({"params": params}, forgotten, memory, deterministic=True).target_vectors_BPD
+        assert (np.abs(np.asarray(without - base)).max(axis=2) > 0).all(), "the memory is seen"
+    else:
+        assert moved.all(), "everything sees everything"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", [CLM, MLM], ids=["clm", "mlm"])
+def test_it_learns(data):
+    settings = config(data | {"bidirectional": False}, train={"steps": 60, "steps_per_dispatch": 60},
+                      optimizer={"learning_rate": 2e-2}, checkpoint={"every": 60})  # fmt: skip
+    text = tiny.Words(tokens=6000)
+    # Every token but a few follows from the one before it.
+    text.text[:] = 9 + (np.cumsum(np.random.default_rng(0).random(6000) < 0.97) * 7) % 40
+    mesh = meshes.make_mesh(settings.mesh, jax.devices()[:1])
+    plan = extend_plan((), 0, 8, 4)
+    batches = loader.TrainDispatches(tiny.mixture(text), settings, plan, ROWS, 0, 60)(0)
+    with jax.set_mesh(mesh):
+        built = build_step(settings, mesh)
+        _, metrics = built.jitted(create_state(settings, built), meshes.place(batches, mesh))
+    loss = np.asarray(metrics["loss"])
+    assert loss[0] > 4.5 and loss[-5:].mean() < loss[0] - 1.0, loss
+
+
+def test_the_loss_is_the_likelihood_of_the_tokens_that_were_there():
+    settings = config(MLM, model={"dropout": 0.0, "attention_dropout": 0.0})
+    batch = jax.tree.map(jnp.asarray, batch_of(settings))
+    model = states.make_model(settings)
+    params = nn.meta.unbox(states.init_params(settings))
+    memory = Memory(jnp.zeros((2, 8, 0, 16)), jnp.zeros(8, jnp.int32))
+    rows = row_losses(model, params, batch, memory)
+    hidden = model.apply({"params": params}, batch, memory, deterministic=True).hidden_BTD
+    logits = hidden @ params["word_embedding"].T + params["lm_bias"][None, None]
+    log_probability = jax.nn.log_softmax(logits, axis=-1)
+    expected = np.zeros(8)
+    for row in range(8):
+        for place, token in zip(batch.target_positions[row], batch.target_tokens[row], strict=True):
+            expected[row] -= log_probability[row, place, token]
+    np.testing.assert_allclose(rows.loss_B, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "clm"}, "data.reuse_len=16 must be data.segment_len=32 with data.objective=clm"),
+        ({"objective": "clm", "reuse_len": 32}, "data.num_predict=6 must be data.segment_len=32"),
+        ({"objective": "mlm"}, "data.reuse_len=16 must be data.segment_len - 3 = 29 with data.objective=mlm"),
+        ({"objective": "mlm", "reuse_len": 29}, "model.memory_len=24 must be 0 with data.objective=mlm"),
+        ({"objective": "ml"}, "data.objective='ml' is not one of plm, clm, mlm"),
+    ],
+)
+def test_lengths_that_do_not_fit_the_objective_are_refused(changes, message):
+    with pytest.raises(BadInput, match=message):
+        tiny.config(data=changes)
+
+
+def test_order_without_choice_is_the_plain_text():
+    text = tiny.words()
+    where = Windows(np.array([100]), np.ones(1, np.int32), np.ones(1, bool), np.ones(1, bool), np.zeros(1, np.int64),
+                    np.zeros(1, np.int64), 0)  # fmt: skip
+    shape = sentence_pairs.Layout(T, 0, 0, 0, 5)
+    ahead, starts = sentence_pairs.read_in_order(text, where.cursor_B, where.direction_B, 29)
+    pairs = sentence_pairs.choose_pairs(text, where, ahead, starts, shape, np.zeros((1, 4)),
+                                       DataConfig().follow_probability, "order")  # fmt: skip
+    np.testing.assert_array_equal(pairs.tokens_BY[0], text.text[100:129])
+    assert pairs.follows_B.all()

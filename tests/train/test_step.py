@@ -1,0 +1,163 @@
+"""One step and one dispatch: updates, the guard, cuts of the scan, meshes."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.batch import Batch
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train.step import build_step, create_state
+
+CONFIG = tiny.config()
+
+
+def batches(start, stop, config=CONFIG):
+    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
+    rows = np.arange(config.train.batch_size)
+    dispatches = loader.TrainDispatches(tiny.mixture(), config, plan, rows, start, stop)
+    return loader.stack([dispatches.batch(step) for step in range(start, stop)])
+
+
+@functools.cache
+def built(**mesh):
+    config = tiny.config(mesh=mesh)
+    devices = jax.devices()[: int(np.prod(list(mesh.values())))] if mesh else jax.devices()[:1]
+    grid = meshes.make_mesh(config.mesh, devices)
+    return config, grid, build_step(config, grid)
+
+
+@functools.cache
+def initial(**mesh):
+    """The first state, on the host: it is donated to every run."""
+    config, grid, step = built(**mesh)
+    with jax.set_mesh(grid):
+        return jax.device_get(create_state(config, step))
+
+
+def run(cuts, edit=lambda batch: batch, **mesh):
+    """The state and all metrics after the given dispatch lengths."""
+    _, grid, step = built(**mesh)
+    with jax.set_mesh(grid):
+        state = jax.device_put(initial(**mesh), jax.tree.map(lambda x: x.sharding, step.abstract_state))
+        at, metrics = 0, []
+        for length in cuts:
+            state, values = step.jitted(state, meshes.place(edit(batches(at, at + length)), grid))
+            metrics.append(jax.device_get(values))
+            at += length
+        return jax.device_get(state), {name: np.concatenate([m[name] for m in metrics]) for name in metrics[0]}
+
+
+def assert_same_bits(a, b):
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes(), jax.tree_util.keystr(path)
+
+
+def test_a_scan_cut_anywhere_gives_the_same_bits():
+    whole, metrics = run([3])
+    for cuts in ([1, 2], [2, 1], [1, 1, 1]):
+        state, other = run(cuts)
+        assert_same_bits(whole, state)
+        assert_same_bits(metrics, other)
+    assert whole.step == 3 and len(set(metrics["loss"].tolist())) == 3
+
+
+def test_training_lowers_the_loss_of_a_batch_it_sees_again_and_again():
+    repeated = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), batches(0, 1))
+    _, metrics = run([2] * 16, edit=lambda _: repeated)
+    assert metrics["loss"][-1] < 0.7 * metrics["loss"][0]
+    assert metrics["targets"].tolist() == [8 * 6] * 32
+
+
+def test_a_non_finite_step_changes_nothing_but_counters_and_memory():
+    def poison(batch: Batch) -> Batch:
+        if len(batch.tokens) == 2:
+            return batch
+        return dataclasses.replace(batch, target_weights=np.full_like(batch.target_weights, np.nan))
+
+    before, _ = run([2])
+    bad, metrics = run([2, 1], edit=poison)
+    assert_same_bits(bad.params, before.params)
+    assert_same_bits(bad.opt_state, before.opt_state)
+    assert (bad.step, bad.skipped, bad.consecutive_bad) == (3, 1, 1)
+    assert not np.any(bad.memory.hidden_LBMD) and not np.any(bad.memory.valid_B)
+    assert np.any(before.memory.hidden_LBMD) and np.all(before.memory.valid_B)
+    assert not np.isfinite(metrics["loss"][2])
+    after, metrics = run([2, 1, 2], edit=poison)
+    assert (after.step, after.skipped, after.consecutive_bad) == (5, 1, 0)
+    assert np.isfinite(metrics["loss"][3:]).all()
+    # The schedule does not count the skipped step.
+    assert metrics["learning_rate"][3] == metrics["learning_rate"][2] != metrics["learning_rate"][4]
+
+
+def test_unused_target_slots_change_nothing():
+    def fewer(batch: Batch, token: int) -> Batch:
+        weights, tokens = batch.target_weights.copy(), batch.target_tokens.copy()
+        weights[:, 1, 3:] = 0
+        tokens[:, 1, 3:] = token
+        return dataclasses.replace(batch, target_weights=weights, target_tokens=tokens)
+
+    a, metrics = run([1], edit=lambda batch: fewer(batch, 9))
+    b, _ = run([1], edit=lambda batch: fewer(batch, 11))
+    assert_same_bits(a, b)
+    assert metrics["targets"][0] == 8 * 6 - 3
+
+
+def test_the_loss_is_divided_once_by_all_targets():
+    """Not a mean of the rows' means: rows with fewer targets weigh less."""
+
+    def only(rows):
+        def edit(batch):
+            weights = batch.target_weights.copy()
+            weights[:, [r for r in range(8) if r not in rows]] = 0
+            weights[:, 0, 2:] = 0
+            return dataclasses.replace(batch, target_weights=weights)
+
+        return edit
+
+    both = run([1], edit=only([0, 1]))[1]["loss"][0]
+    first, second = (run([1], edit=only([row]))[1]["loss"][0] for row in (0, 1))
+    assert both == pytest.approx((2 * first + 6 * second) / 8, rel=1e-5)
+    assert abs(both - (first + second) / 2) > 1e-4, "the rows do not differ"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [{"data": 4}, {"data": 2, "fsdp": 2, "tensor": 2}])
+def test_a_mesh_changes_rounding_only(mesh):
+    one, metrics = run([2])
+    many, other = run([2], **mesh)
+    np.testing.assert_allclose(other["loss"], metrics["loss"], rtol=1e-6)
+    np.testing.assert_allclose(other["grad_norm"], metrics["grad_norm"], rtol=1e-5)
+    # Dropout draws are the same on any device count, or the losses could not agree.
+    assert CONFIG.model.dropout > 0
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-3)
+    _, _, step = built(**mesh)
+    table = step.abstract_state.params["word_embedding"]
+    assert table.sharding.num_devices == int(np.prod(list(mesh.values())))
+    if "tensor" in mesh:
+        assert table.sharding.shard_shape(table.shape) == (tiny.VOCAB // 2, 8)
+
+
+def test_dropout_differs_from_step_to_step_and_by_seed():
+    state, metrics = run([2], edit=lambda batch: jax.tree.map(lambda x: np.repeat(x[:1], len(x), 0), batch))
+    again, _ = run([2], edit=lambda batch: jax.tree.map(lambda x: np.repeat(x[:1], len(x), 0), batch))
+    assert_same_bits(state, again)
+    # Warm-up starts at 0, so both losses have the same parameters: what differs is memory and dropout.
+    assert metrics["learning_rate"][0] == 0 and metrics["loss"][0] != metrics["loss"][1]
+
+
+def test_what_build_step_announces_is_what_training_uses():
+    _, _, step = built()
+    announced = jax.tree.map(lambda x: (x.shape, x.dtype), step.abstract_state)
+    assert announced == jax.tree.map(lambda x: (x.shape, x.dtype), initial())
+    batch = batches(0, 2)
+    assert jax.tree.map(lambda x: (x.shape, jnp.dtype(x.dtype)), step.abstract_batch) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), batch
+    )

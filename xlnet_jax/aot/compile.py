@@ -1,0 +1,135 @@
+"""One training dispatch compiled for devices that are not here: does it fit, what is in its memory, its text.
+
+The step is that of `train`, from the same `build_step`; nothing is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import Mesh
+
+from xlnet_jax.aot.topology import Topology
+from xlnet_jax.config import Config
+from xlnet_jax.errors import BadInput
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train.step import BuiltStep, build_step
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One configuration, compiled or refused by the compiler. Bytes are of one device."""
+
+    config: Config
+    mesh: Mesh
+    arguments: dict[str, int]
+    seconds: float
+    needed: int
+    """Peak HBM: arguments, temporaries, results that are no updated arguments, and the program."""
+    available: int
+    """HBM that the compiler may use; of a trial that compiled, the published size."""
+    temp: int | None = None
+    """None if it did not compile."""
+    executable: Any = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it compiled and leaves nothing outside the HBM."""
+        return self.executable is not None and self.needed <= self.available
+
+
+def lower(config: Config, mesh: Mesh) -> tuple[BuiltStep, Any]:
+    """The jitted step of training for a mesh, as `train` calls it, and its lowered form. Raises BadInput."""
+    meshes.check_batch_size(config.train.batch_size, mesh, parts=config.train.accumulation)
+    meshes.check_model(config.model, mesh)
+    with jax.set_mesh(mesh):
+        built = build_step(config, mesh)
+        return built, built.jitted.lower(built.abstract_state, built.abstract_batch)
+
+
+def attempt(config: Config, topology: Topology) -> Trial:
+    """Compiles once. A program that is too large for the HBM is a Trial as well; other errors are raised."""
+    mesh = meshes.make_mesh(config.mesh, topology.devices)
+    began = time.monotonic()
+    built, lowered = lower(config, mesh)
+    arguments = argument_bytes(built)
+    try:
+        with _uncached():
+            compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        required, available = out_of_memory(str(error))
+        # What the compiler could not place are temporaries; the arguments come on top.
+        needed = required + sum(arguments.values())
+        return Trial(config, mesh, arguments, time.monotonic() - began, needed, available)
+    memory = compiled.memory_analysis()
+    needed = (
+        memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
+    )  # fmt: skip
+    seconds = time.monotonic() - began
+    return Trial(config, mesh, arguments, seconds, needed, topology.hbm_bytes, memory.temp_size_in_bytes, compiled)
+
+
+@contextlib.contextmanager
+def _uncached() -> Iterator[None]:
+    """Without JAX's persistent cache: a program for devices that are not there cannot be read back from it."""
+    before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
+
+
+def out_of_memory(message: str) -> tuple[int, int]:
+    """(bytes wanted, bytes there) from what the compiler says when the HBM is too small; else raises RuntimeError."""
+    found = re.search(
+        r"total memory required for HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"
+        r"|Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", message
+    )  # fmt: skip
+    if "RESOURCE_EXHAUSTED" not in message or not found:
+        raise RuntimeError(f"the TPU compiler failed: {message}")
+    wanted, wanted_unit, there, there_unit = [group for group in found.groups() if group is not None]
+    return int(float(wanted) * _UNITS[wanted_unit]), int(float(there) * _UNITS[there_unit])
+
+
+def argument_bytes(built: BuiltStep) -> dict[str, int]:
+    """Bytes of one device, by group, from shapes and shardings: without the compiler's padding."""
+    state = built.abstract_state
+    counters = (state.step, state.skipped, state.consecutive_bad, state.loss_mean, state.loss_variance)
+    groups = {"parameters": state.params, "optimizer": state.opt_state, "memory": state.memory,
+              "batch": built.abstract_batch, "counters": counters}  # fmt: skip
+    return {
+        name: sum(
+            int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)
+        )
+        for name, tree in groups.items()
+    }
+
+
+def program_text(trial: Trial) -> str:
+    """The compiled program. Raises BadInput if this jaxlib cannot read what libtpu made."""
+    try:
+        return trial.executable.as_text()
+    except jax.errors.JaxRuntimeError as error:
+        raise BadInput(
+            f"it compiles and needs {gib(trial.needed)} of {gib(trial.available)} of a device, but jaxlib "
+            f"{jax.lib.__version__} cannot read the program that libtpu made; jaxlib 0.12 can, with Python 3.12"
+        ) from error
+
+
+def gib(size: int) -> str:
+    """For people."""
+    return f"{size / 2**30:.3f} GiB"

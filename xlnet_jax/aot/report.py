@@ -1,0 +1,266 @@
+"""`xlnet-jax compile`: the very step that `train` runs, compiled for TPUs that are not here, and read.
+
+What does not need a chip is exact: memory, collectives, FLOPs. How fast it would be is a projection: the longest of
+compute at the published peak, memory traffic and collectives at the published bandwidths. Nothing is run.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from xlnet_jax.aot import hlo
+from xlnet_jax.aot.compile import Trial, attempt, gib, program_text
+from xlnet_jax.aot.topology import Topology, describe
+from xlnet_jax.config import Config, override
+from xlnet_jax.model import flops
+from xlnet_jax.parallel import mesh as meshes
+
+log = logging.getLogger(__name__)
+
+_RING = {"all-reduce": 2, "all-to-all": 1, "all-gather": 1, "reduce-scatter": 1}
+"""How often an array of n bytes passes a device's links when n devices share it: times (n - 1) / n."""
+
+
+def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False) -> dict[str, Any]:
+    """Compiles one training dispatch for a topology; returns the keys of docs/compile.md.
+
+    Raises:
+      BadInput: an unknown topology, no libtpu, or a mesh, batch or model that does not divide over the devices.
+    """
+    topology = describe(name, slices)
+    trial = attempt(config, topology)
+    result = report(trial, topology)
+    result["advice"] = [] if trial.fits else advise(config, topology, trial)
+    if budget:
+        found = search(trial, topology)
+        result["max_batch_per_core"] = max((each["batch_per_core"] for each in found), default=0)
+        result["budget"] = found
+    return result
+
+
+def report(trial: Trial, topology: Topology) -> dict[str, Any]:
+    """Everything but advice and budget. Figures of a program that did not compile are None, its collectives empty."""
+    config = trial.config
+    result: dict[str, Any] = {
+        "topology": topology.name,
+        "slices": topology.slices,
+        "devices": len(topology.devices),
+        "chips": topology.chips,
+        "mesh": {name: int(size) for name, size in trial.mesh.shape.items()},
+        "batch_size": config.train.batch_size,
+        "remat": config.model.remat,
+        "accumulation": config.train.accumulation,
+        "fits": trial.fits,
+        "peak_hbm_bytes": trial.needed,
+        "hbm_bytes": topology.hbm_bytes,
+        "arguments": trial.arguments,
+        "temp_bytes": trial.temp,
+        # Float32 and placed like the parameters; part of the temporaries.
+        "gradient_bytes": trial.arguments["parameters"],
+        "collectives": [],
+        "analytic_flops": flops.step_flops(config),
+        "compiler_bytes": None,
+        "projected_step_seconds": None,
+        "projected_tokens_per_second": None,
+        "projected_days": None,
+        "projection": None,
+        "compile_seconds": round(trial.seconds, 2),
+    }
+    if trial.executable is None:
+        return result
+    steps = config.train.steps_per_dispatch
+    program = hlo.Program(program_text(trial))
+    collectives = program.collectives({name: int(size) for name, size in trial.mesh.shape.items()})
+    # The compiler counts the body of a loop once.
+    counted = trial.executable.cost_analysis()["bytes accessed"]
+    compiler_bytes = counted * program.repeats() / steps
+    seconds = roofline(config, topology, compiler_bytes, collectives)
+    step = max(seconds.values())
+    # All positions, as the metrics of training count them.
+    tokens = config.train.batch_size * config.data.segment_len
+    return result | {
+        "collectives": [
+            {"kind": one.kind, "axis": one.axis, "network": one.network, "count": _per_step(one.count, steps),
+             "bytes": _per_step(one.bytes, steps)} for one in collectives
+        ],
+        "compiler_bytes": int(compiler_bytes),
+        "projected_step_seconds": step,
+        "projected_tokens_per_second": tokens / step,
+        "projected_days": step * config.train.steps / 86400,
+        "projection": seconds,
+    }  # fmt: skip
+
+
+def _per_step(total: int, steps: int) -> float | int:
+    # What runs once for all the steps of a dispatch is a fraction of one step's.
+    return total // steps if total % steps == 0 else total / steps
+
+
+def roofline(
+    config: Config, topology: Topology, compiler_bytes: float, collectives: list[hlo.Collective]
+) -> dict[str, float]:
+    """Seconds of one step if nothing but compute, memory, or collectives took time; all at published peaks.
+
+    Compute counts what full remat repeats. Collectives take a ring over all links of a chip, and what crosses slices
+    the published share of the data-centre network; where none is published it is left out.
+    """
+    repeated = 0
+    if config.model.remat == "full":
+        forward = flops.forward_flops(config)
+        repeated = config.train.batch_size * (sum(forward.values()) - forward["softmax"])
+    chip, steps = topology.chip, config.train.steps_per_dispatch
+    rates = {"ici": topology.per_device(chip.ici_bandwidth / 2), "dcn": topology.per_device(chip.dcn_bandwidth)}
+    seconds = {
+        "compute": (flops.step_flops(config) + repeated) / len(topology.devices) / (chip.peak_flops / chip.devices),
+        "hbm": compiler_bytes / (chip.hbm_bandwidth / chip.devices),
+    }
+    for network, rate in rates.items():
+        wire = sum(
+            one.bytes * (_RING[one.kind] * (one.group - 1) / one.group if one.kind in _RING else 1)
+            for one in collectives if one.network == network
+        )  # fmt: skip
+        if wire and rate:
+            seconds[network] = wire / steps / rate
+    return seconds
+
+
+def advise(config: Config, topology: Topology, refused: Trial) -> list[dict[str, Any]]:
+    """What to set instead: the first change of remat or mesh that fits, else the largest batch found; each compiled."""
+    for words in _same_batch(refused, topology):
+        trial = _try(config, words, topology)
+        if trial.fits:
+            return [_advice(words, trial)]
+    remat = ["--config.model.remat=full"]
+    config, ways = override(config, remat), _ways(refused)
+    if refused.config.model.remat != "full":
+        refused = _try(config, [], topology)
+    rows = config.train.batch_size // ways
+    while rows > 1:
+        # At least it halves.
+        rows = max(1, min(rows // 2, _round_down(_estimate(refused, rows))))
+        words = [f"--config.train.batch_size={rows * ways}"]
+        trial = _try(config, words, topology)
+        if trial.fits:
+            return [_advice(remat + words, trial)]
+        refused = trial
+    return []
+
+
+def _advice(words: list[str], trial: Trial) -> dict[str, Any]:
+    return {"set": " ".join(words), "peak_hbm_bytes": trial.needed, "compile_seconds": round(trial.seconds, 2)}
+
+
+def _try(config: Config, words: list[str], topology: Topology) -> Trial:
+    log.info("compiling with %s", " ".join(words) or "the configuration as it is")
+    return attempt(override(config, words), topology)
+
+
+def _ways(trial: Trial) -> int:
+    """Devices that share the rows of a batch."""
+    return math.prod(trial.mesh.shape[axis] for axis in meshes.RULES.batch)
+
+
+def _round_down(rows: int) -> int:
+    """To a number with few digits in binary: 1, 2, 3, 4, 6, 8, 12, 16, ..."""
+    if rows < 4:
+        return rows
+    unit = 2 ** (rows.bit_length() - 2)
+    return rows // unit * unit
+
+
+def _same_batch(refused: Trial, topology: Topology) -> Iterator[list[str]]:
+    """Changes that keep the batch, the cheapest first."""
+    remat = [] if refused.config.model.remat == "full" else ["--config.model.remat=full"]
+    if remat:
+        yield remat
+    yield from ([*remat, *words] for words in _more_fsdp(refused, topology))
+
+
+def _more_fsdp(trial: Trial, topology: Topology) -> list[list[str]]:
+    """The largest mesh.fsdp within a slice that divides the width of the model, unless it is that already."""
+    per_slice = len(topology.devices) // topology.slices
+    most = math.gcd(per_slice // trial.mesh.shape["tensor"], trial.config.model.d_model)
+    return [["--config.mesh.data=-1", f"--config.mesh.fsdp={most}"]] if most > trial.mesh.shape["fsdp"] else []
+
+
+def _estimate(trial: Trial, rows: int) -> int:
+    """Rows per device that would fit if all but parameters and optimizer grew with them."""
+    fixed = sum(trial.arguments[name] for name in ("parameters", "optimizer"))
+    return int(0.98 * rows * (trial.available - fixed) / max(trial.needed - fixed, 1))
+
+
+def search(first: Trial, topology: Topology) -> list[dict[str, Any]]:
+    """For each remat, and the mesh as it is or with the largest fsdp: the largest batch per device that fits."""
+    found, ways = [], _ways(first)
+    for words in [[], *_more_fsdp(first, topology)]:
+        for remat in ("none", "dots", "full"):
+            changed = override(first.config, [*words, f"--config.model.remat={remat}"])
+            best = largest_batch(changed, topology, ways)
+            if best is not None:
+                found.append(
+                    {"batch_per_core": best.config.train.batch_size // ways, "remat": remat,
+                     "mesh": {name: int(size) for name, size in best.mesh.shape.items()},
+                     "peak_hbm_bytes": best.needed}
+                )  # fmt: skip
+    return sorted(found, key=lambda each: -each["batch_per_core"])
+
+
+def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None:
+    """The Trial with the most rows per device that fits, to one part in 16; None if not even one row does."""
+    low, high, tries = 0, 0, 0
+    best: Trial | None = None
+    guess = max(config.train.batch_size // ways, 1)
+    while not high or high - low > max(low // 16, 1):
+        trial = _try(config, [f"--config.train.batch_size={guess * ways}"], topology)
+        if trial.fits:
+            low, best = guess, trial
+        else:
+            high = guess
+        if high == 1:
+            return None
+        # Memory grows almost in line with the batch; halving the gap ends it where it does not.
+        tries += 1
+        guess = _estimate(trial, guess) if tries < 3 else (low + high) // 2
+        guess = max(guess, low + max(low // 16, 1))
+        if high:
+            guess = min(guess, high - 1)
+    return best
+
+
+def print_report(result: dict[str, Any]) -> None:
+    """The result of `compile_for` for people, on stdout."""
+    table = Table("", "", show_header=False, box=None)
+    chips = f"{result['chips']} chips" + (f" in {result['slices']} slices" if result["slices"] > 1 else "")
+    table.add_row("topology", f"{result['topology']}: {chips}, {result['devices']} devices; mesh {result['mesh']}")
+    table.add_row("batch", f"{result['batch_size']} rows, remat {result['remat']}")
+    table.add_row("fits", "yes" if result["fits"] else "NO")
+    table.add_row("peak HBM of a device", f"{gib(result['peak_hbm_bytes'])} of {gib(result['hbm_bytes'])}")
+    for name, size in result["arguments"].items():
+        table.add_row(f"  {name}", gib(size))
+    temp = "not compiled" if result["temp_bytes"] is None else gib(result["temp_bytes"])
+    table.add_row("  temporaries", f"{temp}; the gradient is {gib(result['gradient_bytes'])} of them")
+    for one in result["collectives"]:
+        size = f"{one['bytes'] / 1e6:.3f} MB"
+        table.add_row(f"{one['kind']} over {one['axis']}", f"{one['count']:g} a step, {size} ({one['network']})")
+    table.add_row("analytic FLOPs of a step", f"{result['analytic_flops']:.4g}")
+    if result["projection"]:
+        table.add_row("compiler's bytes of a step", f"{result['compiler_bytes']:.4g} per device")
+        parts = ", ".join(f"{name} {seconds:.4g} s" for name, seconds in result["projection"].items())
+        table.add_row("PROJECTION at published peaks", f"{result['projected_step_seconds']:.4g} s a step ({parts})")
+        table.add_row("", f"{result['projected_tokens_per_second']:.4g} tokens/s")
+        table.add_row("", f"{result['projected_days']:.3g} days for train.steps")
+    table.add_row("compiled in", f"{result['compile_seconds']} s")
+    for each in result["advice"]:
+        table.add_row("this fits", f"{each['set']} ({gib(each['peak_hbm_bytes'])})")
+    if not result["fits"] and not result["advice"]:
+        table.add_row("advice", "nothing tried fits; use a larger topology or a smaller model")
+    for each in result.get("budget", []):
+        rows = f"{each['batch_per_core']} rows per device"
+        table.add_row(f"budget, remat {each['remat']}", f"{rows}, mesh {each['mesh']}, {gib(each['peak_hbm_bytes'])}")
+    Console(width=160).print(table)

@@ -1,0 +1,174 @@
+"""Which checkpoint is taken: the newest that all processes can read and whose arrays are what was saved.
+
+A run that goes on moves the damaged ones that are newer to `<workdir>/quarantine/`, after a good one is found; where
+none is good, nothing is moved and nothing is written. Evaluation and export only read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from xlnet_jax.checkpoint import checksums
+from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Trees
+from xlnet_jax.errors import BadInput
+from xlnet_jax.parallel.processes import Session
+from xlnet_jax.storage import files
+
+log = logging.getLogger("xlnet_jax")
+
+Wanted = Callable[[int, dict[str, Any]], Trees]
+"""From the step and the record of a checkpoint to the abstract trees to read; BadInput if it does not belong here."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A good checkpoint."""
+
+    step: int
+    record: dict[str, Any]
+    trees: Trees
+    damaged: dict[int, str]
+    """The newer ones, and what is wrong with each."""
+
+
+def resume(checkpoints: Checkpoints, wanted: Wanted, processes: Session) -> Found | None:
+    """What a run goes on from; None where there is no checkpoint. Damaged newer ones are moved out of the way.
+
+    Raises BadInput if there are checkpoints and all are damaged; then the folder is as it was.
+    """
+    found = _newest_good(checkpoints, wanted, processes)
+    if found is not None and found.damaged:
+        for step, why in found.damaged.items():
+            to = f"{checkpoints.workdir}/quarantine/{step}"
+            log.error("%s; moved to %s*, going on from step %d", why, to, found.step)
+            if jax.process_index() == 0:
+                _move(str(checkpoints.path / str(step)), to)
+        processes.barrier("moving damaged checkpoints aside")
+    return found
+
+
+def newest(checkpoints: Checkpoints, wanted: Wanted, processes: Session, step: int | None = None) -> Found:
+    """What a reader takes: the newest good checkpoint, with a warning if that is not the newest, or the one of `step`.
+
+    Raises BadInput if there is none, or Damaged if the one of `step` is.
+    """
+    there = checkpoints.steps()
+    found = None
+    if there and step in (None, *there):
+        found = _newest_good(checkpoints, wanted, processes, step)
+    if found is None:
+        what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+        raise BadInput(f"{checkpoints.path}: {what}; give the --workdir of a run that has saved one")
+    for why in found.damaged.values():
+        log.warning("%s; taking step %d", why, found.step)
+    return found
+
+
+def parameters(workdir: str, abstract_params: Any, processes: Session, step: int | None = None) -> tuple[Any, int]:
+    """The parameters of a run's checkpoint, for a reader, and its step. See `newest`."""
+    with Checkpoints(workdir) as checkpoints:
+        found = newest(checkpoints, lambda *_: {"params": abstract_params}, processes, step)
+    return found.trees["params"], found.step
+
+
+def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[Any, dict[str, Any]]:
+    """Parameters of another run to begin with.
+
+    Args:
+      path: a work directory (its newest good checkpoint), or the folder of one checkpoint in it.
+
+    Returns:
+      The parameters, and where they are from: `path`, `step`, `corpus_sha256`, `tokenizer_sha256`.
+
+    Raises BadInput, naming the first array whose shape or dtype differs.
+    """
+    workdir, step = path.rstrip("/"), None
+    above, _, name = workdir.rpartition("/checkpoints/")
+    if above and name.isdigit():
+        workdir, step = above, int(name)
+
+    def wanted(at: int, record: dict[str, Any]) -> Trees:
+        _check_forms(f"{path} (step {at})", record, {"params": abstract_params})
+        return {"params": abstract_params}
+
+    try:
+        with Checkpoints(workdir) as checkpoints:
+            found = newest(checkpoints, wanted, processes, step)
+    except BadInput as error:
+        raise type(error)(f"checkpoint.init_from={path}: {error}") from error
+    origin = {name: found.record.get(name) for name in ("corpus_sha256", "tokenizer_sha256")}
+    return found.trees["params"], {"path": path, "step": found.step, **origin}
+
+
+def _check_forms(where: str, record: dict[str, Any], trees: Trees) -> None:
+    if "checksums" not in record:
+        return  # what was read then says so itself
+    saved = {name: text.split(" ")[0] for name, text in record["checksums"].items() if name.startswith("params/")}
+    here = {name: checksums.form(array) for name, array in checksums.by_path(trees).items()}
+    for name in sorted(saved.keys() | here.keys()):
+        if saved.get(name) != here.get(name):
+            raise BadInput(
+                f"{where}: {name} is {saved.get(name, 'absent')} there and {here.get(name, 'absent')} in this model; "
+                "set the same `model` keys, or leave checkpoint.init_from empty"
+            )
+
+
+def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, only: int | None = None) -> Found | None:
+    damaged: dict[int, str] = {}
+    while True:
+        # What process 0 sees counts: another host may see a folder a little later, and then finds it damaged. Each time
+        # anew: a run that saves removes old ones while a reader looks at them.
+        steps = json.loads(processes.gather(json.dumps(checkpoints.steps() if only is None else [only]))[0])
+        damaged = {step: why for step, why in damaged.items() if step in steps}
+        step = next((step for step in steps if step not in damaged), None)
+        if step is None:
+            break
+        record, trees, why = _read(checkpoints, wanted, step)
+        said = processes.gather(why)
+        if not any(said):
+            try:
+                checkpoints.verify(step, trees, record)
+            except Damaged as error:
+                said = [str(error)]
+            else:
+                return Found(step, record, trees, {at: why for at, why in damaged.items() if at > step})
+        trees = {}  # two states do not fit
+        # One process that cannot read it is enough: all must go on from the same.
+        host = next(number for number, text in enumerate(said) if text)
+        damaged[step] = said[host] + (f" (in process {host})" if len(said) > 1 and not all(said) else "")
+    if not damaged:
+        return None
+    if only is not None:
+        raise Damaged(f"{damaged[only]}; choose another --step")
+    raise BadInput(
+        f"{checkpoints.path}: every checkpoint is damaged, and nothing was changed. {'; '.join(damaged.values())}. "
+        "Restore one from a copy, or begin anew in another --workdir"
+    )
+
+
+def _read(checkpoints: Checkpoints, wanted: Wanted, step: int) -> tuple[dict[str, Any], Trees, str]:
+    """Record and trees of a checkpoint, or what is wrong with it in this process."""
+    try:
+        record = checkpoints.record(step)
+        return record, checkpoints.read(step, wanted(step, record)), ""
+    except Damaged as error:
+        return {}, {}, str(error)
+
+
+def _move(path: str, to: str) -> None:
+    """Under a name that is not taken: the same step may be damaged again."""
+    with files.one_line(path):
+        taken = files.listing(os.path.dirname(to))
+        name, count = os.path.basename(to), 1
+        while {name, f"{name}/"} & set(taken):
+            count += 1
+            name = f"{os.path.basename(to)}.{count}"
+        files.make_folder(os.path.dirname(to))
+        files.move_folder(path, f"{os.path.dirname(to)}/{name}")

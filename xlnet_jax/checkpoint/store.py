@@ -1,0 +1,342 @@
+"""Checkpoints: the whole State and the data plan, saved asynchronously, restored exactly. The only importer of Orbax.
+
+A checkpoint is four named trees and a JSON record:
+
+    params   optimizer   memory   counters (step, skipped, consecutive_bad, and the running loss)
+    record   the data plan, the resolved configuration by dotted key, the corpus hash, the format version, the checksum
+             of every array, and a hash of the record itself
+
+so that evaluation and export read the parameters alone. Saving copies the arrays to the host before it returns; the
+training step may then donate them while the writing goes on. Which checkpoint a run goes on from, `ladder` decides.
+
+A folder on disk gets its name when it is complete. In a bucket, where nothing can be renamed at once, a checkpoint is
+complete when Orbax's `commit_success.txt` is in it; what a killed run left without one is no checkpoint, and the next
+save removes it. Nothing in a checkpoint is code or is unpickled: it is JSON and arrays of numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from etils import epath
+from orbax.checkpoint import v1 as ocp
+
+from xlnet_jax.batch import Memory
+from xlnet_jax.checkpoint import checksums
+from xlnet_jax.config import CheckpointConfig
+from xlnet_jax.errors import BadInput, Diverged, XLNetError, reraise_stop
+from xlnet_jax.storage import buckets, files
+
+FORMAT_VERSION = 2
+
+_COMPLETE_IN_BUCKET = "commit_success.txt"
+_MOVED = (errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+"""What the system says of a file that is damaged; anything else (no permission, no memory) is not the file's fault."""
+
+COUNTERS = ("step", "skipped", "consecutive_bad", "loss_mean", "loss_variance")
+"""Scalars of the State."""
+
+log = logging.getLogger("xlnet_jax")
+
+Trees = dict[str, Any]
+
+
+class Damaged(BadInput):
+    """A checkpoint that cannot be read, or is not what was saved."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Keep:
+    """Which checkpoints stay when others are written: those that any of the rules names."""
+
+    latest: int
+    every: int = 0
+    """Those of steps that this divides; 0 = off."""
+    best: int = 0
+    """So many of the lowest held-out loss; 0 = off."""
+    losses: Callable[[], dict[int, float]] = dict
+    """Held-out loss by step, as far as it is known."""
+
+    @staticmethod
+    def of(config: CheckpointConfig, losses: Callable[[], dict[int, float]] = dict) -> Keep:
+        """As configured."""
+        return Keep(config.keep, config.keep_every, config.keep_best, losses)
+
+    def policy(self) -> Any:
+        """For Orbax."""
+        policies = ocp.training.preservation_policies
+        every = [policies.EveryNSteps(self.every)] if self.every else []
+        return policies.AnyPreservationPolicy([policies.LatestN(self.latest), *every, *([self] if self.best else [])])
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Orbax's question; its own policy knows only losses that are there before a checkpoint is written."""
+        del context
+        losses = self.losses()
+        scored = sorted((losses[found.step], found.step) for found in checkpoints if found.step in losses)
+        best = {step for _, step in scored[: self.best]}
+        return [found.step in best for found in checkpoints]
+
+
+class Checkpoints:
+    """The folder `<workdir>/checkpoints`. Nothing is written, moved or removed before the first `save`.
+
+    Args:
+      keep: which checkpoints stay, or how many of the newest; None = this is a reader, which leaves the folder as it is
+        (a run may be writing to it).
+    """
+
+    def __init__(self, workdir: str, keep: Keep | int | None = None) -> None:
+        # Orbax writes to absolute paths only; a bucket's address is one.
+        self.workdir = workdir.rstrip("/") if files.in_bucket(workdir) else os.path.abspath(workdir)
+        self.path = epath.Path(self.workdir) / "checkpoints"
+        self._keep = Keep(keep) if isinstance(keep, int) else keep
+        if files.in_bucket(self.workdir):
+            logging.getLogger("absl").addFilter(_is_not_raised_later)
+        with self._told():
+            if keep is None and not self.path.exists():
+                raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
+        self._writer: Any = None
+        self._pending: Any = None
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """A bucket that refuses or does not answer is told in one line (BadInput, RestartMe)."""
+        if not files.in_bucket(str(self.path)):
+            yield
+            return
+        buckets.use(str(self.path))
+        with files.one_line(str(self.path)), buckets.answers(str(self.path)):
+            yield
+
+    @contextlib.contextmanager
+    def _read(self, step: int) -> Iterator[None]:
+        """Raises Damaged for whatever a library says of a file that is not as it was written."""
+        where = self.path / str(step)
+        remote = files.in_bucket(str(where))
+        try:
+            # A signal may come inside of a library: nothing is damaged then.
+            with _quiet_orbax(), buckets.answers(str(where)) if remote else contextlib.nullcontext(), reraise_stop():
+                yield
+        except (MemoryError, jax.errors.JaxRuntimeError):
+            raise
+        except XLNetError as error:
+            if not (remote and buckets.is_missing(error)):
+                raise
+            raise Damaged(f"{where} is damaged: {_short(error)}") from error
+        except OSError as error:
+            if error.errno is not None and error.errno not in _MOVED:
+                raise BadInput(f"{error.filename or where}: {error.strerror}; put that right") from error
+            raise Damaged(f"{where} is damaged: {_short(error)}") from error
+        except Exception as error:
+            # Orbax and TensorStore have no error of their own for a file that makes no sense to them.
+            if "PERMISSION_DENIED" in str(error):
+                raise BadInput(f"{where}: {_short(error)}; put that right") from error
+            raise Damaged(f"{where} is damaged: {_short(error)}") from error
+
+    def steps(self) -> list[int]:
+        """The steps of all complete checkpoints, the newest first. What is in them has not been looked at."""
+        folder = str(self.path)
+        with files.one_line(folder):
+            names = [name[:-1] for name in files.listing(folder) if name.endswith("/")]
+            # Not those that somebody has set aside as 0008.
+            found = [int(name) for name in names if name.isdecimal() and str(int(name)) == name]
+            if files.in_bucket(folder):
+                found = [step for step in found if _COMPLETE_IN_BUCKET in files.listing(f"{folder}/{step}")]
+        return sorted(found, reverse=True)
+
+    def latest(self) -> int | None:
+        """The newest complete step, or None."""
+        return next(iter(self.steps()), None)
+
+    def has(self, step: int) -> bool:
+        """Whether there is a complete checkpoint of this step."""
+        return step in self.steps()
+
+    def record(self, step: int) -> dict[str, Any]:
+        """The JSON record of a checkpoint.
+
+        Raises:
+          Damaged: it cannot be read, or is not what was saved.
+          BadInput: it is not one of ours or of another format.
+        """
+        where = self.path / str(step)
+        with self._read(step):
+            record: Any = ocp.checkpointables_metadata(where).custom_metadata
+        version = record.get("format_version") if isinstance(record, dict) else None
+        if version is None:
+            # Orbax takes a metadata file that is missing or broken for an empty one.
+            raise Damaged(f"{where} is damaged: its record (_CHECKPOINT_METADATA) is missing or cannot be read")
+        if "record_sha256" in record and record["record_sha256"] != _hash(record):
+            raise Damaged(f"{where} is damaged: its record is not what was saved")
+        if version != FORMAT_VERSION:
+            raise BadInput(
+                f"{where}: checkpoint format {version!r}, this version reads {FORMAT_VERSION}; "
+                "use the xlnet_jax version that wrote it"
+            )
+        if not record.keys() >= {"record_sha256", "checksums"}:
+            raise Damaged(f"{where} is damaged: its record has lost its hashes")
+        return record
+
+    @staticmethod
+    def prepare(trees: Trees) -> None:
+        """Compiles, and runs once, what the first save would stand still for. All processes take part."""
+        checksums.of_trees(trees)
+
+    def save(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
+        """Starts writing a checkpoint; waits for the one before. Errors of the writer surface at the next call.
+
+        Raises Diverged if parameters or optimizer are not finite; then nothing is written.
+        """
+        sums, bad = checksums.of_trees(trees)
+        bad = [name for name in bad if name.split("/")[0] in ("params", "optimizer")]
+        if bad:
+            raise Diverged(
+                f"step {step}: {bad[0]} is not finite (and {len(bad) - 1} other arrays), so no checkpoint is written; "
+                "the newest one is from before; lower optimizer.learning_rate"
+            )
+        self.wait()
+        record = {"format_version": FORMAT_VERSION, "checksums": sums, **record}
+        record["record_sha256"] = _hash(record)
+        with self._told():
+            self._pending = self._orbax().save_checkpointables_async(step, trees, force=True, custom_metadata=record)
+
+    def _orbax(self) -> Any:
+        """The writer, which removes what killed runs have left unfinished; made when it is clear that all is well."""
+        assert self._keep is not None, "a reader does not write"
+        if self._writer is None:
+            self._writer = ocp.training.Checkpointer(
+                self.path, preservation_policy=self._keep.policy(), cleanup_tmp_directories=True
+            )
+        return self._writer
+
+    def wait(self) -> None:
+        """Until everything started is complete on disk."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            with self._told():
+                pending.result()
+
+    def read(self, step: int, abstract: Trees) -> Trees:
+        """Reads the named trees of a checkpoint into the shapes, dtypes and shardings of `abstract`; see `verify`.
+
+        Each process reads for itself: none waits for another, which may find its files damaged. Raises Damaged.
+        """
+        where = self.path / str(step)
+        with self._read(step):
+            there = files.listing(str(where))
+        absent = [name for name in abstract if f"{name}/" not in there]
+        if absent:
+            raise Damaged(f"{where} is damaged: {absent[0]}/ is missing")
+        me = jax.process_index()
+        alone = ocp.options.MultiprocessingOptions(
+            primary_host=None, active_processes={me}, barrier_sync_key_prefix=f"read_{me}"
+        )
+        with self._read(step), ocp.Context(multiprocessing_options=alone if jax.process_count() > 1 else None):
+            return ocp.load_checkpointables(where, abstract)
+
+    def verify(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
+        """Compares what was read with the checksums of what was saved. All processes must call it together.
+
+        Raises Damaged, in all processes alike.
+        """
+        where = self.path / str(step)
+        found, _ = checksums.of_trees(trees)
+        wrong = [name for name, checksum in found.items() if record["checksums"].get(name) != checksum]
+        if wrong:
+            raise Damaged(f"{where} is damaged: {wrong[0]} is not what was saved (nor {len(wrong) - 1} other arrays)")
+
+    def restore(self, step: int, abstract: Trees) -> Trees:
+        """`read` and `verify`, for a single process."""
+        trees = self.read(step, abstract)
+        self.verify(step, trees, self.record(step))
+        return trees
+
+    def close(self) -> None:
+        """Waits and releases the folder."""
+        self.wait()
+        if self._writer is not None:
+            with self._told():
+                self._writer.close()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _is_not_raised_later(record: logging.LogRecord) -> bool:
+    """False for the tracebacks that Orbax logs of errors in its threads: it raises them too, and they are told then."""
+    return record.levelno < logging.ERROR or "/orbax/" not in record.pathname
+
+
+@contextlib.contextmanager
+def _quiet_orbax() -> Iterator[None]:
+    """Keeps back what Orbax logs of files that it cannot read, over many lines: that is told in one."""
+
+    def is_not_told_later(record: logging.LogRecord) -> bool:
+        return record.levelno < logging.WARNING or "/orbax/" not in record.pathname
+
+    # When one read fails, Orbax ends its event loop while others are in flight. What Python tells of those, and
+    # TensorStore's threads of the loop, comes at any time later.
+    warnings.filterwarnings("ignore", message="coroutine '.*' was never awaited", category=RuntimeWarning)
+    logging.getLogger("asyncio").addFilter(_is_not_of_a_failed_read)
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _without_closed_loops
+    logger = logging.getLogger("absl")
+    logger.addFilter(is_not_told_later)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_not_told_later)
+
+
+def _is_not_of_a_failed_read(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Task exception was never retrieved")
+
+
+def _without_closed_loops(told: sys.UnraisableHookArgs) -> None:
+    if str(told.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(told)
+
+
+def _short(error: BaseException) -> str:
+    """What the first of a chain of errors says. TensorStore goes on with the whole specification in brackets."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = buckets.line(error).partition(" [tensorstore_spec")[0]
+    return f"{type(error).__name__}: {text[:300]}{'...' if len(text) > 300 else ''}"
+
+
+def _hash(record: dict[str, Any]) -> str:
+    """Of all in the record but the hash itself."""
+    rest = {name: value for name, value in record.items() if name != "record_sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def split(state: Any) -> Trees:
+    """The named trees of a `train.State` (arrays or abstract). A memory without slots is not written: it is empty."""
+    memory = {"hidden": state.memory.hidden_LBMD, "valid": state.memory.valid_B}
+    return {
+        "params": state.params,
+        "optimizer": state.opt_state,
+        **({"memory": memory} if state.memory.hidden_LBMD.size else {}),
+        "counters": {name: getattr(state, name) for name in COUNTERS},
+    }
+
+
+def join(trees: Trees, kind: type) -> Any:
+    """Inverse of `split` for the State class `kind`."""
+    memory = Memory(trees["memory"]["hidden"], trees["memory"]["valid"])
+    return kind(params=trees["params"], opt_state=trees["optimizer"], memory=memory, **trees["counters"])

@@ -1,0 +1,54 @@
+"""`xlnet-jax evaluate`: the held-out loss of a checkpoint, sharded over whatever devices are here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from xlnet_jax.checkpoint import restore
+from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.parallel.processes import session
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.train.evaluation import HeldoutLoss
+from xlnet_jax.train.state import check_precision
+from xlnet_jax.train.step import build_step
+
+
+def evaluate(
+    workdir: str, *, step: int | None = None, blocks: int = 0, overrides: list[str] | tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Scores the held-out split with the parameters of a checkpoint.
+
+    Args:
+      step: the checkpoint; None = the newest good one.
+      blocks: score only the first blocks; 0 = the whole split.
+      overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
+
+    Returns:
+      `loss` (nats per target), `perplexity`, `loss_without_memory`, `tokens` (targets scored), `step`,
+      `unigram_cross_entropy` (of the same targets); of several corpora also `loss/NAME` of each.
+
+    Raises:
+      BadInput: no run or good checkpoint there, a corpus without held-out documents or with another tokenizer.
+    """
+    config = workdirs.load_config(workdir, overrides)
+    check_precision(config)
+    heldout = open_mixture(config, "heldout", weighted=False)
+    workdirs.check_tokenizer(workdir, heldout)
+    equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--blocks": blocks, "--workdir": workdir}
+    with session(config, equal) as processes:
+        mesh = meshes.make_mesh(config.mesh)
+        meshes.check_model(config.model, mesh)
+        workdirs.use_compilation_cache(config, workdir)
+        with jax.set_mesh(mesh):
+            score = HeldoutLoss(config, mesh, heldout, blocks)
+            abstract = build_step(config, mesh).abstract_state.params
+            params, found = restore.parameters(workdir, abstract, processes, step)
+            result = score(params)
+    return {
+        "step": found,
+        **result.scores(),
+        "unigram_cross_entropy": result.unigram_cross_entropy(open_mixture(config, weighted=False).token_counts),
+    }

@@ -1,0 +1,54 @@
+"""`xlnet-jax export`: a checkpoint's parameters and tokenizer into the folder another library reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from xlnet_jax.checkpoint import restore
+from xlnet_jax.config import MeshConfig
+from xlnet_jax.convert import huggingface
+from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.errors import BadInput
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.parallel.processes import Session, find_process_info
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.train.step import build_step
+
+
+def export(
+    workdir: str, output: str, *, step: int | None = None, overrides: list[str] | tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Writes the Hugging Face folder of a checkpoint. Of several processes only number 0 does anything.
+
+    Args:
+      output: a new or empty folder.
+      step: the checkpoint; None = the newest good one.
+      overrides: config keys to change, such as `--config.data.corpus=DIR` for a corpus that has moved.
+
+    Raises:
+      BadInput: no run or good checkpoint there, an output folder in use, or a model the other library cannot express.
+    """
+    config = workdirs.load_config(workdir, overrides)
+    me = find_process_info(config)
+    if me is not None:
+        if me.process:
+            return {"output": output, "process": me.process}
+        # The devices of a pod only start together, and reading parameters needs none of them.
+        jax.config.update("jax_platforms", "cpu")
+    huggingface.check(config.model, output)
+    if config.data.objective == "clm":
+        raise BadInput(
+            f"{workdir} was trained with data.objective=clm; exports are of models that see both sides (plm, mlm)"
+        )
+    mixture = open_mixture(config, weighted=False)
+    workdirs.check_tokenizer(workdir, mixture)
+    tokenizer = mixture.tokenizer
+    # Whatever mesh the run had, one device is enough to read the parameters once.
+    mesh = meshes.make_mesh(MeshConfig(), jax.local_devices()[:1])
+    abstract = build_step(config, mesh).abstract_state.params
+    placed, found = restore.parameters(workdir, abstract, Session(), step)
+    params = jax.device_get(placed)
+    files = huggingface.export(params, config.model, tokenizer.path, tokenizer.normalization, output)
+    return {"output": output, "step": found, "files": sorted(files)}

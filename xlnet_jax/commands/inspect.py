@@ -1,0 +1,126 @@
+"""`xlnet-jax inspect`: one training example as the model gets it, who sees whom, and the count of parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from xlnet_jax.config import Config
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model import names
+from xlnet_jax.train.state import init_params
+
+
+def count_parameters(config: Config) -> dict[str, Any]:
+    """`parameters` and `tensors` under the names of the original's checkpoints. Computes nothing."""
+    params = jax.eval_shape(lambda: nn.meta.unbox(init_params(config)))
+    tensors = names.official(params)
+    return {"parameters": sum(int(np.prod(x.shape)) for x in tensors.values()), "tensors": len(tensors)}
+
+
+def example(config: Config, step: int, row: int) -> dict[str, Any]:
+    """The example of one row of one step of a run that never changed its batch size.
+
+    Returns:
+      `tokens`, `pieces`, `segments`, `rank` of length T, as fed; `targets` (positions) and `predicted` (their pieces);
+      `direction`; `continues`; `label`, None where there is none; `objective` and `pairs` of the configuration.
+
+    Raises:
+      BadInput: no such row or step, or a corpus that does not fit.
+    """
+    if not 0 <= row < config.train.batch_size:
+        raise BadInput(f"--row={row} is not in [0, train.batch_size={config.train.batch_size})")
+    if not 0 <= step < 2**31:
+        raise BadInput(f"--step={step} must lie in [0, 2^31)")
+    mixture = open_mixture(config)
+    mixture.check(config)
+    mixture.stream(config).check(config.train.batch_size, mixture.described())
+    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
+    batch = loader.TrainDispatches(mixture, config, plan, np.array([row]), step, step + 1).batch(step)
+    used = batch.target_weights[0] > 0
+    return {
+        "step": step,
+        "row": row,
+        "tokens": batch.tokens[0].tolist(),
+        "pieces": [mixture.tokenizer.pieces[token] for token in batch.tokens[0]],
+        "segments": batch.segments[0].tolist(),
+        "targets": batch.target_positions[0][used].tolist(),
+        "predicted": [mixture.tokenizer.pieces[token] for token in batch.target_tokens[0][used]],
+        "rank": batch.rank[0].tolist(),
+        "direction": int(batch.direction[0]),
+        "continues": bool(batch.continues[0]),
+        "label": int(batch.label[0]) if batch.label_weight[0] else None,
+        "objective": config.data.objective,
+        "pairs": config.data.pairs,
+    }
+
+
+def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Content and query mask: bool [T, T], row i may see column j; only targets have a query.
+
+    All rows also see whatever the memory holds.
+    """
+    rank_T = np.asarray(rank)
+    has_query_T = np.isin(np.arange(len(rank_T)), targets)
+    return rank_T[None, :] <= rank_T[:, None], (rank_T[None, :] < rank_T[:, None]) & has_query_T[:, None]
+
+
+_LABELS = {
+    ("next", 1): "B follows A, ",
+    ("next", 0): "B is from elsewhere, ",
+    ("order", 1): "A and B are in order, ",
+    ("order", 0): "A and B have changed places, ",
+    ("next", None): "",
+    ("order", None): "",
+}
+
+
+def print_example(shown: dict[str, Any]) -> None:
+    """A table of the positions on stdout; for targets, what is predicted and what it may look at."""
+    targets = dict(zip(shown["targets"], shown["predicted"], strict=True))
+    content, query = visible(shown["rank"], list(targets))
+    sight = query if shown["objective"] == "plm" else content
+    context = {i for i in range(len(shown["tokens"])) if i not in targets}
+    console = Console()
+    console.print(
+        f"step {shown['step']} row {shown['row']}: {'forward' if shown['direction'] > 0 else 'reversed'}, "
+        f"{'continues its memory' if shown['continues'] else 'starts with an empty memory'}, "
+        f"{_LABELS[shown['pairs'], shown['label']]}{len(targets)} targets"
+    )
+    table = Table("position", "piece", "segment", "rank", "predicts", "sees")
+    for i, piece in enumerate(shown["pieces"]):
+        sees = ""
+        if i in targets:
+            earlier = [j for j in sorted(targets) if sight[i, j]]
+            others = sum(sight[i, j] for j in context)
+            sees = f"{others} others, targets {' '.join(map(str, earlier)) or '-'}"
+        table.add_row(str(i), piece, str(shown["segments"][i]), str(shown["rank"][i]), targets.get(i, ""), sees)
+    console.print(table)
+
+
+def draw(shown: dict[str, Any], path: str) -> None:
+    """Writes both masks as a PNG: dark = visible. Raises BadInput if matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise BadInput("--output needs matplotlib: pip install 'xlnet_jax[quickstart]'") from error
+    figure = Figure(figsize=(13, 6.5), layout="constrained")
+    names = ("content", "query") if shown["objective"] == "plm" else ("content",)
+    panels = figure.subplots(1, len(names), squeeze=False)[0]
+    for axes, mask, name in zip(panels, visible(shown["rank"], shown["targets"]), names, strict=False):
+        axes.imshow(mask, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
+        axes.plot(np.zeros(len(shown["targets"])) - 2, shown["targets"], "_", color="tab:red", clip_on=False)
+        axes.set(title=f"{name} stream: row sees column (targets marked red)", xlabel="key", ylabel="query")
+    figure.suptitle(f"step {shown['step']}, row {shown['row']}; whatever the memory holds is visible to all")
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"--output={path}: {' '.join(str(error).split())}") from error

@@ -1,0 +1,152 @@
+"""`xlnet-jax train`: checks all that can be checked, brings the processes together, and runs the loop."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+from typing import Any
+
+import jax
+
+from xlnet_jax.checkpoint.store import Checkpoints, Keep
+from xlnet_jax.config import Config
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.errors import BadInput
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.parallel.processes import Session, session
+from xlnet_jax.run import goodput as goodputs
+from xlnet_jax.run import lock
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run.corruption import CorruptionCheck
+from xlnet_jax.run.goodput import Goodput
+from xlnet_jax.run.metrics import MetricsWriter
+from xlnet_jax.run.signals import StopRequest, stop_request
+from xlnet_jax.run.watchdog import Watchdog
+from xlnet_jax.storage import buckets, files
+from xlnet_jax.train import evaluation
+from xlnet_jax.train.evaluation import Evaluator, HeldoutLoss
+from xlnet_jax.train.loop import Run
+from xlnet_jax.train.resume import restore_or_init
+from xlnet_jax.train.state import check_precision
+from xlnet_jax.train.step import BuiltStep, build_step, loss_and_gradient
+
+log = logging.getLogger("xlnet_jax")
+
+
+def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: bool = False) -> dict[str, Any]:
+    """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
+
+    Args:
+      stop_at: save and end in order after this step; a later call goes on to the end.
+      dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
+
+    Returns:
+      `step`, `loss`, `tokens_per_second`, `workdir`; `seconds` by cause and `goodput`, see `accounting.summary`.
+
+    Raises:
+      BadInput: a configuration, corpus or work directory that does not fit.
+      Diverged: `train.max_bad_steps` non-finite steps or spikes in a row.
+      RestartMe: a signal came; everything is saved.
+    """
+    with stop_request() as request:
+        return _together(config, workdir, stop_at, dry_run, request, Goodput())
+
+
+def _together(
+    config: Config, workdir: str, stop_at: int | None, dry_run: bool, request: StopRequest, goodput: Goodput
+) -> dict[str, Any]:
+    """Checks what can be checked without a device, then brings the processes of the run together."""
+    if stop_at is not None and stop_at < 1:
+        raise BadInput(f"--stop_at={stop_at} must be at least 1")
+    if files.in_bucket(workdir):
+        buckets.use(workdir)
+    check_precision(config)
+    # The run remembers its corpus, and may be evaluated from another folder.
+    config = dataclasses.replace(
+        config, data=dataclasses.replace(config.data, corpus=workdirs.absolute(config.data.corpus))
+    )
+    mixture = open_mixture(config)
+    stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
+    found = workdirs.read_config(workdir)
+    if found is not None:
+        workdirs.check_resume(found, config, mixture, workdir)
+    mixture.stream(config).check(config.train.batch_size, mixture.described())
+    mixture.check(config)
+    heldout = open_mixture(config, "heldout") if config.evaluation.every else None
+    # Nothing has touched a device yet, and no process writes before all have read what is in the work directory.
+    equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
+    with session(config, equal) as processes:
+        request.end = processes.end
+        return _train(config, workdir, mixture, heldout, stop, dry_run, processes, request, goodput)
+
+
+def _train(
+    config: Config, workdir: str, mixture: Mixture, heldout: Mixture | None, stop: int, dry_run: bool,
+    processes: Session, request: StopRequest, goodput: Goodput,
+) -> dict[str, Any]:  # fmt: skip
+    """What `train` does once all processes of the run are together."""
+    mesh = meshes.make_mesh(config.mesh)
+    meshes.check_batch_size(config.train.batch_size, mesh, parts=config.train.accumulation)
+    meshes.check_model(config.model, mesh)
+    with jax.set_mesh(mesh):
+        built = build_step(config, mesh)
+        if dry_run:
+            return _dry_run(config, workdir, mixture, built, mesh)
+        workdirs.use_compilation_cache(config, workdir)
+        check = None
+        with contextlib.ExitStack() as stack:
+            if jax.process_index() == 0:
+                files.make_folder(workdir)
+                check = stack.enter_context(lock.held(workdir))
+            workdirs.check_shared(workdir, processes)
+            keep = Keep.of(config.checkpoint, functools.partial(workdirs.losses, workdir))
+            checkpoints = stack.enter_context(Checkpoints(workdir, keep))
+            with goodput.measure("restore"):
+                state, plan, start, origin = restore_or_init(config, mixture, built, checkpoints, processes)
+            unscored = evaluation.missing(config, workdir, start, processes)
+            if start >= stop and not unscored:
+                log.info("%s is at step %d already, and was to stop at %d", workdir, start, stop)
+                last = workdirs.metrics_of(workdir, start)
+                return goodputs.result(
+                    workdir, start, last.get("loss"), last.get("tokens_per_second"), workdirs.times_of(workdir)
+                )
+            workdirs.write_start(workdir, config, mixture, start, origin)
+            writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
+            stack.enter_context(contextlib.closing(writer))
+            goodput.resume_from(writer.earlier)
+            stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
+            watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, processes.end)
+            run = Run(config, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, goodput,
+                      stack.enter_context(watchdog))  # fmt: skip
+            if heldout:
+                score = HeldoutLoss(config, mesh, heldout, config.evaluation.blocks)
+                run.evaluations = Evaluator(score, writer, processes, request, goodput, watchdog)
+            run.corruption = (
+                CorruptionCheck(config, mesh, functools.partial(loss_and_gradient, config))
+                if config.watchdog.sdc_every
+                else None
+            )
+            return run.loop(state, start, stop, unscored)
+
+
+def _dry_run(config: Config, workdir: str, mixture: Mixture, built: BuiltStep, mesh: Any) -> dict[str, Any]:
+    """Builds the first batch and traces the step; neither compiles nor writes."""
+    rows, _ = meshes.rows_here(config.train.batch_size, mesh)
+    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
+    batch = loader.TrainDispatches(mixture, config, plan, rows, 0, config.train.steps)(0)
+    out = jax.eval_shape(built.jitted, built.abstract_state, built.abstract_batch)
+    parameters = sum(x.size for x in jax.tree.leaves(built.abstract_state.params))
+    stream = mixture.stream(config)
+    read = stream.epochs(config.train.steps, plan)
+    for name, corpus, epochs in zip(mixture.names, stream.corpora, read, strict=True):
+        log.info("dry run: %s has %d blocks an epoch, the run reads %.2f epochs", name, corpus.blocks, epochs)
+    log.info(
+        "dry run: %d parameters, mesh %s, first batch with %d targets, %d metrics",
+        parameters, dict(mesh.shape), int(batch.target_weights.sum()), len(out[1]),
+    )  # fmt: skip
+    return {"step": 0, "loss": None, "tokens_per_second": None, "workdir": workdir, "parameters": parameters}

@@ -1,0 +1,176 @@
+"""A trained model as a folder that Hugging Face `transformers` loads: weights, configuration and tokenizer.
+
+Nothing of that library is needed to write it. Its XLNet is the original graph with three differences that matter here:
+dense kernels are transposed, biases are always per layer, and its "gelu" is the erf form where the original has tanh.
+The fine-tuning heads of that library find what they need in the same folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from etils import epath
+from safetensors.numpy import save_file
+
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.convert import tokenizer_json
+from xlnet_jax.data.tokenizer import BOS, EOS, PAD, Normalization, Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model import names
+
+ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
+"""Our activations under that library's names; its plain "gelu" would move logits by 1e-2."""
+
+
+def export(
+    params: Mapping[str, Any],
+    model: ModelConfig,
+    tokenizer_path: str,
+    normalization: Normalization,
+    output: str,
+) -> list[str]:
+    """Writes the folder; it appears whole or not at all.
+
+    Args:
+      params: the unboxed tree of `XLNet`, numpy or jax arrays.
+      model: its architecture.
+      tokenizer_path: the SentencePiece model of the training run.
+      normalization: what the training run did to text before SentencePiece.
+      output: a local folder that does not exist yet, or is empty.
+
+    Returns:
+      Paths of the files written, sorted.
+
+    Raises:
+      BadInput: the library cannot express the model or the tokenizer, the two do not belong together, or the folder
+        cannot be written or holds something.
+    """
+    check(model, output)
+    tokenizer = Tokenizer(tokenizer_path)  # refuses what is no XLNet tokenizer
+    if tokenizer.vocab_size != model.vocab_size:
+        raise BadInput(
+            f"tokenizer {tokenizer_path}: has {tokenizer.vocab_size} pieces, the model {model.vocab_size}; "
+            "use the tokenizer the model was trained with"
+        )
+    pieces = epath.Path(tokenizer_path).read_bytes()
+    bos_eos_pad = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
+    documents = {
+        "config.json": _config(model) | bos_eos_pad,
+        "generation_config.json": {"_from_model_config": True} | bos_eos_pad,
+        "tokenizer.json": tokenizer_json.tokenizer_json(
+            tokenizer_json.parse(pieces), normalization, str(tokenizer_path)
+        ),
+        "tokenizer_config.json": tokenizer_json.tokenizer_config(normalization),
+    }
+    output = os.path.abspath(output)
+    try:
+        _write(output, documents, pieces, state_dict(params, model))
+    except OSError as error:
+        raise BadInput(f"export folder {output}: {error.strerror or error}; choose another place") from error
+    return sorted(os.path.join(output, name) for name in os.listdir(output))
+
+
+def check(model: ModelConfig, output: str) -> None:
+    """Refuses early, before a checkpoint is read. Raises BadInput."""
+    if model.heads * model.head_dim != model.d_model:
+        raise BadInput(
+            f"model.heads={model.heads} times model.head_dim={model.head_dim} is not model.d_model={model.d_model}, "
+            f"which Hugging Face's XLNet requires; train with model.head_dim={model.d_model / model.heads:g} to export"
+        )
+    if "://" in output:
+        raise BadInput(f"export folder {output}: must be a local folder; copy it to where it is needed afterwards")
+    if os.path.lexists(output) and not os.path.isdir(output):
+        raise BadInput(f"export folder {output}: is not a folder; choose another name")
+    if os.path.isdir(output) and os.listdir(output):
+        raise BadInput(f"export folder {output}: is not empty; choose another, nothing is overwritten")
+
+
+def state_dict(params: Mapping[str, Any], model: ModelConfig) -> dict[str, np.ndarray]:
+    """The parameters under that library's names, float32.
+
+    `lm_loss.weight` is left out: it is the word embedding, and is tied on loading.
+    """
+    official = names.official(params)
+    root = "model/transformer"
+    tensors = {
+        "transformer.word_embedding.weight": official[f"{root}/word_embedding/lookup_table"],
+        "transformer.mask_emb": official[f"{root}/mask_emb/mask_emb"],
+        "lm_loss.bias": official["model/lm_loss/bias"],
+    }
+    for i in range(model.layers):
+        ours, theirs = f"{root}/layer_{i}", f"transformer.layer.{i}"
+        for letter in "qkvor":
+            tensors[f"{theirs}.rel_attn.{letter}"] = official[f"{ours}/rel_attn/{letter}/kernel"]
+        for bias in ("r_w_bias", "r_r_bias", "r_s_bias"):
+            values = official[f"{root}/{bias}"]
+            # One set for all layers does not exist there; copies are the same function until they are fine-tuned.
+            tensors[f"{theirs}.rel_attn.{bias}"] = values[i] if model.untie_biases else values
+        tensors[f"{theirs}.rel_attn.seg_embed"] = official[f"{root}/seg_embed"][i]
+        for part in ("rel_attn", "ff"):
+            tensors[f"{theirs}.{part}.layer_norm.weight"] = official[f"{ours}/{part}/LayerNorm/gamma"]
+            tensors[f"{theirs}.{part}.layer_norm.bias"] = official[f"{ours}/{part}/LayerNorm/beta"]
+        for dense in ("layer_1", "layer_2"):
+            tensors[f"{theirs}.ff.{dense}.weight"] = official[f"{ours}/ff/{dense}/kernel"].T
+            tensors[f"{theirs}.ff.{dense}.bias"] = official[f"{ours}/ff/{dense}/bias"]
+    # The file format stores bytes in the order of the buffer, so a transposed view must become a copy.
+    return {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
+
+
+def _config(model: ModelConfig) -> dict[str, Any]:
+    return {
+        "architectures": ["XLNetLMHeadModel"],
+        "model_type": "xlnet",
+        "dtype": "float32",  # it has no working half-precision two-stream attention
+        "vocab_size": model.vocab_size,
+        "n_layer": model.layers,
+        "d_model": model.d_model,
+        "n_head": model.heads,
+        "d_head": model.head_dim,
+        "d_inner": model.d_ff,
+        "ff_activation": ACTIVATIONS[model.activation],
+        "layer_norm_eps": model.layer_norm_epsilon,
+        "dropout": model.dropout,
+        "initializer_range": model.init_std,
+        "clamp_len": model.clamp_len,
+        "attn_type": "bi",
+        "untie_r": True,
+        "tie_word_embeddings": True,
+        # A length left over from pretraining would change inference and generation there.
+        "mem_len": None,
+        "reuse_len": None,
+        "bi_data": False,
+        "same_length": False,
+        "use_mems_train": False,
+        "use_mems_eval": True,
+        "summary_type": "last",
+        "summary_use_proj": True,
+        "summary_activation": "tanh",
+        "summary_last_dropout": model.dropout,
+    }
+
+
+def _write(output: str, documents: dict[str, Any], pieces: bytes, tensors: dict[str, np.ndarray]) -> None:
+    """Fills a hidden folder beside `output` and renames it, which is atomic; removes it if that fails."""
+    parent, name = os.path.split(output)
+    os.makedirs(parent, exist_ok=True)
+    partial = os.path.join(parent, f".{name}.partial-{uuid.uuid4().hex[:8]}")
+    os.mkdir(partial)
+    try:
+        for file_name, document in documents.items():
+            with open(os.path.join(partial, file_name), "w", encoding="utf-8") as file:
+                json.dump(document, file, indent=None if file_name == "tokenizer.json" else 2)
+                file.write("\n")
+        vocabulary, weights = os.path.join(partial, "spiece.model"), os.path.join(partial, "model.safetensors")
+        with open(vocabulary, "wb") as file:
+            file.write(pieces)
+        save_file(tensors, weights, metadata={"format": "pt"})
+        os.chmod(weights, os.stat(vocabulary).st_mode)  # the package makes a file for its owner alone
+        os.rename(partial, output)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,243 @@
+"""From a place in the corpus to a Batch, by `data.objective`.
+
+    plm  [ reuse window, R tokens ][ A ][SEP][ B ][SEP][CLS]     T tokens in all, some of them targets
+           segment 0                 0    0    1    1    2
+    clm  [ R = T tokens ]                                        each predicts the one after it
+    mlm  [CLS][ A ][SEP][ B ][SEP]                               R = T - 3 tokens; the targets are corrupted
+
+In `plm` A begins right after the reuse window; the window and the rest have their own targets and their own
+factorisation orders, and the first half never sees the second. In `mlm` A and B are the window itself, which is BERT's
+input. What differs between the objectives is which rank a position has and what stands at the targets, no more: the
+model gets one and the same Batch. All rows of a batch are built together, in numpy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax.batch import Batch
+from xlnet_jax.config import Config, DataConfig
+from xlnet_jax.data.batches import spans
+from xlnet_jax.data.batches.sentence_pairs import Layout, Pairs, Text, choose_pairs, read_in_order
+from xlnet_jax.data.batches.stream import Windows, uniforms
+from xlnet_jax.data.tokenizer import CLS, MASK, SEP, SPECIAL_PIECES
+from xlnet_jax.errors import BadInput
+
+MASKED, RANDOM = 0.8, 0.1
+"""Shares of the `mlm` targets that become MASK or another piece; the rest stays as it is (BERT, section 3.1)."""
+
+
+def layout(data: DataConfig, memory_len: int) -> Layout:
+    """Splits the targets over the two parts in proportion to their lengths; an `mlm` example has one part."""
+    if data.objective == "mlm":
+        return Layout(data.segment_len, 0, memory_len, 0, data.num_predict)
+    second = data.num_predict * (data.segment_len - data.reuse_len) // data.segment_len
+    return Layout(data.segment_len, data.reuse_len, memory_len, data.num_predict - second, second)
+
+
+def check(text: Text, config: Config, name: str) -> None:
+    """Raises BadInput if the text is too short for random B to keep clear of its own row."""
+    shape = layout(config.data, config.model.memory_len)
+    need = config.data.segment_len + 1 if config.data.objective == "clm" else shape.own + 3 * shape.budget
+    if text.tokens < need:
+        raise BadInput(
+            f"{name} has {text.tokens:,} tokens, but an example with its memory and a random segment B needs "
+            f"{need:,}; use more text or a shorter data.segment_len"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleBuilder:
+    """What examples are built from, and what their random draws are keyed by (see `stream.uniforms`)."""
+
+    text: Text
+    word_start_V: np.ndarray
+    """bool: the piece begins a word."""
+    config: Config
+    name: str
+    step: int
+
+    def draws(self, where: Windows, rows: np.ndarray, fixed: int, fresh: int) -> np.ndarray:
+        """`fixed + fresh` uniform draws per row; with static targets the fixed ones belong to the window."""
+        seed = self.config.seeds.data
+        draws = uniforms(seed, self.name, self.step, rows, fixed + fresh)
+        if self.config.compat.on("static_targets"):
+            key = 2 * where.block_B + (where.direction_B < 0)
+            draws[:, :fixed] = uniforms(seed, "static", where.window, key, fixed)
+        return draws
+
+    def draws_needed(self, length: int) -> int:
+        """Draws that `targets` takes for so many positions."""
+        return spans.draws_needed(length, self.config.data.mask_alpha, self.config.data.mask_beta)
+
+    def targets(self, tokens_BN: np.ndarray, direction_B: np.ndarray, goal: int, draws_BX: np.ndarray) -> np.ndarray:
+        """Chooses up to `goal` targets in each row, bool [B, N]."""
+        data, compat = self.config.data, self.config.compat
+        # Words are words in the text's own order, so reversed rows are turned round to find spans and then back.
+        turned_B1 = direction_B[:, None] < 0
+        natural = np.where(turned_B1, tokens_BN[:, ::-1], tokens_BN)
+        text_only = (natural != SEP) & (natural != CLS)
+        mask = spans.sample(
+            self.word_start_V[natural], text_only | compat.on("fill_functional"), goal, draws_BX,
+            max_span=data.max_span, alpha=data.mask_alpha, beta=data.mask_beta,
+            kind="pieces" if compat.on("piece_spans") else data.spans,
+        )  # fmt: skip
+        mask &= text_only
+        return np.where(turned_B1, mask[:, ::-1], mask)
+
+
+def ranks(tokens_BT: np.ndarray, target_BT: np.ndarray, reuse_len: int, draws_BT: np.ndarray) -> np.ndarray:
+    """The factorisation order: context -1, targets and SEP/CLS their place in a random order of their half.
+
+    The second half starts R + 1 higher, so that all of it sees all of the first and never the other way round
+    (`_local_perm` of the original with perm_size = the length of a half). int32 [B, T].
+    """
+    order_BT = np.concatenate(
+        [np.argsort(np.argsort(half, axis=1), axis=1) for half in np.split(draws_BT, [reuse_len], axis=1)], axis=1
+    )
+    ordered_BT = target_BT | (tokens_BT == SEP) | (tokens_BT == CLS)
+    rank_BT = np.where(ordered_BT, order_BT, -1)
+    rank_BT[:, reuse_len:] += reuse_len + 1
+    return rank_BT.astype(np.int32)
+
+
+def build(
+    text: Text,
+    word_start_V: np.ndarray,
+    config: Config,
+    where: Windows,
+    *,
+    name: str,
+    step: int,
+    rows: np.ndarray,
+) -> Batch:
+    """The Batch that `where` describes.
+
+    Args:
+      word_start_V: bool [V]: the piece begins a word.
+      where: places of the B rows, from `stream`.
+      name, step, rows: what the random draws are keyed by, beside the data seed; see `stream.uniforms`.
+    """
+    builder = ExampleBuilder(text, word_start_V, config, name, step)
+    if config.data.objective == "clm":
+        return _causal(builder, where)
+    return (_permuted if config.data.objective == "plm" else _masked)(builder, where, rows)
+
+
+def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
+    config = builder.config
+    data, shape = config.data, layout(config.data, config.model.memory_len)
+    T, R, tot = shape.segment_len, shape.reuse_len, shape.budget
+    needs = [4, builder.draws_needed(R), builder.draws_needed(T - R)]
+    # All but the factorisation order may be static.
+    draws = builder.draws(where, rows, sum(needs), T)
+    pair_draws, first_draws, second_draws, order_draws = np.split(draws, np.cumsum(needs), axis=1)
+
+    tokens_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, R + tot + tot // 2)
+    pairs = choose_pairs(builder.text, where, tokens_BX[:, R:], starts_BX[:, R:], shape, pair_draws,
+                         data.follow_probability, data.pairs)  # fmt: skip
+    joined_BY, segments_BY = _join(pairs, tot)
+    cls_B1 = np.full((len(rows), 1), CLS)
+    tokens_BT = np.concatenate([tokens_BX[:, :R], joined_BY, cls_B1], axis=1)
+    segments_BT = np.concatenate([np.zeros((len(rows), R), int), segments_BY, np.full_like(cls_B1, 2)], axis=1)
+    target_BT = np.concatenate(
+        [builder.targets(tokens_BT[:, :R], where.direction_B, shape.first_goal, first_draws),
+         builder.targets(tokens_BT[:, R:], where.direction_B, shape.second_goal, second_draws)], axis=1
+    )  # fmt: skip
+    return Batch(
+        tokens=tokens_BT.astype(np.int32),
+        segments=segments_BT.astype(np.int32),
+        rank=ranks(tokens_BT, target_BT, R, order_draws),
+        summary_position=np.full(len(rows), T - 1, np.int32),
+        **_predicted(tokens_BT, target_BT, data.num_predict, where),
+        **_labels(pairs, where),
+    )
+
+
+def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
+    config = builder.config
+    data, shape = config.data, layout(config.data, config.model.memory_len)
+    T, tot, B = shape.segment_len, shape.budget, len(rows)
+    needs = [4, builder.draws_needed(T), 2 * T]
+    pair_draws, target_draws, corrupt_draws = np.split(
+        builder.draws(where, rows, sum(needs), 0), np.cumsum(needs[:-1]), axis=1
+    )
+    # Nothing is read ahead of the window, so that a B that follows A is the rest of it.
+    text_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, tot)
+    pairs = choose_pairs(
+        builder.text, where, text_BX, starts_BX, shape, pair_draws, data.follow_probability, data.pairs
+    )
+    joined_BY, segments_BY = _join(pairs, tot)
+    tokens_BT = np.concatenate([np.full((B, 1), CLS), joined_BY], axis=1)
+    target_BT = builder.targets(tokens_BT, where.direction_B, data.num_predict, target_draws)
+    return Batch(
+        tokens=_corrupted(tokens_BT, target_BT, len(builder.word_start_V), corrupt_draws).astype(np.int32),
+        segments=np.concatenate([np.zeros((B, 1), int), segments_BY], axis=1).astype(np.int32),
+        rank=np.zeros((B, T), np.int32),
+        summary_position=np.zeros(B, np.int32),
+        **_predicted(tokens_BT, target_BT, data.num_predict, where),
+        **_labels(pairs, where),
+    )
+
+
+def _causal(builder: ExampleBuilder, where: Windows) -> Batch:
+    T, B = builder.config.data.segment_len, len(where.cursor_B)
+    tokens_BN, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T + 1)
+    place_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
+    return Batch(
+        tokens=tokens_BN[:, :T].astype(np.int32),
+        segments=np.zeros((B, T), np.int32),
+        rank=place_BT,
+        direction=where.direction_B,
+        continues=where.continues_B,
+        target_positions=place_BT,
+        target_tokens=tokens_BN[:, 1:].astype(np.int32),
+        target_weights=np.where(where.exists_B[:, None], np.ones((B, T)), 0).astype(np.float32),
+        summary_position=np.full(B, T - 1, np.int32),
+        label=np.zeros(B, np.int32),
+        label_weight=np.zeros(B, np.float32),
+    )
+
+
+def _join(pairs: Pairs, budget: int) -> tuple[np.ndarray, np.ndarray]:
+    """[ A ][SEP][ B ][SEP] and the segment of each position, int [B, budget + 2] both."""
+    column = np.arange(budget + 2)[None, :]
+    first_sep = pairs.a_len_B[:, None]
+    place = np.clip(column - (column > first_sep), 0, budget - 1)
+    tokens = np.take_along_axis(pairs.tokens_BY, place, axis=1)
+    is_sep = (column == first_sep) | (column == budget + 1)
+    return np.where(is_sep, SEP, tokens), (column > first_sep).astype(int)
+
+
+def _corrupted(tokens_BT: np.ndarray, target_BT: np.ndarray, vocab_size: int, draws_BX: np.ndarray) -> np.ndarray:
+    """The targets replaced: most by MASK, some by any piece of text, some not at all."""
+    kind_BT, piece_BT = np.split(draws_BX, 2, axis=1)
+    first = len(SPECIAL_PIECES)
+    any_BT = first + (piece_BT * (vocab_size - first)).astype(int)
+    fed_BT = np.where(kind_BT < MASKED, MASK, np.where(kind_BT < MASKED + RANDOM, any_BT, tokens_BT))
+    return np.where(target_BT, fed_BT, tokens_BT)
+
+
+def _predicted(tokens_BT: np.ndarray, target_BT: np.ndarray, slots: int, where: Windows) -> dict[str, Any]:
+    """The fields of a Batch about the targets, and about the row's place."""
+    # A stable sort of "is no target" brings the targets' positions to the front, ascending.
+    position_BP = np.argsort(~target_BT, axis=1, kind="stable")[:, :slots]
+    used_BP = np.arange(slots)[None, :] < target_BT.sum(axis=1, keepdims=True)
+    position_BP = np.where(used_BP, position_BP, 0)
+    return {
+        "target_positions": position_BP.astype(np.int32),
+        "target_tokens": np.where(used_BP, np.take_along_axis(tokens_BT, position_BP, axis=1), 0).astype(np.int32),
+        "target_weights": (used_BP & where.exists_B[:, None]).astype(np.float32),
+        "direction": where.direction_B,
+        "continues": where.continues_B,
+    }
+
+
+def _labels(pairs: Pairs, where: Windows) -> dict[str, Any]:
+    return {
+        "label": pairs.follows_B.astype(np.int32),
+        "label_weight": (pairs.labelled_B & where.exists_B).astype(np.float32),
+    }

@@ -1,0 +1,131 @@
+"""Grain reads, builds and prefetches; what is built is a function of the step alone.
+
+A loader is an index-addressable Grain dataset whose element i is one whole dispatch (K stacked batches). It has no
+state to save: a resumed run opens it at the step it has reached. Threads, worker processes and prefetch depth change
+when a batch is built, never what is in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import grain
+import numpy as np
+from absl import flags
+
+from xlnet_jax.batch import Batch
+from xlnet_jax.config import Config
+from xlnet_jax.data.batches.mixture import Mixture, join
+from xlnet_jax.data.batches.stream import Plan
+from xlnet_jax.data.workers import cores, die_with_parent
+from xlnet_jax.errors import RestartMe
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainDispatches:
+    """Dispatch number i of a run: the batches of up to K consecutive steps, cut at multiples of K.
+
+    Attributes:
+      rows: the rows of the global batch to build (those this host feeds).
+      start, stop: the first step, and the step before which to stop.
+    """
+
+    mixture: Mixture
+    config: Config
+    plan: Plan
+    rows: np.ndarray
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        size = self.config.train.steps_per_dispatch
+        return -(-self.stop // size) - self.start // size if self.stop > self.start else 0
+
+    def steps(self, index: int) -> range:
+        """The steps of dispatch number `index`."""
+        size = self.config.train.steps_per_dispatch
+        first = (self.start // size + index) * size
+        return range(max(first, self.start), min(first + size, self.stop))
+
+    def __call__(self, index: int) -> Batch:
+        """Batch with a leading axis over the steps of the dispatch."""
+        return stack([self.batch(step) for step in self.steps(index)])
+
+    def batch(self, step: int) -> Batch:
+        """The rows' Batch of one step."""
+        where = self.mixture.stream(self.config).locate(step, self.rows, self.plan)
+        return self.mixture.build(self.config, where, name="train", step=step, rows=self.rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldoutDispatches:
+    """Dispatch number i of an evaluation: all W windows of `rows` blocks; every draw is keyed by (window, block).
+
+    Attributes:
+      limit: score only the first blocks of each corpus; 0 = all.
+      rows: those of the `batch_size` blocks of a dispatch that this host feeds.
+    """
+
+    mixture: Mixture
+    config: Config
+    limit: int
+    batch_size: int
+    rows: np.ndarray
+
+    def __len__(self) -> int:
+        return -(-self.mixture.single_pass(self.config, self.limit).blocks // self.batch_size)
+
+    def corpus_of(self, index: int) -> np.ndarray:
+        """The corpus of every block of a dispatch, int [batch_size]; -1 past the end."""
+        blocks = index * self.batch_size + np.arange(self.batch_size)
+        where = self.mixture.single_pass(self.config, self.limit).locate(blocks, 0)
+        return np.where(where.exists_B, where.corpus_B, -1)
+
+    def __call__(self, index: int) -> Batch:
+        """Batch with a leading axis over the W windows."""
+        single = self.mixture.single_pass(self.config, self.limit)
+        blocks = index * self.batch_size + self.rows
+        batches = []
+        for window in range(self.config.data.windows_per_block):
+            where = single.locate(blocks, window)
+            batches.append(self.mixture.build(self.config, where, name="heldout", step=window, rows=where.block_B))
+        return stack(batches)
+
+
+def stack(batches: list[Batch]) -> Batch:
+    """K batches as one with a leading axis."""
+    return join(batches, np.stack)
+
+
+def prefetched(dispatches: TrainDispatches | HeldoutDispatches, config: Config) -> Iterator[Batch]:
+    """All dispatches in order, built ahead by threads or, with `data.workers`, by processes.
+
+    Raises:
+      BadInput: a shard is damaged.
+      RestartMe: a worker process was killed.
+    """
+    data = config.data
+    workers = data.workers if data.workers >= 0 else min(8, cores() // 4)
+    if isinstance(dispatches, HeldoutDispatches):
+        workers = 0  # to start processes for every evaluation would take longer than they save
+    dataset = grain.MapDataset.range(len(dispatches)).map(dispatches)
+    if not workers:
+        options = grain.ReadOptions(num_threads=data.read_threads, prefetch_buffer_size=data.prefetch)
+        yield from dataset.to_iter_dataset(options)
+        return
+    if not flags.FLAGS.is_parsed():
+        # Grain's workers read an absl flag; this program parses its own command line.
+        flags.FLAGS.mark_as_parsed()
+    options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=data.prefetch)
+    try:
+        yield from dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(
+            options, lambda *_: die_with_parent()
+        )
+    except RuntimeError as error:
+        if "terminated unexpectedly" not in str(error):
+            raise
+        raise RestartMe(
+            f"a data worker was killed (out of memory?): {' '.join(str(error).split())}; run the same command to go "
+            f"on, with fewer than data.workers={workers} if memory is short"
+        ) from error

@@ -1,0 +1,158 @@
+"""The corpora of a run: one, or several with weights, and from each its part of every batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax.batch import Batch
+from xlnet_jax.config import Config
+from xlnet_jax.data.batches import examples
+from xlnet_jax.data.batches.mixing import ONE, Cycle, from_weights
+from xlnet_jax.data.batches.stream import SinglePass, Stream, Windows
+from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.errors import BadInput
+
+PAGE_CACHE_BYTES = 256_000_000
+"""Decoded pages kept by a process, of all its corpora."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """One split of every corpus of a run. They share a tokenizer; a row's text all comes from one of them.
+
+    Attributes:
+      names: by which logs and metrics tell the corpora apart.
+      cycle: which corpus gets which block number.
+    """
+
+    corpora: tuple[Corpus, ...]
+    names: tuple[str, ...] = ("",)
+    cycle: Cycle = ONE
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The one of all corpora."""
+        return self.corpora[0].tokenizer
+
+    @property
+    def sha256(self) -> str:
+        """Of all that is read: the corpus's own, or one of all of theirs in order."""
+        hashes = [corpus.sha256 for corpus in self.corpora]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
+
+    @property
+    def path(self) -> str:
+        """As in `data.corpus.corpus`."""
+        return ",".join(corpus.path for corpus in self.corpora)
+
+    @property
+    def token_counts(self) -> np.ndarray:
+        """int64 [V]: how often each piece occurs in all of the splits together."""
+        return np.sum([corpus.token_counts for corpus in self.corpora], axis=0)
+
+    def described(self) -> list[str]:
+        """Each corpus's split, for messages."""
+        return [f"the {corpus.split} split of {corpus.path}" for corpus in self.corpora]
+
+    def check(self, config: Config) -> None:
+        """Raises BadInput if a corpus is too short for one example."""
+        for corpus, name in zip(self.corpora, self.described(), strict=True):
+            examples.check(corpus, config, name)
+
+    def stream(self, config: Config) -> Stream:
+        """The training stream."""
+        data = config.data
+        return Stream(
+            tokens=tuple(corpus.tokens for corpus in self.corpora),
+            window=data.reuse_len,
+            windows_per_block=data.windows_per_block,
+            bidirectional=data.bidirectional,
+            seed=config.seeds.data,
+            cycle=self.cycle,
+            both_directions=config.compat.on("both_directions"),
+        )
+
+    def single_pass(self, config: Config, limit: int = 0) -> SinglePass:
+        """Every block once, or the first `limit` of every corpus."""
+        tokens = tuple(corpus.tokens for corpus in self.corpora)
+        return SinglePass(tokens, config.data.reuse_len, config.data.windows_per_block, limit)
+
+    def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> Batch:
+        """The Batch that `where` describes; see `examples.build`."""
+        word_start = self.tokenizer.word_start
+        if len(self.corpora) == 1:
+            return examples.build(self.corpora[0], word_start, config, where, name=name, step=step, rows=rows)
+        order, parts = [], []
+        for number, corpus in enumerate(self.corpora):
+            mine = np.flatnonzero(where.corpus_B == number)
+            if mine.size:
+                order.append(mine)
+                parts.append(
+                    examples.build(corpus, word_start, config, where.take(mine), name=name, step=step, rows=rows[mine])
+                )
+        # Row i of the joined parts belongs at order[i].
+        back = np.argsort(np.concatenate(order))
+        return join(parts, lambda arrays: np.concatenate(arrays)[back])
+
+
+def join(batches: Sequence[Batch], how: Any) -> Batch:
+    """One Batch of several: `how` makes one array of the list of each field's arrays."""
+    names = [field.name for field in dataclasses.fields(Batch)]
+    return Batch(**{name: how([getattr(batch, name) for batch in batches]) for name in names})
+
+
+def open_mixture(config: Config, split: str = "train", weighted: bool = True) -> Mixture:
+    """Opens a split of every corpus in `data.corpus.corpus` and checks that they go together.
+
+    Args:
+      weighted: by `data.weights`; False where nobody draws by them, so that a run can be evaluated on other corpora.
+
+    Raises:
+      BadInput: no corpus, a damaged one, or some that do not fit the model, the weights or each other.
+      RestartMe: a bucket does not answer.
+    """
+    data = config.data
+    paths = data.folders()
+    if not paths:
+        raise BadInput("data.corpus is empty; give the folder that `xlnet-jax prepare` wrote: --config.data.corpus=DIR")
+    if len(set(paths)) < len(paths) or "" in paths:
+        raise BadInput(f"data.corpus={data.corpus} names a folder twice or none; separate different folders by commas")
+    cache_bytes = PAGE_CACHE_BYTES // len(paths)
+    corpora = tuple(Corpus(path, split, cache_bytes, data.shard_cache) for path in paths)
+    for corpus in corpora:
+        if corpus.tokenizer.vocab_size != config.model.vocab_size:
+            raise BadInput(
+                f"model.vocab_size={config.model.vocab_size}, but the tokenizer of {corpus.path} has "
+                f"{corpus.tokenizer.vocab_size} pieces; set --config.model.vocab_size={corpus.tokenizer.vocab_size}"
+            )
+        mine, first = ((c.tokenizer.sha256, c.tokenizer.normalization) for c in (corpus, corpora[0]))
+        if mine != first:
+            raise BadInput(
+                f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation; prepare one again "
+                "with the same options and --tokenizer of the other's spiece.model"
+            )
+    cycle = _cycle(config, corpora) if weighted else from_weights([1] * len(corpora))
+    return Mixture(corpora, _names(paths), cycle)
+
+
+def _cycle(config: Config, corpora: tuple[Corpus, ...]) -> Cycle:
+    weights = config.data.weight_list()
+    if weights and len(weights) != len(corpora):
+        raise BadInput(
+            f"data.weights={config.data.weights} has {len(weights)} numbers for {len(corpora)} corpora; give one each"
+        )
+    return from_weights(weights or [corpus.tokens for corpus in corpora])
+
+
+def _names(paths: list[str]) -> tuple[str, ...]:
+    """The folders' own names, or, where two are alike, their paths."""
+    names = [os.path.basename(path.rstrip("/")) for path in paths]
+    return tuple(name if names.count(name) == 1 else path for name, path in zip(names, paths, strict=True))

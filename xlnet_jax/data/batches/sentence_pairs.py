@@ -1,0 +1,145 @@
+"""Segments A and B of an example: where they begin and end, and what B is.
+
+A begins at the row's place in the text. B is the text that follows A, or, as `data.pairs` says,
+
+    next     text from elsewhere in the corpus that shares nothing with this row's own window, look-ahead and memory
+             (`_split_a_and_b` of the original, which drew it from the same stretch of text and let it overlap): label 0
+    order    what follows, and the two change places: label 0 (ALBERT's sentence order)
+
+Both end where a sentence does, and are cut to the budget of the example.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+import numpy as np
+
+from xlnet_jax.data.batches.stream import Windows
+
+
+class Text(Protocol):
+    """What examples are made from: `corpus.Corpus`, or anything that reads like it."""
+
+    tokens: int
+
+    def read(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens int32 [B, length] and sentence starts bool [B, length], wrapping round at the end."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Lengths that follow from the configuration."""
+
+    segment_len: int
+    reuse_len: int
+    memory_len: int
+    first_goal: int
+    """Targets in the reuse window: 43 of 85 in the published layout."""
+    second_goal: int
+
+    @property
+    def budget(self) -> int:
+        """Tokens of A and B together."""
+        return self.segment_len - self.reuse_len - 3
+
+    @property
+    def own(self) -> int:
+        """Tokens around the window that random B keeps away from: memory, window, look-ahead."""
+        return self.memory_len + self.reuse_len + self.budget
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Segments A and B of B rows, |A| + |B| = budget."""
+
+    a_len_B: np.ndarray
+    tokens_BY: np.ndarray
+    """A's tokens and then B's."""
+    follows_B: np.ndarray
+    """bool: B is the text after A."""
+    labelled_B: np.ndarray
+    """bool: whether that was a choice."""
+
+
+def read_in_order(text: Text, cursor_B: np.ndarray, direction_B: np.ndarray, length: int) -> tuple:
+    """Text from each cursor on in reading order, and where sentences start in that order.
+
+    Read backwards, a sentence starts where forwards the next one does: its last token comes first.
+    """
+    reversed_B1 = direction_B[:, None] < 0
+    tokens_BN, starts_BN = text.read(np.where(direction_B < 0, cursor_B - length + 1, cursor_B), length + 1)
+    tokens = np.where(reversed_B1, tokens_BN[:, length - 1 :: -1], tokens_BN[:, :length])
+    starts = np.where(reversed_B1, starts_BN[:, :0:-1], starts_BN[:, :length])
+    return tokens, starts
+
+
+def split_lengths(a_len: np.ndarray, b_len: np.ndarray, budget: int) -> np.ndarray:
+    """How much of A stays when both are cut to `budget` tokens, always from the longer one, from B at a tie."""
+    return np.minimum(a_len, np.maximum(budget - b_len, -(-budget // 2)))
+
+
+def choose_pairs(
+    text: Text, where: Windows, ahead_BX: np.ndarray, starts_BX: np.ndarray, shape: Layout, draws_B4: np.ndarray,
+    follow_probability: float, kind: str = "next",
+) -> Pairs:  # fmt: skip
+    """Chooses A and B; `kind` is `data.pairs`.
+
+    Args:
+      ahead_BX: tokens from A's begin on in reading order, at least the budget. With budget + budget // 2 of them B ends
+        where a sentence does: beyond that, a longer B would be cut to the same length.
+      starts_BX: where sentences start among them.
+    """
+    tot, (B, X) = shape.budget, ahead_BX.shape
+    columns = np.arange(X)
+    cut_BX = starts_BX & (columns >= 1) & (columns < tot)
+    cuts_B = cut_BX.sum(axis=1)
+    beyond_BX = starts_BX & (columns >= tot)
+    end_B = np.where(beyond_BX.any(axis=1), beyond_BX.argmax(axis=1), X)
+    follows_B = draws_B4[:, 0] < follow_probability
+    if kind == "next":
+        follows_B &= cuts_B > 0
+
+    nth_B = (draws_B4[:, 1] * cuts_B).astype(int)
+    cut_B = (cut_BX & (np.cumsum(cut_BX, axis=1) == nth_B[:, None] + 1)).argmax(axis=1)
+    a_end_B = np.where(cuts_B > 0, cut_B, end_B)
+    b_begin_B, b_end_B = a_end_B.copy(), end_B.copy()
+
+    source_BX = np.zeros((B, 3 * tot), ahead_BX.dtype)
+    others = np.flatnonzero(~follows_B if kind == "next" else np.zeros(B, bool))
+    if others.size:
+        # Distances ahead of A's begin, in reading order and round the corpus: [tot, tot + room) is nobody's own.
+        room = text.tokens - shape.own
+        wanted = np.maximum(1, tot - a_end_B[others])
+        place = tot + (draws_B4[others, 2] * (room - 2 * tot + 1)).astype(np.int64)
+        direction = where.direction_B[others].astype(np.int64)
+        begin = where.cursor_B[others] + direction * shape.reuse_len
+        source_BX[others], starts = read_in_order(
+            text, begin + direction * (place - tot), where.direction_B[others], 3 * tot
+        )
+        columns = np.arange(3 * tot)
+        # Left to the start of its sentence, but neither into the row's own text nor further than the budget.
+        lowest = np.maximum(0, 2 * tot - place)[:, None]
+        is_begin = (starts | (columns == lowest)) & (columns >= lowest) & (columns <= tot)
+        b_begin_B[others] = tot - is_begin[:, tot::-1].argmax(axis=1)
+        is_end = (starts & (columns >= tot + wanted[:, None])) | (columns == 3 * tot - 1)
+        b_end_B[others] = is_end.argmax(axis=1)
+
+    a_len_B = split_lengths(a_end_B, b_end_B - b_begin_B, tot)
+    place_BY = np.arange(tot)[None, :]
+    from_b_BY = place_BY - a_len_B[:, None] + b_begin_B[:, None]
+    in_a_BY = place_BY < a_len_B[:, None]
+    following = np.take_along_axis(ahead_BX, np.where(in_a_BY, place_BY, np.minimum(from_b_BY, X - 1)), axis=1)
+    if kind == "order":
+        # A text without a sentence start within the budget is all A, in whatever order.
+        swapped_B1 = ~follows_B[:, None] & (a_len_B[:, None] < tot)
+        following = np.where(
+            swapped_B1, np.take_along_axis(following, (place_BY + a_len_B[:, None]) % tot, 1), following
+        )
+        a_len_B = np.where(swapped_B1[:, 0], tot - a_len_B, a_len_B)
+        return Pairs(a_len_B, following, ~swapped_B1[:, 0], cuts_B > 0)
+    elsewhere = np.take_along_axis(source_BX, np.clip(from_b_BY, 0, 3 * tot - 1), axis=1)
+    tokens_BY = np.where(in_a_BY | follows_B[:, None], following, elsewhere)
+    return Pairs(a_len_B, tokens_BY, follows_B, np.ones(B, bool))

@@ -1,0 +1,279 @@
+"""Data as a function of the step: which text every row of every step reads, and every random draw.
+
+A corpus is one long run of tokens. A *block* is W consecutive windows of R fresh tokens. With B rows, the row reads
+
+    block number n = n0 + ((step - s0) // W) * B + row        epoch = n // N        window = (step - s0) % W
+
+where N blocks make an epoch and (s0, n0, B) is the newest entry of the *plan* at or before the step. The plan is a
+list because the batch size may change; a checkpoint carries it. Of several corpora, a fixed cycle deals the numbers n
+out; each corpus has its own blocks and epochs. Nothing here knows of processes, devices or time, so any host computes
+any row, and a resumed run reads on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+import grain
+import numpy as np
+
+from xlnet_jax.data.batches.mixing import ONE, Cycle
+from xlnet_jax.errors import BadInput
+
+SHUFFLE_ROUNDS = 4
+"""Rounds of the index permutation; four is what Grain itself uses for shuffles."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanEntry:
+    """From `step` on, rows read blocks from number `block` on, `batch_size` at a time."""
+
+    step: int
+    block: int
+    batch_size: int
+
+
+Plan = tuple[PlanEntry, ...]
+
+
+def extend_plan(plan: Plan, step: int, batch_size: int, windows_per_block: int, rows_per_block: int = 1) -> Plan:
+    """The plan of a run that goes on at `step` with `batch_size`; unchanged if the batch size is.
+
+    At a multiple of W after the entry's start nothing is lost; elsewhere each row leaves the rest of its block, at most
+    W - 1 windows, and its memory is emptied. `rows_per_block` is 2 where each block is read in both directions at once.
+    """
+    if not plan:
+        return (PlanEntry(step, 0, batch_size),)
+    last = plan[-1]
+    if last.batch_size == batch_size:
+        return plan
+    begun = -(-(step - last.step) // windows_per_block)
+    return (*plan, PlanEntry(step, last.block + begun * last.batch_size // rows_per_block, batch_size))
+
+
+def current(plan: Plan, step: int) -> PlanEntry:
+    """The entry that holds at `step`."""
+    return next(entry for entry in reversed(plan) if entry.step <= step)
+
+
+def uniforms(seed: int, name: str, step: int, rows: np.ndarray, count: int) -> np.ndarray:
+    """`count` uniform draws in [0, 1) for each row, float64 [B, count].
+
+    Counter-based (Philox): the key is (seed, name), the counter (step, row), so a row's draws do not depend on which
+    other rows are drawn, by whom, or when.
+    """
+    stream = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    return np.stack(
+        [
+            np.random.Generator(np.random.Philox(counter=[0, 0, int(row), step], key=[seed, stream])).random(count)
+            for row in rows
+        ]
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """Where the B rows of one step read; positions count tokens of the split of the row's corpus."""
+
+    cursor_B: np.ndarray
+    """int64: first token of the reuse window in reading order; a reversed row goes down from it."""
+    direction_B: np.ndarray
+    """int32: +1 or -1."""
+    continues_B: np.ndarray
+    """bool: the row's memory holds the text just before."""
+    exists_B: np.ndarray
+    """bool: False for rows past the end of a single pass (evaluation)."""
+    corpus_B: np.ndarray
+    """int64: which corpus."""
+    block_B: np.ndarray
+    """int64: which block of it."""
+    window: int
+    """Which window of the block, in reading order."""
+
+    def take(self, rows: np.ndarray) -> Windows:
+        """The same for some of the rows."""
+        arrays = {name: value[rows] for name, value in vars(self).items() if name.endswith("_B")}
+        return dataclasses.replace(self, **arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShuffledBlocks:
+    """The blocks of one corpus of `tokens` tokens, in a new order every epoch."""
+
+    tokens: int
+    window: int
+    windows_per_block: int
+    seed: int
+
+    @property
+    def block_len(self) -> int:
+        """Tokens of a block."""
+        return self.window * self.windows_per_block
+
+    @property
+    def blocks(self) -> int:
+        """Blocks N of one epoch."""
+        return self.tokens // self.block_len
+
+    def locate(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Epoch, block and first token of the block, of each block number."""
+        epoch_B, index_B = np.divmod(numbers_B, self.blocks)
+        block_B = np.array([self._shuffled(int(e), int(i)) for e, i in zip(epoch_B, index_B, strict=True)], np.int64)
+        # The tokens that do not fill a block are left out; which ones changes with the epoch.
+        offset_B = (epoch_B * self.window) % (self.tokens - self.blocks * self.block_len + 1)
+        return epoch_B, block_B, offset_B + block_B * self.block_len
+
+    def _shuffled(self, epoch: int, index: int) -> int:
+        seed = int.from_bytes(hashlib.sha256(f"{self.seed} epoch {epoch}".encode()).digest()[:4], "little")
+        return grain.experimental.index_shuffle(
+            index=index, max_index=self.blocks - 1, seed=seed, rounds=SHUFFLE_ROUNDS
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """The endless training stream.
+
+    Attributes:
+      tokens: of the training split of each corpus.
+      window: fresh tokens R of an example.
+      windows_per_block: W.
+      bidirectional: every other block is read from its end to its start, alternating with the epoch.
+      cycle: which corpus gets which block number.
+      both_directions: instead, rows r and r + B/2 read the same block, one forward and one reversed (as in 2019).
+    """
+
+    tokens: tuple[int, ...]
+    window: int
+    windows_per_block: int
+    bidirectional: bool
+    seed: int
+    cycle: Cycle = ONE
+    both_directions: bool = False
+
+    @property
+    def corpora(self) -> list[ShuffledBlocks]:
+        """The blocks of each corpus."""
+        return [ShuffledBlocks(tokens, self.window, self.windows_per_block, self.seed) for tokens in self.tokens]
+
+    @property
+    def rows_per_block(self) -> int:
+        """Rows that read the same block at the same time."""
+        return 2 if self.both_directions else 1
+
+    def check(self, batch_size: int, names: Sequence[str]) -> None:
+        """Raises BadInput if one batch needs more blocks of a corpus than its epoch has."""
+        most = self.cycle.most(batch_size // self.rows_per_block)
+        for name, epochs, needed in zip(names, self.corpora, most, strict=True):
+            if epochs.blocks < needed:
+                raise BadInput(
+                    f"{name} has {epochs.tokens:,} tokens for training: {epochs.blocks} blocks of "
+                    f"{epochs.block_len:,}, too few for train.batch_size={batch_size}; use a smaller batch, "
+                    "data.windows_per_block or more text"
+                )
+
+    def _width(self, step: int, plan: Plan) -> int:
+        """Blocks read at the same time."""
+        return current(plan, step).batch_size // self.rows_per_block
+
+    def deal(self, step: int, rows: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+        """The corpus that `rows` (of the global batch) read at `step`, and which of its blocks, counted over epochs."""
+        entry, width = current(plan, step), self._width(step, plan)
+        round_ = (step - entry.step) // self.windows_per_block
+        return self.cycle.deal(entry.block + round_ * width + rows.astype(np.int64) % width)
+
+    def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
+        """Where `rows` (of the global batch) read at `step`."""
+        B = len(rows)
+        corpus_B, number_B = self.deal(step, rows, plan)
+        window = (step - current(plan, step).step) % self.windows_per_block
+        epoch_B, block_B, first_B = np.zeros((3, B), np.int64)
+        for corpus, epochs in enumerate(self.corpora):
+            mine = corpus_B == corpus
+            epoch_B[mine], block_B[mine], first_B[mine] = epochs.locate(number_B[mine])
+        alternate_B = (block_B + epoch_B) % 2 == 1
+        reversed_B = rows >= self._width(step, plan) if self.both_directions else alternate_B & self.bidirectional
+        ahead, last = window * self.window, self.window * self.windows_per_block - 1
+        return Windows(
+            cursor_B=np.where(reversed_B, first_B + last - ahead, first_B + ahead),
+            direction_B=np.where(reversed_B, -1, 1).astype(np.int32),
+            continues_B=np.full(B, window > 0),
+            exists_B=np.ones(B, bool),
+            corpus_B=corpus_B,
+            block_B=block_B,
+            window=window,
+        )
+
+    def epochs(self, step: int, plan: Plan) -> list[float]:
+        """For each corpus the epochs done before `step`: 1.73 is in its second."""
+        entry = current(plan, step)
+        blocks = entry.block + (step - entry.step) * self._width(step, plan) / self.windows_per_block
+        return [blocks * share / epochs.blocks for share, epochs in zip(self.cycle.shares, self.corpora, strict=True)]
+
+
+@dataclasses.dataclass(frozen=True)
+class SinglePass:
+    """The held-out splits once, one after the other, in order, forward: row r of round k is block k B + r for any B.
+
+    The last window of a split wraps round to its start, so that every token is read.
+
+    Attributes:
+      tokens: of each corpus's split.
+      limit: read only the first blocks of each; 0 = all.
+    """
+
+    tokens: tuple[int, ...]
+    window: int
+    windows_per_block: int
+    limit: int = 0
+
+    def windows(self, corpus: int) -> int:
+        """Windows of R tokens of a corpus, the last perhaps wrapped."""
+        return -(-self.tokens[corpus] // self.window)
+
+    def blocks_of(self, corpus: int) -> int:
+        """Blocks of a corpus, the last perhaps not full."""
+        blocks = -(-self.windows(corpus) // self.windows_per_block)
+        return min(blocks, self.limit or blocks)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of all corpora."""
+        return sum(self.blocks_of(corpus) for corpus in range(len(self.tokens)))
+
+    def locate(self, blocks: np.ndarray, window: int) -> Windows:
+        """Window number `window` of each block; those past the end do not exist (`exists_B`)."""
+        count = [self.blocks_of(corpus) for corpus in range(len(self.tokens))]
+        before = np.cumsum([0, *count])
+        # Rows past the end read the last corpus, and count for nothing.
+        corpus_B = np.minimum(np.searchsorted(before, blocks, side="right") - 1, len(count) - 1)
+        block_B = blocks.astype(np.int64) - before[corpus_B]
+        number_B = block_B * self.windows_per_block + window
+        windows_B = np.array([self.windows(corpus) for corpus in range(len(count))])[corpus_B]
+        return Windows(
+            cursor_B=number_B * self.window % np.array(self.tokens)[corpus_B],
+            direction_B=np.ones(len(blocks), np.int32),
+            continues_B=np.full(len(blocks), window > 0),
+            exists_B=(number_B < windows_B) & (blocks < self.blocks),
+            corpus_B=corpus_B,
+            block_B=block_B,
+            window=window,
+        )
+
+
+def rows_of(process: int, processes: int, batch_size: int) -> np.ndarray:
+    """The rows of the global batch that one of several hosts feeds: contiguous and equal."""
+    share = batch_size // processes
+    return np.arange(process * share, (process + 1) * share)
+
+
+def plan_to_json(plan: Plan) -> list[list[int]]:
+    """As kept in a checkpoint."""
+    return [[entry.step, entry.block, entry.batch_size] for entry in plan]
+
+
+def plan_from_json(rows: Sequence[Sequence[int]]) -> Plan:
+    """Inverse of `plan_to_json`."""
+    return tuple(PlanEntry(*map(int, row)) for row in rows)

@@ -1,0 +1,250 @@
+"""Pages: the records of a corpus's shards.
+
+A page is a tf.Example of `page_tokens` tokens: `tokens` int32, and `starts` uint8 with bit 0 where a sentence starts,
+bit 1 where a document does and bit 2 where a paragraph does. Only the last page of a shard is padded. Pages are
+ArrayRecord records of their own (`group_size:1`), so any of them is read without its neighbours.
+
+A tf.Example may be written in many ways; a page always is in the one in which TFDS writes it. So every page of a corpus
+has the same bytes around its numbers, whatever the version of protobuf, and reading one is a comparison and two views.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
+
+from xlnet_jax.data.tokenizer import PAD
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+from xlnet_jax.storage import files
+
+SENTENCE_START, DOCUMENT_START, PARAGRAPH_START = 1, 2, 4
+
+_ALL_STARTS = SENTENCE_START | DOCUMENT_START | PARAGRAPH_START
+_CHECK_BYTES = 400_000  # of pages read at once by `scan`
+
+
+def features(page_tokens: int) -> Any:
+    """The TFDS features of a page. TFDS is imported here because it takes a second."""
+    import tensorflow_datasets as tfds
+
+    return tfds.features.FeaturesDict(
+        {
+            "tokens": tfds.features.Tensor(shape=(page_tokens,), dtype=np.int32, encoding="bytes"),
+            "starts": tfds.features.Tensor(shape=(page_tokens,), dtype=np.uint8, encoding="bytes"),
+        }
+    )
+
+
+@functools.lru_cache(8)
+def _around(page_tokens: int) -> tuple[bytes, bytes]:
+    """What stands before the starts of a page, and what between them and the tokens, which come last."""
+
+    def header(number: int, size: int) -> bytes:
+        """Of a protobuf field that holds bytes or a message."""
+        varint = bytearray()
+        while size > 127:
+            varint.append(size & 127 | 128)
+            size >>= 7
+        return bytes([number << 3 | 2, *varint, size])
+
+    def entry(name: bytes, size: int) -> tuple[bytes, int]:
+        """features.feature[name].bytes_list.value[0], without the value; and its length with the value."""
+        head = header(1, size)
+        head = header(1, len(head) + size) + head
+        head = header(1, len(name)) + name + header(2, len(head) + size) + head
+        head = header(1, len(head) + size) + head
+        return head, len(head) + size
+
+    starts, starts_size = entry(b"starts", page_tokens)
+    tokens, tokens_size = entry(b"tokens", 4 * page_tokens)
+    return header(1, starts_size + tokens_size) + starts, tokens
+
+
+def encode(tokens: np.ndarray, starts: np.ndarray) -> bytes:
+    """The record of a page: int32 and uint8, both [page_tokens]."""
+    before, between = _around(len(tokens))
+    return b"".join((before, starts.tobytes(), between, tokens.astype("<i4", copy=False).tobytes()))
+
+
+def decode(record: bytes, page_tokens: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inverse of `encode`, as views of the record. Raises BadInput for every other string of bytes."""
+    before, between = _around(page_tokens)
+    first = len(before) + page_tokens
+    if len(record) != first + len(between) + 4 * page_tokens:
+        raise BadInput(f"a record of {len(record)} bytes is no page of {page_tokens} tokens")
+    if not record.startswith(before) or not record.startswith(between, first):
+        raise BadInput("no tf.Example of `starts` and `tokens`, as a page is")
+    starts = np.frombuffer(record, np.uint8, page_tokens, len(before))
+    tokens = np.frombuffer(record, "<i4", page_tokens, first + len(between))
+    # As unsigned numbers negative ones are large.
+    if tokens.view("<u4").max() >= vocab_size:
+        bad = int(np.flatnonzero(tokens.view("<u4") >= vocab_size)[0])
+        raise BadInput(f"token {bad} is {tokens[bad]}, which the vocabulary of {vocab_size} pieces has not")
+    if starts.max() > _ALL_STARTS:
+        bad = int(np.flatnonzero(starts > _ALL_STARTS)[0])
+        raise BadInput(f"the flags of token {bad} are {starts[bad]}; at most {_ALL_STARTS} has a meaning")
+    return tokens, starts
+
+
+class PageWriter:
+    """Writes one shard under a temporary name; `close` makes it appear, whole."""
+
+    def __init__(self, path: str, page_tokens: int):
+        self._path = path
+        self._page_tokens = page_tokens
+        self._writer = array_record_module.ArrayRecordWriter(files.temporary(path), "group_size:1")
+        self._hashes = (hashlib.sha256(), hashlib.sha256())
+        self._left = (np.zeros(0, np.int32), np.zeros(0, np.uint8))
+        self._tokens = self._pages = 0
+
+    def write(self, tokens: np.ndarray, starts: np.ndarray) -> None:
+        """Appends int32 [N] tokens and their uint8 [N] starts."""
+        self._tokens += len(tokens)
+        _update(self._hashes, tokens, starts)
+        tokens, starts = np.concatenate([self._left[0], tokens]), np.concatenate([self._left[1], starts])
+        whole = len(tokens) // self._page_tokens * self._page_tokens
+        for first in range(0, whole, self._page_tokens):
+            page = slice(first, first + self._page_tokens)
+            self._write_page(tokens[page], starts[page])
+        self._left = (tokens[whole:], starts[whole:])
+
+    def _write_page(self, tokens: np.ndarray, starts: np.ndarray) -> None:
+        self._writer.write(encode(tokens, starts))
+        self._pages += 1
+
+    def close(self) -> dict[str, Any]:
+        """Pads the last page, makes the shard durable and visible, and returns its entry in the manifest."""
+        tokens, starts = self._left
+        if len(tokens):
+            padding = (0, self._page_tokens - len(tokens))
+            self._write_page(np.pad(tokens, padding, constant_values=PAD), np.pad(starts, padding))
+        self._writer.close()
+        digest = file_hash(files.temporary(self._path))
+        size = os.path.getsize(files.temporary(self._path))
+        files.publish(self._path)
+        content = _content_hash(self._hashes)
+        return {"tokens": self._tokens, "pages": self._pages, "bytes": size, "sha256": digest, "content": content}
+
+
+def _update(hashes: Any, tokens: np.ndarray, starts: np.ndarray) -> None:
+    hashes[0].update(tokens.tobytes())
+    hashes[1].update(starts.tobytes())
+
+
+def _content_hash(hashes: Any) -> str:
+    return hashlib.sha256(b"".join(part.digest() for part in hashes)).hexdigest()
+
+
+def file_hash(path: str) -> str:
+    """SHA-256 of a local file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_shard(path: str, entry: dict[str, Any], page_tokens: int, vocab_size: int = 2**31) -> None:
+    """Reads a local shard again and holds it against its entry in the manifest.
+
+    Raises:
+      BadInput: names the file, and the first page that does not hold if it is a page.
+    """
+    for _ in scan(path, entry, page_tokens, vocab_size):
+        pass
+
+
+def scan(
+    path: str, entry: dict[str, Any], page_tokens: int, vocab_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The pages of a local shard in order, without the padding, in bounded memory; checked as in `check_shard`.
+
+    What concerns the whole file is known, and raised, after the last page.
+    """
+    hashes = (hashlib.sha256(), hashlib.sha256())
+    for page, (tokens, starts) in enumerate(_pages(path, entry, page_tokens, vocab_size)):
+        used = min(page_tokens, entry["tokens"] - page * page_tokens)
+        if (tokens[used:] != PAD).any() or starts[used:].any():
+            raise BadInput(f"{path}, page {page}: it has {used} tokens, but what follows is no padding")
+        _update(hashes, tokens[:used], starts[:used])
+        yield tokens[:used], starts[:used]
+    if _content_hash(hashes) != entry["content"]:
+        raise BadInput(f"{path}: tokens or starts are not those that the manifest has the hash of")
+    if file_hash(path) != entry["sha256"]:
+        raise BadInput(f"{path}: the pages are right, but the file is not the one that the manifest has the hash of")
+
+
+def _pages(
+    path: str, entry: dict[str, Any], page_tokens: int, vocab_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    try:
+        size = os.path.getsize(path)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from error
+    if size != entry["bytes"]:
+        raise BadInput(f"{path} has {size} bytes, not {entry['bytes']}")
+    if entry["pages"] != -(-entry["tokens"] // page_tokens):
+        raise BadInput(f"{path}: {entry['pages']} pages of {page_tokens} are too many or too few for its tokens")
+    at_once = max(1, _CHECK_BYTES // (5 * page_tokens))
+    for first in range(0, entry["pages"], at_once):
+        numbers = list(range(first, min(first + at_once, entry["pages"])))
+        # A new reader every time: it maps the file, and what it has read counts as this process's memory.
+        yield from read_pages(open_shard(path, entry["pages"]), path, numbers, page_tokens, vocab_size)
+
+
+def open_shard(path: str, pages: int) -> Any:
+    """A reader of a shard that should have so many pages. `gs://` works."""
+    # Pages are read at random, so no reading ahead.
+    reader = array_record_module.ArrayRecordReader(path, "readahead_buffer_size:0")
+    if not reader.ok():
+        try:
+            reader.read([0])
+        except RuntimeError as error:
+            raise failure(path, error) from error
+        raise BadInput(f"{path} is damaged, or was changed just now")
+    # A missing or cut file may open without complaint, and empty.
+    if (found := reader.num_records()) != pages:
+        raise BadInput(f"{path} holds {found} pages, not the {pages} of the manifest")
+    return reader
+
+
+def read_pages(
+    reader: Any, path: str, numbers: list[int], page_tokens: int, vocab_size: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Pages of a shard by number. Raises BadInput with the file and the page."""
+    try:
+        records = reader.read(numbers)
+    except RuntimeError as error:
+        raise _first_failure(reader, path, numbers, error) from error
+    pages = []
+    for number, record in zip(numbers, records, strict=True):
+        try:
+            pages.append(decode(record, page_tokens, vocab_size))
+        except BadInput as error:
+            raise BadInput(f"{path}, page {number}: {error}") from error
+    return pages
+
+
+def _first_failure(reader: Any, path: str, numbers: list[int], error: RuntimeError) -> XLNetError:
+    """Of pages that could not be read together, the first that cannot be read alone."""
+    if "Retry policy exhausted" not in str(error):  # that took a quarter of an hour
+        for number in numbers:
+            try:
+                reader.read([number])
+            except RuntimeError as alone:
+                return failure(f"{path}, page {number}", alone)
+    return failure(path, error)
+
+
+def failure(where: str, error: RuntimeError) -> XLNetError:
+    """What ArrayRecord says, as one line and with the exit code that fits."""
+    why = " ".join(str(error).split())
+    # Words of Google's client, which tries again what may pass.
+    if "Retry policy exhausted" in why:
+        return RestartMe(f"{where}: the bucket does not answer ({why}); give the same command again")
+    if "Permanent error" in why:
+        return BadInput(f"{where} is missing, or may not be read, in its bucket ({why})")
+    return BadInput(f"{where} is damaged ({why})")

@@ -1,0 +1,189 @@
+"""Copies on the local disk of shards that lie in a bucket, named by their hash, shared by the processes of a machine.
+
+Reading pages at random from a bucket costs a request per page. A copy costs one per shard, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from xlnet_jax.errors import BadInput
+from xlnet_jax.storage import files
+
+_LEFT_FREE = 0.05  # of the disk, if no bound is given
+_BLOCK = 8 * 2**20
+
+_log = logging.getLogger("xlnet_jax")
+
+
+class ShardCache:
+    """A folder of copies. Safe to share between threads, cheap to pickle.
+
+    What is in the folder may be removed at any time when nobody reads it; another corpus may use the same folder.
+    """
+
+    def __init__(self, folder: str, bound: int | None = None):
+        """Uses a folder, which is made if need be.
+
+        Args:
+          folder: on the local disk.
+          bound: bytes in the folder, at most, but for what processes copy at the same moment; None = until the disk is
+            nearly full.
+
+        Raises:
+          BadInput: the folder cannot be written to.
+        """
+        if files.in_bucket(folder):
+            raise BadInput(f"shard cache {folder}: it must lie on the local disk")
+        self._folder, self._bound = folder, bound
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise _unusable(folder, error) from error
+        self._start()
+
+    def _start(self) -> None:
+        self._good: set[str] = set()
+        self._told = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_folder": self._folder, "_bound": self._bound}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
+    def get(self, address: str, entry: dict[str, Any]) -> str:
+        """Where to read a shard: the path of its copy, made if need be; its address where there is no room for one.
+
+        Args:
+          address: `gs://...`
+          entry: of the manifest.
+
+        Raises:
+          BadInput: the shard is missing or is not that of the manifest, or the folder cannot be written to.
+          RestartMe: the bucket does not answer.
+        """
+        path = os.path.join(self._folder, f"{entry['sha256']}.array_record")
+        # Hashed once in a process: a copy may have been made by a machine that lost its power.
+        if path in self._good and os.path.exists(path):
+            return path
+        try:
+            with _only_one(f"{path}.part", path) as part:
+                if not _is_whole(path, entry):
+                    if not self._has_room(entry["bytes"]):
+                        return self._full(address)
+                    if download(address, part, entry["bytes"]) != entry["sha256"]:
+                        raise BadInput(
+                            f"{address} is not the file that the manifest has the hash of; copy the corpus again"
+                        )
+                    os.replace(f"{path}.part", path)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return self._full(address)
+            raise _unusable(self._folder, error) from error
+        self._good.add(path)
+        return path
+
+    def _has_room(self, size: int) -> bool:
+        if self._bound is None:
+            disk = shutil.disk_usage(self._folder)
+            return disk.free - size >= _LEFT_FREE * disk.total
+        return _bytes_in(self._folder) + size <= self._bound
+
+    def _full(self, address: str) -> str:
+        if not self._told:
+            self._told = True
+            _log.warning("shard cache %s is full: %s and others are read from the bucket", self._folder, address)
+        return address
+
+
+def _bytes_in(folder: str) -> int:
+    total = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # another process has just renamed it
+                total += entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+def _unusable(folder: str, error: OSError) -> BadInput:
+    return BadInput(f"shard cache {folder}: {error.strerror or error}; choose another folder")
+
+
+def _is_whole(path: str, entry: dict[str, Any]) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return (
+                os.path.getsize(path) == entry["bytes"]
+                and hashlib.file_digest(file, "sha256").hexdigest() == entry["sha256"]
+            )
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def _only_one(part: str, path: str) -> Iterator[int]:
+    """Lets one thread of one process at a time write the file `part`, which becomes `path`; gives its descriptor.
+
+    The system's lock ends with the process. What a killed one has written is written over.
+    """
+    while True:
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                same = os.path.samestat(os.fstat(descriptor), os.stat(part))
+            except FileNotFoundError:
+                same = False
+            # Otherwise whoever had the lock before has moved it away.
+            if same:
+                try:
+                    yield descriptor
+                finally:
+                    with contextlib.suppress(FileNotFoundError):
+                        if os.path.samestat(os.fstat(descriptor), os.stat(part)):
+                            os.remove(part)
+                return
+        finally:
+            os.close(descriptor)
+
+
+def download(address: str, descriptor: int, size: int) -> str:
+    """Copies an object of a bucket to an open file, in bounded memory, and makes the copy durable.
+
+    Returns:
+      Its SHA-256.
+
+    Raises:
+      BadInput: there is no such object.
+      RestartMe: the bucket does not answer.
+      OSError: of the local disk.
+    """
+    digest = hashlib.sha256()
+    os.ftruncate(descriptor, 0)
+    with open(descriptor, "wb", closefd=False) as file:
+        for first in range(0, size, _BLOCK):
+            block = _read_range(address, first, min(first + _BLOCK, size))
+            digest.update(block)
+            file.write(block)
+    os.fsync(descriptor)
+    return digest.hexdigest()
+
+
+def _read_range(address: str, first: int, end: int) -> bytes:
+    try:
+        with files.bucket(address) as remote:
+            return remote.cat_file(address, start=first, end=end)
+    except OSError as error:
+        raise BadInput(
+            f"{address} cannot be read: {error.strerror or 'it is missing'}; copy the corpus again"
+        ) from error

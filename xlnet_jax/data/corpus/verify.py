@@ -1,0 +1,224 @@
+"""What is in a corpus, whether all of it is still what it was, and what it reads like: `xlnet-jax corpus`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax.data.corpus import corpus as corpora
+from xlnet_jax.data.corpus import pages
+from xlnet_jax.data.corpus.manifest import read_manifest
+from xlnet_jax.data.corpus.shard_cache import download
+from xlnet_jax.data.tokenizer import EOD
+from xlnet_jax.data.workers import cores
+from xlnet_jax.errors import BadInput
+from xlnet_jax.storage import files
+
+_COUNTED = ("documents", "sentences", "paragraphs", "tokens")
+_BITS = {
+    "documents": pages.DOCUMENT_START,
+    "sentences": pages.SENTENCE_START,
+    "paragraphs": pages.PARAGRAPH_START,
+}
+_TFDS = ("dataset_info.json", "features.json")
+
+# Before a sentence, a paragraph and a document, in `sample`.
+_MARKS = ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SENTENCE_START, "|"))
+
+
+def info(path: str) -> dict[str, Any]:
+    """What the manifest says; counts over all splits, and of each. None where the format did not count. BadInput."""
+    manifest = read_manifest(path)
+    splits = {
+        name: {
+            **{counted: split[counted] for counted in _COUNTED},
+            "shards": len(split["shards"]),
+            "pages": sum(shard["pages"] for shard in split["shards"]),
+            "bytes": sum(shard["bytes"] for shard in split["shards"]),
+        }
+        for name, split in manifest["splits"].items()
+    }
+    counts = {counted: [split[counted] for split in splits.values()] for counted in (*_COUNTED, "shards", "bytes")}
+    return {
+        **{counted: None if None in values else sum(values) for counted, values in counts.items()},
+        "vocabulary": manifest["tokenizer"]["vocab_size"],
+        "sha256": manifest["sha256"],
+        # That of the folder: in memory a manifest always has the newest.
+        "format_version": manifest["options"].get("format_version"),
+        "page_tokens": manifest["page_tokens"],
+        "sources": len({source["path"] for source in manifest["sources"]}),
+        "replaced": manifest["replaced"],
+        "empty": manifest["empty"],
+        "splits": splits,
+        "options": manifest["options"],
+    }
+
+
+class _Totals:
+    """What the pages of a split hold, added up by several threads."""
+
+    def __init__(self, vocab_size: int):
+        self._lock = threading.Lock()
+        self.counts = np.zeros(vocab_size, np.int64)
+        self.marks: dict[int, int] = dict.fromkeys(_BITS.values(), 0)
+        self.whole = True  # all shards could be read
+
+    def add(self, counts: np.ndarray, marks: dict[int, int]) -> None:
+        with self._lock:
+            self.counts += counts
+            for mark, count in marks.items():
+                self.marks[mark] += count
+
+
+def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[str]]:
+    """Reads a corpus from end to end and holds it against every hash and count it has.
+
+    Args:
+      path: the folder; shards in a bucket are copied one by one to the system's folder for temporary files.
+      workers: shards at a time; None = the number of cores. A few MB of memory each.
+
+    Returns:
+      The number of shards, their bytes and tokens; and all problems, a line each.
+
+    Raises:
+      BadInput: there is no manifest to go by.
+      RestartMe: the bucket does not answer.
+    """
+    manifest = read_manifest(path)
+    if workers is not None and workers < 1:
+        raise BadInput(f"--workers={workers} must be at least 1")
+    problems: list[str] = []
+    try:
+        corpora.read_tokenizer(path, manifest)
+    except BadInput as error:
+        problems.append(str(error))
+    there = files.listing(path)
+    problems += [f"{os.path.join(path, name)} is missing or empty" for name in _TFDS if not there.get(name)]
+    known = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
+    extra = sorted(name for name in there if ".array_record-" in name and name not in known)
+    problems += [f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra]
+    totals = {name: _Totals(manifest["tokenizer"]["vocab_size"]) for name in manifest["splits"]}
+    shards = [(name, shard) for name, split in manifest["splits"].items() for shard in split["shards"]]
+
+    def check(item: tuple[str, dict[str, Any]]) -> str:
+        name, shard = item
+        try:
+            _check_shard(path, shard, manifest, totals[name])
+        except BadInput as error:
+            totals[name].whole = False
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(workers or cores()) as threads:
+        try:
+            problems += filter(None, threads.map(check, shards))
+        finally:
+            threads.shutdown(cancel_futures=True)
+    for name in manifest["splits"]:
+        problems += _check_totals(path, manifest, name, totals[name])
+    counted = {counted: sum(shard[counted] for _, shard in shards) for counted in ("bytes", "tokens")}
+    return {"shards": len(shards), **counted}, problems
+
+
+def _check_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], totals: _Totals) -> None:
+    address = os.path.join(path, shard["file"])
+    if not files.in_bucket(path):
+        _count_pages(address, shard, manifest, totals)
+        return
+    with tempfile.NamedTemporaryFile(prefix="xlnet_jax_verify_") as copy:
+        try:
+            download(address, copy.fileno(), shard["bytes"])
+        except OSError as error:
+            raise BadInput(f"{copy.name}: {error.strerror}; set TMPDIR to a folder with room for a shard") from error
+        try:
+            _count_pages(copy.name, shard, manifest, totals)
+        except BadInput as error:
+            raise BadInput(str(error).replace(copy.name, address)) from error
+
+
+def _count_pages(file: str, shard: dict[str, Any], manifest: dict[str, Any], totals: _Totals) -> None:
+    """Reads a shard; checks what its hashes leave open, whether its flags make sense; adds up what it holds."""
+    page_tokens, vocab_size = manifest["page_tokens"], manifest["tokenizer"]["vocab_size"]
+    counts = np.zeros(vocab_size, np.int64)
+    marks: dict[int, int] = dict.fromkeys(totals.marks, 0)
+    ended = True  # a document, by the token before
+    for page, (tokens, starts) in enumerate(pages.scan(file, shard, page_tokens, vocab_size)):
+        ends = tokens == EOD
+        begins = (starts & pages.DOCUMENT_START).astype(bool)
+        after_end = np.concatenate([[ended], ends[:-1]])
+        sentence = (starts & pages.SENTENCE_START).astype(bool)
+        if (begins != after_end).any() or (starts[ends] != 0).any() or not sentence[starts != 0].all():
+            raise BadInput(f"{file}, page {page}: the flags do not fit the ends of its documents")
+        ended = bool(ends[-1])
+        counts += np.bincount(tokens, minlength=vocab_size)
+        for mark in marks:
+            marks[mark] += int(np.count_nonzero(starts & mark))
+    if not ended:
+        raise BadInput(f"{file}: its last document has no end")
+    totals.add(counts, marks)
+
+
+def _check_totals(path: str, manifest: dict[str, Any], name: str, totals: _Totals) -> Iterator[str]:
+    split = manifest["splits"][name]
+    try:
+        counts = corpora.read_counts(path, manifest, name)
+    except BadInput as error:
+        yield str(error)
+        counts = None
+    if not totals.whole:
+        return  # the sums say nothing that the shards have not said
+    if counts is not None and (counts != totals.counts).any():
+        piece = int(np.flatnonzero(counts != totals.counts)[0])
+        yield (
+            f"{os.path.join(path, split['token_counts'])}: piece {piece} occurs {totals.counts[piece]} times in the "
+            f"pages, not {counts[piece]}"
+        )
+    for counted, bit in _BITS.items():
+        if split[counted] not in (None, totals.marks[bit]):
+            yield f"{path}: {name} has {totals.marks[bit]} {counted}, the manifest says {split[counted]}"
+
+
+def sample(path: str, split: str, seed: int, count: int, length: int) -> list[dict[str, Any]]:
+    """Stretches of a split chosen at random, as text: the same for the same arguments.
+
+    Args:
+      path: the folder.
+      split: `train` or `heldout`.
+      seed: of the choice.
+      count: stretches.
+      length: tokens of each; at most the whole split.
+
+    Returns:
+      Of each stretch its first token and its text, in which § stands before a document, ¶ before a paragraph and |
+      before a sentence; … where it begins within a sentence.
+
+    Raises:
+      BadInput: not a corpus, or damaged.
+    """
+    for name, value, low, high in (("seed", seed, 0, 2**64), ("count", count, 1, 10**5), ("length", length, 1, 10**6)):
+        if not low <= value <= high:
+            raise BadInput(f"--{name}={value} must lie in [{low}, {high}]")
+    corpus = corpora.Corpus(path, split)
+    length = min(length, corpus.tokens)
+    starts = np.random.Generator(np.random.Philox(seed)).integers(0, corpus.tokens - length + 1, count)
+    stretches = []
+    for start in starts.tolist():
+        tokens, flags = corpus.read_flags(np.array([start]), length)
+        stretches.append({"split": split, "start": start, "tokens": length, "text": _text(corpus, tokens[0], flags[0])})
+    return stretches
+
+
+def _text(corpus: corpora.Corpus, tokens: np.ndarray, flags: np.ndarray) -> str:
+    cuts = np.flatnonzero(flags).tolist()
+    parts = [corpus.tokenizer.decode(tokens[: cuts[0] if cuts else None])]
+    parts[0] = f"…{parts[0]}" if parts[0] or not cuts else ""
+    for first, end in zip(cuts, [*cuts[1:], len(tokens)][: len(cuts)], strict=True):
+        mark = " ".join(sign for bit, sign in _MARKS if flags[first] & bit)
+        parts.append(f"{mark} {corpus.tokenizer.decode(tokens[first:end])}")
+    return " ".join(part for part in parts if part)

@@ -1,0 +1,89 @@
+"""One column of strings of a Parquet file, read as a stream: in a row group it can be larger than the memory."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from xlnet_jax.data.prepare.tfds import no_field
+from xlnet_jax.errors import BadInput
+
+_BUFFER = 1 << 20
+_ROWS = 64  # read at once: one may be a whole book
+
+
+def row_group_bytes(path: str, file: io.BufferedReader) -> list[int]:
+    """The uncompressed size of every row group. Raises BadInput if this is no Parquet file."""
+    with _opened(path, file) as table:
+        return [table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)]
+
+
+def strings(path: str, file: io.BufferedReader, start: int, end: int, field: str) -> Iterator[tuple[int, bytes | None]]:
+    """A column of the row groups [start, end), every value with its row in the file; None where it is null.
+
+    Args:
+      path: for messages.
+      file: at any place.
+      start: first row group.
+      end: row group after the last.
+      field: name of the column.
+
+    Raises:
+      BadInput: no such column, one that is not text, or a file that is damaged.
+    """
+    where: list[str] = []
+    with _opened(path, file, where) as table:
+        if table.num_row_groups < end:
+            raise BadInput(f"{path}: {end - table.num_row_groups} row groups shorter than it was; start over")
+        _check_column(path, table.schema_arrow, field)
+        row = sum(table.metadata.row_group(index).num_rows for index in range(start))
+        for group in range(start, end):
+            where[:] = [f" row group {group}:"]
+            after = row + table.metadata.row_group(group).num_rows
+            for batch in table.iter_batches(_ROWS, row_groups=[group], columns=[field], use_threads=False):
+                for value in _as_bytes(batch.column(0)):
+                    yield row, value
+                    row += 1
+            if row != after:
+                raise BadInput(
+                    f"{path}: row group {group} misses {after - row} of its rows, so it is damaged; replace it"
+                )
+
+
+@contextlib.contextmanager
+def _opened(path: str, file: io.BufferedReader, where: Sequence[str] = ()) -> Iterator[Any]:
+    """A Parquet file. Errors name the place that `where` holds when they happen."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        yield parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
+    except (OSError, pyarrow.ArrowException) as error:
+        line = " ".join(str(error).split()) or repr(error)
+        reason = getattr(error, "strerror", None) or f"damaged ({line}); replace the file"
+        raise BadInput(f"{path}:{''.join(where)} {reason}") from error
+
+
+def _check_column(path: str, schema: Any, field: str) -> None:
+    from pyarrow import types
+
+    if schema.names.count(field) > 1:
+        raise BadInput(f"{path}: {schema.names.count(field)} columns are named {field!r}; rename one")
+    if field not in schema.names:
+        raise BadInput(f"{path}: {no_field(field, schema.names)}")
+    kind = schema.field(field).type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_large_binary)
+    if not any(test(kind) for test in tests):
+        raise BadInput(f"{path}: field {field!r} is {kind}, not a string; choose another with --field")
+
+
+def _as_bytes(column: Any) -> list[bytes | None]:
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    # Bytes, because nobody has checked that a string is UTF-8; Arrow's own error would name no row.
+    return column.cast(pyarrow.large_binary()).to_pylist()

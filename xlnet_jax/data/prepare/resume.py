@@ -1,0 +1,119 @@
+"""Whose the folder is that `prepare` is to write: begun by the same request or another, finished, or no corpus."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from xlnet_jax.data.corpus import manifest as manifests
+from xlnet_jax.data.prepare import work_unit
+from xlnet_jax.data.prepare.sources import Part, Source
+from xlnet_jax.data.prepare.text import TextReader
+from xlnet_jax.errors import BadInput
+from xlnet_jax.storage import files
+
+
+def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> dict[str, int]:
+    """Writes the request, or checks that the folder was begun by the same one.
+
+    Returns:
+      When each source had last been changed, by path, at the time of the first request.
+
+    Raises:
+      BadInput: the folder holds something else, or was begun by another request.
+    """
+    path = os.path.join(output, manifests.REQUEST)
+    now = {
+        "options": json.loads(files.to_json(options)),
+        "sources": {source.path: source.bytes for source in sources},
+        "mtime_ns": {source.path: source.mtime_ns for source in sources},
+    }
+    there = files.listing(output)
+    others = sorted(name for name in there if not name.startswith(manifests.REQUEST))
+    if manifests.REQUEST not in there and others:
+        raise BadInput(f"{output} holds other files ({others[0]}, ...); choose a new folder")
+    # A folder that holds only a request was left by an attempt that failed before it had made anything; what is wrong
+    # may be put right by another option. In a bucket, which has no lock, somebody may just have begun.
+    if not others and not files.in_bucket(output):
+        files.write(path, files.to_json(now))
+    elif manifests.REQUEST in there or not files.write_new(path, files.to_json(now)):
+        return _compare(output, now, finished=manifests.MANIFEST in there)
+    return now["mtime_ns"]
+
+
+def _compare(output: str, now: dict[str, Any], finished: bool) -> dict[str, int]:
+    path = os.path.join(output, manifests.REQUEST)
+    try:
+        first = files.read_json(path)
+        options, sources, times = (dict(first[name]) for name in ("options", "sources", "mtime_ns"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path} is damaged ({error!r}); put it back, or choose another folder") from error
+    advice = "use the same options, or another folder"
+    for name in {**options, **now["options"]}:
+        was, is_now = options.get(name), now["options"].get(name)
+        if name == "format_version" and was != is_now:
+            raise BadInput(f"{output} was begun in format {was}, this program writes {is_now}; choose another folder")
+        # What strict reading let through is read the same by replacing, so that much may change.
+        if was != is_now and (name, was) != ("errors", "strict"):
+            raise BadInput(f"{output} was begun with {name}={was}, not {is_now}; {advice}")
+    for name in {**sources, **now["sources"]}:
+        was, is_now = sources.get(name, "no"), now["sources"].get(name, "none")
+        if was != is_now:
+            raise BadInput(
+                f"{output} was begun with other text: {name} had {was} bytes, now {is_now}; use the same files, or "
+                "another folder"
+            )
+    if options != now["options"] and not finished:
+        # There is no way back from replacing.
+        files.write(path, files.to_json(first | {"options": now["options"]}))
+    return times
+
+
+def check_unchanged(output: str, sources: Sequence[Source], times: dict[str, int], reader: TextReader) -> None:
+    """Checks that text already used is still what it was; reads it only where a file's time has changed."""
+    touched = {source.path for source in sources if source.mtime_ns != times.get(source.path)}
+    if not touched:
+        return
+    if manifests.MANIFEST in files.listing(output):
+        used = manifests.read_manifest(output)["sources"]
+    else:
+        folder = os.path.join(output, work_unit.FOLDER)
+        notes = sorted(name for name in files.listing(folder) if name.endswith(".json"))
+        used = [part for name in notes for part in read_note(os.path.join(folder, name))["sources"]]
+    for entry in used:
+        part = Part(**{name: value for name, value in entry.items() if name != "sha256"})
+        if part.path in touched and reader.digest(part) != entry["sha256"]:
+            raise BadInput(f"{part.path} was changed after {output} was begun; use another folder")
+
+
+def read_note(path: str) -> dict[str, Any]:
+    """A unit's note. Raises BadInput if it is damaged, and FileNotFoundError."""
+    try:
+        note = files.read_json(path)
+        if note.keys() >= {"tokenizer", "splits", "sources", "replaced", "empty"}:
+            return note
+    except (ValueError, AttributeError) as error:
+        raise BadInput(f"{path} is damaged ({error!r}); remove it and give the same command again") from error
+    raise BadInput(f"{path} is not of this version; choose another folder")
+
+
+def check_finished(output: str) -> dict[str, Any]:
+    """Checks that a corpus with a manifest has all its files; returns the manifest."""
+    manifest = manifests.read_manifest(output)
+    sizes = {shard["file"]: shard["bytes"] for split in manifest["splits"].values() for shard in split["shards"]}
+    hashes = {split["token_counts"]: split["token_counts_sha256"] for split in manifest["splits"].values()}
+    hashes[manifest["tokenizer"]["file"]] = manifest["tokenizer"]["sha256"]
+    there = files.listing(output)
+    advice = f"put it back, or remove {output} and prepare again"
+    for name in [*hashes, *sizes]:
+        path = os.path.join(output, name)
+        if name not in there:
+            raise BadInput(f"{path} is missing, though {manifests.MANIFEST} says the corpus is finished; {advice}")
+        if name in sizes and there[name] != sizes[name]:
+            raise BadInput(f"{path} has {there[name]} bytes, not {sizes[name]}; {advice}")
+        if name in hashes and hashlib.sha256(files.read(path)).hexdigest() != hashes[name]:
+            raise BadInput(f"{path} was changed; {advice}")
+    return manifest

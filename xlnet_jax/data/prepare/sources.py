@@ -1,0 +1,373 @@
+"""Where text comes from: which files, how they are cut into work units, and the raw lines or records they hold.
+
+    path                               format     a part counts
+    *.jsonl *.ndjson *.json            json       bytes, and is cut between lines
+    *.parquet                          parquet    row groups
+    tfds:FOLDER:SPLIT                  tfds       examples
+    any other                          text       bytes, and is cut between documents
+    .gz or .zst after json or text     the same   bytes of the compressed file, which is always one part
+
+A work unit is a run of parts. Which unit holds what depends on the files alone, never on who works on it. Files lie on
+disk or in a bucket (`gs://`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import glob
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from xlnet_jax.data.prepare import parquet, tfds
+from xlnet_jax.errors import BadInput
+from xlnet_jax.storage import files
+
+LONGEST_LINE = 64_000_000
+"""Bytes. A line is held in memory several times over."""
+
+_BLOCK = 1 << 20  # bytes read at once
+_SMALL_BLOCK = 1 << 16
+_FOLDER_SUFFIXES = (".txt", ".txt.gz", ".txt.zst", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+_JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A file, or a split of a TFDS data set (`tfds:FOLDER:SPLIT`), with its size."""
+
+    path: str
+    bytes: int
+    mtime_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """[start, end) of a source, which begins and ends between documents; `kind_of` tells what is counted."""
+
+    path: str
+    start: int
+    end: int
+
+
+class Kind(NamedTuple):
+    """How to read a source."""
+
+    format: str
+    """`text`, `json`, `parquet` or `tfds`."""
+    compression: str | None
+    """`gzip`, `zstd` or None; of text and json only."""
+
+    def place(self, number: int) -> str:
+        """What a byte, row or example is called in a message."""
+        if self.format in ("parquet", "tfds"):
+            return f"{'row' if self.format == 'parquet' else 'example'} {number}"
+        return f"byte {number}" + (" of the decompressed text" if self.compression else "")
+
+
+def kind_of(path: str) -> Kind:
+    """The kind of a source, by its name alone."""
+    if path.startswith(tfds.PREFIX):
+        return Kind("tfds", None)
+    stem, suffix = os.path.splitext(path.lower())
+    compression = _COMPRESSIONS.get(suffix)
+    if compression:
+        suffix = os.path.splitext(stem)[1]
+    elif suffix == ".parquet":
+        return Kind("parquet", None)
+    return Kind("json" if suffix in _JSON_SUFFIXES else "text", compression)
+
+
+def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Source]:
+    """What `inputs` name, each once, sorted by path.
+
+    Args:
+      inputs: files, folders (all below them that ends in one of `_FOLDER_SUFFIXES`), glob patterns (`**` goes any
+        depth), each on disk or `gs://`, and `tfds:NAME` or `tfds:NAME:SPLIT` for a data set that TFDS has built.
+      data_dir: where TFDS has its data sets; None = its own default.
+
+    Raises:
+      BadInput: an input names nothing, or nothing that can be read.
+      RestartMe: the bucket does not answer.
+    """
+    found: dict[str, Source] = {}
+    for name in inputs:
+        if name.startswith(tfds.PREFIX):
+            path = tfds.find(name, data_dir)
+            (info,), _ = _list(tfds.info_file(path))
+            found[path] = Source(path, tfds.size(path)[1], info.mtime_ns)
+            continue
+        of_name, is_folder = _list(name)
+        if not of_name and is_folder:
+            wanted = ", ".join(f"*{suffix}" for suffix in _FOLDER_SUFFIXES)
+            raise BadInput(f"input {name}: this folder holds no {wanted} file; give a pattern such as '{name}/**/*.md'")
+        if not of_name:
+            raise BadInput(f"input {name}: no such file, folder or pattern")
+        found.update((source.path, source) for source in of_name)
+    if not found:
+        raise BadInput("no input; name text files, folders or patterns")
+    return [found[path] for path in sorted(found)]
+
+
+def _list(name: str) -> tuple[list[Source], bool]:
+    """The files of an input that is a path, and whether it is a folder."""
+    try:
+        return _in_bucket(name) if files.in_bucket(name) else _on_disk(name)
+    except OSError as error:
+        raise BadInput(f"input {name}: {error.strerror or error}") from error
+
+
+def _on_disk(name: str) -> tuple[list[Source], bool]:
+    if is_folder := os.path.isdir(name):
+        paths = list(_below(name))
+    else:
+        paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]
+        if not paths and not glob.has_magic(name) and os.path.lexists(os.path.dirname(name) or "."):
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(name)  # says why not
+    # One file under two names is read once, under the first of them.
+    stats = {os.path.realpath(path): (os.path.abspath(path), os.stat(path)) for path in sorted(paths, reverse=True)}
+    return [Source(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.values()], is_folder
+
+
+def _below(folder: str) -> Iterator[str]:
+    """The text files below a folder, by their names; OSError if a folder may not be read or a link leads nowhere."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    seen: set[str] = set()
+    for parent, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        # A link may lead to a folder that was read already, also to one above it.
+        if (real := os.path.realpath(parent)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        for name in names:
+            if name.lower().endswith(_FOLDER_SUFFIXES):
+                os.stat(os.path.join(parent, name))
+                yield os.path.join(parent, name)
+
+
+def _in_bucket(name: str) -> tuple[list[Source], bool]:
+    with files.bucket(name) as bucket:
+        if glob.has_magic(name):
+            entries, is_folder = bucket.glob(name, detail=True), False
+        else:
+            entries = bucket.find(name, detail=True)
+            # A folder is there if something lies in it; the file itself is found under its own name.
+            is_folder = bool(entries) and bucket.info(name)["type"] == "directory"
+            entries = {
+                path: entry
+                for path, entry in entries.items()
+                if not is_folder or path.lower().endswith(_FOLDER_SUFFIXES)
+            }
+    return [
+        # In whole microseconds, which is all that a bucket has; a float cannot hold the nanoseconds of today.
+        Source(f"gs://{path}", entry["size"], round(entry["mtime"].timestamp() * 1_000_000) * 1000)
+        for path, entry in entries.items()
+        if entry["type"] == "file"
+    ], is_folder
+
+
+def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tuple[Part, ...]]:
+    """Cuts the sources, in order, into work units of about `unit_bytes`.
+
+    Files larger than that are cut where their format allows it (see the module's docstring); a text file that is one
+    document is never cut.
+
+    Raises:
+      BadInput: a file cannot be read.
+      RestartMe: the bucket does not answer.
+    """
+    units: list[tuple[Part, ...]] = []
+    current: list[Part] = []
+    size = 0
+    for source in sources:
+        try:
+            parts = list(_parts(source, unit_bytes, document))
+        except OSError as error:
+            raise BadInput(f"{source.path}: {error.strerror or _line(error)}") from error
+        for part, part_bytes in parts:
+            if current and size + part_bytes > unit_bytes:
+                units.append(tuple(current))
+                current, size = [], 0
+            current.append(part)
+            size += part_bytes
+    return [*units, tuple(current)] if current else units
+
+
+def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Part, int]]:
+    """The parts of a source in order, each with its bytes."""
+    kind = kind_of(source.path)
+    if kind.format == "tfds":
+        count, size = tfds.size(source.path)
+        mean = max(1, size // max(1, count))
+        step = max(1, unit_bytes // mean)
+        for start in range(0, count, step):
+            end = min(start + step, count)
+            yield Part(source.path, start, end), mean * (end - start)
+    elif kind.format == "parquet":
+        with _open(source.path, _SMALL_BLOCK) as file:
+            sizes = parquet.row_group_bytes(source.path, file)
+        start = size = 0
+        for end, each in enumerate(sizes):
+            if end > start and size + each > unit_bytes:
+                yield Part(source.path, start, end), size
+                start, size = end, 0
+            size += each
+        if sizes:
+            yield Part(source.path, start, len(sizes)), size
+    else:
+        start = 0
+        is_cut = kind.compression is None and (kind.format == "json" or document != "file")
+        if is_cut and source.bytes > unit_bytes:
+            rule = "line" if kind.format == "json" else document
+            with _open(source.path, _SMALL_BLOCK) as file:
+                while source.bytes - start > unit_bytes:
+                    end = _next_document(file, source.path, start + unit_bytes, rule)
+                    if end >= source.bytes:
+                        break
+                    yield Part(source.path, start, end), end - start
+                    start = end
+        # A file that is a document is read even if there is nothing in it, so that this is noticed.
+        if source.bytes or (kind.format == "text" and document == "file"):
+            yield Part(source.path, start, source.bytes), source.bytes - start
+
+
+def _next_document(file: io.BufferedReader, path: str, offset: int, document: str) -> int:
+    """Where a document begins that is among the first to begin after byte `offset`; the file's size if none does."""
+    file.seek(offset)
+    _read_line(file, path)  # the rest of one
+    if document == "line":
+        return file.tell()
+    while line := _read_line(file, path):
+        if not line.strip():
+            break
+    return file.tell()
+
+
+def _read_line(file: io.BufferedReader, path: str) -> bytes:
+    line = file.readline(LONGEST_LINE + 1)
+    if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
+        raise _too_long(path, f"byte {file.tell() - len(line)}")
+    return line
+
+
+def _too_long(path: str, place: str) -> BadInput:
+    return BadInput(f"{path}: a line of more than {LONGEST_LINE} bytes at {place}; break it up")
+
+
+@contextlib.contextmanager
+def _open(path: str, block: int = _BLOCK) -> Iterator[io.BufferedReader]:
+    """A file's bytes, on disk or in a bucket, which is asked for two blocks at once."""
+    if not files.in_bucket(path):
+        with open(path, "rb") as file:
+            yield file
+        return
+    with files.bucket(path) as bucket:
+        try:
+            remote = bucket.open(path, "rb", block_size=block)
+        except FileNotFoundError as error:
+            raise BadInput(f"{path}: {os.strerror(errno.ENOENT)}") from error
+        except OSError as error:
+            # Here, because while reading it would be taken for what a decoder says of damaged data.
+            raise BadInput(f"{path}: {error.strerror or _line(error)}") from error
+        with remote:
+            yield io.BufferedReader(remote, block)
+
+
+@contextlib.contextmanager
+def _decompressed(file: io.BufferedReader, compression: str | None) -> Iterator[Any]:
+    if compression == "gzip":
+        with gzip.open(file) as text:
+            yield text
+    elif compression == "zstd":
+        import pyarrow
+
+        with pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd") as text:
+            yield text
+    else:
+        yield file
+
+
+def blocks(part: Part) -> Iterator[bytes]:
+    """The bytes of a part of text or json, decompressed, in blocks of no particular size.
+
+    Raises:
+      BadInput: the file cannot be read, is damaged, or is shorter than it was.
+      RestartMe: the bucket does not answer.
+    """
+    kind = kind_of(part.path)
+    offset = part.start
+    try:
+        with _open(part.path) as file, _decompressed(file, kind.compression) as text:
+            if kind.compression:
+                # Little at once: of what is damaged, all that comes before it counts.
+                while block := text.read1(min(_SMALL_BLOCK, LONGEST_LINE)):
+                    yield block
+                    offset += len(block)
+                return
+            text.seek(offset)
+            while offset < part.end:
+                block = text.read(min(_BLOCK, LONGEST_LINE, part.end - offset))
+                if not block:
+                    raise BadInput(f"{part.path}: {part.end - offset} bytes shorter than it was; start over")
+                yield block
+                offset += len(block)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None)
+        if kind.compression and not reason:
+            reason = f"damaged or cut short at {kind.place(offset)} ({_line(error)}); fetch or compress it again"
+        raise BadInput(f"{part.path}: {reason or _line(error)}") from error
+
+
+def lines(part: Part) -> Iterator[tuple[int, bytes]]:
+    """The same as runs of whole lines, each with its offset in the (decompressed) file.
+
+    Raises:
+      BadInput, RestartMe: as `blocks`; also if a line is too long.
+    """
+    offset = part.start
+    rest: list[bytes] = []  # of a line that has not ended
+    size = 0
+    for block in blocks(part):
+        first = block.find(b"\n")
+        if size + (len(block) if first < 0 else first) > LONGEST_LINE:
+            raise _too_long(part.path, kind_of(part.path).place(offset))
+        end = block.rfind(b"\n") + 1
+        if end:
+            whole = b"".join([*rest, block[:end]])
+            yield offset, whole
+            offset += len(whole)
+            rest, size = [], 0
+        if end < len(block):
+            rest.append(block[end:])
+            size += len(block) - end
+    if rest:
+        yield offset, b"".join(rest)
+
+
+def records(part: Part, field: str) -> Iterator[tuple[int, bytes | None]]:
+    """One field of the records of a Parquet or TFDS part, each with its number in the source; None where it is null.
+
+    Raises:
+      BadInput: no such field, one that is not text, or a file that is damaged.
+      RestartMe: the bucket does not answer.
+    """
+    if kind_of(part.path).format == "tfds":
+        yield from tfds.examples(part.path, part.start, part.end, field)
+        return
+    with _open(part.path, _SMALL_BLOCK) as file:
+        yield from parquet.strings(part.path, file, part.start, part.end, field)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or repr(error)

@@ -1,0 +1,207 @@
+"""Data sets that TFDS has built, read without TensorFlow and without the code that built them.
+
+A data set is a folder, `DATA_DIR/NAME[/CONFIG]/VERSION`, and is found by looking for that. TFDS itself would look into
+the code, for the name of the default configuration, and for many data sets that code imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from xlnet_jax.data.corpus.pages import failure
+from xlnet_jax.errors import BadInput
+from xlnet_jax.storage import files
+
+PREFIX = "tfds:"
+
+_NAME = re.compile(r"tfds:(?P<name>(?:gs://)?[^:]+)(?::(?P<version>\d+\.\d+\.\d+))?(?::(?P<split>[^:]+))?")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_INFO = "dataset_info.json"
+_EXAMPLES = 64  # read at once: one may be a whole book
+
+
+def find(name: str, data_dir: str | None) -> str:
+    """Resolves `tfds:NAME[:VERSION][:SPLIT]` to `tfds:FOLDER:SPLIT`; NAME may also be the folder of a version.
+
+    Args:
+      name: without a version the newest is taken, without a split `train`.
+      data_dir: None = where TFDS builds by default.
+
+    Raises:
+      BadInput: it was not built, or not as ArrayRecord, or has no such split.
+      RestartMe: the bucket does not answer.
+    """
+    match = _NAME.fullmatch(name)
+    if not match:
+        raise BadInput(f"input {name} is not tfds:NAME, tfds:NAME:SPLIT or tfds:NAME:VERSION:SPLIT")
+    if match["name"].startswith(("/", "gs://")):
+        folder = match["name"].rstrip("/")
+        if _INFO not in _listing(folder):
+            raise BadInput(f"input {name}: {folder} is no data set of TFDS, {_INFO} is missing")
+    else:
+        folder = _find_folder(match["name"], match["version"], data_dir)
+    path = f"{PREFIX}{folder}:{match['split'] or 'train'}"
+    _split(path)
+    return path
+
+
+def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
+    from tensorflow_datasets.core import constants
+
+    root = data_dir or constants.get_default_data_dir()
+    root = root.rstrip("/") if files.in_bucket(root) else os.path.abspath(os.path.expanduser(root))
+    folder = f"{root}/{name.strip('/')}"
+    versions = _versions(folder)
+    if not versions and "/" not in name:
+        configs = {config: found for config in _subfolders(folder) if (found := _versions(f"{folder}/{config}"))}
+        if len(configs) > 1:
+            raise BadInput(f"input tfds:{name} is built as {', '.join(configs)}; name one, as in tfds:{name}/CONFIG")
+        if configs:
+            ((config, versions),) = configs.items()
+            folder = f"{folder}/{config}"
+    if not versions:
+        command = f"tfds build {name} --file_format=array_record" + (f" --data_dir={data_dir}" if data_dir else "")
+        raise BadInput(f"input tfds:{name} is not built in {root}; build it with `{command}`, or give its --data_dir")
+    if version and version not in versions:
+        raise BadInput(f"input tfds:{name}: version {version} is not built in {folder}, only {', '.join(versions)}")
+    return f"{folder}/{version or versions[-1]}"
+
+
+def _versions(folder: str) -> list[str]:
+    """The versions that lie in a folder, oldest first. A build that did not end has another name."""
+    names = [name for name in _subfolders(folder) if _VERSION.fullmatch(name)]
+    finished = [name for name in names if _INFO in _listing(f"{folder}/{name}")]
+    return sorted(finished, key=lambda name: [int(number) for number in name.split(".")])
+
+
+def _subfolders(folder: str) -> list[str]:
+    return sorted(name.rstrip("/") for name in _listing(folder) if name.endswith("/"))
+
+
+def _listing(folder: str) -> dict[str, int]:
+    try:
+        return files.listing(folder)
+    except OSError as error:
+        raise BadInput(f"{folder}: {error.strerror or error}") from error
+
+
+def info_file(path: str) -> str:
+    """The file of a data set that says what is in it."""
+    return f"{_folder_and_split(path)[0]}/{_INFO}"
+
+
+def size(path: str) -> tuple[int, int]:
+    """The number of examples of a split, and their bytes. Raises as `find` does."""
+    split = _split(path)
+    return split.num_examples, int(split.num_bytes)
+
+
+def _folder_and_split(path: str) -> tuple[str, str]:
+    folder, _, split = path.removeprefix(PREFIX).rpartition(":")
+    return folder, split
+
+
+def _split(path: str) -> Any:
+    """What TFDS knows of a split of a data set, which must be there as ArrayRecord."""
+    import tensorflow_datasets as tfds
+    from google.protobuf import json_format
+
+    folder, split = _folder_and_split(path)
+    errors = contextlib.nullcontext()
+    if files.in_bucket(folder):
+        errors = files.bucket(folder)
+    try:
+        with errors:
+            builder = tfds.builder_from_directory(folder)
+            available = sorted(each.value for each in builder.info.available_file_formats())
+            if "array_record" in available:  # perhaps beside another
+                builder.info.set_file_format("array_record", override=True, override_if_initialized=True)
+    except (OSError, ValueError, ImportError, json_format.ParseError) as error:
+        raise BadInput(f"{folder}: no data set that TFDS can read ({_line(error)}); build it again") from error
+    if available == ["parquet"]:
+        raise BadInput(
+            f"{folder} is written as parquet, and TFDS loses rows when it writes that; build it again with "
+            "`tfds build --file_format=array_record`"
+        )
+    if "array_record" not in available:
+        raise BadInput(
+            f"{folder} is written as {', '.join(available)}, which needs TensorFlow; convert it with `tfds "
+            f"convert_format --dataset_version_dir={folder} --out_file_format=array_record`"
+        )
+    if split not in set(builder.info.splits):  # it would take a slice for a split
+        raise BadInput(f"{folder} has no split {split!r}, only {', '.join(sorted(builder.info.splits))}")
+    return builder.info.splits[split]
+
+
+def examples(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes]]:
+    """A text field of the examples [start, end) of a split, each with its number.
+
+    Raises:
+      BadInput: no such field, one that is not text, or a file that is damaged.
+      RestartMe: the bucket does not answer.
+    """
+    number = start
+    first = 0  # of a shard
+    for shard in _split(path).file_instructions:
+        begin, stop = max(start - first, 0), min(end - first, shard.take)
+        if begin < stop:
+            for record in _records(os.fspath(shard.filename), shard.skip + begin, shard.skip + stop):
+                yield number, _field(path, number, record, field)
+                number += 1
+        first += shard.take
+    if number < end:
+        raise BadInput(f"{path}: {end - number} examples shorter than it was; start over")
+
+
+def _records(file: str, start: int, end: int) -> Iterator[bytes]:
+    from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
+
+    first = start
+    try:
+        # By default every record is a request of its own to a bucket, which answers with all the rest of the file.
+        reader = array_record_module.ArrayRecordReader(file, "readahead_buffer_size:1048576,max_parallelism:1")
+        if not reader.ok():
+            reader.read([start])  # fails, and says why
+        # A missing or cut file may open without complaint, and empty.
+        if (found := reader.num_records()) < end:
+            raise BadInput(f"{file} holds {found} examples, not {end} or more as {_INFO} says; build it again")
+        for first in range(start, end, _EXAMPLES):
+            yield from reader.read(first, min(first + _EXAMPLES, end))
+        reader.close()
+    except RuntimeError as error:
+        found_out = failure(f"{file}, record {first} or after it,", error)
+        advised = BadInput(f"{found_out}; build it again") if isinstance(found_out, BadInput) else found_out
+        raise advised from error
+    except IndexError as error:
+        raise BadInput(f"{file} ends before record {end}; build it again") from error
+
+
+def _field(path: str, number: int, record: bytes, field: str) -> bytes:
+    from google.protobuf import message
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    try:
+        example = tf_example_pb2.Example.FromString(record)  # pyright: ignore[reportAttributeAccessIssue]
+    except message.DecodeError as error:
+        raise BadInput(f"{path}, example {number}: no tf.Example ({_line(error)}); build it again") from error
+    fields = example.features.feature
+    if field not in fields:
+        raise BadInput(f"{path}, example {number}: {no_field(field, fields)}")
+    value = fields[field]
+    if value.WhichOneof("kind") != "bytes_list" or len(value.bytes_list.value) != 1:
+        raise BadInput(f"{path}, example {number}: field {field!r} is not one text; choose another with --field")
+    return value.bytes_list.value[0]
+
+
+def no_field(field: str, names: Iterable[str]) -> str:
+    """What to say where a record lacks a field. Names are quoted, for they are data."""
+    shown = ", ".join(repr(name[:40]) for name in sorted(names)[:20])
+    return f"no field {field!r}, but {shown or 'none at all'}; choose one with --field"
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or repr(error)

@@ -1,0 +1,147 @@
+"""One work unit of `prepare`: some text in, one shard per split and a note out.
+
+Pure: what is written depends on the request, the text and the unit's number alone. A shard is written on the local
+disk, read again, and moved into place, which may be a bucket; the note comes last, so that it means "done". Two
+processes on the same unit do no harm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import os
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax.data.corpus import pages
+from xlnet_jax.data.prepare.sources import Part
+from xlnet_jax.data.prepare.text import Document, TextReader
+from xlnet_jax.data.tokenizer import EOD, Normalization, Tokenizer
+from xlnet_jax.storage import files
+
+SPLITS = ("train", "heldout")
+FOLDER = "units"
+COUNTED = ("tokens", "documents", "sentences", "paragraphs")
+
+_ENCODE_CHARACTERS = 500_000  # text per call of SentencePiece
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """All that the corpus depends on besides the text and the tokenizer's training."""
+
+    document: str
+    sentences: str
+    normalization: Normalization
+    heldout: float
+    errors: str
+    page_tokens: int
+    field: str = "text"
+
+    def reader(self) -> TextReader:
+        """A fresh reader by this request's rules."""
+        return TextReader(self.document, self.sentences, self.normalization, self.errors, self.field)
+
+    def held_out(self, document: Document) -> bool:
+        """By the normalised text alone: equal documents fall on the same side, wherever they stand."""
+        sentences = itertools.chain.from_iterable(document)
+        digest = hashlib.sha256("\n".join(sentences).encode()).digest()
+        return int.from_bytes(digest[:8], "big") < self.heldout * 2**64
+
+
+def file_name(output: str, index: int, suffix: str) -> str:
+    """A file of unit `index` while the corpus is in the making: `json` is its note, a split's name its shard."""
+    return os.path.join(output, FOLDER, f"{index:05d}.{suffix}")
+
+
+class _SplitWriter:
+    """Encodes the documents of one split of one unit and writes its shard."""
+
+    def __init__(self, path: str, page_tokens: int, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._path, self._page_tokens = path, page_tokens
+        self._writer: pages.PageWriter | None = None
+        self._waiting: list[Document] = []
+        self._characters = 0
+        self.counted = dict.fromkeys(COUNTED, 0)
+        self.empty = 0
+        self.counts = np.zeros(tokenizer.vocab_size, np.int64)
+
+    def add(self, document: Document) -> None:
+        """Takes a document: paragraphs of normalised sentences, at least one."""
+        self._waiting.append(document)
+        self._characters += sum(map(len, itertools.chain.from_iterable(document)))
+        if self._characters >= _ENCODE_CHARACTERS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Writes the waiting documents. D documents, P paragraphs, S sentences, K of them with a piece, N tokens."""
+        waiting, self._waiting, self._characters = self._waiting, [], 0
+        paragraphs = list(itertools.chain.from_iterable(waiting))
+        pieces, length_S = self._tokenizer.encode_normalized(list(itertools.chain.from_iterable(paragraphs)))
+        document_P = np.repeat(np.arange(len(waiting)), [len(document) for document in waiting])
+        paragraph_S = np.repeat(np.arange(len(paragraphs)), [len(paragraph) for paragraph in paragraphs])
+        # A sentence may leave no piece (zero-width characters only); then it is none.
+        paragraph_K, length_K = paragraph_S[length_S > 0], length_S[length_S > 0]
+        document_K = document_P[paragraph_K]
+        opens_document_K = np.diff(document_K, prepend=-1) > 0
+        opens_paragraph_K = np.diff(paragraph_K, prepend=-1) > 0
+        documents = int(opens_document_K.sum())
+        self.empty += len(waiting) - documents
+        if not documents:
+            return
+        # Every document ends with EOD, which starts no sentence: it belongs to the last one.
+        start_K = np.cumsum(length_K) - length_K + np.cumsum(opens_document_K) - 1
+        size = int(length_K.sum()) + documents
+        is_piece_N = np.ones(size, bool)
+        is_piece_N[start_K[opens_document_K][1:] - 1] = is_piece_N[-1] = False
+        tokens_N, starts_N = np.full(size, EOD, np.int32), np.zeros(size, np.uint8)
+        tokens_N[is_piece_N] = pieces
+        starts_N[start_K] = (
+            pages.SENTENCE_START + opens_document_K * pages.DOCUMENT_START + opens_paragraph_K * pages.PARAGRAPH_START
+        )
+        for name, count in zip(COUNTED, (size, documents, len(length_K), opens_paragraph_K.sum()), strict=True):
+            self.counted[name] += int(count)
+        self.counts += np.bincount(tokens_N, minlength=len(self.counts))
+        self._writer = self._writer or pages.PageWriter(self._path, self._page_tokens)
+        self._writer.write(tokens_N, starts_N)
+
+    def close(self) -> dict[str, Any] | None:
+        """The shard's entry in the manifest, checked, or None where the split has no document here."""
+        self._flush()
+        if not self._writer:
+            return None
+        entry = self._writer.close()
+        pages.check_shard(self._path, entry, self._page_tokens, self._tokenizer.vocab_size)
+        return entry
+
+
+def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: Tokenizer, request: Request) -> int:
+    """Writes the shards of one work unit (one per split that occurs), their token counts, and last the unit's note.
+
+    Returns the number of tokens. Raises BadInput as `TextReader.documents` does, and where a file cannot be written.
+    """
+    note = file_name(output, index, "json")
+    with files.one_line(note), files.scratch(file_name(output, index, "scratch")) as folder:
+        reader = request.reader()
+        paths = {split: os.path.join(folder, split) for split in SPLITS}
+        writers = {split: _SplitWriter(path, request.page_tokens, tokenizer) for split, path in paths.items()}
+        for part in parts:
+            for document in reader.documents(part):
+                writers["heldout" if request.held_out(document) else "train"].add(document)
+        splits = {}
+        for split, writer in writers.items():
+            if shard := writer.close():
+                splits[split] = {**writer.counted, "shard": shard}
+                files.move(paths[split], file_name(output, index, split))
+                files.write(file_name(output, index, split + ".npy"), files.array_bytes(writer.counts))
+        sources = [
+            {**dataclasses.asdict(part), "sha256": digest} for part, digest in zip(parts, reader.hashes, strict=True)
+        ]
+        empty = reader.empty + sum(writer.empty for writer in writers.values())
+        content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": sources, "replaced": reader.replaced,
+                   "empty": empty}  # fmt: skip
+        files.write(note, files.to_json(content, indent=None))
+    return sum(writer.counted["tokens"] for writer in writers.values())

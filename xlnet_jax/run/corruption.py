@@ -1,0 +1,102 @@
+"""Silent data corruption: a chip that computes wrongly now and then.
+
+Every `watchdog.sdc_every` steps the gradient of the next step is computed twice by the same program from the same
+parameters, memory and batch, and checksums over the bits are compared. Nothing is kept but the checksums: there is no
+second state. The same program on the same device gives the same bits (on a GPU with `--xla_gpu_deterministic_ops`).
+
+Gradients of parameters that all devices hold have been added up over them, and then a difference is everywhere. The
+losses and the memory of a row come from the devices that have the row: if those differ, the host is known.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from xlnet_jax.batch import Batch
+from xlnet_jax.config import Config
+from xlnet_jax.errors import RestartMe
+from xlnet_jax.parallel import mesh as meshes
+
+log = logging.getLogger("xlnet_jax")
+
+LossAndGradient = Callable[[Any, Batch], tuple[tuple[Any, Any], Any]]
+"""(State, Batch) -> ((loss, aux), gradient): the first part of a step, `train.step.loss_and_gradient`."""
+
+Sums = dict[str, Any]
+"""`gradient` by parameter, uint32 each; `rows`, uint32 [B]."""
+
+
+def checksum(x: jax.Array, axes: tuple[int, ...] | None = None) -> jax.Array:
+    """Sum of the bits as unsigned integers, modulo 2**32; over all axes, or some. One flipped bit changes it."""
+    width = jnp.dtype(x.dtype).itemsize
+    bits = jax.lax.bitcast_convert_type(x, {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}[width])
+    if width == 8:
+        bits = bits.sum(axis=-1, dtype=jnp.uint32)  # float64 becomes two
+    return bits.sum(axis=axes, dtype=jnp.uint32)
+
+
+class CorruptionCheck:
+    """Compiled at the first use.
+
+    Args:
+      loss_and_gradient: what is computed twice.
+    """
+
+    def __init__(self, config: Config, mesh: Mesh, loss_and_gradient: LossAndGradient) -> None:
+        self._every = config.watchdog.sdc_every
+        self._batch_size = config.train.batch_size
+        self._mesh = mesh
+
+        def sums(state: Any, batches: Batch) -> Sums:
+            with nn.logical_axis_rules(meshes.RULES.pairs()):
+                (_, aux), grads = loss_and_gradient(state, jax.tree.map(lambda x: x[0], batches))
+            rows_B = checksum(aux.loss_B, ()) + checksum(aux.memory.hidden_LBMD, (0, 2, 3))
+            return {"gradient": jax.tree.map(checksum, grads), "rows": rows_B}
+
+        self._sums = jax.jit(sums, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+    def due(self, steps: range) -> bool:
+        """Whether a multiple of `every` lies among the steps of a dispatch; step 0 is none."""
+        return bool(self._every) and any(step and step % self._every == 0 for step in steps)
+
+    def __call__(self, state: Any, batches: Batch, step: int) -> None:
+        """Checks the first step of a dispatch before it is sent, in all processes. Raises RestartMe on a difference."""
+        first = jax.device_get(self._sums(state, batches))
+        again = jax.device_get(self._sums(state, batches))
+        wrong = [
+            jax.tree_util.keystr(path)
+            for (path, one), two in zip(
+                jax.tree_util.tree_leaves_with_path(first["gradient"]), jax.tree.leaves(again["gradient"]), strict=True
+            )
+            if one != two
+        ]
+        rows_B = np.flatnonzero(first["rows"] != again["rows"])
+        if not wrong and not len(rows_B):
+            return
+        line = (
+            f"silent data corruption on {self._where(rows_B)} at step {step}: computed twice, {len(wrong)} gradients "
+            f"({', '.join(wrong[:3]) or 'none'}) and {len(rows_B)} rows of the batch differ in their bits; nothing "
+            "was saved since. Take the host out of service, then the same command goes on from the newest checkpoint"
+        )
+        log.error("%s", line)
+        raise RestartMe(line)
+
+    def _where(self, rows_B: np.ndarray) -> str:
+        """The processes whose devices have the rows."""
+        if not len(rows_B):
+            return f"one of {jax.process_count()} hosts"
+        devices = meshes.batch_sharding(self._mesh, leading=0).devices_indices_map((self._batch_size,))
+        found = {
+            device.process_index
+            for device, (rows,) in devices.items()
+            if np.isin(np.arange(self._batch_size)[rows], rows_B).any()
+        }
+        return "process " + ", ".join(map(str, sorted(found)))

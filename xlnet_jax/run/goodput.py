@@ -1,0 +1,104 @@
+"""Where the time of a run went, over all its restarts: what was training, and what was lost to what.
+
+A clock that always runs for exactly one cause. At every save the sums go into `time.jsonl` of the work directory, so
+that the next start goes on from the sums of the step it resumes from; what lies between that save and the next start
+(work that is done again, and waiting for a machine) is lost to restarts. Nothing is counted twice and nothing left out:
+the seconds add up to the time since the first start, but for pauses after an end in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+DEVICE, HOST = "device", "host"
+LOST = ("start", "restore", "compile", "data", "save", "evaluation", "check", "restarts")
+
+
+class Goodput:
+    """The clock of one process. It starts with the cause `start`."""
+
+    def __init__(self) -> None:
+        self.began = time.time()
+        self.seconds: dict[str, float] = {cause: 0.0 for cause in (DEVICE, HOST, *LOST)}
+        self._causes = ["start"]
+        self._mark = time.perf_counter()
+
+    @property
+    def cause(self) -> str:
+        """What the clock runs for now."""
+        return self._causes[-1]
+
+    def _turn(self) -> None:
+        now = time.perf_counter()
+        self.seconds[self._causes[-1]] += now - self._mark
+        self._mark = now
+
+    @contextlib.contextmanager
+    def measure(self, cause: str) -> Iterator[None]:
+        """Counts what is inside for a cause. The outermost one counts: waiting for data in an evaluation is evaluation.
+
+        But for `host`, which gives way.
+        """
+        self._turn()
+        self._causes.append(cause if self.cause in (HOST, "start") else self.cause)
+        try:
+            yield
+        finally:
+            self._turn()
+            self._causes.pop()
+
+    def work(self) -> None:
+        """Training begins: from here on what has no other cause is the host's part of it."""
+        self._turn()
+        self._causes[0] = HOST
+
+    def resume_from(self, lines: list[dict[str, Any]]) -> None:
+        """Adds what earlier starts have used, up to the step that this one resumes from: the lines of `time.jsonl`."""
+        last = last_complete(lines)
+        if last is None:
+            return
+        for cause, seconds in last["seconds"].items():
+            self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
+        if not last["ended"]:
+            self.seconds["restarts"] += max(0.0, self.began - last["time"])
+
+    def line(self, step: int, ended: bool = False) -> dict[str, Any]:
+        """For `time.jsonl`. `ended`: the run ends here in order, and what comes after is no loss."""
+        self._turn()
+        return {"step": step, "time": time.time(), "ended": ended, "seconds": dict(self.seconds)}
+
+
+def last_complete(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The last of the lines of `time.jsonl` that has all that is read from it."""
+    return next((line for line in reversed(lines) if line.keys() >= {"time", "ended", "seconds"}), None)
+
+
+def summary(line: dict[str, Any] | None) -> dict[str, Any]:
+    """Of a line of `time.jsonl`: `seconds` by cause (`steps` is training), and `goodput`, the share of training."""
+    if line is None:
+        return {"seconds": None, "goodput": None}
+    spent = line["seconds"]
+    seconds = {"steps": spent[DEVICE] + spent[HOST], **{cause: spent.get(cause, 0.0) for cause in LOST}}
+    return {"seconds": seconds, "goodput": seconds["steps"] / max(sum(seconds.values()), 1e-9)}
+
+
+def result(
+    workdir: str, step: int, loss: float | None, tokens_per_second: float | None, line: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What `train` returns."""
+    return {"step": step, "loss": loss, "tokens_per_second": tokens_per_second, "workdir": workdir, **summary(line)}
+
+
+def described(line: dict[str, Any]) -> str:
+    """One line for the log, the largest loss first."""
+    seconds = summary(line)["seconds"]
+    steps, total = seconds.pop("steps"), max(sum(seconds.values()), 1e-9)
+    total += steps
+    lost = sorted(((spent, cause) for cause, spent in seconds.items() if spent >= 0.05), reverse=True)
+    parts = [f"{cause} {spent:.1f} s ({100 * spent / total:.1f} %)" for spent, cause in lost]
+    return (
+        f"{total:.1f} s in all, training {steps:.1f} s ({100 * steps / total:.1f} %); lost: {', '.join(parts) or '-'}"
+    )

@@ -1,0 +1,162 @@
+"""Values step by step as JSON lines: one file on disk; in a bucket, where nothing can be appended, a few objects.
+
+On disk `metrics.jsonl` grows line by line. In a bucket there is a folder `metrics/` beside where that file would be,
+with parts named after the first step in them. Only the last part is written again, whole, at every flush, until it has
+`PART_BYTES`; so a long run neither sends all its lines again and again nor leaves an object per flush.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from typing import Any
+
+from xlnet_jax.storage import files
+
+log = logging.getLogger("xlnet_jax")
+
+PART_BYTES = 1 << 20
+"""A part that has so many bytes is complete: about 3000 steps."""
+FILE_BYTES = 1 << 13
+"""So many bytes are written to a file on disk without waiting for a flush, for those who watch it."""
+
+
+class JsonlFile:
+    """Lines of a file on disk. Those of steps after `step` are cut off first."""
+
+    def __init__(self, path: str, step: int) -> None:
+        cut_back(path, step)
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._end = self._file.seek(0, os.SEEK_END)
+        self._data = b""
+
+    def append(self, values: dict[str, Any]) -> None:
+        """One line."""
+        self._data += json.dumps(values).encode() + b"\n"
+        if len(self._data) >= FILE_BYTES:
+            try:
+                self._write()
+            except OSError as error:
+                # `flush` tries again, and tells.
+                log.warning("%s: %s", self._file.name, error)
+
+    def _write(self) -> None:
+        """All or nothing: what a full disk took of the lines is cut off, and they stay here."""
+        try:
+            rest = memoryview(self._data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._end)
+            raise
+        self._end += len(self._data)
+        self._data = b""
+
+    def flush(self) -> None:
+        """To the disk."""
+        self._write()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Closes the file; what was not flushed is lost."""
+        self._file.close()
+
+
+class JsonlParts:
+    """Lines in parts in a bucket. Those of steps after `step` are removed first."""
+
+    def __init__(self, path: str, step: int) -> None:
+        self._folder = folder_of(path)
+        self._first: int | None = None  # step of the part that is being written; None = the next line begins one
+        self._text = ""
+        self._changed = False
+        for name in sorted(_parts(self._folder), reverse=True):
+            if _first_step(name) > step:
+                files.remove(f"{self._folder}/{name}")
+                continue
+            # Those before it are of earlier steps.
+            self._go_on(name, step)
+            return
+
+    def _go_on(self, name: str, step: int) -> None:
+        text = files.read(f"{self._folder}/{name}").decode()
+        kept = [line for line in text.splitlines(keepends=True) if json.loads(line)["step"] <= step]
+        self._first, self._text = _first_step(name), "".join(kept)
+        self._changed = self._text != text
+        self.flush()
+
+    def append(self, values: dict[str, Any]) -> None:
+        """One line."""
+        if self._first is None:
+            self._first = values["step"]
+        self._text += json.dumps(values) + "\n"
+        self._changed = True
+
+    def flush(self) -> None:
+        """To the bucket, and on to the next part if this one is large."""
+        if self._changed and self._first is not None:
+            files.write(f"{self._folder}/{_name(self._first)}", self._text.encode())
+            self._changed = False
+        if len(self._text) >= PART_BYTES:
+            self._first, self._text = None, ""
+
+    def close(self) -> None:
+        """Nothing is left open; what was not flushed is lost."""
+
+
+def open_jsonl(path: str, step: int) -> JsonlFile | JsonlParts:
+    """To write further lines of `path`, a name as on disk, after those of steps up to `step`."""
+    return JsonlParts(path, step) if files.in_bucket(path) else JsonlFile(path, step)
+
+
+def read_jsonl(path: str) -> list[dict[str, Any]]:
+    """The complete lines of a file, or of its parts; a line cut off by a crash is left out. Empty if there is none."""
+    if files.in_bucket(path):
+        folder = folder_of(path)
+        parts = [files.read(f"{folder}/{name}").decode() for name in sorted(_parts(folder))]
+        return [json.loads(line) for text in parts for line in text.splitlines()]
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        lines = file.read().split("\n")[:-1]
+    return [values for number, line in enumerate(lines, 1) if (values := _values(path, number, line)) is not None]
+
+
+def _values(path: str, number: int, line: str) -> dict[str, Any] | None:
+    """A line's values; None, and a warning, for what a crash of the machine may have left in its place."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        values = None
+    if isinstance(values, dict) and isinstance(values.get("step"), int):
+        return values
+    log.warning("%s: line %d makes no sense and is left out", path, number)
+    return None
+
+
+def cut_back(path: str, step: int) -> None:
+    """Drops the lines of steps after `step` from a file on disk, by writing a new file beside and renaming it."""
+    lines = read_jsonl(path)
+    kept = [line for line in lines if line["step"] <= step]
+    if os.path.exists(path):
+        files.write(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+
+def folder_of(path: str) -> str:
+    """Where the parts of what is `path` on disk are in a bucket."""
+    return path.removesuffix(".jsonl")
+
+
+def _parts(folder: str) -> list[str]:
+    return [name for name in files.listing(folder) if name.endswith(".jsonl") and name[:-6].isdigit()]
+
+
+def _name(first: int) -> str:
+    return f"{first:012d}.jsonl"
+
+
+def _first_step(name: str) -> int:
+    return int(name.removesuffix(".jsonl"))

@@ -1,0 +1,120 @@
+"""What the metrics of a dispatch become: lines, the bar or the log, and the end of a run that diverges."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from xlnet_jax.config import Config
+from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.batches.stream import Plan, Stream
+from xlnet_jax.errors import Diverged
+from xlnet_jax.run.metrics import MetricsWriter, utilisation
+
+log = logging.getLogger("xlnet_jax")
+
+LOG_EVERY = 100
+"""Steps between two lines of the log where there is no progress bar."""
+
+
+@dataclasses.dataclass
+class Reporter:
+    """Takes the metrics of one dispatch after the other.
+
+    Attributes:
+      last: the line of the last step.
+      rates: tokens per second of every dispatch.
+      clock: when the device last had nothing to do with anything else but training; rates count from here.
+    """
+
+    config: Config
+    mixture: Mixture
+    plan: Plan
+    writer: MetricsWriter
+    bar: Progress | None = None
+    last: dict[str, Any] | None = None
+    rates: list[float] = dataclasses.field(default_factory=list)
+    clock: float = 0.0
+
+    def __call__(self, steps: range, values: dict[str, np.ndarray]) -> None:
+        """Writes a line per step. Raises Diverged after too many bad steps in a row."""
+        now = time.perf_counter()
+        rate = len(steps) / (now - self.clock)
+        self.clock = now
+        stream = self.mixture.stream(self.config)
+        by_row = {name: values.pop(name) for name in ("loss_B", "targets_B") if name in values}
+        per_step = self.config.train.batch_size * self.config.data.segment_len
+        self.rates.append(rate * per_step)
+        row: dict[str, Any] = {}
+        for i, step in enumerate(steps):
+            row = {"step": step + 1, **{name: number(column[i]) for name, column in values.items()}}
+            loss = row["loss"]
+            row["perplexity"] = math.exp(loss) if loss is not None and loss < 700 else None
+            row |= self._by_corpus(stream, step, {name: column[i] for name, column in by_row.items()})
+            row["tokens_per_second"] = rate * per_step
+            row["mfu"] = utilisation(self.config, rate)
+            self.writer.step(row)
+            self.last = row
+            if row["consecutive_bad"] >= self.config.train.max_bad_steps:
+                raise Diverged(self._diverged(step, row["consecutive_bad"]))
+        self._show(steps, row)
+
+    def _diverged(self, step: int, bad: int) -> str:
+        what = "non-finite steps or spikes" if self.config.train.spike_zscore else "non-finite steps"
+        return (
+            f"step {step + 1}: {bad} {what} in a row, the first at step {step + 2 - bad}; lower "
+            f"optimizer.learning_rate, or look at its data with `xlnet-jax inspect --step={step + 1 - bad}` "
+            "(inspect counts from 0)"
+        )
+
+    def _show(self, steps: range, row: dict[str, Any]) -> None:
+        done = steps[-1] + 1
+        shown = f"{row['loss']:.4f}" if row["loss"] is not None else "not finite"
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=done, loss=shown)
+        elif done // LOG_EVERY != steps[0] // LOG_EVERY:
+            log.info("step %d: loss %s, %.0f tokens/s", done, shown, row["tokens_per_second"])
+
+    def _by_corpus(self, stream: Stream, step: int, by_row: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Epochs, and of several corpora each one's own and the mean loss over its targets."""
+        epochs = stream.epochs(step + 1, self.plan)
+        if len(epochs) == 1:
+            return {"epoch": epochs[0]}
+        row: dict[str, Any] = {}
+        corpus_B, _ = stream.deal(step, np.arange(self.config.train.batch_size), self.plan)
+        for index, name in enumerate(self.mixture.names):
+            mine = corpus_B == index
+            targets = by_row["targets_B"][mine].sum(dtype=np.float64)
+            loss = by_row["loss_B"][mine].sum(dtype=np.float64) / targets if targets else np.float64(math.nan)
+            row |= {f"epoch/{name}": epochs[index], f"loss/{name}": number(loss)}
+        return row
+
+
+@contextlib.contextmanager
+def progress_bar(total: int, start: int) -> Iterator[Progress | None]:
+    """A bar with loss and time left, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"),
+               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        progress.add_task("training", total=total, completed=start, loss="-")
+        yield progress
+
+
+def number(value: np.ndarray | np.floating) -> int | float | None:
+    """As JSON can hold it: a non-finite loss is null."""
+    plain = value.item()
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain

@@ -1,0 +1,197 @@
+"""SIGTERM and Ctrl-C: the first asks for an orderly end, the second ends the process at once.
+
+What the first one does depends on where the process is:
+
+    start-up, restoring, the first compilation, `evaluate`     ends now; there is nothing to save
+    waiting for data                                           ends now, if the state in hand can be saved
+    anywhere else                                              goes on to the next boundary, where the loop asks
+
+A handler of Python runs only between two of its instructions, and a compilation is a single one of minutes. A thread
+therefore hears of signals as well, by the file descriptor that the system's handler writes to.
+
+`jax.experimental.multihost_utils.reached_preemption_sync_point` is not used. It is always false in a single process;
+with several its notifier takes SIGTERM for itself, hears of nothing else (no Ctrl-C), and knows nothing of evaluation,
+compilation or waiting for data. What it promises, that all processes stop at one step, `parallel.watch` keeps. A TPU VM
+that is taken away gets SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+from xlnet_jax.errors import Interrupted, RestartMe, Stopped
+
+log = logging.getLogger("xlnet_jax")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+START_SECONDS = 1.0
+"""How long the main thread may take to notice a signal while there is nothing to save."""
+CLEANUP_SECONDS = 10.0
+"""How long it may then take to let go of what it holds, such as the lock of a bucket."""
+DATA_SECONDS = 10.0
+"""How long after a signal data may still come, where the state in hand cannot be saved without it."""
+
+
+class Phase(NamedTuple):
+    """Where the main thread is, if a signal shall do more there than ask."""
+
+    what: str
+    raises: bool
+    seconds: float
+    """After which the process is ended from outside the main thread."""
+    since: float
+
+
+class StopRequest:
+    """Context manager that catches both signals; true once one of them came. The old handlers come back at the end.
+
+    Attributes:
+      end: ends the process with a code and a line, also for the other processes of the run.
+    """
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.end: Callable[[int, str], None] = _end
+        self._previous: dict[int, Any] = {}
+        self._phase: Phase | None = None
+        self._raised = False
+        self._closed = False
+        self._first = ""
+        self._pipe = (-1, -1)
+        self._wakeup = -1
+        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
+
+    def __bool__(self) -> bool:
+        return self.name is not None
+
+    def __enter__(self) -> StopRequest:
+        self._pipe = os.pipe()
+        os.set_blocking(self._pipe[1], False)
+        self._phase = Phase("start-up", True, START_SECONDS, time.monotonic())
+        for number in SIGNALS:
+            self._previous[number] = signal.signal(number, self._handle)
+        self._wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        os.close(self._pipe[1])
+        self._thread.join()
+        os.close(self._pipe[0])
+
+    def working(self) -> None:
+        """From here on there is something to save: signals only ask, and the loop saves.
+
+        Raises Stopped, the first time it is called, if one came before.
+        """
+        if self._phase is not None:
+            self._phase = None
+            self.check()
+
+    def check(self) -> None:
+        """Raises Stopped if a signal came."""
+        if self.name is not None:
+            raise Stopped(f"{self.name}: run the same command to go on")
+
+    @contextlib.contextmanager
+    def waiting(self, what: str, raises: bool) -> Iterator[None]:
+        """Around what may take forever.
+
+        Args:
+          raises: a signal raises Stopped here; otherwise the process is ended `DATA_SECONDS` after it.
+        """
+        before = self._phase
+        if before is None:
+            self._phase = Phase(what, raises, math.inf if raises else DATA_SECONDS, time.monotonic())
+        try:
+            if raises:
+                self.check()
+            yield
+        finally:
+            self._phase = before
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.name is not None:
+            _end_at_once(number)
+        self.name = signal.Signals(number).name
+        phase = self._phase
+        if phase and phase.raises:
+            self._raised = True
+            log.warning("%s during %s: ending; once more ends at once", self.name, phase.what)
+            raise Stopped(f"{self.name} during {phase.what}: run the same command to go on")
+        log.warning("%s: saving after this dispatch; once more ends at once", self.name)
+
+    def _listen(self) -> None:
+        """Ends the process where the main thread does not, because it is inside a library."""
+        first = threading.Event()
+        threading.Thread(target=self._patience, args=(first,), name="signals_patience", daemon=True).start()
+        count = 0
+        while numbers := os.read(self._pipe[0], 64):
+            for number in numbers:
+                if number in SIGNALS:
+                    count += 1
+                    if count > 1:
+                        _end_at_once(number)
+                    self._first = signal.Signals(number).name
+                    first.set()
+        self._closed = True
+        first.set()
+
+    def _patience(self, first: threading.Event) -> None:
+        first.wait()
+        came = time.monotonic()
+        while not self._closed:
+            phase = self._phase
+            # The main thread that has raised is on its way out, unless a library has swallowed it.
+            more = CLEANUP_SECONDS if self._raised else 0.0
+            if phase and time.monotonic() - max(came, phase.since) > phase.seconds + more:
+                self.end(RestartMe.exit_code, f"{self._first} during {phase.what}: run the same command to go on")
+            time.sleep(0.05)
+
+
+def _end_at_once(number: int) -> None:
+    log.error("second %s: ending at once; the newest checkpoint is good", signal.Signals(number).name)
+    sys.stderr.flush()
+    # Not sys.exit: writers and readers in other threads would hold the process back.
+    os._exit(Interrupted.exit_code)
+
+
+def _end(code: int, line: str) -> None:
+    print(f"xlnet-jax: {line}", file=sys.stderr, flush=True)
+    os._exit(code)
+
+
+_active: list[StopRequest] = []
+
+
+@contextlib.contextmanager
+def stop_request() -> Iterator[StopRequest]:
+    """The StopRequest in force, or a new one: a command enters it first of all, and what it calls finds it.
+
+    Raises RestartMe for Stopped.
+    """
+    if _active:
+        yield _active[-1]
+        return
+    try:
+        with StopRequest() as stop:
+            _active.append(stop)
+            try:
+                yield stop
+            finally:
+                _active.remove(stop)
+    except Stopped as stopped:
+        raise RestartMe(str(stopped)) from stopped

@@ -1,0 +1,114 @@
+"""Every so often: how long each host takes for a step, and which one the others wait for.
+
+All processes of a run take the same time for a step, since they wait for each other inside of it. What tells them apart
+is the time a host spends outside: waiting for its data, in Python, in saves. That is hidden behind the device as long
+as it is shorter than the step; the host where it is not is the straggler. A slow chip is not seen by this.
+
+The numbers go over the coordination service, and process 0 reads them in a thread: the loop waits for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import threading
+import time
+from typing import NamedTuple
+
+from xlnet_jax.parallel.processes import Session
+from xlnet_jax.run.goodput import DEVICE, HOST, Goodput
+
+log = logging.getLogger("xlnet_jax")
+
+FACTOR = 1.5
+"""A straggler's host takes so many times as long as the median host."""
+SHARE = 0.25
+"""And at least so much of the step: less is hidden behind the device."""
+READ_SECONDS = 60.0
+
+CAUSES = ("data", HOST, "save")
+
+
+class Row(NamedTuple):
+    """Of one process, in seconds per step."""
+
+    process: int
+    host: str
+    step: float
+    data: float
+    python: float
+    save: float
+
+    @property
+    def outside(self) -> float:
+        """Not inside the step."""
+        return self.data + self.python + self.save
+
+
+def stragglers(rows: list[Row]) -> list[Row]:
+    """Those that the others wait for, the slowest first."""
+    median = statistics.median_low(row.outside for row in rows)
+    slow = [row for row in rows if row.outside > FACTOR * median and row.outside > SHARE * row.step]
+    return sorted(slow, key=lambda row: -row.outside)
+
+
+class StepTimes:
+    """What one process tells of itself, and process 0 of all.
+
+    Args:
+      every: steps between two tables; 0 = none.
+    """
+
+    def __init__(self, goodput: Goodput, processes: Session, every: int, start: int) -> None:
+        self._account, self._processes, self._every = goodput, processes, every
+        self._since = start
+        self._before = dict(goodput.seconds)
+        self._reader: threading.Thread | None = None
+
+    def at(self, step: int) -> None:
+        """Called by all processes after every dispatch."""
+        if not self._every or not self._processes.watch or step - self._since < self._every:
+            return
+        spent = self._account.line(step)["seconds"]
+        steps = step - self._since
+        each = {cause: (spent[cause] - self._before[cause]) / steps for cause in (DEVICE, *CAUSES)}
+        self._since, self._before = step, spent
+        self._processes.publish(f"steps/{step}", json.dumps([sum(each.values()), *(each[cause] for cause in CAUSES)]))
+        if self._processes.watch.process == 0:
+            self.close()
+            self._reader = threading.Thread(target=self._report, args=(step, steps), name="step_times", daemon=True)
+            self._reader.start()
+
+    def _report(self, step: int, steps: int) -> None:
+        until = time.monotonic() + READ_SECONDS
+        rows = []
+        for process, host in self._processes.hosts().items():
+            text = self._processes.fetch(f"steps/{step}", process, max(1.0, until - time.monotonic()))
+            if text is None:
+                log.warning("step times: process %d (%s) has not told its own for step %d", process, host, step)
+                continue
+            rows.append(Row(process, host, *json.loads(text)))
+        for line in table(rows, step, steps):
+            log.info("%s", line)
+        for row in stragglers(rows):
+            log.warning(
+                "straggler: process %d (%s): %.0f ms of a step of %.0f ms on the host (data %.0f, Python %.0f, "
+                "save %.0f); the median host takes %.0f", row.process, row.host, *(1e3 * x for x in (
+                    row.outside, row.step, row.data, row.python, row.save,
+                    statistics.median_low(each.outside for each in rows))),
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Waits for the table that is being made."""
+        if self._reader is not None:
+            self._reader.join(READ_SECONDS)
+
+
+def table(rows: list[Row], step: int, steps: int) -> list[str]:
+    """One line per process, in milliseconds per step."""
+    head = f"step times, {steps} steps to {step}, ms per step:  process  host  step  data  Python  save"
+    return [head, *(
+        f"{row.process:7d}  {row.host}  {1e3 * row.step:.1f}  {1e3 * row.data:.1f}  {1e3 * row.python:.1f}  "
+        f"{1e3 * row.save:.1f}" for row in rows
+    )]  # fmt: skip

@@ -1,0 +1,229 @@
+"""The work directory of a run: resolved configuration, manifest of every start, and what may change on resume.
+
+config.json        every key by its dotted name, and the corpus hash: what the run is
+runs.jsonl         one line per start: versions, git commit, devices, cores, flags, step
+checkpoints/       see `checkpoint`
+metrics.jsonl      see `run.metrics`; in a bucket a folder, see `run.jsonl`
+time.jsonl         see `run.goodput`
+stacks/            see `run.watchdog`
+lock.json          only in a bucket, see `run.lock`
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import math
+import os
+import platform
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+import xlnet_jax
+from xlnet_jax import config as configs
+from xlnet_jax.config import Config, DataConfig
+from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.errors import BadInput
+from xlnet_jax.parallel.processes import Session
+from xlnet_jax.run import goodput
+from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.storage import buckets, files
+
+log = logging.getLogger("xlnet_jax")
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
+
+
+IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
+
+
+def identity(config: Config, mixture: Mixture) -> dict[str, Any]:
+    """What `config.json` and every checkpoint record: all keys, and the hashes of corpus and tokenizer.
+
+    But for `distributed`: which processes a run had says nothing about those that evaluate it or go on.
+    """
+    return {
+        "config": {name: value for name, value in configs.flat(config).items() if not name.startswith("distributed.")},
+        "corpus_sha256": mixture.sha256,
+        "tokenizer_sha256": mixture.tokenizer.sha256,
+    }
+
+
+def check_resume(found: dict[str, Any], config: Config, mixture: Mixture, where: str) -> None:
+    """Compares a run's identity with the one wanted now.
+
+    Raises BadInput on frozen keys that differ, naming each with both values; logs elastic and free ones.
+    """
+    frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
+    if found["corpus_sha256"] != mixture.sha256:
+        frozen.append(f"corpus: {found['corpus_sha256'][:12]} -> {mixture.sha256[:12]} ({mixture.path})")
+    if frozen:
+        raise BadInput(
+            f"{where} belongs to a run with other frozen keys: {'; '.join(frozen)}; "
+            "restore them, or give another --workdir"
+        )
+    for rule in (configs.ELASTIC, configs.FREE):
+        for line in configs.changed_keys(config, found["config"], rule):
+            log.info("resuming with another %s key: %s", rule, line)
+
+
+def read_config(workdir: str) -> dict[str, Any] | None:
+    """The identity in `config.json`, or None in a new work directory."""
+    path = os.path.join(workdir, "config.json")
+    with files.one_line(path):
+        data = files.read_if_there(path)
+    if data is None:
+        return None
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise BadInput(f"{path}: not JSON ({error}); restore it, or give another --workdir") from error
+    if not isinstance(found, dict) or not found.keys() >= IDENTITY:
+        raise BadInput(f"{path}: lacks {', '.join(sorted(IDENTITY))}; restore it, or give another --workdir")
+    keys = found["config"]
+    if not isinstance(keys, dict) or not all(name.count(".") == 1 for name in keys):
+        raise BadInput(f"{path}: `config` does not hold SECTION.KEY: VALUE; restore it, or give another --workdir")
+    return found
+
+
+def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
+    """The configuration of a run, for evaluation and export, with some keys changed.
+
+    Raises BadInput if the folder holds no run, or if a frozen key would differ from what was trained.
+    """
+    found = read_config(workdir)
+    if found is None:
+        raise BadInput(f"{workdir}: no config.json; give the --workdir of a training run")
+    nested: dict[str, dict[str, Any]] = {}
+    for name, value in found["config"].items():
+        section, key = name.split(".")
+        nested.setdefault(section, {})[key] = value
+    config = configs.override(configs.from_dict(nested), overrides)
+    frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
+    if frozen:
+        raise BadInput(f"{workdir} was trained with other frozen keys: {'; '.join(frozen)}; leave them as they are")
+    return config
+
+
+def check_tokenizer(workdir: str, mixture: Mixture) -> None:
+    """Raises BadInput if a corpus has another tokenizer than the run; another text is only worth a line in the log."""
+    found = read_config(workdir) or {}
+    if found["tokenizer_sha256"] != mixture.tokenizer.sha256:
+        raise BadInput(
+            f"{mixture.path}: its tokenizer ({mixture.tokenizer.sha256[:12]}) is not the one that {workdir} was "
+            f"trained with ({found['tokenizer_sha256'][:12]}); give the run's own corpus: --config.data.corpus=DIR"
+        )
+    if found["corpus_sha256"] != mixture.sha256:
+        log.warning("%s is another corpus than the one that %s was trained on", mixture.path, workdir)
+
+
+def check_shared(workdir: str, processes: Session) -> None:
+    """Raises BadInput unless all processes have the same folder under this name. Process 0 has made it."""
+    token = os.path.join(workdir, ".shared")
+    if processes.watch is None:
+        return
+    mine = processes.of_first(int.from_bytes(os.urandom(8), "big"))
+    if jax.process_index() == 0:
+        files.write(token, str(mine).encode())
+    processes.barrier("looking for the work directory")
+    try:
+        found = files.read(token)
+    except FileNotFoundError:
+        found = b""
+    if found != str(mine).encode():
+        raise BadInput(
+            f"--workdir={workdir} is another folder in process {jax.process_index()} than in process 0; "
+            "give all hosts one folder of a shared file system"
+        )
+    processes.barrier("looking into the work directory")
+    if jax.process_index() == 0:
+        files.remove(token)
+
+
+def write_start(workdir: str, config: Config, mixture: Mixture, step: int, origin: dict[str, Any]) -> None:
+    """Writes `config.json` and appends this start to `runs.jsonl`, with `origin`: where its parameters are from."""
+    if jax.process_index() != 0:
+        return
+    with files.one_line(workdir):
+        files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, mixture)))
+        files.append_line(
+            os.path.join(workdir, "runs.jsonl"), json.dumps({"step": step, **origin, **manifest()}) + "\n"
+        )
+
+
+def manifest() -> dict[str, Any]:
+    """What this start ran on."""
+    device = jax.devices()[0]
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": sys.argv,
+        "xlnet_jax": xlnet_jax.__version__,
+        "git_commit": git_commit(),
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "platform": device.platform,
+        "device_kind": device.device_kind,
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+        "cores": os.cpu_count(),
+        "flags": {name: os.environ[name] for name in FLAGS if name in os.environ},
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout this package runs from, with + if it was changed; None outside a checkout."""
+    folder = os.path.dirname(os.path.abspath(xlnet_jax.__file__))
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
+        status = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"], cwd=folder, capture_output=True, text=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit.stdout.strip() + ("+" if status.stdout.strip() else "")
+
+
+def metrics_of(workdir: str, step: int) -> dict[str, Any]:
+    """The line of `metrics.jsonl` for a step; empty if there is none. A killed run may have lines of later steps."""
+    lines = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
+    return next((line for line in lines if line["step"] == step), {})
+
+
+def losses(workdir: str) -> dict[int, float]:
+    """The held-out losses of a run by step, as far as they are finite numbers."""
+    lines = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
+    return {
+        line["step"]: line["loss"]
+        for line in lines
+        if isinstance(line.get("loss"), float) and math.isfinite(line["loss"])
+    }
+
+
+def absolute(corpus: str) -> str:
+    """`data.corpus.corpus` with paths that hold from any working directory; bucket addresses stay as they are."""
+    folders = DataConfig(corpus=corpus).folders()
+    return ",".join(path if "://" in path or not path else os.path.abspath(path) for path in folders)
+
+
+def times_of(workdir: str) -> dict[str, Any] | None:
+    """The last line of `time.jsonl`; None without one."""
+    return goodput.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
+
+
+def use_compilation_cache(config: Config, workdir: str) -> None:
+    """Points JAX's persistent compilation cache at the configured folder, on disk or in a bucket."""
+    folder = config.log.compilation_cache or os.path.join(workdir, "compilation_cache")
+    if files.in_bucket(folder):
+        buckets.use(folder)
+    elif folder != "none":
+        folder = os.path.abspath(folder)
+    jax.config.update("jax_compilation_cache_dir", None if folder == "none" else folder)
+    # JAX settles on a folder (or on none) with the first compilation of the process; this makes it look again.
+    compilation_cache.reset_cache()

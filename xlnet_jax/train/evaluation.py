@@ -1,0 +1,203 @@
+"""Held-out permutation-LM loss: fixed orders, the whole split, with memory and without.
+
+Every block of W windows is read once, its memory carried from window to window. All draws (targets, orders, segments)
+are keyed by (window, block), and losses are added up per row, on the host, in float64: neither the batch size nor the
+devices change the result beyond the rounding of float32 inside a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.config import Config
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.errors import BadInput, Stopped, reraise_stop
+from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.parallel.processes import Session, sum_over_processes
+from xlnet_jax.run.goodput import Goodput
+from xlnet_jax.run.jsonl import read_jsonl
+from xlnet_jax.run.metrics import MetricsWriter
+from xlnet_jax.run.signals import StopRequest
+from xlnet_jax.run.watchdog import Watchdog
+from xlnet_jax.train.loss import row_losses
+from xlnet_jax.train.state import make_model
+
+log = logging.getLogger("xlnet_jax")
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldoutResult:
+    """Means in nats per target token."""
+
+    loss: float
+    loss_without_memory: float
+    tokens: int
+    """Targets scored."""
+    target_counts: np.ndarray
+    """int64 [V]: how often each piece was a target."""
+    by_corpus: dict[str, float]
+    """Loss of each of several corpora, by name; empty where there is one."""
+
+    @property
+    def perplexity(self) -> float:
+        """Permutation perplexity: exp(loss). Comparable only under the same targets, tokenizer and segment length."""
+        return math.exp(self.loss) if self.loss < 700 else math.inf
+
+    def scores(self) -> dict[str, Any]:
+        """Losses and their targets by name, as they are written and printed; None for what is not finite."""
+        scores = {
+            "loss": self.loss,
+            "perplexity": self.perplexity,
+            "loss_without_memory": self.loss_without_memory,
+            "tokens": self.tokens,
+            **{f"loss/{name}": loss for name, loss in self.by_corpus.items()},
+        }
+        return {name: value if math.isfinite(value) else None for name, value in scores.items()}
+
+    def unigram_cross_entropy(self, train_counts: np.ndarray) -> float:
+        """Cross-entropy of the same targets under the train split's piece frequencies (add-one), nats."""
+        probability = (train_counts + 1) / (train_counts + 1).sum()
+        return float(-(self.target_counts * np.log(probability)).sum() / self.target_counts.sum())
+
+
+class HeldoutLoss:
+    """Compiles once, runs as often as wanted.
+
+    Args:
+      mixture: the held-out splits.
+      blocks: how many blocks to score of each corpus; 0 = all.
+    """
+
+    def __init__(self, config: Config, mesh: Mesh, mixture: Mixture, blocks: int = 0) -> None:
+        if blocks < 0:
+            raise BadInput(f"--blocks={blocks} must not be negative; 0 = the whole split")
+        batch_size = config.evaluation.batch_size or config.train.batch_size
+        meshes.check_batch_size(batch_size, mesh, "evaluation.batch_size")
+        mixture.check(config)
+        rows, self._first_here = meshes.rows_here(batch_size, mesh)
+        self._batch_size = batch_size
+        self._dispatches = loader.HeldoutDispatches(mixture, config, blocks, batch_size, rows)
+        self._config, self._mesh = config, mesh
+
+        def run(params: Any, batches: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+            with nn.logical_axis_rules(meshes.RULES.pairs()):
+                return _losses(config, params, batches)
+
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        self._run = jax.jit(run, out_shardings=everywhere)
+
+    def __call__(self, params: Any, between: Callable[[], None] = lambda: None) -> HeldoutResult:
+        """Scores the split with `params` (placed on the mesh).
+
+        Args:
+          between: called after every dispatch; what it raises ends the evaluation.
+        """
+        names = self._dispatches.mixture.names
+        totals_C3 = np.zeros((len(names), 3))
+        counts = np.zeros(self._config.model.vocab_size, np.int64)
+        pending = None
+        for index, batch in enumerate(loader.prefetched(self._dispatches, self._config)):
+            # A row that several processes have is counted by one of them.
+            scored = (batch.target_weights > 0) & self._first_here[None, :, None]
+            counts += np.bincount(batch.target_tokens[scored], minlength=len(counts))
+            sent = self._run(params, meshes.place(batch, self._mesh, self._batch_size))
+            # Read the sums of the dispatch before while this one runs.
+            totals_C3 += self._by_corpus(pending)
+            pending = index, sent
+            between()
+        totals_C3 += self._by_corpus(pending)
+        loss, alone, tokens = totals_C3.sum(axis=0)
+        each = {name: row[0] / row[2] for name, row in zip(names, totals_C3, strict=True)} if len(names) > 1 else {}
+        return HeldoutResult(loss / tokens, alone / tokens, int(tokens), sum_over_processes(counts), each)
+
+    def _by_corpus(self, sent: tuple[int, Any] | None) -> np.ndarray:
+        """What a dispatch adds up to for each corpus, in float64: [C, 3]."""
+        totals_C3 = np.zeros((len(self._dispatches.mixture.names), 3))
+        if sent is not None:
+            index, sums_3B = sent
+            corpus_B = self._dispatches.corpus_of(index)
+            sums_B3 = np.stack([np.asarray(rows, np.float64) for rows in jax.device_get(sums_3B)], axis=1)
+            np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_B3[corpus_B >= 0])
+        return totals_C3
+
+
+def _losses(config: Config, params: Any, batches: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Of W stacked windows per row: summed losses with memory and without, and targets; float32 [B] each."""
+    model = make_model(config)
+
+    def window(memory: Memory, batch: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array, jax.Array]]:
+        carried = row_losses(model, params, batch, memory)
+        fresh = dataclasses.replace(batch, continues=jnp.zeros_like(batch.continues))
+        alone = row_losses(model, params, fresh, memory)
+        return carried.memory, (carried.loss_B, alone.loss_B, carried.weight_B)
+
+    memory = empty_memory(config.model, batches.direction.shape[1])
+    _, (with_WB, without_WB, targets_WB) = jax.lax.scan(window, memory, batches)
+    return with_WB.sum(axis=0), without_WB.sum(axis=0), targets_WB.sum(axis=0)
+
+
+def missing(config: Config, workdir: str, step: int, processes: Session) -> bool:
+    """Whether the evaluation of a saved step was cut off, by a stop right after its checkpoint or inside of it."""
+    every = config.evaluation.every
+    if not (every and step and step % every == 0):
+        return False
+    done = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
+    # Another process may see the file a little later than the one that writes it.
+    return bool(processes.of_first(all(line["step"] != step for line in done)))
+
+
+class CutOff(Stopped):
+    """A signal came in an evaluation; all processes stop here."""
+
+
+@dataclasses.dataclass
+class Evaluator:
+    """Scores the held-out split and adds a line to `evaluations.jsonl`."""
+
+    heldout: HeldoutLoss
+    writer: MetricsWriter
+    processes: Session
+    request: StopRequest
+    goodput: Goodput
+    watchdog: Watchdog
+
+    def __call__(self, step: int, params: Any) -> float:
+        """Returns the seconds it took. Raises CutOff; nothing is written then."""
+        began = time.perf_counter()
+        alone = self.processes.watch is None
+        waiting = self.request.waiting("evaluation", raises=True) if alone else contextlib.nullcontext()
+        try:
+            with self.goodput.measure("evaluation"), waiting, reraise_stop():
+                result = self.heldout(params, self._between)
+        except CutOff:
+            raise
+        except Stopped as stopped:
+            if not alone:
+                raise
+            raise CutOff(self.request.name) from stopped
+        seconds = time.perf_counter() - began
+        self.writer.evaluation({"step": step, **result.scores(), "seconds": seconds})
+        log.info("step %d: held-out loss %.4f (%.4f without memory)", step, result.loss, result.loss_without_memory)
+        return seconds
+
+    def _between(self) -> None:
+        """After every batch: all processes ask whether one of them got a signal."""
+        self.watchdog.progress()
+        if stopping := self.processes.stop(self.request.name):
+            raise CutOff(stopping)
