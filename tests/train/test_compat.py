@@ -20,6 +20,7 @@ from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train import state as states
 from xlnet_jax.train.gradients import core_clipped_gradient
+from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.optimizer import make_optimizer
 from xlnet_jax.train.step import train_step
 
@@ -182,7 +183,7 @@ def test_core_clip_averages_and_clips_each_cores_rows_by_themselves():
     (loss, aux), grads = jax.jit(functools.partial(core_clipped_gradient, config))(params, batch, memory, key)
 
     model = states.make_model(config)
-    gradient = jax.jit(jax.value_and_grad(lambda p, b, m: loss.mean_loss(p, model, b, m)[0]))
+    gradient = jax.jit(jax.value_and_grad(lambda p, b, m: mean_loss(p, model, b, m)[0]))
     expected, losses, clipped = jax.tree.map(jnp.zeros_like, params), [], 0
     for first in range(0, 8, 2):
         rows = slice(first, first + 2)
@@ -197,7 +198,7 @@ def test_core_clip_averages_and_clips_each_cores_rows_by_themselves():
     assert float(loss) == pytest.approx(np.mean(losses), rel=1e-6)
     for a, b in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
-    whole, aux_whole = loss.mean_loss(params, model, batch, memory)
+    whole, aux_whole = mean_loss(params, model, batch, memory)
     assert abs(float(whole) - float(loss)) > 1e-4, "the mean of the cores' means is the mean"
     np.testing.assert_allclose(aux.memory.hidden_LBMD, aux_whole.memory.hidden_LBMD, atol=1e-6)
     np.testing.assert_array_equal(aux.memory.valid_B, aux_whole.memory.valid_B)
