@@ -23,7 +23,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from xlnet_jax.config_rules import rules
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
 
 FROZEN, ELASTIC, FREE = "frozen", "elastic", "free"
 
@@ -323,7 +323,7 @@ def load(path: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
         SyntaxError,
         ImportError,
     ) as e:
-        raise BadInput(f"--config={path}: {_one_line(e)}") from e
+        raise BadInput(f"--config={path}: {summary(e)}") from e
     if not isinstance(values, ConfigDict):
         raise BadInput(f"--config={path}: get_config() must return a ConfigDict; start from xlnet_jax.config.default()")
     return _overridden(values, overrides, f"--config={path}")
@@ -348,14 +348,9 @@ def _overridden(values: ConfigDict, overrides: list[str] | tuple[str, ...], wher
     try:
         flag_values(argv)
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{where}: {_one_line(error)}") from error
+        raise BadInput(f"{where}: {summary(error)}") from error
     # The flag holds `values` itself, changed in place.
     return from_dict(values.to_dict())
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error.args[0] if error.args else error).split())
-    return text or type(error).__name__
 
 
 def _check_key(dotted: str) -> None:

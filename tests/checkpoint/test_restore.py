@@ -273,7 +273,7 @@ def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch):
     workdir = copy(run, tmp_path)
     before = everything(workdir)
     monkeypatch.setattr("xlnet_jax.checkpoint.store.ocp.load_checkpointables", refuse)
-    with pytest.raises(BadInput, match="12/_METADATA: Permission denied; put that right") as raised:
+    with pytest.raises(BadInput, match="12/_METADATA: Permission denied; fix this") as raised:
         resume(workdir, abstract)
     assert not isinstance(raised.value, Damaged) and everything(workdir) == before
 

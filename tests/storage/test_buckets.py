@@ -277,7 +277,7 @@ def test_the_bucket_does_not_answer(corpus_in, tmp_path, monkeypatch):
             raise RuntimeError(EXHAUSTED)
 
     monkeypatch.setattr(direct, "_reader", lambda shard: (f"{ADDRESS}/x", Gone()))
-    told(RestartMe, f"{ADDRESS}/x: the bucket does not answer .*give the same command again", lambda: read_all(direct))
+    told(RestartMe, f"{ADDRESS}/x: the bucket does not answer .*rerun the same command", lambda: read_all(direct))
 
 
 # What it says after a quarter of an hour.

@@ -14,7 +14,7 @@ import os
 import re
 from typing import Any
 
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
 
 GIB = 2**30
 
@@ -121,7 +121,7 @@ def describe(name: str, slices: int = 1) -> Topology:
     try:
         devices = tuple(topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices)
     except jax.errors.JaxRuntimeError as error:
-        raise BadInput(f"--topology={name}: {' '.join(str(error).split())}; for example {chip.example}") from error
+        raise BadInput(f"--topology={name}: {summary(error)}; for example {chip.example}") from error
     expected = slices * math.prod(int(size) for size in name.partition(":")[2].split("x")) * chip.devices
     if len(devices) != expected:
         raise BadInput(

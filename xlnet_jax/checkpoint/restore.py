@@ -164,11 +164,11 @@ def _read(checkpoints: Checkpoints, wanted: Wanted, step: int) -> tuple[dict[str
 
 def _move(path: str, to: str) -> None:
     """Under a name that is not taken: the same step may be damaged again."""
-    with files.one_line(path):
+    with files.translate_errors(path):
         taken = files.listing(os.path.dirname(to))
         name, count = os.path.basename(to), 1
         while {name, f"{name}/"} & set(taken):
             count += 1
             name = f"{os.path.basename(to)}.{count}"
         files.make_folder(os.path.dirname(to))
-        files.move_folder(path, f"{os.path.dirname(to)}/{name}")
+        files.rename(path, f"{os.path.dirname(to)}/{name}")

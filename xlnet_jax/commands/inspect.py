@@ -14,7 +14,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.model import names
 from xlnet_jax.train.state import init_params
 
@@ -123,4 +123,4 @@ def draw(shown: dict[str, Any], path: str) -> None:
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
-        raise BadInput(f"--output={path}: {' '.join(str(error).split())}") from error
+        raise BadInput(f"--output={path}: {summary(error)}") from error

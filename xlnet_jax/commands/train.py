@@ -27,7 +27,7 @@ from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import MetricsWriter
 from xlnet_jax.run.signals import StopRequest, stop_request
 from xlnet_jax.run.watchdog import Watchdog
-from xlnet_jax.storage import buckets, files
+from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
 from xlnet_jax.train.evaluation import Evaluator, HeldoutLoss
 from xlnet_jax.train.loop import Run
@@ -63,8 +63,6 @@ def _together(
     """Checks what can be checked without a device, then brings the processes of the run together."""
     if stop_at is not None and stop_at < 1:
         raise BadInput(f"--stop_at={stop_at} must be at least 1")
-    if files.in_bucket(workdir):
-        buckets.use(workdir)
     check_precision(config)
     # The run remembers its corpus, and may be evaluated from another folder.
     config = dataclasses.replace(

@@ -23,7 +23,7 @@ from jax.experimental import multihost_utils
 import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config
-from xlnet_jax.errors import BadInput, RestartMe, Stopped, XLNetError
+from xlnet_jax.errors import BadInput, RestartMe, Stopped, XLNetError, summary
 from xlnet_jax.parallel.rendezvous import Link, ProcessInfo, Timeouts, meet
 from xlnet_jax.parallel.watch import Watch, hold_aborts
 
@@ -219,7 +219,7 @@ def _detected(config: Config, coordinator: str, processes: int, process: int) ->
         )  # fmt: skip
     except (RuntimeError, OSError, ValueError) as error:
         raise RestartMe(
-            f"the cluster does not say which process this is: {' '.join(str(error).split())}; "
+            f"the cluster does not say which process this is: {summary(error)}; "
             "set distributed.detect=false for a single process"
         ) from error
     # SLURM means one device for each task; JAX reads this variable itself, where a task has several.
@@ -274,7 +274,7 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
         # Where a host vanished, an operation with it may fail before the watch is sure and ends this process with 42.
         of_jax = isinstance(error, jax.errors.JaxRuntimeError)
         time.sleep(given.heartbeat_seconds + SETTLE_SECONDS if of_jax else SETTLE_SECONDS)
-        _leave(watch, 1, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        _leave(watch, 1, f"{type(error).__name__}: {summary(error)}")
         end_process(1)
     watch.leave(0, "")
 

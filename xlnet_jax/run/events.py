@@ -27,7 +27,8 @@ class Events:
         self._to = os.path.join(workdir, "tensorboard")
         self._stack = contextlib.ExitStack()
         self._folder = self._to
-        if files.in_bucket(workdir):
+        self._sends = not files.at(workdir).appends
+        if self._sends:
             files.sweep(workdir)  # what killed runs left on this machine
             self._folder = self._stack.enter_context(files.scratch(self._to))
         self._count = 0
@@ -38,7 +39,7 @@ class Events:
         from tensorboardX import SummaryWriter
 
         # Without an own ending two files of one second would have one name.
-        ending = f".{self._count}" if files.in_bucket(self._to) else ""
+        ending = f".{self._count}" if self._sends else ""
         self._count += 1
         return SummaryWriter(self._folder, purge_step=purge_step, filename_suffix=ending)
 
@@ -50,7 +51,7 @@ class Events:
     def flush(self) -> None:
         """To the disk or the bucket."""
         self._writer.flush()
-        if files.in_bucket(self._to) and self._dirty:
+        if self._sends and self._dirty:
             self._send()
 
     def _send(self) -> None:

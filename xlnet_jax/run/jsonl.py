@@ -109,12 +109,12 @@ class JsonlParts:
 
 def open_jsonl(path: str, step: int) -> JsonlFile | JsonlParts:
     """To write further lines of `path`, a name as on disk, after those of steps up to `step`."""
-    return JsonlParts(path, step) if files.in_bucket(path) else JsonlFile(path, step)
+    return JsonlFile(path, step) if files.at(path).appends else JsonlParts(path, step)
 
 
 def read_jsonl(path: str) -> list[dict[str, Any]]:
     """The complete lines of a file, or of its parts; a line cut off by a crash is left out. Empty if there is none."""
-    if files.in_bucket(path):
+    if not files.at(path).appends:
         folder = folder_of(path)
         parts = [files.read(f"{folder}/{name}").decode() for name in sorted(_parts(folder))]
         return [json.loads(line) for text in parts for line in text.splitlines()]

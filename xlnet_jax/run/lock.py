@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError
-from xlnet_jax.storage import buckets, files
+from xlnet_jax.storage import files
 
 RENEW_SECONDS = 15.0
 STALE_SECONDS = 180.0
@@ -43,7 +43,7 @@ def held(workdir: str) -> Iterator[Callable[[], None]]:
       BadInput: another run holds it.
       RestartMe: the bucket does not answer. What is yielded raises it also once another run has taken over.
     """
-    if not files.in_bucket(workdir):
+    if files.at(workdir).locks:
         with files.locked(workdir, "another training runs here"):
             yield lambda: None
         return
@@ -184,17 +184,13 @@ class _Object:
     """An object that is written and deleted only in the version that is known: 0 is none."""
 
     def __init__(self, path: str) -> None:
-        with files.bucket(path):
-            from google.cloud import storage
+        files.resolve(path)
+        from google.cloud import storage
+
         self._path = path
         bucket, _, self._name = path.removeprefix("gs://").partition("/")
-        with self._told():
+        with files.translate_errors(path):
             self._bucket = storage.Client().bucket(bucket)
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        with files.one_line(self._path), buckets.answers(self._path):
-            yield
 
     def _retry(self) -> Any:
         from google.cloud.storage.retry import DEFAULT_RETRY
@@ -206,7 +202,7 @@ class _Object:
         from google.api_core.exceptions import PreconditionFailed
 
         blob = self._bucket.blob(self._name)
-        with self._told():
+        with files.translate_errors(self._path):
             try:
                 blob.upload_from_string(
                     data, content_type="application/json", if_generation_match=generation, retry=self._retry(),
@@ -221,7 +217,7 @@ class _Object:
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         while True:
-            with self._told():
+            with files.translate_errors(self._path):
                 try:
                     blob = self._bucket.get_blob(self._name, retry=self._retry())
                     if blob is None:
@@ -240,7 +236,7 @@ class _Object:
         """Deletes this version; another one stays."""
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
-        with self._told(), contextlib.suppress(NotFound, PreconditionFailed):
+        with files.translate_errors(self._path), contextlib.suppress(NotFound, PreconditionFailed):
             self._bucket.blob(self._name).delete(if_generation_match=generation, retry=self._retry())
 
 

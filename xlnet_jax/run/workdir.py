@@ -33,7 +33,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import goodput
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.storage import buckets, files
+from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")
 
@@ -77,7 +77,7 @@ def check_resume(found: dict[str, Any], config: Config, mixture: Mixture, where:
 def read_config(workdir: str) -> dict[str, Any] | None:
     """The identity in `config.json`, or None in a new work directory."""
     path = os.path.join(workdir, "config.json")
-    with files.one_line(path):
+    with files.translate_errors(path):
         data = files.read_if_there(path)
     if data is None:
         return None
@@ -151,7 +151,7 @@ def write_start(workdir: str, config: Config, mixture: Mixture, step: int, origi
     """Writes `config.json` and appends this start to `runs.jsonl`, with `origin`: where its parameters are from."""
     if jax.process_index() != 0:
         return
-    with files.one_line(workdir):
+    with files.translate_errors(workdir):
         files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, mixture)))
         files.append_line(
             os.path.join(workdir, "runs.jsonl"), json.dumps({"step": step, **origin, **manifest()}) + "\n"
@@ -209,7 +209,7 @@ def losses(workdir: str) -> dict[int, float]:
 def absolute(corpus: str) -> str:
     """`data.corpus.corpus` with paths that hold from any working directory; bucket addresses stay as they are."""
     folders = DataConfig(corpus=corpus).folders()
-    return ",".join(path if "://" in path or not path else os.path.abspath(path) for path in folders)
+    return ",".join(path and files.resolve(path) for path in folders)
 
 
 def times_of(workdir: str) -> dict[str, Any] | None:
@@ -220,10 +220,6 @@ def times_of(workdir: str) -> dict[str, Any] | None:
 def use_compilation_cache(config: Config, workdir: str) -> None:
     """Points JAX's persistent compilation cache at the configured folder, on disk or in a bucket."""
     folder = config.log.compilation_cache or os.path.join(workdir, "compilation_cache")
-    if files.in_bucket(folder):
-        buckets.use(folder)
-    elif folder != "none":
-        folder = os.path.abspath(folder)
-    jax.config.update("jax_compilation_cache_dir", None if folder == "none" else folder)
+    jax.config.update("jax_compilation_cache_dir", None if folder == "none" else files.resolve(folder))
     # JAX settles on a folder (or on none) with the first compilation of the process; this makes it look again.
     compilation_cache.reset_cache()

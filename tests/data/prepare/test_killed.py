@@ -163,7 +163,7 @@ def test_disk_full(tmp_path, workers):
     failed = run(limited)
     assert failed.returncode == 2 and "Traceback" not in failed.stderr, failed.stderr
     (said,) = [line for line in failed.stderr.splitlines() if line.startswith("xlnet-jax")]
-    assert "/c/units/0000" in said and "File too large" in said and "give the same command again" in said
+    assert "/c/units/0000" in said and "File too large" in said and "rerun the same command" in said
     assert not (tmp_path / "c" / "manifest.json").exists() and list((tmp_path / "c" / "units").glob("*.json"))
     assert not list((tmp_path / "c").rglob("*.tmp"))
     done = run(words)

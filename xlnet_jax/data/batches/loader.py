@@ -19,7 +19,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture, join
 from xlnet_jax.data.batches.stream import Plan
 from xlnet_jax.data.workers import cores, die_with_parent
-from xlnet_jax.errors import RestartMe
+from xlnet_jax.errors import RestartMe, summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +126,6 @@ def prefetched(dispatches: TrainDispatches | HeldoutDispatches, config: Config) 
         if "terminated unexpectedly" not in str(error):
             raise
         raise RestartMe(
-            f"a data worker was killed (out of memory?): {' '.join(str(error).split())}; run the same command to go "
+            f"a data worker was killed (out of memory?): {summary(error)}; run the same command to go "
             f"on, with fewer than data.workers={workers} if memory is short"
         ) from error

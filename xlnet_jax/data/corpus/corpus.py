@@ -90,8 +90,8 @@ class Corpus:
         self._first_token = np.cumsum([0, *(shard["tokens"] for shard in self._shards)]).tolist()
         self._first_page = np.cumsum([0, *(shard["pages"] for shard in self._shards)]).tolist()
         self._cached_pages = max(1, cache_bytes // (self._page_tokens * 5))
-        local = not shard_cache or not files.in_bucket(self.path)
-        self._copies = None if local else ShardCache(shard_cache, shard_cache_bytes)
+        copied = shard_cache and not files.at(self.path).seeks
+        self._copies = ShardCache(shard_cache, shard_cache_bytes) if copied else None
         self._start()
 
     def _start(self) -> None:
@@ -204,13 +204,11 @@ def _advised() -> Iterator[None]:
 
 def check_files(path: str, shards: list[dict[str, Any]]) -> None:
     """Checks that all shards are there and have their size. Raises BadInput."""
-    sizes = files.listing(path) if files.in_bucket(path) else {}
+    sizes = files.listing(path)
     for shard in shards:
-        file = os.path.join(path, shard["file"])
-        try:
-            size = sizes[shard["file"]] if files.in_bucket(path) else os.stat(file).st_size
-        except (KeyError, FileNotFoundError) as error:
-            raise BadInput(f"{file} is missing; {_ADVICE}") from error
+        file, size = os.path.join(path, shard["file"]), sizes.get(shard["file"])
+        if size is None:
+            raise BadInput(f"{file} is missing; {_ADVICE}")
         if size != shard["bytes"]:
             raise BadInput(f"{file} has {size} bytes, not {shard['bytes']}; {_ADVICE}")
 

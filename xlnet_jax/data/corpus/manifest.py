@@ -28,7 +28,7 @@ from etils import epath
 
 from xlnet_jax.data.corpus.pages import features
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
 FORMAT_VERSION = 2
@@ -96,15 +96,15 @@ def read_manifest(path: str) -> dict[str, Any]:
     name = os.path.join(path, MANIFEST)
     try:
         there = files.listing(path)
-        if not there and (files.in_bucket(path) or not os.path.isdir(path)):
-            raise BadInput(f"corpus {path}: no such folder; make one with `xlnet-jax prepare`")
+        if not there:
+            raise BadInput(f"corpus {path}: no such folder, or nothing in it; make one with `xlnet-jax prepare`")
         if MANIFEST not in there:
             if REQUEST in there:
                 raise BadInput(f"corpus {path} is not finished; give the same `xlnet-jax prepare` again, it goes on")
             raise BadInput(f"{path} is not a corpus: it has no {MANIFEST}; make one with `xlnet-jax prepare`")
         data = files.read(name)
     except OSError as error:
-        raise BadInput(f"corpus {path}: {error.strerror or error}; name the folder of a corpus") from error
+        raise BadInput(f"corpus {path}: {summary(error)}; name the folder of a corpus") from error
     return parse(data, name)
 
 
@@ -125,7 +125,7 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
         _check_manifest(manifest)
     # Deep nesting is a RecursionError.
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{name} is damaged: {' '.join(str(error).split())}; copy the corpus again") from error
+        raise BadInput(f"{name} is damaged: {summary(error)}; copy the corpus again") from error
     return manifest
 
 

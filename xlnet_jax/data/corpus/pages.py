@@ -20,7 +20,7 @@ import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 
 from xlnet_jax.data.tokenizer import PAD
-from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
 from xlnet_jax.storage import files
 
 SENTENCE_START, DOCUMENT_START, PARAGRAPH_START = 1, 2, 4
@@ -183,7 +183,7 @@ def _pages(
     try:
         size = os.path.getsize(path)
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from error
+        raise BadInput(f"{path}: {summary(error)}") from error
     if size != entry["bytes"]:
         raise BadInput(f"{path} has {size} bytes, not {entry['bytes']}")
     if entry["pages"] != -(-entry["tokens"] // page_tokens):
@@ -241,10 +241,10 @@ def _first_failure(reader: Any, path: str, numbers: list[int], error: RuntimeErr
 
 def failure(where: str, error: RuntimeError) -> XLNetError:
     """What ArrayRecord says, as one line and with the exit code that fits."""
-    why = " ".join(str(error).split())
+    why = summary(error)
     # Words of Google's client, which tries again what may pass.
-    if "Retry policy exhausted" in why:
-        return RestartMe(f"{where}: the bucket does not answer ({why}); give the same command again")
-    if "Permanent error" in why:
+    if "Retry policy exhausted" in str(error):
+        return RestartMe(f"{where}: the bucket does not answer ({why}); rerun the same command to go on")
+    if "Permanent error" in str(error):
         return BadInput(f"{where} is missing, or may not be read, in its bucket ({why})")
     return BadInput(f"{where} is damaged ({why})")

@@ -41,7 +41,7 @@ class ShardCache:
         Raises:
           BadInput: the folder cannot be written to.
         """
-        if files.in_bucket(folder):
+        if not files.at(folder).seeks:
             raise BadInput(f"shard cache {folder}: it must lie on the local disk")
         self._folder, self._bound = folder, bound
         try:
@@ -181,8 +181,7 @@ def download(address: str, descriptor: int, size: int) -> str:
 
 def _read_range(address: str, first: int, end: int) -> bytes:
     try:
-        with files.bucket(address) as remote:
-            return remote.cat_file(address, start=first, end=end)
+        return files.read(address, first, end)
     except OSError as error:
         raise BadInput(
             f"{address} cannot be read: {error.strerror or 'it is missing'}; copy the corpus again"

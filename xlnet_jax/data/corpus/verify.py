@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +13,9 @@ import numpy as np
 from xlnet_jax.data.corpus import corpus as corpora
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.corpus.manifest import read_manifest
-from xlnet_jax.data.corpus.shard_cache import download
 from xlnet_jax.data.tokenizer import EOD
 from xlnet_jax.data.workers import cores
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
 _COUNTED = ("documents", "sentences", "paragraphs", "tokens")
@@ -128,18 +126,16 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
 
 def _check_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], totals: _Totals) -> None:
     address = os.path.join(path, shard["file"])
-    if not files.in_bucket(path):
-        _count_pages(address, shard, manifest, totals)
-        return
-    with tempfile.NamedTemporaryFile(prefix="xlnet_jax_verify_") as copy:
-        try:
-            download(address, copy.fileno(), shard["bytes"])
-        except OSError as error:
-            raise BadInput(f"{copy.name}: {error.strerror}; set TMPDIR to a folder with room for a shard") from error
-        try:
-            _count_pages(copy.name, shard, manifest, totals)
-        except BadInput as error:
-            raise BadInput(str(error).replace(copy.name, address)) from error
+    try:
+        with files.local_copy(address) as copy:
+            try:
+                _count_pages(copy, shard, manifest, totals)
+            except BadInput as error:
+                raise BadInput(str(error).replace(copy, address)) from error
+    except FileNotFoundError as error:
+        raise BadInput(f"{address} cannot be read: it is missing; copy the corpus again") from error
+    except OSError as error:
+        raise BadInput(f"{address}: {summary(error)}; set TMPDIR to a folder with room for a shard") from error
 
 
 def _count_pages(file: str, shard: dict[str, Any], manifest: dict[str, Any], totals: _Totals) -> None:
