@@ -405,7 +405,7 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(run, tmp_path, pytestc
             raise
 
     monkeypatch.setattr(ocp, "checkpointables_metadata", interrupted)
-    with pytest.raises(RestartMe, match="SIGTERM during start-up: run the same command to go on"):
+    with pytest.raises(RestartMe, match="SIGTERM during start-up: rerun the same command to resume"):
         train(config(pytestconfig), str(workdir), stop_at=END)
     assert everything(workdir / "checkpoints") == before and not (workdir / "quarantine").exists()
 
@@ -458,7 +458,7 @@ def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(
         with open(workdir / name, "ab") as file:
             file.write(garbage)
     assert goes_on(workdir, pytestconfig, abstract) == undisturbed
-    assert "evaluations.jsonl: line 1 makes no sense and is left out" in caplog.text
+    assert "evaluations.jsonl: line 1 is damaged and is ignored" in caplog.text
     assert [line["step"] for line in read_jsonl(str(workdir / "runs.jsonl"))] == [0, 12]
 
 

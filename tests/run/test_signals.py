@@ -34,7 +34,7 @@ def test_the_first_signal_only_asks_and_the_old_handler_comes_back():
 
 
 def test_a_signal_where_there_is_nothing_to_save_ends_there():
-    with pytest.raises(RestartMe, match="SIGTERM during start-up: run the same command"), stop_request():
+    with pytest.raises(RestartMe, match="SIGTERM during start-up: rerun the same command"), stop_request():
         os.kill(os.getpid(), signal.SIGTERM)
         pytest.fail("went on")
 
@@ -60,7 +60,7 @@ def test_a_signal_that_is_swallowed_all_the_same_ends_the_process_from_outside(m
         while not said and time.monotonic() - began < 10:
             time.sleep(0.01)
         assert time.monotonic() - began > 0.3
-    assert said[0] == (42, "SIGTERM during start-up: run the same command to go on")
+    assert said[0] == (42, "SIGTERM during start-up: rerun the same command to resume")
 
 
 def test_a_signal_ends_a_wait_that_may_be_ended_even_if_it_came_before():
@@ -97,7 +97,7 @@ def test_a_wait_that_cannot_be_ended_here_is_ended_from_outside(monkeypatch):
             assert not ended.wait(0.6), "ended without a signal"
             os.kill(os.getpid(), signal.SIGTERM)
             assert ended.wait(10)
-    assert said[0] == (42, "SIGTERM during waiting for data: run the same command to go on")
+    assert said[0] == (42, "SIGTERM during waiting for data: rerun the same command to resume")
 
 
 def test_what_a_command_calls_finds_its_request():
@@ -203,7 +203,7 @@ def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(tm
     began = time.monotonic()
     err = finish(process, 42)
     assert time.monotonic() - began < 20
-    assert told in err and "run the same command to go on" in err.splitlines()[-1]
+    assert told in err and "run the same command" in err.splitlines()[-1]
     if saved is None:
         assert not (tmp_path / "checkpoints").exists()
     else:
@@ -235,7 +235,7 @@ def test_a_signal_while_the_program_imports(tmp_path):
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
-    assert "SIGTERM during start-up: run the same command" in finish(process, 42)
+    assert "SIGTERM during start-up: rerun the same command" in finish(process, 42)
 
 
 def catches(pid, number):
