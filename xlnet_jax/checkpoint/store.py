@@ -227,7 +227,9 @@ class Checkpoints:
             primary_host=None, active_processes={me}, barrier_sync_key_prefix=f"read_{me}"
         )
         with self._read(step), ocp.Context(multiprocessing_options=alone if jax.process_count() > 1 else None):
-            return ocp.load_checkpointables(where, abstract)
+            # One after the other: when one of several fails, Orbax leaves the others in flight, and Python complains.
+            read = (ocp.load_checkpointables(where, {name: tree}) for name, tree in abstract.items())
+            return {name: tree for each in read for name, tree in each.items()}
 
     def verify(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
         """Compares what was read with the checksums of what was saved. All processes must call it together.

@@ -52,9 +52,13 @@ def until_it_works(action: Callable[[], None], what: str, seconds: float, alive:
                 raise
             left = until - time.monotonic()
             if left <= 0:
-                raise kind(f"{what}: {summary(error)}; tried for {seconds:g} s (checkpoint.io_deadline_seconds); "
-                           f"{_advice(kind)}") from error  # fmt: skip
-            log.warning("%s: %s; trying again in %.0f s, until %.0f s from now", what, summary(error), pause, left)
+                # One of ours has said what to do.
+                advice = "" if isinstance(error, XLNetError) else f"; {_advice(kind)}"
+                raise kind(
+                    f"{what}: {summary(error)}; tried for {seconds:g} s (checkpoint.io_deadline_seconds){advice}"
+                ) from error
+            why = summary(error.__cause__ or error)
+            log.warning("%s: %s; trying again in %.0f s, until %.0f s from now", what, why, pause, left)
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)
 

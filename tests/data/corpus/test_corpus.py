@@ -139,6 +139,8 @@ def _refused(path, *words, split="train"):
 
 def test_not_a_corpus(tmp_path):
     _refused(tmp_path / "none", "no such folder", "xlnet-jax prepare")
+    _refused(tmp_path, "no such folder, or nothing in it", "xlnet-jax prepare")
+    (tmp_path / "thesis.tex").write_text("")
     _refused(tmp_path, "is not a corpus", "xlnet-jax prepare")
     (tmp_path / "prepare.json").write_text("{}")
     _refused(tmp_path, "is not finished", "rerun the same")
