@@ -15,6 +15,7 @@ ROOT = pathlib.Path(xlnet_jax.__file__).parent
 # From top to bottom; a room is the longest dotted prefix of a module that is named here.
 ROWS = (
     ("cli", "__main__"),
+    ("verbs",),
     ("commands",),
     ("convert",),
     ("aot",),
