@@ -31,7 +31,7 @@ ROWS = (
     ("parallel",),
     ("storage",),
     # The package itself holds nothing but its version.
-    ("config", "config_rules", "batch", "errors", ""),
+    ("config", "config_rules", "batch", "errors", "messages", ""),
 )
 ROW = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
 

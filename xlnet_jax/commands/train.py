@@ -65,6 +65,7 @@ def _together(
         raise BadInput(f"--stop_at={stop_at} must be at least 1")
     if files.in_bucket(workdir):
         buckets.use(workdir)
+    workdirs.check_folder(workdir)
     check_precision(config)
     # The run remembers its corpus, and may be evaluated from another folder.
     config = dataclasses.replace(
@@ -101,7 +102,8 @@ def _train(
         check = None
         with contextlib.ExitStack() as stack:
             if jax.process_index() == 0:
-                files.make_folder(workdir)
+                with files.one_line(workdir):
+                    files.make_folder(workdir)
                 check = stack.enter_context(lock.held(workdir))
             workdirs.check_shared(workdir, processes)
             keep = Keep.of(config.checkpoint, functools.partial(workdirs.losses, workdir))

@@ -1,8 +1,8 @@
 """The verbs of the command line: of each its name, help, example and options, and the function that it calls.
 
-Nothing here imports more than the standard library until a verb runs: `--help` answers at once, and a mistake in a
-configuration is told before any device is touched. A new verb is an options function, a run function and a `Verb` at
-the end of `corpora`, `runs` or `models`.
+Nothing here imports JAX until a verb runs: `--help` answers at once, and a mistake in a configuration is told before
+any device is touched. A new verb is an options function, a run function and a `Verb` at the end of `corpora`, `runs` or
+`models`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from xlnet_jax.messages import duration, printable
 
 
 class Verb(NamedTuple):
@@ -35,9 +37,12 @@ class Verb(NamedTuple):
 
 
 def print_lines(values: dict[str, Any], prefix: str = "") -> None:
-    """One `name value` a line, such as `splits.train.tokens`."""
+    """One `name value` a line, such as `splits.train.tokens 5000`; seconds as `1 h 02 min`."""
     for name, value in values.items():
         if isinstance(value, dict):
             print_lines(value, f"{prefix}{name}.")
-        else:
-            print(f"{prefix + name:24} {value:.6g}" if isinstance(value, float) else f"{prefix + name:24} {value}")
+            continue
+        if isinstance(value, float):
+            is_time = "seconds" in f"{prefix}{name}".split(".") or name.endswith("_seconds")
+            value = duration(value) if is_time else f"{value:.6g}"
+        print(f"{prefix + name:24} {printable(str(value))}")

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import printable
 from xlnet_jax.verbs import Verb
 
 
@@ -78,7 +79,7 @@ def _corpus_verify(args: argparse.Namespace, _: list[str]) -> dict[str, Any]:
 
     counts, problems = verify.verify(args.corpus, args.workers)
     for problem in problems:
-        print(problem, file=sys.stderr)
+        print(printable(problem), file=sys.stderr)
     if problems:
         raise BadInput(f"{args.corpus} is not what was prepared (problems: {len(problems)}); copy it again")
     return {"ok": True, **counts}
@@ -100,7 +101,7 @@ def _corpus_sample(args: argparse.Namespace, _: list[str]) -> dict[str, Any]:
 
 def _show_samples(result: dict[str, Any]) -> None:
     for each in result["samples"]:
-        print(f"{each['split']}, token {each['start']}:\n  {each['text']}\n")
+        print(f"{each['split']}, token {each['start']}:\n  {printable(each['text'])}\n")
 
 
 VERBS = (

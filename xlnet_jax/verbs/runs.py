@@ -45,12 +45,14 @@ def _inspect_options(parser: argparse.ArgumentParser) -> None:
 def _inspect(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     from xlnet_jax.config import load
 
+    if args.output and args.parameters:
+        raise BadInput("--output draws an example; leave it out with --parameters")
+    if args.output and os.path.isdir(args.output):
+        raise BadInput(f"--output={args.output} is a folder; name a picture in it: {args.output}/masks.png")
     config = load(args.config, overrides)
     from xlnet_jax.commands import inspect
 
     if args.parameters:
-        if args.output:
-            raise BadInput("--output draws an example; leave it out with --parameters")
         return inspect.count_parameters(config)
     shown = inspect.example(config, args.step, args.row)
     if args.output:
