@@ -9,6 +9,7 @@ Every message is one line that says what is wrong, where (file, key, host, step)
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 SUMMARY_LENGTH = 400
@@ -49,6 +50,19 @@ class Stopped(BaseException):
 
     Like KeyboardInterrupt no Exception: a library must not take it for a failure of its own and go on.
     """
+
+
+def check_link(name: str, path: str) -> None:
+    """Raises BadInput if a path on disk, or a folder above it, is a symbolic link to nothing.
+
+    Args:
+      name: for the message, such as `--workdir`.
+    """
+    place = path.rstrip("/")
+    while place and not os.path.exists(place):
+        if os.path.islink(place):
+            raise BadInput(f"{name}={path}: {place} is a link to {os.readlink(place)}, which does not exist")
+        place = os.path.dirname(place)
 
 
 @contextlib.contextmanager

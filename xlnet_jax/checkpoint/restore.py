@@ -64,8 +64,11 @@ def newest(checkpoints: Checkpoints, wanted: Wanted, processes: Session, step: i
     if there and step in (None, *there):
         found = _newest_good(checkpoints, wanted, processes, step)
     if found is None:
-        what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-        raise BadInput(f"{checkpoints.path}: {what}; give the --workdir of a run that has saved one")
+        if step is not None and there:
+            raise BadInput(
+                f"{checkpoints.path}: no checkpoint of step {step}; there are {', '.join(map(str, sorted(there)))}"
+            )
+        raise BadInput(f"{checkpoints.path}: no checkpoint; give the --workdir of a run that has saved one")
     for why in found.damaged.values():
         log.warning("%s; taking step %d", why, found.step)
     return found

@@ -63,6 +63,7 @@ def _together(
     """Checks what can be checked without a device, then brings the processes of the run together."""
     if stop_at is not None and stop_at < 1:
         raise BadInput(f"--stop_at={stop_at} must be at least 1")
+    workdirs.check_folder(workdir)
     check_precision(config)
     # The run remembers its corpus, and may be evaluated from another folder.
     config = dataclasses.replace(
@@ -99,7 +100,8 @@ def _train(
         check = None
         with contextlib.ExitStack() as stack:
             if jax.process_index() == 0:
-                files.make_folder(workdir)
+                with files.translate_errors(workdir):
+                    files.make_folder(workdir)
                 check = stack.enter_context(lock.held(workdir))
             workdirs.check_shared(workdir, processes)
             keep = Keep.of(config.checkpoint, functools.partial(workdirs.losses, workdir))

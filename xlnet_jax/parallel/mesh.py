@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,9 +61,22 @@ AXES = ("slices", "data", "fsdp", "tensor")
 """Mesh axes, from the slowest network to the fastest."""
 
 
+def available_devices(local: bool = False) -> list[Any]:
+    """The devices of the run, or those of this process. Raises BadInput if the platform wanted is not here."""
+    try:
+        return jax.local_devices() if local else jax.devices()
+    # JAX asserts that a platform of GPUs, whose plugin is not installed, has one.
+    except (RuntimeError, AssertionError) as error:
+        platforms = f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: " if os.environ.get("JAX_PLATFORMS") else ""
+        why = " ".join(str(error).split()).partition(" (set JAX_PLATFORMS=")[0] or "no such platform here"
+        raise BadInput(
+            f"{platforms}{why}; set JAX_PLATFORMS to a platform that this machine has, such as cpu"
+        ) from error
+
+
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their number."""
-    devices = jax.devices() if devices is None else devices
+    devices = available_devices() if devices is None else devices
     found = slices_of(devices)
     slices = config.slices or found
     if found > 1 and slices != found:

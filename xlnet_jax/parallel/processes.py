@@ -22,8 +22,10 @@ from jax.experimental import multihost_utils
 
 import xlnet_jax
 from xlnet_jax import config as configs
+from xlnet_jax import messages
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput, RestartMe, Stopped, XLNetError, summary
+from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.parallel.rendezvous import Link, ProcessInfo, Timeouts, meet
 from xlnet_jax.parallel.watch import Watch, hold_aborts
 
@@ -71,10 +73,9 @@ class Session:
 
     def end(self, code: int, line: str) -> None:
         """Ends this process at once, from any thread, and informs the others."""
-        print(f"xlnet-jax{f', process {self.watch.process}' if self.watch else ''}: {line}", file=sys.stderr)
+        messages.error(f"xlnet-jax{f', process {self.watch.process}' if self.watch else ''}", line, code)
         if self.watch:
             self.watch.leave(code, line)
-        sys.stderr.flush()
         os._exit(code)
 
     def barrier(self, what: str) -> None:
@@ -255,6 +256,7 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
         processes = Session(watch, given.rendezvous_seconds)
         processes.publish("host", platform.node())
         processes.barrier("the start")
+        available_devices()
         # The first collective operation connects all devices: run it now, while all processes are here.
         multihost_utils.sync_global_devices("start")
         yield processes

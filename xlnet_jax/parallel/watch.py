@@ -24,6 +24,7 @@ import threading
 import time
 from typing import Any
 
+from xlnet_jax import messages
 from xlnet_jax.errors import RestartMe
 from xlnet_jax.parallel.rendezvous import TICK_SECONDS, Link
 
@@ -150,9 +151,8 @@ class Watch:
         self._ending = self._ending or (time.monotonic() + GRACE_SECONDS, code, line)
 
     def _exit(self, code: int, line: str) -> None:
-        print(f"xlnet-jax, process {self.process}: {line}", file=sys.stderr)
+        messages.error(f"xlnet-jax, process {self.process}", line, code)
         sys.stdout.flush()
-        sys.stderr.flush()
         # Not sys.exit: the main thread and the threads of JAX wait for a process that will not answer.
         os._exit(code)
 

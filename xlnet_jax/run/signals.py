@@ -22,13 +22,13 @@ import logging
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
+from xlnet_jax import messages
 from xlnet_jax.errors import Interrupted, RestartMe, Stopped
 
 log = logging.getLogger("xlnet_jax")
@@ -163,14 +163,16 @@ class StopRequest:
 
 
 def _end_at_once(number: int) -> None:
-    log.error("second %s: ending at once; the newest checkpoint is good", signal.Signals(number).name)
-    sys.stderr.flush()
-    # Not sys.exit: it would wait for writers and readers in other threads.
-    os._exit(Interrupted.exit_code)
+    line = f"second {signal.Signals(number).name}: ending at once; the newest checkpoint is good"
+    try:
+        messages.error("xlnet-jax", line, Interrupted.exit_code)
+    finally:
+        # Not sys.exit: it would wait for writers and readers in other threads.
+        os._exit(Interrupted.exit_code)
 
 
 def _end(code: int, line: str) -> None:
-    print(f"xlnet-jax: {line}", file=sys.stderr, flush=True)
+    messages.error("xlnet-jax", line, code)
     os._exit(code)
 
 

@@ -29,7 +29,7 @@ import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.mixture import Mixture
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, check_link
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import goodput
 from xlnet_jax.run.metrics import read_jsonl
@@ -41,6 +41,9 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
 
 
+OURS = {"config.json", "checkpoints", "lock.json"}
+"""A run makes one of them before it writes anything else but the compilation cache."""
+ALLOWED = {"lost+found", "compilation_cache"}
 IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
 
 
@@ -74,6 +77,22 @@ def check_resume(found: dict[str, Any], config: Config, mixture: Mixture, where:
             log.info("resuming with another %s key: %s", rule, line)
 
 
+def check_folder(workdir: str) -> None:
+    """Raises BadInput unless a run can be written there: a new folder, an empty one, or that of a run.
+
+    Hidden files, `lost+found` and `*.log` may be in it already; nothing is written.
+    """
+    files.check_writable(workdir, "--workdir")
+    with files.translate_errors(workdir):
+        names = [name.rstrip("/") for name in files.listing(workdir)]
+    strange = [name for name in names if name not in ALLOWED and not name.startswith(".") and not name.endswith(".log")]
+    if strange and not OURS & set(names):
+        some = ", ".join(sorted(strange)[:2]) + (", ..." if len(strange) > 2 else "")
+        raise BadInput(
+            f"--workdir={workdir} holds other files ({some}) and no run; name a new folder, or that of a run"
+        )
+
+
 def read_config(workdir: str) -> dict[str, Any] | None:
     """The identity in `config.json`, or None in a new work directory."""
     path = os.path.join(workdir, "config.json")
@@ -100,6 +119,7 @@ def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Co
     """
     found = read_config(workdir)
     if found is None:
+        check_link("--workdir", workdir)
         raise BadInput(f"{workdir}: no config.json; give the --workdir of a training run")
     nested: dict[str, dict[str, Any]] = {}
     for name, value in found["config"].items():

@@ -95,6 +95,10 @@ class Bucket:
         _use(path)
         return path.rstrip("/")
 
+    def check_writable(self, path: str, option: str) -> None:
+        """Does nothing: only a request shows what the bucket allows."""
+        del path, option
+
     def make_folder(self, path: str) -> None:
         """A bucket has no folders to make."""
 

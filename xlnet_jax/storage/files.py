@@ -48,6 +48,7 @@ def _by_path(method: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 resolve = _by_path(_LOCAL.resolve)
+check_writable = _by_path(_LOCAL.check_writable)
 make_folder = _by_path(_LOCAL.make_folder)
 listing = _by_path(_LOCAL.listing)
 finished_folders = _by_path(_LOCAL.finished_folders)

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, check_link
 
 _TEMPORARY = re.compile(r"\.\d+\.tmp$")
 
@@ -58,6 +58,17 @@ class Local:
     def resolve(self, path: str) -> str:
         """The path for other libraries, from any working directory. Raises BadInput for an address of no use."""
         return os.path.abspath(path)
+
+    def check_writable(self, path: str, option: str) -> None:
+        """Raises BadInput, naming the option, unless the folder can be written in or can be made."""
+        check_link(option, path)
+        above = os.path.abspath(path)
+        while not os.path.lexists(above):
+            above = os.path.dirname(above)
+        if not os.path.isdir(above):
+            raise BadInput(f"{option}={path}: {above} is a file; name a new folder, or that of a run")
+        if not os.access(above, os.R_OK | os.W_OK | os.X_OK):
+            raise BadInput(f"{option}={path}: no permission to write in {above}; choose another folder")
 
     def make_folder(self, path: str) -> None:
         """Makes a folder, and those above it."""

@@ -28,7 +28,7 @@ from etils import epath
 
 from xlnet_jax.data.corpus.pages import features
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization
-from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.storage import files
 
 FORMAT_VERSION = 2
@@ -97,6 +97,7 @@ def read_manifest(path: str) -> dict[str, Any]:
     try:
         there = files.listing(path)
         if not there:
+            check_link("corpus", path)
             raise BadInput(f"corpus {path}: no such folder, or nothing in it; make one with `xlnet-jax prepare`")
         if MANIFEST not in there:
             if REQUEST in there:

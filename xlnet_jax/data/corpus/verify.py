@@ -18,6 +18,7 @@ from xlnet_jax.data.workers import cores
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
+_LARGEST_SAMPLE = 10**7  # tokens, which people read
 _COUNTED = ("documents", "sentences", "paragraphs", "tokens")
 _BITS = {
     "documents": pages.DOCUMENT_START,
@@ -200,6 +201,8 @@ def sample(path: str, split: str, seed: int, count: int, length: int) -> list[di
     for name, value, low, high in (("seed", seed, 0, 2**64), ("count", count, 1, 10**5), ("length", length, 1, 10**6)):
         if not low <= value <= high:
             raise BadInput(f"--{name}={value} must lie in [{low}, {high}]")
+    if count * length > _LARGEST_SAMPLE:
+        raise BadInput(f"--count={count} times --length={length} must be at most {_LARGEST_SAMPLE:,} tokens")
     corpus = corpora.Corpus(path, split)
     length = min(length, corpus.tokens)
     starts = np.random.Generator(np.random.Philox(seed)).integers(0, corpus.tokens - length + 1, count)

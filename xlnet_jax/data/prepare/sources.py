@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 from xlnet_jax.data.prepare import parquet, tfds
-from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.storage import files
 
 LONGEST_LINE = 64_000_000
@@ -105,6 +105,7 @@ def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Sou
             wanted = ", ".join(f"*{suffix}" for suffix in _FOLDER_SUFFIXES)
             raise BadInput(f"input {name}: this folder holds no {wanted} file; give a pattern such as '{name}/**/*.md'")
         if not of_name:
+            check_link("input", name)
             raise BadInput(f"input {name}: no such file, folder or pattern")
         found.update((source.path, source) for source in of_name)
     if not found:
