@@ -219,7 +219,7 @@ def _prepare(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     )  # fmt: skip
     splits = {name: split["tokens"] for name, split in manifest["splits"].items()}
     return {"output": args.output, **{f"{name}_tokens": tokens for name, tokens in splits.items()},
-            "sha256": manifest["sha256"]}  # fmt: skip
+            "sha256": manifest["sha256"], "dropped": manifest.get("dropped")}  # fmt: skip
 
 
 def _corpus_info(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
