@@ -137,6 +137,17 @@ def make_parser() -> argparse.ArgumentParser:
     for sub in whats.choices.values():
         sub.add_argument("corpus", metavar="DIR", help="folder that `xlnet-jax prepare` wrote, also gs://")
 
+    configure = command(
+        "configure",
+        _configure,
+        "Propose a configuration for a corpus, this machine and the time there is, and write the file.",
+        "xlnet-jax configure corpus --minutes=30 --output=config.py",
+    )
+    configure.add_argument("corpus", metavar="DIR", help="folder that `xlnet-jax prepare` wrote; several with commas")
+    configure.add_argument("--minutes", type=float, default=30.0, help="how long training may take (default 30)")
+    configure.add_argument("--output", default="config.py", help="Python file to write (default: config.py)")
+    configure.add_argument("--no_probe", action="store_true", help="estimate the speed; measuring takes about a minute")
+
     train = command(
         "train",
         _train,
@@ -260,6 +271,13 @@ def _corpus_sample(args: argparse.Namespace, overrides: list[str]) -> dict[str, 
     for each in samples:
         print(f"{each['split']}, token {each['start']}:\n  {each['text']}\n")
     return {}
+
+
+def _configure(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
+    _no_overrides(overrides)
+    from xlnet_jax.commands.configure import configure
+
+    return configure(args.corpus, args.output, args.minutes, probe=not args.no_probe)
 
 
 def _train(args: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_when_an_evaluation_is_due_and_how_long_it_may_be(settings, every, final
     settings = dataclasses.replace(settings, evaluation=dataclasses.replace(
         settings.evaluation, every=every, final=final, blocks=0
     ))  # fmt: skip
-    assert [step for step in range(4) if evaluation.due(settings, step)] == due
+    assert [step for step in range(3) if evaluation.due(settings, step)] == due
     assert evaluation.blocks_of(settings) == blocks
     some = dataclasses.replace(settings, evaluation=dataclasses.replace(settings.evaluation, blocks=5))
     assert evaluation.blocks_of(some) == 5

@@ -83,24 +83,24 @@ def test_the_warning_names_the_option_and_begins_above_half_a_percent(counts, op
     assert option != "--nfkc" or "--keep_accents" not in warning
 
 
-def test_prepare_adds_the_units_up_keeps_the_count_and_warns(tmp_path, caplog, capsys):
+def test_prepare_adds_the_units_up_keeps_the_count_and_warns(tmp_path, capsys):
     inputs = data.write(tmp_path, a=f"Bado {HINDI}.\n", b=f"{THAI}\n", c="Meno, été\n")
-    # One unit a file.
-    words = [f"--input={path}" for path in inputs] + [f"--output={tmp_path / 'c'}", "--heldout=0", "--workers=1",
-             f"--tokenizer={data.tokenizer_path()}", "--shard_bytes=10", "--json"]  # fmt: skip
-    with caplog.at_level(logging.INFO, "xlnet_jax"):
-        assert main(["prepare", *words]) == 0
     expected = vars(marks.count(f"Bado {HINDI} {THAI} Meno été", PLAIN))
-    assert expected["marks"] == 5 and json.loads(capsys.readouterr().out)["dropped"] == expected
-    (line,) = [record.getMessage() for record in caplog.records if "--keep_accents" in record.getMessage()]
+
+    def prepared(output, *words):
+        # One unit a file.
+        options = ["--heldout=0", "--workers=1", f"--tokenizer={data.tokenizer_path()}", "--shard_bytes=10", "--json"]
+        assert main(["prepare", *(f"--input={path}" for path in inputs), f"--output={output}", *options, *words]) == 0
+        said = capsys.readouterr()
+        return json.loads(said.out)["dropped"], [line for line in said.err.split("\n") if "--keep_accents" in line]
+
+    dropped, (line,) = prepared(tmp_path / "c")
+    assert dropped == expected and expected["marks"] == 5
     assert f"drops 5 of {expected['letters']} letters and marks (" in line
-    assert Corpus(str(tmp_path / "c")).manifest["dropped"] == expected
-    # A finished corpus still says it; another option, and nothing is lost.
-    assert main(["prepare", *words]) == 0 and '"marks": 5' in capsys.readouterr().out
-    caplog.clear()
-    words[3] = f"--output={tmp_path / 'kept'}"
-    assert main(["prepare", *words, "--keep_accents"]) == 0
-    assert "--keep_accents" not in caplog.text and '"marks": 0' in capsys.readouterr().out
+    # A finished corpus still has the count; with the option nothing is lost.
+    assert Corpus(str(tmp_path / "c")).manifest["dropped"] == expected == prepared(tmp_path / "c")[0]
+    dropped, lines = prepared(tmp_path / "kept", "--keep_accents")
+    assert dropped["marks"] == 0 and not lines
 
 
 def test_the_sample_of_the_tokenizer_warns_before_the_long_work(tmp_path, caplog):
