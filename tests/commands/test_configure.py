@@ -1,13 +1,11 @@
 """`configure`: the file it writes is accepted by `train`, whatever the corpus, and is never written over another."""
 
-import dataclasses
 import json
 import os
 
 import data_fixtures
 import jax
 import pytest
-import tiny
 
 from xlnet_jax import config as configs
 from xlnet_jax.cli import main
@@ -48,7 +46,7 @@ def test_train_accepts_the_file_with_the_probe_of_one_size(tmp_path, capsys, mon
 
 def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, caplog):
     outcomes = set()
-    for documents in (2, 8, 30, 120):
+    for documents in (2, 30, 120):
         text = data_fixtures.write(tmp_path, **{f"text{documents}": data_fixtures.synthetic_text(7, documents)})
         corpus = str(tmp_path / f'a "corpus" of {documents}  \\ words')
         data_fixtures.make_corpus(corpus, text, heldout=0.3)
@@ -66,17 +64,19 @@ def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, capl
     assert "refused" in outcomes and len(outcomes) > 2, outcomes
 
 
-def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_than_help(tmp_path, monkeypatch):
+def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_than_help(monkeypatch):
     text = configuring._Text.open(data_fixtures.corpus_path())
-    long = dataclasses.replace(text, train=tiny.mixture(tiny.Words(4_000_000)))
+    # Nothing is read of it, so it may be as long as we say.
+    (corpus,) = text.train.corpora
+    corpus.tokens = 10**9
     layers = []
     for minutes, steps in ((1, 1), (60, 100), (60 * 24, 1000), (60 * 24, 100_000)):
         monkeypatch.setattr(configuring, "_estimated", lambda _, steps=steps: Speed(steps, 10.0, False))
-        config, speed = configuring._choose(long, 60.0 * minutes, probe=False)
-        config = configuring._with_length(config, long, 60.0 * minutes, speed)
-        long.check(config)
+        config, speed = configuring._choose(text, 60.0 * minutes, probe=False)
+        config = configuring._with_length(config, text, 60.0 * minutes, speed)
+        text.check(config)
         layers.append(config.model.layers)
-        epochs = config.train.steps * config.train.batch_size * config.data.reuse_len / long.train.corpora[0].tokens
+        epochs = config.train.steps * config.train.batch_size * config.data.reuse_len / corpus.tokens
         assert epochs <= MOST_EPOCHS * 1.1
         assert config.train.steps <= 60 * minutes * speed.steps
     assert layers == sorted(layers) and layers[0] == SIZES[0].layers < layers[-1]

@@ -98,7 +98,7 @@ def _print_summary(result: dict[str, Any], scores: dict[str, Any]) -> None:
     console.print(table)
     console.print(
         "Next: your own text with `xlnet-jax prepare --input=DIR --output=CORPUS`, then\n"
-        "`xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=CORPUS --workdir=RUN`.\n"
+        "`xlnet-jax configure CORPUS --minutes=30 --output=my.py` and `xlnet-jax train --config=my.py --workdir=RUN`.\n"
         f"Look at an example: `xlnet-jax inspect --config=configs/quickstart.py "
         f"--config.data.corpus={result['workdir']}/corpus`.",
         soft_wrap=True,
