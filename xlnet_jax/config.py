@@ -212,6 +212,7 @@ class EvaluationConfig:
     every: int = key(0, "steps between evaluations during training; 0 = none", FREE)
     blocks: int = key(0, "blocks of the held-out split used during training; 0 = all", FREE)
     batch_size: int = key(0, "rows per evaluation step; 0 = train.batch_size (never changes the result)", FREE)
+    final: bool = key(True, "after the last step evaluate, where there is a held-out split, and draw the losses", FREE)
 
 
 @dataclasses.dataclass(frozen=True)

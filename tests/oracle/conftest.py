@@ -12,8 +12,6 @@ def lines(reports) -> Iterator[str]:
                 cells = (f"{row[kind]:9.1e}" if kind in row else f"{'-':>9}" for kind in KINDS)
                 head = f"{row['case']:16}{row['dtype']:8}{row['implementation']:6}"
                 yield head + "".join(f" {cell}" for cell in cells)
-                    f" {cell}" for cell in cells
-                )
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -56,7 +56,7 @@ def _prepare(args: argparse.Namespace, _: list[str]) -> dict[str, Any]:
     )  # fmt: skip
     splits = {name: split["tokens"] for name, split in manifest["splits"].items()}
     return {"output": args.output, **{f"{name}_tokens": tokens for name, tokens in splits.items()},
-            "sha256": manifest["sha256"]}  # fmt: skip
+            "sha256": manifest["sha256"], "dropped": manifest.get("dropped")}  # fmt: skip
 
 
 def _corpus_options(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +104,19 @@ def _show_samples(result: dict[str, Any]) -> None:
         print(f"{each['split']}, token {each['start']}:\n  {printable(each['text'])}\n")
 
 
+def _configure_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("corpus", metavar="DIR", help="folder that `xlnet-jax prepare` wrote; several with commas")
+    parser.add_argument("--minutes", type=float, default=30.0, help="how long training may take (default 30)")
+    parser.add_argument("--output", default="config.py", help="Python file to write (default: config.py)")
+    parser.add_argument("--no_probe", action="store_true", help="estimate the speed; measuring takes about a minute")
+
+
+def _configure(args: argparse.Namespace, _: list[str]) -> dict[str, Any]:
+    from xlnet_jax.commands.configure import configure
+
+    return configure(args.corpus, args.output, args.minutes, probe=not args.no_probe)
+
+
 VERBS = (
     Verb("prepare", "Turn text into a corpus of token pages.",
          "xlnet-jax prepare --input=books/ --document=file --output=corpus",
@@ -118,4 +131,7 @@ VERBS = (
          "xlnet-jax corpus sample corpus --split=heldout --count=3 --length=200\n\n"
          "§ stands before a document, ¶ before a paragraph, | before a sentence.",
          _sample_options, _corpus_sample, _show_samples, overrides=False),
+    Verb("configure", "Propose a configuration for a corpus, this machine and the time there is, and write the file.",
+         "xlnet-jax configure corpus --minutes=30 --output=config.py",
+         _configure_options, _configure, overrides=False),
 )  # fmt: skip

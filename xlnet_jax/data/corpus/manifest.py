@@ -9,6 +9,7 @@
                 shards   a list of: file, tokens, pages, bytes, sha256 (of the file), content (of its tokens and starts)
     options              of `prepare`
     replaced, empty      number of places that were not UTF-8; number of documents without text
+    dropped              may be absent: letters, marks, hangul; see `prepare.marks.Counts`
     sources              a list of: path, start, end, sha256; every range of text that was read
 
 Format 1 had no paragraphs and no hash of the token counts, and did not count empty documents: these are null.
@@ -178,7 +179,7 @@ def _check_hash(value: Any, where: str) -> None:
 def _check_manifest(manifest: dict[str, Any]) -> None:
     """Raises ValueError unless every value in a manifest of the newest format has a usable type and range."""
     keys = "format_version sha256 page_tokens tokenizer normalization splits options replaced empty sources"
-    _check_keys(manifest, "it", set(keys.split()))
+    _check_keys({name: value for name, value in manifest.items() if name != "dropped"}, "it", set(keys.split()))
     _check_hash(manifest["sha256"], "sha256")
     _check_number(manifest["page_tokens"], "page_tokens", 1, LARGEST_PAGE)
     tokenizer = manifest["tokenizer"]
@@ -211,6 +212,10 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
     _check_number(manifest["replaced"], "replaced", 0)
     if manifest["empty"] is not None:
         _check_number(manifest["empty"], "empty", 0)
+    if "dropped" in manifest:
+        _check_keys(manifest["dropped"], "dropped", {"letters", "marks", "hangul"})
+        for name, value in manifest["dropped"].items():
+            _check_number(value, f"dropped.{name}", 0)
     _check_sources(manifest["sources"])
     if content_hash(manifest) != manifest["sha256"]:
         raise ValueError("its content does not match its own sha256")

@@ -22,7 +22,7 @@ import numpy as np
 from xlnet_jax.data.corpus import manifest as manifests
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.prepare import engine as engines
-from xlnet_jax.data.prepare import resume, work_unit
+from xlnet_jax.data.prepare import marks, resume, work_unit
 from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
 from xlnet_jax.data.prepare.text import DOCUMENT_RULES, SENTENCE_RULES
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
@@ -183,6 +183,9 @@ def _train(
         if size >= sample_bytes:
             break
     _check_any(len(sample), held_out)
+    # After a minute, and not only at the end of a day.
+    if warning := reader.dropped.warning():
+        _log.warning("%s", warning)
     _log.info("training a tokenizer of %d pieces on %d bytes of text", vocab_size, size)
     train_tokenizer(sample, path, vocab_size, seed, _TRAINING_THREADS)
 
@@ -260,6 +263,9 @@ def _put_together(
         _log.warning("%d places were not UTF-8 and became U+FFFD", replaced)
     if empty:
         _log.warning("%d documents hold no text and were left out", empty)
+    dropped = sum((marks.Counts(**note["dropped"]) for note in notes), marks.Counts())
+    if warning := dropped.warning():
+        _log.warning("%s", warning)
     manifest = {
         "format_version": manifests.FORMAT_VERSION,
         "sha256": "",
@@ -270,6 +276,7 @@ def _put_together(
         "options": options,
         "replaced": replaced,
         "empty": empty,
+        "dropped": dataclasses.asdict(dropped),
         "sources": [part for note in notes for part in note["sources"]],
     }
     manifest["sha256"] = manifests.content_hash(manifest)

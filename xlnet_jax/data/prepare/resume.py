@@ -93,7 +93,7 @@ def read_note(path: str) -> dict[str, Any]:
     """A unit's note. Raises BadInput if it is damaged, and FileNotFoundError."""
     try:
         note = files.read_json(path)
-        if note.keys() >= {"tokenizer", "splits", "sources", "replaced", "empty"}:
+        if note.keys() >= {"tokenizer", "splits", "sources", "replaced", "empty", "dropped"}:
             return note
     except (ValueError, AttributeError) as error:
         raise BadInput(f"{path} is damaged ({error!r}); remove it and rerun the same command") from error

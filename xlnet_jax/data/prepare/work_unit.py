@@ -142,6 +142,6 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
         ]
         empty = reader.empty + sum(writer.empty for writer in writers.values())
         content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": sources, "replaced": reader.replaced,
-                   "empty": empty}  # fmt: skip
+                   "empty": empty, "dropped": dataclasses.asdict(reader.dropped)}  # fmt: skip
         files.write(note, files.to_json(content, indent=None))
     return sum(writer.counted["tokens"] for writer in writers.values())
