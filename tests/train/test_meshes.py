@@ -14,6 +14,7 @@ from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train.step import build_step, create_state
 
+pytestmark = pytest.mark.production
 EIGHT = [
     pytest.param({"data": 8}, marks=pytest.mark.slow),
     pytest.param({"data": 1, "fsdp": 8}, marks=pytest.mark.slow),
