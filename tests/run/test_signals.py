@@ -19,7 +19,6 @@ from xlnet_jax.run import signals
 from xlnet_jax.run.signals import StopRequest, stop_request
 
 
-
 def test_the_first_signal_only_asks_and_the_old_handler_comes_back():
     before = signal.getsignal(signal.SIGTERM)
     with StopRequest() as stop:

@@ -80,7 +80,7 @@ def test_killed_at_random(tmp_path):
     assert ended < 3 * killed, "most kills came too late"
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_killed_at_random_often(tmp_path):
     killed, ended = kill_at_random(tmp_path, 20, text(), OPTIONS)
     print(f"{killed} kills before the end, {ended} attempts were faster")
