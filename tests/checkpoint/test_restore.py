@@ -461,7 +461,9 @@ def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(run, tmp_path, py
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-@pytest.mark.parametrize("damage", ["missing data", "cut data", "missing record"])
+@pytest.mark.parametrize(
+    "damage", ["missing record", *(pytest.param(name, marks=pytest.mark.slow) for name in ("missing data", "cut data"))]
+)
 def test_a_damaged_checkpoint_in_a_bucket_is_moved_too(run, abstract, saved, damage):
     with fake_gcs.serve() as server:
         for path in (run / "checkpoints").rglob("*"):

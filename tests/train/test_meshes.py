@@ -24,8 +24,8 @@ EIGHT = [
 ]
 PARTS = [
     pytest.param({"data": 1}, 4, marks=pytest.mark.slow),
-    pytest.param({"data": 4}, 2, marks=pytest.mark.slow),
-    ({"slices": 2, "data": 1, "fsdp": 2}, 2),
+    ({"data": 4}, 2),
+    pytest.param({"slices": 2, "data": 1, "fsdp": 2}, 2, marks=pytest.mark.slow),
     pytest.param({"data": 2, "tensor": 2}, 4, marks=pytest.mark.slow),
 ]
 

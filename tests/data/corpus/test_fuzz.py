@@ -230,7 +230,7 @@ def test_fuzz(what, count):
 
 
 def test_fuzz_shards():
-    fuzz_shards_apart(0, 4000)
+    fuzz_shards_apart(0, 1500)
 
 
 @pytest.mark.prove
