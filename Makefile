@@ -91,7 +91,7 @@ test-ci: test test-slow test-production test-peers test-aot test-beam ## all of 
 mutants: .venv/dev.stamp ## plant faults in a copy, one at a time, and see that the tests notice
 	$(BIN)/python tests/mutants.py
 
-prove: .venv/dev.stamp ## before a release: mutants, chaos, full matrices, long fuzzing; about an hour
+prove: .venv/dev.stamp ## before a release: mutants, chaos, full matrices, long fuzzing; hours
 	$(BIN)/python tests/mutants.py --json
 	$(BIN)/python tests/chaos.py --runs 30 --json
 	$(BIN)/python tests/chaos.py --runs 10 --processes 2 --json
