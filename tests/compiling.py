@@ -17,8 +17,9 @@ def set_flags() -> None:
 
     Processes that the tests start inherit them. JAX's compilation cache has the flags in its keys.
     """
+    if PRODUCTION:
+        return
     flags = os.environ.get("XLA_FLAGS", "").split()
     given = {flag.partition("=")[0] for flag in flags}
-    if not PRODUCTION:
-        flags += [f"--{name}={value}" for name, value in FAST_FLAGS.items() if f"--{name}" not in given]
+    flags += [f"--{name}={value}" for name, value in FAST_FLAGS.items() if f"--{name}" not in given]
     os.environ["XLA_FLAGS"] = " ".join(flags)
