@@ -119,7 +119,7 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
         path = os.path.join(folder, "config.py")
         files.write(path, source.encode())
         assert configs.load(path) == config, "the file does not say what was chosen"
-    with files.one_line(output):
+    with files.translate_errors(output):
         files.write(output, source.encode())
     log.info("next: %s", result["command"])
     return result

@@ -45,6 +45,6 @@ def draw(workdir: str, scores: dict[str, Any] | None) -> str | None:
     axes.legend()
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
-    with files.one_line(path):
+    with files.translate_errors(path):
         files.write(path, picture.getvalue())
     return path

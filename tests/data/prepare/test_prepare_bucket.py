@@ -124,7 +124,7 @@ def test_killed(bucket, tmp_path):
         assert process.wait() == 0, process.stderr.read()
     expected = _objects(bucket, "bucket/undisturbed/")
     assert len(expected) > 8 and manifests.MANIFEST in expected
-    for _ in range(3):
+    for _ in range(2):
         enough = len(_objects(bucket)) + random.randint(1, len(expected) // 5)
         with start("c") as process:
             while process.poll() is None and len(_objects(bucket)) < enough:
