@@ -193,7 +193,7 @@ def test_pages_of_another_corpus_in_the_file(copy):
     """Right in themselves, and as many, and of the same size: what they hold is checked all the same."""
     entry = Corpus(copy).manifest["splits"]["train"]["shards"][0]
     flags = np.zeros(data.PAGE_TOKENS, np.uint8)
-    for token, flag, words in ((data.VOCAB_SIZE, 0, "token 5 is 200, which"), (9, 9, "the flags of token 5 are 9")):
+    for token, flag, words in ((data.VOCAB_SIZE, 0, "token 5 is 200, outside"), (9, 9, "the flags of token 5 are 9")):
         writer = array_record_module.ArrayRecordWriter(str(copy / entry["file"]), "group_size:1")
         for page in range(entry["pages"]):
             tokens, flags = np.full(data.PAGE_TOKENS, 9, np.int32), np.zeros(data.PAGE_TOKENS, np.uint8)

@@ -50,7 +50,7 @@ class Mixture:
 
     @property
     def path(self) -> str:
-        """The folders, in the form of `data.corpus.corpus`."""
+        """The folders, in the form of `data.corpus`."""
         return ",".join(corpus.path for corpus in self.corpora)
 
     @property
@@ -110,7 +110,7 @@ def join(batches: Sequence[Batch], how: Any) -> Batch:
 
 
 def open_mixture(config: Config, split: str = "train", weighted: bool = True) -> Mixture:
-    """Opens a split of every corpus in `data.corpus.corpus` and checks that they are compatible.
+    """Opens a split of every corpus in `data.corpus` and checks that they are compatible.
 
     Args:
       weighted: whether to use `data.weights`; False where they have no effect, so that a run can be evaluated on other
