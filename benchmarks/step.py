@@ -14,6 +14,7 @@ machine slows all of them down. Compilation and first steps are not in the figur
   ratio_no_dropout                                      ours over the eager peer's with dropout 0
   cpu_per_wall                                          CPU seconds over seconds of a side, dropout 0.1. Far below the
                                                         number of cores: the machine had other work, do not use the run
+  tokens_per_cpu_second                                 of all sides; depends less on what else the machine does
   spread                                                smallest and largest turn of every tokens_per_second
 
 Where `torch.compile` cannot work, its figures are null and stderr says why.
@@ -279,17 +280,23 @@ def report(turns: dict[str, list[Turn]], tokens: int) -> dict[str, Any]:
             for name in (OURS, PEER, COMPILED)
             if name in turns
         },
+        "tokens_per_cpu_second": {
+            name: tokens * len(values) / sum(turn.cpu_seconds for turn in values) for name, values in turns.items()
+        },
         "spread": {name: [min(values), max(values)] for name, values in rates.items() if values},
         "loss": {name: values[-1].loss for name, values in turns.items()},
     }
 
 
 def show(result: dict[str, Any]) -> None:
-    print(f"{'tokens per second':18} {'median':>9} {'smallest':>9} {'largest':>9} {'CPU/wall':>9} {'loss':>8}")
+    print(
+        f"{'tokens per second':18} {'median':>9} {'smallest':>9} {'largest':>9} {'CPU/wall':>9} {'/CPU s':>9} {'loss':>8}"
+    )
     for name, (low, high) in result["spread"].items():
         cpu = result["cpu_per_wall"].get(name)
         columns = f"{result[f'{name}_tokens_per_second']:9,.0f} {low:9,.0f} {high:9,.0f}"
-        print(f"{name:18} {columns} {'' if cpu is None else format(cpu, '.2f'):>9} {result['loss'][name]:8.4f}")
+        columns += f" {'' if cpu is None else format(cpu, '.2f'):>9} {result['tokens_per_cpu_second'][name]:9,.0f}"
+        print(f"{name:18} {columns} {result['loss'][name]:8.4f}")
     for name in ("ratio", "ratio_compiled", "ratio_no_dropout"):
         print(f"{name:18} {'null' if result[name] is None else format(result[name], '.2f'):>9}")
     for name in ("dropout", "device", "cores", "parameters", "load_average"):

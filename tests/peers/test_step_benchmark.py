@@ -39,6 +39,7 @@ def test_ratios_are_ours_over_the_peers_round_by_round():
     assert result["ratio_compiled"] is result["peer_compiled_tokens_per_second"] is None
     assert result["cpu_per_wall"] == {"ours": 2, "peer": 2}
     assert result["spread"]["peer"] == [3, 60]
+    assert result["tokens_per_cpu_second"]["ours_no_dropout"] == 60
 
 
 def test_both_sides_train_and_a_missing_compiler_is_said(tmp_path):
