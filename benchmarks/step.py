@@ -289,14 +289,13 @@ def report(turns: dict[str, list[Turn]], tokens: int) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    print(
-        f"{'tokens per second':18} {'median':>9} {'smallest':>9} {'largest':>9} {'CPU/wall':>9} {'/CPU s':>9} {'loss':>8}"
-    )
+    heads = ("median", "smallest", "largest", "CPU/wall", "per CPU s", "loss")
+    print(f"{'tokens per second':18} " + " ".join(f"{head:>9}" for head in heads))
     for name, (low, high) in result["spread"].items():
         cpu = result["cpu_per_wall"].get(name)
         columns = f"{result[f'{name}_tokens_per_second']:9,.0f} {low:9,.0f} {high:9,.0f}"
         columns += f" {'' if cpu is None else format(cpu, '.2f'):>9} {result['tokens_per_cpu_second'][name]:9,.0f}"
-        print(f"{name:18} {columns} {result['loss'][name]:8.4f}")
+        print(f"{name:18} {columns} {result['loss'][name]:9.4f}")
     for name in ("ratio", "ratio_compiled", "ratio_no_dropout"):
         print(f"{name:18} {'null' if result[name] is None else format(result[name], '.2f'):>9}")
     for name in ("dropout", "device", "cores", "parameters", "load_average"):
