@@ -108,7 +108,7 @@ format: .venv/dev.stamp ## rewrite the code as lint wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/dev.stamp ## run every benchmark; one JSON line each
+bench: .venv/peers.stamp ## run every benchmark; one JSON line each
 	@test -n "$(BENCHMARKS)" || { echo "no benchmark found in benchmarks/" >&2; exit 1; }
 	for script in $(BENCHMARKS); do $(BIN)/python $$script --json; done
 

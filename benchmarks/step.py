@@ -1,0 +1,334 @@
+"""How fast a training step is, beside that of XLNet in Hugging Face `transformers`, on the same machine in one run.
+
+    python benchmarks/step.py [--device=cpu] [--json]            needs the extra `peers`; torch.compile takes minutes
+    python benchmarks/step.py --eager --rounds=15                without torch.compile
+    python benchmarks/step.py --quick                            tiny sizes, to try it
+
+Both sides do the whole step in float32: two streams with the memory of the step before, the targets' loss, backward,
+clip of the gradient's norm, AdamW. Sizes, batches, activation (gelu by tanh) and all dropout rates are the same. Every
+side has a process of its own, pinned to the same cores. The sides take turns of a few steps, so that other work on the
+machine slows all of them down. Compilation and first steps are not in the figures. Figures:
+
+  ours_tokens_per_second, peer_..., peer_compiled_...   B T tokens of a step over its time, dropout 0.1: median of turns
+  ratio, ratio_compiled                                 ours over the peer's, dropout 0.1: median over rounds of turns
+  ratio_no_dropout                                      ours over the eager peer's with dropout 0
+  cpu_per_wall                                          CPU seconds over seconds of a side, dropout 0.1. Far below the
+                                                        number of cores: the machine had other work, do not use the run
+  tokens_per_cpu_second                                 of all sides; depends less on what else the machine does
+  spread                                                smallest and largest turn of every tokens_per_second
+
+Where `torch.compile` cannot work, its figures are null and stderr says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import importlib.util
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, NamedTuple
+
+DROPOUT = 0.1
+STEPS = 4
+"""Steps of a turn; one dispatch of ours."""
+
+OURS, PEER, COMPILED = "ours", "peer", "peer_compiled"
+FIGURES = {"ours": (OURS, DROPOUT), "peer": (PEER, DROPOUT), "peer_compiled": (COMPILED, DROPOUT),
+           "ours_no_dropout": (OURS, 0.0), "peer_no_dropout": (PEER, 0.0)}  # fmt: skip
+
+
+class Turn(NamedTuple):
+    seconds: float
+    cpu_seconds: float
+    loss: float
+    """Of the last step."""
+
+
+class CannotCompile(Exception):
+    """torch.compile does not work here."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a process trains: one side with one dropout rate."""
+
+    side: str
+    dropout: float
+    device: str
+    cores: int
+    quick: bool
+
+    def config(self):
+        """Sizes and optimizer of both sides, as our configuration."""
+        from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
+
+        sizes = dict(vocab_size=8000, layers=4, d_model=256, heads=4, head_dim=64, d_ff=1024, memory_len=96)
+        data, batch_size = DataConfig(segment_len=128, reuse_len=64, num_predict=21), 8
+        if self.quick:
+            sizes = dict(vocab_size=100, layers=1, d_model=16, heads=2, head_dim=8, d_ff=32, memory_len=12)
+            data, batch_size = DataConfig(segment_len=16, reuse_len=8, num_predict=3), 2
+        rates = dict(dropout=self.dropout, attention_dropout=self.dropout, activation_dropout=self.dropout)
+        return Config(
+            model=ModelConfig(**sizes, **rates, compute_dtype="float32"),
+            data=data,
+            optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=0),
+            train=TrainConfig(batch_size=batch_size, steps_per_dispatch=STEPS),
+        )
+
+
+def batches(config):
+    """STEPS stacked Batches, numpy: random tokens, targets and factorisation orders; every row goes on."""
+    import numpy as np
+
+    from xlnet_jax.batch import Batch
+
+    generator = np.random.default_rng(0)
+    T, R, P = config.data.segment_len, config.data.reuse_len, config.data.num_predict
+    leading = (STEPS, config.train.batch_size)
+    tokens = generator.integers(9, config.model.vocab_size, (*leading, T)).astype(np.int32)
+    places = generator.permuted(np.tile(np.arange(T), (*leading, 1)), axis=-1)
+    targets = np.sort(places[..., :P]).astype(np.int32)
+    rank = np.full_like(tokens, -1)
+    np.put_along_axis(rank, places[..., :P], np.arange(P, dtype=np.int32)[None, None], axis=-1)
+    rank[..., R:] += R + 1  # the second half sees all of the first
+    return Batch(
+        tokens=tokens,
+        segments=np.broadcast_to((np.arange(T) >= 3 * T // 4).astype(np.int32), tokens.shape),
+        rank=rank,
+        direction=np.ones(leading, np.int32),
+        continues=np.ones(leading, bool),
+        target_positions=targets,
+        target_tokens=np.take_along_axis(tokens, targets, axis=-1),
+        target_weights=np.ones(targets.shape, np.float32),
+        summary_position=np.full(leading, T - 1, np.int32),
+        label=np.zeros(leading, np.int32),
+        label_weight=np.zeros(leading, np.float32),
+    )
+
+
+class Ours:
+    """This package's step, as `xlnet-jax train` runs it."""
+
+    def __init__(self, config, device: str) -> None:
+        import jax
+
+        from xlnet_jax.parallel.mesh import make_mesh, place
+        from xlnet_jax.train.step import build_step, create_state
+
+        self.mesh = make_mesh(config.mesh, jax.devices(device)[:1])
+        with jax.set_mesh(self.mesh):
+            built = build_step(config, self.mesh)
+            self.jitted = built.jitted
+            self.state = create_state(config, built)
+            self.batches = place(batches(config), self.mesh)
+        self.parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
+
+    def steps(self) -> float:
+        """STEPS steps; the loss of the last."""
+        import jax
+
+        with jax.set_mesh(self.mesh):
+            self.state, metrics = jax.block_until_ready(self.jitted(self.state, self.batches))
+        return float(metrics["loss"][-1])
+
+
+class Peer:
+    """XLNetLMHeadModel, with the fused AdamW."""
+
+    def __init__(self, config, device: str, compiled: bool, threads: int) -> None:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        import torch
+        import transformers
+
+        torch.set_num_threads(threads)
+        torch.manual_seed(0)
+        self.torch, self.config, self.device = torch, config, torch.device({"gpu": "cuda"}.get(device, device))
+        model, optimizer = config.model, config.optimizer
+        self.model = transformers.XLNetLMHeadModel(
+            transformers.XLNetConfig(
+                vocab_size=model.vocab_size, n_layer=model.layers, d_model=model.d_model, n_head=model.heads,
+                d_inner=model.d_ff, mem_len=model.memory_len, reuse_len=config.data.reuse_len, dropout=model.dropout,
+                # `gelu_new`, which exports name, is the same function in eight operations instead of one.
+                ff_activation="gelu_pytorch_tanh",
+            )
+        ).to(self.device).train()  # fmt: skip
+        self.parameters = sum(x.numel() for x in self.model.parameters())
+        self.forward = torch.compile(self.model) if compiled else self.model
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=optimizer.learning_rate, betas=(optimizer.adam_b1, optimizer.adam_b2),
+            eps=optimizer.adam_epsilon, weight_decay=optimizer.weight_decay, fused=True,
+        )  # fmt: skip
+        # A full memory from the start: another length would be another compilation.
+        shape = (model.memory_len, config.train.batch_size, model.d_model)
+        self.memory = [torch.zeros(shape, device=self.device) for _ in range(model.layers)]
+        self.inputs = list(self.arguments(batches(config)))
+
+    def arguments(self, stacked) -> Iterator[dict[str, Any]]:
+        """The same batches as that library wants them."""
+        import numpy as np
+
+        for step in range(STEPS):
+            query, key = stacked.rank[step][:, :, None], stacked.rank[step][:, None, :]
+            # One mask serves both streams there; the content stream's own diagonal is opened again inside.
+            visible = np.where(query == -1, key <= query, key < query)
+            identity = np.eye(self.config.data.segment_len, dtype=np.float32)
+            given = dict(
+                input_ids=stacked.tokens[step].astype(np.int64),
+                token_type_ids=stacked.segments[step].astype(np.int64),
+                perm_mask=(~visible).astype(np.float32),
+                target_mapping=identity[stacked.target_positions[step]],
+                labels=stacked.target_tokens[step].astype(np.int64),
+            )
+            yield {name: self.torch.tensor(value, device=self.device) for name, value in given.items()}
+
+    def steps(self) -> float:
+        """As of ours."""
+        for inputs in self.inputs:
+            out = self.forward(**inputs, mems=self.memory, use_mems=True)
+            out.loss.backward()
+            self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.clip)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            self.memory = out.mems
+        self.torch.get_device_module(self.device).synchronize()
+        return out.loss.item()
+
+
+@functools.cache
+def trainer(task: Task) -> Ours | Peer:
+    """The trainer of a task in this process, made and compiled by the first call."""
+    if task.device == "cpu":
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task.cores])
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # of a GPU's memory, which the others need too
+    if task.side == OURS:
+        made = Ours(task.config(), task.device)
+        made.steps()
+    else:
+        made = Peer(task.config(), task.device, task.side == COMPILED, task.cores)
+        try:
+            made.steps()
+        except RuntimeError as error:
+            if task.side != COMPILED:
+                raise
+            raise CannotCompile(str(error).strip().splitlines()[0]) from None
+    made.steps()
+    return made
+
+
+def prepare(task: Task) -> int:
+    """Makes the trainer. Returns its number of parameters."""
+    return trainer(task).parameters
+
+
+def take_turn(task: Task) -> Turn:
+    made = trainer(task)
+    began, cpu = time.perf_counter(), time.process_time()
+    loss = made.steps()
+    return Turn(time.perf_counter() - began, time.process_time() - cpu, loss)
+
+
+def measure(tasks: dict[str, Task], rounds: int) -> tuple[dict[str, list[Turn]], int]:
+    """All turns of each task that works here, in the order of the rounds, and the number of parameters."""
+    context = multiprocessing.get_context("spawn")
+    pools = {task.side: ProcessPoolExecutor(1, mp_context=context) for task in tasks.values()}
+    try:
+        parameters = {}
+        for name, task in tasks.items():
+            began = time.perf_counter()
+            try:
+                parameters[name] = pools[task.side].submit(prepare, task).result()
+            except CannotCompile as error:
+                print(f"torch.compile does not work here: {error}", file=sys.stderr)
+                continue
+            print(f"{name}: compiled and warm in {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        if len(set(parameters.values())) > 1:
+            sys.exit(f"the sides do not have the same number of parameters: {parameters}")
+        turns = {name: [] for name in parameters}
+        for number in range(rounds):
+            # Every other round backwards: no side always runs after the same other one.
+            for name in list(turns)[:: -1 if number % 2 else 1]:
+                turns[name].append(pools[tasks[name].side].submit(take_turn, tasks[name]).result())
+        return turns, parameters[OURS]
+    finally:
+        for pool in pools.values():
+            pool.shutdown()
+
+
+def report(turns: dict[str, list[Turn]], tokens: int) -> dict[str, Any]:
+    """The figures; null for a side that has no turns. `tokens` is the number in a turn."""
+    rates = {name: [tokens / turn.seconds for turn in turns.get(name, [])] for name in FIGURES}
+    median = lambda values: statistics.median(values) if values else None  # noqa: E731
+
+    def ratio(ours: str, peer: str) -> float | None:
+        return median([a / b for a, b in zip(rates[ours], rates[peer], strict=False)])
+
+    return {
+        **{f"{name}_tokens_per_second": median(values) for name, values in rates.items()},
+        "ratio": ratio(OURS, PEER),
+        "ratio_compiled": ratio(OURS, COMPILED),
+        "ratio_no_dropout": ratio("ours_no_dropout", "peer_no_dropout"),
+        "cpu_per_wall": {
+            name: sum(turn.cpu_seconds for turn in turns[name]) / sum(turn.seconds for turn in turns[name])
+            for name in (OURS, PEER, COMPILED)
+            if name in turns
+        },
+        "tokens_per_cpu_second": {
+            name: tokens * len(values) / sum(turn.cpu_seconds for turn in values) for name, values in turns.items()
+        },
+        "spread": {name: [min(values), max(values)] for name, values in rates.items() if values},
+        "loss": {name: values[-1].loss for name, values in turns.items()},
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    heads = ("median", "smallest", "largest", "CPU/wall", "per CPU s", "loss")
+    print(f"{'tokens per second':18} " + " ".join(f"{head:>9}" for head in heads))
+    for name, (low, high) in result["spread"].items():
+        cpu = result["cpu_per_wall"].get(name)
+        columns = f"{result[f'{name}_tokens_per_second']:9,.0f} {low:9,.0f} {high:9,.0f}"
+        columns += f" {'' if cpu is None else format(cpu, '.2f'):>9} {result['tokens_per_cpu_second'][name]:9,.0f}"
+        print(f"{name:18} {columns} {result['loss'][name]:9.4f}")
+    for name in ("ratio", "ratio_compiled", "ratio_no_dropout"):
+        print(f"{name:18} {'null' if result[name] is None else format(result[name], '.2f'):>9}")
+    for name in ("dropout", "device", "cores", "parameters", "load_average"):
+        print(f"{name:18} {result[name]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help="platform of JAX and of torch; gpu is CUDA (default cpu)")
+    parser.add_argument("--cores", type=int, default=2, help="that every side may use, and torch's threads (default 2)")
+    parser.add_argument("--rounds", type=int, default=9, help=f"of turns of {STEPS} steps (default 9)")
+    parser.add_argument("--eager", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: the figures mean nothing")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    if missing := [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]:
+        sys.exit(f"{' and '.join(missing)} not installed; run `make .venv/peers.stamp`")
+    if "xla_backend_optimization_level=0" in os.environ.get("XLA_FLAGS", "") and not args.quick:
+        sys.exit("XLA_FLAGS asks for unoptimised code, which the tests use; unset it")
+    tasks = {
+        name: Task(side, dropout, args.device, args.cores, args.quick)
+        for name, (side, dropout) in FIGURES.items()
+        if not (args.eager and side == COMPILED)
+    }
+    load = [os.getloadavg()[0]]
+    turns, parameters = measure(tasks, args.rounds)
+    config = tasks[OURS].config()
+    result = report(turns, STEPS * config.train.batch_size * config.data.segment_len)
+    load.append(os.getloadavg()[0])
+    result |= {"dropout": DROPOUT, "device": args.device, "cores": args.cores, "parameters": parameters,
+               "load_average": load}  # fmt: skip
+    print(json.dumps(result)) if args.json else show(result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""`benchmarks/step.py` compares two sides that do the same work, and its ratios are the right way up.
+
+The run needs torch and transformers; without them it is skipped.
+"""
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import tiny
+
+SCRIPT = tiny.ROOT / "benchmarks" / "step.py"
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("step_benchmark", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_ratios_are_ours_over_the_peers_round_by_round():
+    """A ratio upside down, of medians instead of rounds, or of the wrong dropout rate."""
+    benchmark = load()
+
+    def turns(*seconds):
+        return [benchmark.Turn(s, 2 * s, 1.0) for s in seconds]
+
+    # The second round was slowed down for both sides: its ratio is still 4.
+    measured = dict(ours=turns(1, 10, 1), peer=turns(4, 40, 2), ours_no_dropout=turns(1), peer_no_dropout=turns(3))
+    result = benchmark.report(measured, tokens=120)
+    assert (result["ratio"], result["ratio_no_dropout"]) == (4, 3)
+    assert (result["ours_tokens_per_second"], result["peer_tokens_per_second"]) == (120, 30)
+    assert result["ratio_compiled"] is result["peer_compiled_tokens_per_second"] is None
+    assert result["cpu_per_wall"] == {"ours": 2, "peer": 2}
+    assert result["spread"]["peer"] == [3, 60]
+    assert result["tokens_per_cpu_second"]["ours_no_dropout"] == 60
+
+
+def test_both_sides_train_and_a_missing_compiler_is_said(tmp_path):
+    """Another model on one side (the script compares the parameters), a loss over other targets, no finite loss."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    environment = os.environ | {
+        "PYTHONPATH": str(tiny.ROOT),
+        "CXX": str(tmp_path / "none"),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),  # else a program compiled before would do
+        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+    }
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--quick", "--rounds=1", "--json"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    wanted = {"ours_tokens_per_second", "peer_tokens_per_second", "peer_compiled_tokens_per_second", "ratio",
+              "ratio_compiled", "ratio_no_dropout", "dropout", "device", "cpu_per_wall"}  # fmt: skip
+    assert wanted <= set(result)
+    # Before much is learnt, all pieces are as likely.
+    assert result["loss"].keys() == {"ours", "peer", "ours_no_dropout", "peer_no_dropout"}
+    assert all(abs(loss - math.log(100)) < 0.15 for loss in result["loss"].values())
+    assert result["ratio"] > 0 and result["ratio_no_dropout"] > 0 and result["dropout"] == 0.1
+    assert result["ratio_compiled"] is result["peer_compiled_tokens_per_second"] is None
+    assert "torch.compile does not work here: " in done.stderr
