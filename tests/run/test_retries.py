@@ -3,8 +3,10 @@
 import errno
 import logging
 import os
+import resource
 
 import data_fixtures
+import jax
 import pytest
 import tiny
 
@@ -154,6 +156,37 @@ def test_a_run_lives_through_a_disk_that_refuses_for_a_while(tmp_path, monkeypat
     assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(range(1, 9))
     with Checkpoints(str(tmp_path)) as checkpoints:
         assert checkpoints.latest() == 8
+
+
+def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd):
+    """Orbax logs hundreds for every failed save, tracebacks and all."""
+    trees = {"params": {str(number): jax.random.normal(jax.random.key(number), (64, 64)) for number in range(8)}}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    attempts = []
+
+    def alive():
+        attempts.append(1)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000 if len(attempts) <= 3 else before[0], before[1]))
+
+    with Checkpoints(str(tmp_path), 2) as checkpoints:
+
+        def write():
+            checkpoints.save(2, trees, {})
+            checkpoints.wait()
+
+        checkpoints.save(1, trees, {})
+        checkpoints.wait()
+        capfd.readouterr()
+        try:
+            until_it_works(write, "the checkpoint of step 2", 30, alive)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert checkpoints.latest() == 2
+    assert len(attempts) == 4
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 3 and capfd.readouterr().err == ""
+    for line in told:
+        assert line.startswith("the checkpoint of step 2: ") and "File too large" in line and "\n" not in line
 
 
 def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is_good(tmp_path, monkeypatch, settings):

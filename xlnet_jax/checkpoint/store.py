@@ -99,8 +99,10 @@ class Checkpoints:
         self.workdir = files.resolve(workdir)
         self.path = epath.Path(self.workdir) / "checkpoints"
         self._keep = Keep(keep) if isinstance(keep, int) else keep
-        # Orbax logs over many lines, from threads of its own too, errors that it also raises; those are told in one.
-        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        # Orbax logs, over many lines, errors that it also raises; they are told in one line. When a read fails, it leaves
+        # tasks unfinished, of which asyncio tells at any time later.
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         with self._told():
             if keep is None and not self.path.exists():
                 raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
