@@ -2,11 +2,13 @@
 
 import dataclasses
 import glob
+import math
 import os
 
 import pytest
 
 from xlnet_jax import config as configs
+from xlnet_jax import config_rules
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 
@@ -88,6 +90,66 @@ def test_a_missing_or_broken_file_is_told(tmp_path):
     typo.write_text("\n".join([*lines, "    return c"]))
     with pytest.raises(BadInput, match="Did you mean .*d_model"):
         configs.load(str(typo))
+
+
+WRONG_KEYS = {
+    "c.model.d_modl = 3": "'model.d_modl'. Did you mean 'model.d_model'?",
+    "c['train'].update({'stps': 3})": "'train.stps'. Did you mean 'train.steps'?",
+    "c.data.segment_len = c.data.segmentlen": "'data.segmentlen'. Did you mean 'data.segment_len'?",
+    "c.modl.d_model = 3": "'modl'. Did you mean 'model.",
+}
+
+
+@pytest.mark.parametrize("line", WRONG_KEYS)
+def test_a_wrong_key_in_a_file_is_told_as_on_the_command_line(tmp_path, line):
+    path = tmp_path / "typo.py"
+    path.write_text(f"from xlnet_jax import config\ndef get_config():\n  c = config.default()\n  {line}\n  return c\n")
+    with pytest.raises(BadInput) as raised:
+        configs.load(str(path))
+    assert str(raised.value).startswith(f"--config={path}, line 4: no config key {WRONG_KEYS[line]}")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("\nx = 1 +\n", ", line 2: SyntaxError: invalid syntax"),
+        ("\n\nraise OSError('no\\nlicence')\n", ", line 3: OSError: no licence"),
+        ("def get_config():\n  return deep()\ndef deep():\n  assert False\n", ", line 4: AssertionError"),
+        ("import sys\nsys.exit(0)\n", ", line 2: ended the program (SystemExit: 0)"),
+        ("import json\ndef get_config():\n  json.loads('{')\n", ", line 3: JSONDecodeError: Expecting property"),
+        ("class Odd(Exception): pass\ndef get_config(): raise Odd\n", ", line 2: Odd"),
+        ("print('hello')\n", ": AttributeError: "),
+        ("x = '\\udc80'\nopen('nowhere/x')\n", ", line 2: FileNotFoundError"),
+    ],
+)
+def test_whatever_a_file_raises_is_told_with_its_line(tmp_path, capsys, source, message):
+    path = tmp_path / "odd.py"
+    path.write_text(source)
+    with pytest.raises(BadInput) as raised:
+        configs.load(str(path))
+    assert str(raised.value).startswith(f"--config={path}{message}") and "\n" not in str(raised.value)
+    assert capsys.readouterr().out == "", "stdout is for the result"
+
+
+def test_all_conflicts_are_told_at_once():
+    words = ["--config.train.steps=0", "--config.model.activation=swish", "--config.model.dropout=2",
+             "--config.compat.switches=spans"]  # fmt: skip
+    with pytest.raises(BadInput) as raised:
+        configs.load(QUICKSTART, words)
+    told = str(raised.value)
+    assert told.startswith("5 conflicts in the configuration: (1) ") and "\n" not in told
+    for part in ("train.steps=0 must be", "activation='swish' is not", "dropout=2.0 must lie", "no 'spans'", "warmup"):
+        assert part in told
+
+
+@pytest.mark.parametrize("name", [name for name, field in configs.fields().items() if type(field.default) is int])
+def test_a_number_too_large_for_any_run_is_refused(name):
+    """Else the program takes all memory, or an hour, or an int32 overflows on the device."""
+    limit = config_rules.LARGEST.get(name, 2**31 - 1)
+    value = 2**32 if limit == math.inf else limit + 1
+    assert value <= 2**32
+    with pytest.raises(BadInput, match=f"{name}={value} must (be at most|lie in)"):
+        configs.load(QUICKSTART, [f"--config.{name}={value}"])
 
 
 def test_every_key_is_documented_and_has_a_resume_rule():

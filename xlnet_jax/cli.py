@@ -77,6 +77,8 @@ def main(argv: list[str] | None = None) -> int:
                 raise BadInput(f"{ascii(word)} is not UTF-8; give names and values that are")
             if "\0" in word:
                 raise BadInput(f"{ascii(word)} holds a zero byte; give names and values without")
+            if word.startswith("--") and word.endswith("=--"):  # argparse makes a list of it
+                raise BadInput(f"{word!r} has no value")
         if overrides and not args.verb.overrides:
             raise BadInput(f"unknown option {overrides[0]!r}; see --help")
         result = args.verb.run(args, overrides)

@@ -6,10 +6,17 @@ import subprocess
 import sys
 
 import data_fixtures
+import jax
 import pytest
 import tiny
 
+from xlnet_jax import cli, messages
 from xlnet_jax.cli import main
+from xlnet_jax.commands import inspect
+from xlnet_jax.errors import BadInput, Diverged, RestartMe
+from xlnet_jax.parallel import mesh
+from xlnet_jax.run import workdir
+from xlnet_jax.verbs import Verb, corpora
 
 HERE = str(tiny.TESTS)
 CONFIG = f"--config={HERE}/tiny_config.py"
@@ -48,13 +55,18 @@ def corpus_option():
         (["train", CONFIG, "--workdir=s3://b/W"], "s3://b/W: of the addresses only gs://BUCKET/... works"),
         (["prepare", "--input=x", "--output=X", "--bogus"], "unknown option '--bogus'"),
         (["inspect", CONFIG, "--parameters", "--output=x.png"], "leave it out with --parameters"),
+        (["inspect", CONFIG, "--output=."], "--output=. is a folder; name a picture in it"),
+        (["train", "--config=--", "--workdir=W"], "'--config=--' has no value"),
+        (["train", CONFIG, "--workdir=W\0"], "holds a zero byte"),
+        (["corpus", "sample", "CORPUS", "--count=100000", "--length=1000000"], "must be at most 10,000,000 tokens"),
         (["prepare", "--input=nothing/*.txt", "--output=X"], "nothing"),
         (["inspect", CONFIG, "--row=99", "CORPUS"], "--row=99 is not in [0, train.batch_size=8)"),
         (["inspect", CONFIG, "--step=-1", "CORPUS"], "--step=-1 must lie in"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
-    words = [corpus_option() if word == "CORPUS" else word for word in words]
+    corpus = data_fixtures.corpus_path() if words[0] == "corpus" else corpus_option()
+    words = [corpus if word == "CORPUS" else word for word in words]
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     captured = capsys.readouterr()
@@ -103,3 +115,189 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {os.path.basename(file) for file in files}
     assert main(["export", f"--workdir={run}", f"--output={exported}"]) == 2
     assert exported in capsys.readouterr().err
+
+
+@pytest.fixture
+def verb(monkeypatch):
+    """Puts a verb `x` in the place of all others: `verb(run, show)`."""
+
+    def put(run, show=None):
+        monkeypatch.setattr(cli, "VERBS", (Verb("x", "does", "xlnet-jax x", lambda _: None, run, show),))
+
+    return put
+
+
+def raising(error):
+    def run(args, overrides):
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (BadInput("no\nsuch \x1b[31mfile"), 2, "no\\nsuch \\x1b[31mfile"),
+        (Diverged("three bad steps"), 3, "three bad steps"),
+        (RestartMe("SIGTERM"), 42, "SIGTERM"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_an_error_is_one_line_and_with_json_an_object_as_well(verb, capsys, error, code, said):
+    verb(raising(error))
+    assert main(["x"]) == code
+    captured = capsys.readouterr()
+    assert captured.err == f"xlnet-jax x: {said}\n" and captured.out == ""
+    assert main(["x", "--json"]) == code
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {"error": said, "exit_code": code} and captured.err.count("\n") == 1
+
+
+def test_a_bug_keeps_its_traceback_and_tells_json_too(verb, capsys):
+    verb(raising(ZeroDivisionError("division by zero")))
+    with pytest.raises(ZeroDivisionError):
+        main(["x", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["exit_code"] == 1 and "ZeroDivisionError: division by zero" in told["error"]
+
+
+@pytest.mark.parametrize("words", [["x", "--nonsense=", "--json", "y"], ["--json"], ["y", "--json"]])
+def test_words_that_make_no_command(verb, capsys, words):
+    verb(raising(BadInput("unknown words")))
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["exit_code"] == 2
+    assert captured.err.rstrip().rpartition("\n")[2].startswith("xlnet-jax")
+
+
+def test_a_process_that_is_ended_from_a_thread_tells_json_too():
+    code = (
+        "from xlnet_jax import messages; from xlnet_jax.run.signals import _end; messages.use_json(True); _end(42, 'x')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=os.path.dirname(HERE), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (42, "xlnet-jax: x\n")
+    assert json.loads(done.stdout) == {"error": "x", "exit_code": 42}
+
+
+def test_numbers_are_for_scripts_and_durations_for_people(verb, capsys):
+    result = {"step": 8, "loss": 0.123456789, "seconds": {"steps": 3720.0, "data": 12.34}, "tokens_per_second": 59.0}
+    verb(lambda args, overrides: result)
+    assert main(["x", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == result
+    assert main(["x"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines == {"step": "8", "loss": "0.123457", "seconds.steps": "1 h 02 min", "seconds.data": "12.3 s",
+                     "tokens_per_second": "59"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0, "0.0 s"), (59.94, "59.9 s"), (59.96, "1 min 00 s"), (303, "5 min 03 s"), (3599.6, "1 h 00 min"),
+     (90_000, "25 h 00 min")],
+)  # fmt: skip
+def test_durations(seconds, said):
+    assert messages.duration(seconds) == said
+
+
+@pytest.mark.parametrize("words", [["corpus", "info", "CORPUS"], ["--help"]])
+def test_a_closed_pipe_is_quiet_and_a_full_device_is_one_line(words):
+    words = [data_fixtures.corpus_path() if word == "CORPUS" else word for word in words]
+
+    def run(stdout):
+        # Without a buffer argparse itself passes over what it cannot write.
+        environment = {**os.environ, "PYTHONUNBUFFERED": "", "PYTHONPATH": os.path.dirname(HERE)}
+        words_here = [sys.executable, "-m", "xlnet_jax", *words]
+        done = subprocess.run(words_here, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
+        return done.returncode, done.stderr
+
+    read, write = os.pipe()
+    os.close(read)
+    assert run(write) == (cli.OUTPUT_CLOSED, "")
+    os.close(write)
+    with open("/dev/full", "wb") as full:
+        assert run(full) == (2, "xlnet-jax: cannot write the output: No space left on device\n")
+
+
+def test_a_platform_that_is_not_here(monkeypatch):
+    words = [sys.executable, "-m", "xlnet_jax", "inspect", CONFIG, "--parameters"]
+    environment = {**os.environ, "JAX_PLATFORMS": "junk"}
+    done = subprocess.run(words, cwd=os.path.dirname(HERE), env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""
+    assert "JAX_PLATFORMS=junk: Unable to initialize backend 'junk'" in done.stderr
+    # A platform of GPUs without its plugin: JAX only asserts.
+    monkeypatch.setattr(jax, "devices", lambda: (_ for _ in ()).throw(AssertionError()))
+    with pytest.raises(BadInput, match="no such platform here; set JAX_PLATFORMS"):
+        mesh.available_devices()
+
+
+def folders(where):
+    """Names of work directories that are refused, and why; all below `where`."""
+    (where / "file").write_text("text")
+    (where / "link").symlink_to(where / "missing")
+    (where / "full").mkdir()
+    for name in ("thesis.tex", "a.pdf", "photo.jpg"):
+        (where / "full" / name).write_text("")
+    return {
+        "file": "/file is a file",
+        "file/below": "/file is a file",
+        "link": "link is a link to ",
+        "link/below": "link is a link to ",
+        "full": "holds other files (a.pdf, photo.jpg, ...) and no run",
+    }
+
+
+def test_a_work_directory_that_cannot_be_one_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
+    refused = folders(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    for name, why in refused.items():
+        assert main(["train", CONFIG, corpus_option(), f"--workdir={tmp_path}/{name}"]) == 2
+        err = capsys.readouterr().err
+        assert why in err and err.count("\n") == 1
+    words = ["train", CONFIG, corpus_option(), f"--workdir={tmp_path}/huge", "--config.model.layers=1000000000"]
+    assert main(words) == 2
+    assert "model.layers=1000000000 must be at most 1,000" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+    # Tests may run as root, who may write everywhere.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(BadInput, match="no permission to write"):
+        workdir.check_folder(str(tmp_path / "new"))
+
+
+def test_a_work_directory_may_hold_what_systems_and_killed_runs_leave(tmp_path):
+    workdir.check_folder(str(tmp_path / "new" / "below"))
+    workdir.check_folder(str(tmp_path))
+    for name in ("lost+found", ".snapshot", "train.log", "compilation_cache"):
+        (tmp_path / name).mkdir()
+    workdir.check_folder(str(tmp_path))
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(BadInput, match="notes"):
+        workdir.check_folder(str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    workdir.check_folder(str(tmp_path))
+
+
+def test_links_to_nothing_are_named(tmp_path, capsys):
+    (tmp_path / "link").symlink_to("missing")
+    link = f"{tmp_path}/link"
+    for words in (
+        ["inspect", f"--config={link}"],
+        ["evaluate", f"--workdir={link}"],
+        ["prepare", f"--input={link}", f"--output={tmp_path}/corpus"],
+        ["corpus", "info", link],
+    ):
+        assert main(words) == 2
+        assert f"{link} is a link to missing, which does not exist" in capsys.readouterr().err
+
+
+def test_samples_cannot_command_a_terminal(capsys):
+    text = "red \x1b[31m, bell \a, right to left \u202e, ن\u200cخ, हिन्दी"
+    corpora._show_samples({"samples": [{"split": "train", "start": 3, "text": text}]})
+    shown = capsys.readouterr().out
+    assert "red \\x1b[31m, bell \\x07, right to left \\u202e, ن\u200cخ, हिन्दी\n" in shown
+
+
+def test_a_piece_that_looks_like_markup_is_shown_as_it_is(capsys):
+    shown = inspect.example(tiny.config(data={"corpus": data_fixtures.corpus_path()}), step=0, row=0)
+    shown["pieces"][0] = "[/bold]\x1b"
+    inspect.print_example(shown)
+    assert "[/bold]\\x1b" in capsys.readouterr().out

@@ -95,10 +95,10 @@ def read_manifest(path: str) -> dict[str, Any]:
       RestartMe: the bucket does not answer.
     """
     name = os.path.join(path, MANIFEST)
+    check_link("corpus", path)
     try:
         there = files.listing(path)
         if not there:
-            check_link("corpus", path)
             raise BadInput(f"corpus {path}: no such folder, or nothing in it; make one with `xlnet-jax prepare`")
         if MANIFEST not in there:
             if REQUEST in there:
