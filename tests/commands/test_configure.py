@@ -1,6 +1,7 @@
 """`configure`: the file it writes is accepted by `train`, whatever the corpus, and is never written over another."""
 
 import json
+import logging
 import os
 
 import data_fixtures
@@ -46,7 +47,7 @@ def test_train_accepts_the_file_with_the_probe_of_one_size(tmp_path, capsys, mon
 
 def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, caplog):
     outcomes = set()
-    for documents in (2, 30, 120):
+    for documents in (2, 5, 40):
         text = data_fixtures.write(tmp_path, **{f"text{documents}": data_fixtures.synthetic_text(7, documents)})
         corpus = str(tmp_path / f'a "corpus" of {documents}  \\ words')
         data_fixtures.make_corpus(corpus, text, heldout=0.3)
@@ -61,7 +62,7 @@ def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, capl
         assert config.data.corpus == corpus and not result["measured"]
         assert dry_run(path, tmp_path / "run") == 0
         outcomes.add((config.data.segment_len, config.data.windows_per_block))
-    assert "refused" in outcomes and len(outcomes) > 2, outcomes
+    assert outcomes == {"refused", (64, 1), (128, 4)}
 
 
 def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_than_help(monkeypatch):
@@ -105,7 +106,8 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, message):
 def test_a_corpus_without_held_out_documents_is_configured_without_evaluations(tmp_path, caplog):
     corpus = str(tmp_path / "corpus")
     data_fixtures.make_corpus(corpus, heldout=0.0)
-    configure(corpus, str(tmp_path / "config.py"), 5, probe=False)
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        configure(corpus, str(tmp_path / "config.py"), 5, probe=False)
     assert configs.load(str(tmp_path / "config.py")).evaluation.every == 0
     assert sum("no held-out documents" in record.getMessage() for record in caplog.records) == 1
 

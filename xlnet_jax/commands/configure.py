@@ -2,13 +2,14 @@
 
 The largest model is taken that reads `TOKENS_PER_PARAMETER` in that time (Hoffmann et al., arXiv:2203.15556), from the
 speed of the smallest, which is measured here; the speed of the one taken is then measured too. No text is read more
-than `MOST_EPOCHS` times: more is of little use (Muennighoff et al., arXiv:2305.16264). All of it is a beginning, not an
-optimum.
+than `MOST_EPOCHS` times: more is of little use (Muennighoff et al., arXiv:2305.16264). It is a place to start, not
+an optimum.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 import shlex
@@ -32,6 +33,7 @@ from xlnet_jax.model import flops
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
+from xlnet_jax.train.evaluation import open_heldout
 from xlnet_jax.train.step import build_step, create_state
 
 TOKENS_PER_PARAMETER = 20
@@ -94,7 +96,7 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
       corpus: folder that `prepare` wrote, or several separated by commas.
       output: Python file to write; it must not be there.
       minutes: how long training may take, start and evaluations included.
-      probe: measure the speed, in about a minute; else it is estimated.
+      probe: measure the speed, in less than a minute on two idle cores, most of it compiling; else it is estimated.
 
     Returns:
       `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`, `tokens_per_second`, `epochs`,
@@ -107,8 +109,9 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
         raise BadInput(f"--minutes={minutes} must lie in (0, {_MOST_MINUTES}]")
     if not output.endswith(".py") or not os.path.isdir(os.path.dirname(output) or "."):
         raise BadInput(f"--output={output}: give a file that ends in .py, in a folder that exists")
+    there = BadInput(f"--output={output} is there already; remove it, or give another name")
     if os.path.lexists(output):
-        raise BadInput(f"--output={output} is there already; remove it, or give another name")
+        raise there
     text = _Text.open(corpus)
     config, speed = _choose(text, 60 * minutes, probe)
     config = _with_length(config, text, 60 * minutes, speed)
@@ -120,18 +123,18 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
         files.write(path, source.encode())
         assert configs.load(path) == config, "the file does not say what was chosen"
     with files.translate_errors(output):
-        files.write(output, source.encode())
+        if not files.write_new(output, source.encode()):
+            raise there
     log.info("next: %s", result["command"])
     return result
 
 
 @dataclasses.dataclass(frozen=True)
 class _Text:
-    """What there is to train on; `config` has its corpus and vocabulary, and defaults else."""
+    """What there is to train on; `config` has its corpus and vocabulary, and defaults elsewhere."""
 
     config: Config
     train: Mixture
-    heldout: Mixture | None
 
     @classmethod
     def open(cls, corpus: str) -> _Text:
@@ -139,13 +142,7 @@ class _Text:
         config = _replaced(Config(), data={"corpus": workdirs.absolute(corpus)})
         if folders := [folder for folder in config.data.folders() if folder]:
             config = _replaced(config, model={"vocab_size": read_manifest(folders[0])["tokenizer"]["vocab_size"]})
-        train = open_mixture(config)
-        without = [each.path for each in train.corpora if "heldout" not in each.manifest["splits"]]
-        if without:
-            log.warning(
-                "%s has no held-out documents: prepare it with a larger --heldout to see held-out losses", without[0]
-            )
-        return cls(config, train, None if without else open_mixture(config, "heldout"))
+        return cls(config, open_mixture(config))
 
     def check(self, config: Config) -> None:
         """All that `train` checks on this machine. Raises BadInput."""
@@ -155,17 +152,6 @@ class _Text:
         mesh = meshes.make_mesh(config.mesh)
         meshes.check_batch_size(config.train.batch_size, mesh)
         meshes.check_model(config.model, mesh)
-
-    def has_heldout(self, config: Config) -> bool:
-        """Whether there are held-out documents, and long enough for an example."""
-        if self.heldout is None:
-            return False
-        try:
-            self.heldout.check(config)
-        except BadInput as error:
-            log.warning("there will be no held-out losses: %s", error)
-            return False
-        return True
 
 
 def _replaced(config: Config, **sections: dict[str, Any]) -> Config:
@@ -218,11 +204,12 @@ def _fitted(size: Size, text: _Text) -> Config | None:
 
 def _laid_out(size: Size, text: _Text, rows: int, windows_per_block: int) -> Config:
     on_cpu = jax.default_backend() == "cpu"
+    dropout = 0.0 if size.layers < 4 else 0.1  # as in the quick start: so small a model has nothing to spare
     return _replaced(
         text.config,
         model={"layers": size.layers, "d_model": size.d_model, "heads": size.d_model // size.head_dim,
                "head_dim": size.head_dim, "d_ff": 4 * size.d_model, "memory_len": size.M, "init_std": size.init_std,
-               "compute_dtype": "float32" if on_cpu else "bfloat16"},
+               "compute_dtype": "float32" if on_cpu else "bfloat16", "dropout": dropout, "attention_dropout": dropout},
         data={"segment_len": size.T, "reuse_len": size.R, "num_predict": size.T // 6,
               "windows_per_block": windows_per_block},
         optimizer={"learning_rate": size.learning_rate, "warmup_steps": 0, "schedule": "cosine"},
@@ -265,9 +252,8 @@ def _estimated(config: Config) -> Speed:
 
 def _scaled(speed: Speed, of: Config, to: Config) -> Speed:
     """The speed of another configuration at the same rate of operations; larger ones are rather faster than that."""
-    if of is to:
-        return speed
-    return Speed(speed.steps * flops.step_flops(of) / flops.step_flops(to), speed.compile, False)
+    steps = speed.steps * flops.step_flops(of) / flops.step_flops(to)
+    return Speed(steps, speed.compile, speed.measured and of is to)
 
 
 def _steps(config: Config, mixture: Mixture, seconds: float, speed: Speed) -> int:
@@ -296,7 +282,7 @@ def _with_length(config: Config, text: _Text, seconds: float, speed: Speed) -> C
         optimizer={"warmup_steps": min(10_000, -(-steps // 10), steps - 1)},
         train={"steps": steps, "steps_per_dispatch": dispatch},
         checkpoint={"every": whole(min(_CHECKPOINT_SECONDS * speed.steps, steps / 4))},
-        evaluation={"every": whole(steps / 4), "blocks": blocks} if text.has_heldout(config) else {},
+        evaluation={"every": whole(steps / 4), "blocks": blocks} if open_heldout(config, text.train) else {},
     )
 
 
@@ -319,10 +305,13 @@ def _result(config: Config, text: _Text, output: str, speed: Speed) -> dict[str,
 
 def _described(config: Config) -> str:
     model, data = config.model, config.data
-    return (
-        f"{model.layers} layers of width {model.d_model}, segments of {data.segment_len}, batch "
-        f"{config.train.batch_size}"
-    )
+    batch = f"batch {config.train.batch_size}"
+    return f"{model.layers} layers of width {model.d_model}, segments of {data.segment_len}, {batch}"
+
+
+def _literal(value: Any) -> str:
+    # In double quotes, as everywhere.
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _file(config: Config, result: dict[str, Any], minutes: float) -> str:
@@ -332,7 +321,7 @@ def _file(config: Config, result: dict[str, Any], minutes: float) -> str:
         f"Hardware: {len(devices)} x {devices[0].device_kind}, {cores()} cores. Expect about {result['minutes']:.0f} "
         f"minutes, at {result['tokens_per_second']:,.0f} tokens a second "
         f"({'measured here' if result['measured'] else 'estimated'}). The run reads the text {result['epochs']:.2f} "
-        f"times, at most {MOST_EPOCHS}. Nothing here is published: sizes and rates are a beginning, not an optimum.",
+        f"times, at most {MOST_EPOCHS}. Nothing here is published: sizes and rates are a place to start.",
         width=118, break_long_words=False,
     )  # fmt: skip
     head = (
@@ -343,7 +332,7 @@ def _file(config: Config, result: dict[str, Any], minutes: float) -> str:
     default, lines = configs.flat(Config()), []
     for section in dataclasses.fields(Config):
         values = vars(getattr(config, section.name)).items()
-        changed = [f"{name}={value!r}," for name, value in values if default[f"{section.name}.{name}"] != value]
+        changed = [f"{name}={_literal(value)}," for name, value in values if default[f"{section.name}.{name}"] != value]
         if changed:
             lines += [f"config.{section.name}.update(", *(f"    {key}" for key in changed), ")"]
     body = textwrap.indent("\n".join(["config = base.default()", *lines, "return config"]), "    ")

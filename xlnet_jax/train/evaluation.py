@@ -167,7 +167,7 @@ def open_heldout(config: Config, train: Mixture) -> Mixture | None:
         return None
     without = [corpus.path for corpus in train.corpora if "heldout" not in corpus.manifest["splits"]]
     if without:
-        log.info("%s has no held-out documents: there will be no held-out loss", without[0])
+        log.info("%s has no held-out documents (`prepare --heldout`): there will be no held-out loss", without[0])
         return None
     heldout = open_mixture(config, "heldout")
     try:
