@@ -82,6 +82,8 @@ def check_folder(workdir: str) -> None:
 
     Hidden files, `lost+found` and `*.log` may be in it already; nothing is written.
     """
+    if not workdir:
+        raise BadInput("--workdir is empty; name a new folder, or that of a run")
     if not files.in_bucket(workdir):
         check_link("--workdir", workdir)
         above = os.path.abspath(workdir)
