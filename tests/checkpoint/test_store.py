@@ -106,7 +106,7 @@ def test_missing_and_foreign_checkpoints_are_refused(tmp_path):
         with pytest.raises(BadInput, match="checkpoint format 99, this version reads 2; use the xlnet_jax") as e:
             restore.resume(writer, wanted, Session())
         assert not isinstance(e.value, Damaged)
-    with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="no checkpoint of step 3; give"):
+    with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="no checkpoint of step 3; there are 2"):
         restore.newest(reader, wanted, Session(), 3)
     shutil.rmtree(tmp_path / "checkpoints" / "2")
     with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="no checkpoint; give"):

@@ -52,6 +52,7 @@ def corpus_option():
         (["export", "--workdir=W", "--output=X"], "W: no config.json"),
         (["export", "--workdir=W", "--output=X", "--steps=2"], "W: no config.json"),
         (["train", CONFIG, "--workdir=W", "--stop_at=0"], "--stop_at=0 must be at least 1"),
+        (["train", CONFIG, "--workdir="], "--workdir is empty; name a new folder"),
         (["train", CONFIG, "--workdir=s3://b/W"], "s3://b/W: of the addresses only gs://BUCKET/... works"),
         (["prepare", "--input=x", "--output=X", "--bogus"], "unknown option '--bogus'"),
         (["inspect", CONFIG, "--parameters", "--output=x.png"], "leave it out with --parameters"),

@@ -240,5 +240,5 @@ def test_a_damaged_config_file_is_told(tmp_path, cache):
 def test_evaluation_of_nothing_is_refused(tmp_path, finished):
     with pytest.raises(BadInput, match="no config.json; give the --workdir of a training run"):
         evaluate(str(tmp_path))
-    with pytest.raises(BadInput, match="no checkpoint of step 7"):
+    with pytest.raises(BadInput, match="no checkpoint of step 7; there are 4, 8"):
         evaluate(finished[0], step=7, overrides=["--config.mesh.data=8"])

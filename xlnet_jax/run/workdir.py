@@ -82,6 +82,8 @@ def check_folder(workdir: str) -> None:
 
     Hidden files, `lost+found` and `*.log` may be in it already; nothing is written.
     """
+    if not workdir:
+        raise BadInput("--workdir is empty; name a new folder, or that of a run")
     files.check_writable(workdir, "--workdir")
     with files.translate_errors(workdir):
         names = [name.rstrip("/") for name in files.listing(workdir)]
