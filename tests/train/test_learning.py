@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from compiling import OPTIMISED
 
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
@@ -104,8 +105,8 @@ def trainer():
         _, (loss_S, weight_S) = jax.lax.scan(step, (params, optimizer.init(params)), batches)
         return loss_S[STEPS:].sum() / weight_S[STEPS:].sum()
 
-    # It runs for long enough to be worth some optimisation: the cheapest of all levels for 400 steps.
-    return jax.jit(run, compiler_options={"xla_backend_optimization_level": 1})
+    # It runs for long enough to be worth some optimisation.
+    return jax.jit(run, compiler_options=OPTIMISED)
 
 
 SOUND = functools.cache(trainer)

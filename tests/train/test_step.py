@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from compiling import PRODUCTION_OPTIONS
+from compiling import OPTIMISED
 
 from xlnet_jax.batch import Batch
 from xlnet_jax.data.batches import loader
@@ -63,11 +63,11 @@ def assert_same_bits(a, b):
 
 @functools.cache
 def optimised(length):
-    """The dispatch of `length` steps as production compiles it."""
+    """The dispatch of `length` steps; in CI as production compiles it."""
     _, grid, step = built()
     with jax.set_mesh(grid):
         lowered = step.jitted.lower(step.abstract_state, meshes.place(batches(0, length), grid))
-        return lowered.compile(compiler_options=PRODUCTION_OPTIONS)
+        return lowered.compile(compiler_options=OPTIMISED)
 
 
 @pytest.mark.parametrize(
