@@ -20,7 +20,7 @@ from hosts import Hosts
 from orbax.checkpoint import v1 as ocp
 
 from xlnet_jax.checkpoint import restore
-from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Keep, split
+from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Keep
 from xlnet_jax.commands.train import train
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
@@ -59,7 +59,7 @@ def run(tmp_path_factory, pytestconfig):
 def abstract():
     """Of the whole state, on one device."""
     settings = tiny.config(mesh={"data": 1})
-    return split(build_step(settings, meshes.make_mesh(settings.mesh, jax.devices()[:1])).abstract_state)
+    return build_step(settings, meshes.make_mesh(settings.mesh, jax.devices()[:1])).abstract_state.split()
 
 
 @pytest.fixture(scope="session")
@@ -287,7 +287,7 @@ def test_other_devices_have_the_same_arrays_and_the_same_next_batch(run, saved, 
     mesh = meshes.make_mesh(settings.mesh, jax.devices()[: int(devices)])
     built = build_step(settings, mesh)
     with Checkpoints(str(run)) as checkpoints:
-        found = restore.newest(checkpoints, lambda *_: split(built.abstract_state), Session())
+        found = restore.newest(checkpoints, lambda *_: built.abstract_state.split(), Session())
     assert found.step == 12 and contents(found.trees) == saved[12]
     assert all(len(x.sharding.device_set) == int(devices) for x in jax.tree.leaves(found.trees))
     plan = plan_from_json(found.record["plan"])

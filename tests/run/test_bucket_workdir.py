@@ -18,7 +18,7 @@ import pytest
 import tiny
 
 from xlnet_jax import cli
-from xlnet_jax.checkpoint.store import Checkpoints, split
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.run import events, jsonl, lock
@@ -76,7 +76,7 @@ def result(workdir):
     config = tiny.config(mesh={"data": 1})
     built = build_step(config, make_mesh(config.mesh, jax.devices()[:1]))
     with Checkpoints(workdir) as checkpoints:
-        trees = checkpoints.restore(STEPS, split(built.abstract_state))
+        trees = checkpoints.restore(STEPS, built.abstract_state.split())
         plan = checkpoints.record(STEPS)["plan"]
     arrays = {
         jax.tree_util.keystr(path): np.asarray(array).tobytes()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax.checkpoint.store import Checkpoints, split
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.step import build_step
@@ -49,7 +49,7 @@ def fingerprint(workdir, step):
     config = tiny.config(mesh={"data": 1})
     built = build_step(config, make_mesh(config.mesh, jax.devices()[:1]))
     with Checkpoints(str(workdir)) as checkpoints:
-        trees = checkpoints.restore(step, split(built.abstract_state))
+        trees = checkpoints.restore(step, built.abstract_state.split())
         plan = checkpoints.record(step)["plan"]
     # The names of NamedTuple fields inside the optimizer's state belong to the path.
     hashes = {

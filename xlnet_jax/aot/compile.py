@@ -107,10 +107,8 @@ def out_of_memory(message: str) -> tuple[int, int]:
 
 def argument_bytes(built: BuiltStep) -> dict[str, int]:
     """Bytes of one device, by group, from shapes and shardings: without the compiler's padding."""
-    state = built.abstract_state
-    counters = (state.step, state.skipped, state.consecutive_bad, state.loss_mean, state.loss_variance)
-    groups = {"parameters": state.params, "optimizer": state.opt_state, "memory": state.memory,
-              "batch": built.abstract_batch, "counters": counters}  # fmt: skip
+    trees = built.abstract_state.split()
+    groups = {"parameters": trees.pop("params"), "memory": (), **trees, "batch": built.abstract_batch}
     return {
         name: sum(
             int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)

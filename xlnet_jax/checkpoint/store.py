@@ -1,6 +1,6 @@
-"""Checkpoints: the whole State and the data plan, saved asynchronously, restored exactly. The only importer of Orbax.
+"""Checkpoints: named trees of arrays, saved asynchronously, restored exactly. The only importer of Orbax.
 
-A checkpoint is four named trees and a JSON record:
+A checkpoint is some named trees and a JSON record. Of a run (`train.state.State.split`):
 
     params   optimizer   memory   counters (step, skipped, consecutive_bad, and the running loss)
     record   the data plan, the resolved configuration by dotted key, the corpus hash, the format version, the checksum
@@ -32,7 +32,6 @@ import jax
 from etils import epath
 from orbax.checkpoint import v1 as ocp
 
-from xlnet_jax.batch import Memory
 from xlnet_jax.checkpoint import checksums
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, Diverged, XLNetError, reraise_stop
@@ -43,9 +42,6 @@ FORMAT_VERSION = 2
 _COMPLETE_IN_BUCKET = "commit_success.txt"
 _MOVED = (errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 """What the system says of a file that is damaged; anything else (no permission, no memory) is not the file's fault."""
-
-COUNTERS = ("step", "skipped", "consecutive_bad", "loss_mean", "loss_variance")
-"""Scalars of the State."""
 
 log = logging.getLogger("xlnet_jax")
 
@@ -193,13 +189,13 @@ class Checkpoints:
         """Compiles, and runs once, what the first save would stand still for. All processes take part."""
         checksums.of_trees(trees)
 
-    def save(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
+    def save(self, step: int, trees: Trees, record: dict[str, Any], finite: Sequence[str] = ()) -> None:
         """Starts writing a checkpoint; waits for the one before. Errors of the writer surface at the next call.
 
-        Raises Diverged if parameters or optimizer are not finite; then nothing is written.
+        Raises Diverged if a tree named in `finite` is not finite; then nothing is written.
         """
         sums, bad = checksums.of_trees(trees)
-        bad = [name for name in bad if name.split("/")[0] in ("params", "optimizer")]
+        bad = [name for name in bad if name.split("/")[0] in finite]
         if bad:
             raise Diverged(
                 f"step {step}: {bad[0]} is not finite (and {len(bad) - 1} other arrays), so no checkpoint is written; "
@@ -323,20 +319,3 @@ def _hash(record: dict[str, Any]) -> str:
     """Of all in the record but the hash itself."""
     rest = {name: value for name, value in record.items() if name != "record_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def split(state: Any) -> Trees:
-    """The named trees of a `train.State` (arrays or abstract). A memory without slots is not written: it is empty."""
-    memory = {"hidden": state.memory.hidden_LBMD, "valid": state.memory.valid_B}
-    return {
-        "params": state.params,
-        "optimizer": state.opt_state,
-        **({"memory": memory} if state.memory.hidden_LBMD.size else {}),
-        "counters": {name: getattr(state, name) for name in COUNTERS},
-    }
-
-
-def join(trees: Trees, kind: type) -> Any:
-    """Inverse of `split` for the State class `kind`."""
-    memory = Memory(trees["memory"]["hidden"], trees["memory"]["valid"])
-    return kind(params=trees["params"], opt_state=trees["optimizer"], memory=memory, **trees["counters"])

@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 import jax
 
 from xlnet_jax.batch import Batch
-from xlnet_jax.checkpoint import store
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
@@ -39,7 +38,7 @@ from xlnet_jax.run.stragglers import StepTimes
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.train.evaluation import CutOff, Evaluator
-from xlnet_jax.train.state import State
+from xlnet_jax.train.state import MUST_BE_FINITE, State
 from xlnet_jax.train.step import BuiltStep
 
 log = logging.getLogger("xlnet_jax")
@@ -181,7 +180,7 @@ class Run:
             executable = compile_step(self.built, state, batch)
             # Compiling takes longer than a collective operation waits for a process that comes late.
             self.processes.barrier("compiling the step")
-            self.checkpoints.prepare(store.split(state))
+            self.checkpoints.prepare(state.split())
         self.report.clock = time.perf_counter()
         self.goodput.work()
         # From the first dispatch on there is something to lose.
@@ -221,7 +220,7 @@ class Run:
         def write() -> None:
             record = {**workdirs.identity(self.config, self.mixture), "plan": plan_to_json(self.plan)}
             try:
-                self.checkpoints.save(step, store.split(state), record)
+                self.checkpoints.save(step, state.split(), record, MUST_BE_FINITE)
             except Diverged:
                 self._all_saved()
                 raise

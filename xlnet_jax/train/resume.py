@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from xlnet_jax.checkpoint import restore, store
-from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.checkpoint import restore
+from xlnet_jax.checkpoint.store import Checkpoints, Trees
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import Plan, extend_plan, plan_from_json
@@ -18,7 +18,7 @@ from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.train.state import State
+from xlnet_jax.train.state import State, memory_tree
 from xlnet_jax.train.step import BuiltStep, create_state
 
 log = logging.getLogger("xlnet_jax")
@@ -29,13 +29,13 @@ def restore_or_init(
 ) -> tuple[State, Plan, int, dict[str, Any]]:
     """The state to start from, fresh or restored with its data plan, and what `runs.jsonl` says of it."""
     W, batch_size = config.data.windows_per_block, config.train.batch_size
-    abstract = store.split(built.abstract_state)
+    abstract = built.abstract_state.split()
 
     def plans(step: int, record: dict[str, Any]) -> tuple[Plan, Plan]:
         old = plan_from_json(record["plan"])
         return old, extend_plan(old, step, batch_size, W, mixture.stream(config).rows_per_block)
 
-    def wanted(step: int, record: dict[str, Any]) -> store.Trees:
+    def wanted(step: int, record: dict[str, Any]) -> Trees:
         workdirs.check_resume(record, config, mixture, str(checkpoints.path / str(step)))
         old, plan = plans(step, record)
         # The memory of another batch size is of no use: its rows are other rows now.
@@ -52,11 +52,11 @@ def restore_or_init(
     if "memory" not in trees:
         memory_sharding = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
         memory = jax.jit(lambda: empty_memory(config.model, batch_size), out_shardings=memory_sharding)()
-        trees = trees | {"memory": {"hidden": memory.hidden_LBMD, "valid": memory.valid_B}}
+        trees = trees | {"memory": memory_tree(memory)}
     if plan != old:
         log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, found.step)
     log.info("resuming at step %d from %s", found.step, checkpoints.path)
-    return store.join(trees, State), plan, found.step, {}
+    return State.join(trees), plan, found.step, {}
 
 
 def _fresh(config: Config, mixture: Mixture, built: BuiltStep, processes: Session) -> tuple[State, dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""The training state: all that a checkpoint must hold, beside the data plan, to go on exactly."""
+"""The training state: all that a checkpoint must hold, beside the data plan, to go on exactly.
+
+A checkpoint holds it as named trees: `params`, `optimizer`, `memory`, and every other member under `counters`.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,30 @@ class State:
     """float32: running mean of the good steps' losses, over `train.spike_window` of them."""
     loss_variance: jax.Array
     """float32: of the same."""
+
+    def split(self) -> dict[str, Any]:
+        """The named trees of a checkpoint (arrays or abstract). A memory without slots is empty and is left out."""
+        counters = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        trees = {"params": counters.pop("params"), "optimizer": counters.pop("opt_state")}
+        memory: Memory = counters.pop("memory")
+        if memory.hidden_LBMD.size:
+            trees["memory"] = memory_tree(memory)
+        return trees | {"counters": counters}
+
+    @staticmethod
+    def join(trees: dict[str, Any]) -> State:
+        """The inverse of `split`; `memory` must be among the trees."""
+        memory = Memory(trees["memory"]["hidden"], trees["memory"]["valid"])
+        return State(trees["params"], trees["optimizer"], memory, **trees["counters"])
+
+
+MUST_BE_FINITE = ("params", "optimizer")
+"""The trees of `State.split` without which a checkpoint is of no use; a mean of losses or a memory heals."""
+
+
+def memory_tree(memory: Memory) -> dict[str, jax.Array]:
+    """A memory as a checkpoint holds it."""
+    return {"hidden": memory.hidden_LBMD, "valid": memory.valid_B}
 
 
 def check_precision(config: Config) -> None:
