@@ -29,6 +29,7 @@ from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
 # Orbax leaves coroutines behind when it fails.
@@ -59,7 +60,7 @@ def run(tmp_path_factory, pytestconfig):
 def abstract():
     """Of the whole state, on one device."""
     settings = tiny.config(mesh={"data": 1})
-    return build_step(settings, meshes.make_mesh(settings.mesh, jax.devices()[:1])).abstract_state.split()
+    return build_step(make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])).abstract_state.split()
 
 
 @pytest.fixture(scope="session")
@@ -285,7 +286,7 @@ MESHES = {"1": {}, "2": {"fsdp": 2}, "4": {"data": 2, "fsdp": 2}, "8": {"data": 
 def test_other_devices_have_the_same_arrays_and_the_same_next_batch(run, saved, pytestconfig, devices):
     settings = config(pytestconfig, mesh={"data": 1} | MESHES[devices])
     mesh = meshes.make_mesh(settings.mesh, jax.devices()[: int(devices)])
-    built = build_step(settings, mesh)
+    built = build_step(make_recipe(settings), mesh)
     with Checkpoints(str(run)) as checkpoints:
         found = restore.newest(checkpoints, lambda *_: built.abstract_state.split(), Session())
     assert found.step == 12 and contents(found.trees) == saved[12]
@@ -344,7 +345,7 @@ def test_parameters_of_another_run(run, tmp_path, pytestconfig, abstract, saved)
 
 def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pytestconfig):
     other = tiny.config(model={"d_ff": 64}, mesh={"data": 1})
-    built = build_step(other, meshes.make_mesh(other.mesh, jax.devices()[:1]))
+    built = build_step(make_recipe(other), meshes.make_mesh(other.mesh, jax.devices()[:1]))
     with pytest.raises(BadInput, match=r"\(step 12\): params/\S+ is float32\[[\d,]*32\S* there and \S+64\S* in this"):
         restore.foreign_parameters(str(run), built.abstract_state.params, Session())
     with pytest.raises(BadInput, match=r"checkpoint.init_from=.*/nothing: .* no such folder"):

@@ -43,7 +43,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path):
     with Checkpoints(str(tmp_path)) as reader:
         assert reader.latest() == 5
         record = reader.record(5)
-        assert (record["format_version"], record["plan"]) == (2, [[0, 0, 8]])
+        assert (record["format_version"], record["plan"]) == (3, [[0, 0, 8]])
         assert {name.split("/")[0] for name in record["checksums"]} == {"params", "optimizer", "memory", "counters"}
         back = State.join(reader.restore(5, abstract(state).split()))
     assert jax.tree.structure(back) == jax.tree.structure(state)
@@ -103,7 +103,7 @@ def test_missing_and_foreign_checkpoints_are_refused(tmp_path):
         assert restore.resume(writer, wanted, Session()) is None
         writer.save(2, make_state().split(), {"format_version": 99})
         writer.wait()
-        with pytest.raises(BadInput, match="checkpoint format 99, this version reads 2; use the xlnet_jax") as e:
+        with pytest.raises(BadInput, match="checkpoint format 99, this version reads 3; use the xlnet_jax") as e:
             restore.resume(writer, wanted, Session())
         assert not isinstance(e.value, Damaged)
     with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="no checkpoint of step 3; give"):

@@ -26,6 +26,7 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.storage import buckets, files
 from xlnet_jax.train import loop
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
 HERE = str(tiny.TESTS)
@@ -74,7 +75,7 @@ def train_words(workdir, *options):
 def result(workdir):
     """What a run leaves: every array, the plan, and what every step measured."""
     config = tiny.config(mesh={"data": 1})
-    built = build_step(config, make_mesh(config.mesh, jax.devices()[:1]))
+    built = build_step(make_recipe(config), make_mesh(config.mesh, jax.devices()[:1]))
     with Checkpoints(workdir) as checkpoints:
         trees = checkpoints.restore(STEPS, built.abstract_state.split())
         plan = checkpoints.record(STEPS)["plan"]

@@ -31,7 +31,7 @@ def test_without_warm_up_the_first_step_has_the_peak():
 
 def test_two_adamw_steps_by_hand():
     config = dataclasses.replace(CONFIG, warmup_steps=0, min_lr_ratio=1.0, adam_epsilon=1e-3)
-    optimizer = make_optimizer(config, 10, layers=2)
+    optimizer = make_optimizer(config, 10, {"kernel": 0, "bias": 0})
     params = {"kernel": jnp.array([2.0]), "bias": jnp.array([2.0])}
     state = optimizer.init(params)
     m = v = 0.0
@@ -48,21 +48,21 @@ def test_two_adamw_steps_by_hand():
 
 def test_decay_spares_layer_norm_and_dense_biases_only():
     params = {
-        "word_embedding": 0, "mask_embedding": 0, "lm_bias": 0,
+        "word_embedding": 0, "mask_embedding": 0, "lm_head": {"bias": 0},
         "layers": {
             "attention": {"query": 0, "content_bias": 0, "segment_bias": 0, "norm": {"scale": 0, "bias": 0}},
             "feed_forward": {"inner": {"kernel": 0, "bias": 0}},
         },
     }  # fmt: skip
     mask = decay_mask(params)
-    assert mask["word_embedding"] and mask["mask_embedding"] and not mask["lm_bias"]
+    assert mask["word_embedding"] and mask["mask_embedding"] and not mask["lm_head"]["bias"]
     assert mask["layers"]["attention"] == {"query": True, "content_bias": True, "segment_bias": True,
                                            "norm": {"scale": False, "bias": False}}  # fmt: skip
     assert mask["layers"]["feed_forward"]["inner"] == {"kernel": True, "bias": False}
 
 
 def test_the_clip_bounds_the_global_norm():
-    clipped = make_optimizer(dataclasses.replace(CONFIG, clip=1.0, warmup_steps=0), 10, layers=2)
+    clipped = make_optimizer(dataclasses.replace(CONFIG, clip=1.0, warmup_steps=0), 10, {"kernel": 0, "query": 0})
     params = {"kernel": jnp.zeros(2), "query": jnp.zeros(2)}
     big = {"kernel": jnp.array([3.0, 0.0]), "query": jnp.array([0.0, 4.0])}
     small = {"kernel": jnp.array([0.6, 0.0]), "query": jnp.array([0.0, 0.8])}

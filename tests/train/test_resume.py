@@ -18,6 +18,7 @@ import tiny
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
 HERE = str(tiny.TESTS)
@@ -47,7 +48,7 @@ def finish(process, code=0):
 def fingerprint(workdir, step):
     """Hashes of every saved array, the plan, and what every step measured."""
     config = tiny.config(mesh={"data": 1})
-    built = build_step(config, make_mesh(config.mesh, jax.devices()[:1]))
+    built = build_step(make_recipe(config), make_mesh(config.mesh, jax.devices()[:1]))
     with Checkpoints(str(workdir)) as checkpoints:
         trees = checkpoints.restore(step, built.abstract_state.split())
         plan = checkpoints.record(step)["plan"]

@@ -7,7 +7,7 @@ A checkpoint is some named trees and a JSON record. Of a run (`train.state.State
              of every array, and a hash of the record itself
 
 so that evaluation and export read the parameters alone. Saving copies the arrays to the host before it returns; the
-training step may then donate them while the writing goes on. Which checkpoint a run goes on from, `ladder` decides.
+training step may then donate them while the writing goes on. Which checkpoint a run goes on from, `restore` decides.
 
 A folder on disk gets its name when it is complete. In a bucket, where nothing can be renamed at once, a checkpoint is
 complete when Orbax's `commit_success.txt` is in it; what a killed run left without one is no checkpoint, and the next
@@ -37,7 +37,7 @@ from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, Diverged, XLNetError, reraise_stop
 from xlnet_jax.storage import buckets, files
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 _COMPLETE_IN_BUCKET = "commit_success.txt"
 _MOVED = (errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)

@@ -15,14 +15,14 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model import names
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
 
 
 def count_parameters(config: Config) -> dict[str, Any]:
     """`parameters` and `tensors` under the names of the original's checkpoints. Computes nothing."""
-    params = jax.eval_shape(lambda: nn.meta.unbox(init_params(config)))
-    tensors = names.official(params)
+    recipe = make_recipe(config)
+    tensors = recipe.official(jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))))
     return {"parameters": sum(int(np.prod(x.shape)) for x in tensors.values()), "tensors": len(tensors)}
 
 

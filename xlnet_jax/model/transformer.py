@@ -11,6 +11,7 @@ of (parameters, batch, memory); nothing is kept between calls.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
@@ -26,6 +27,10 @@ REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
+
+Depths = Mapping[str, float | tuple[int, ...]]
+"""How far above the input parameters lie, by the first part of their path: the embeddings 0, layer l at l + 1, heads
+infinity. A tuple has the depth of each entry of a leading axis."""
 
 
 @jax.tree_util.register_dataclass
@@ -90,6 +95,12 @@ class XLNet(nn.Module):
     compat: CompatConfig = CORRECT
     two_streams: bool = True
 
+    @property
+    def depths(self) -> Depths:
+        """The biases that all layers share are at 0, like the embeddings."""
+        layers = tuple(range(1, self.config.layers + 1))
+        return {"word_embedding": 0, "mask_embedding": 0, "biases": 0, "layers": layers}
+
     @nn.compact
     def __call__(self, batch: Batch, memory: Memory, rows_B: jax.Array | None = None, *, deterministic: bool) -> Output:
         """Runs one segment.
@@ -106,8 +117,6 @@ class XLNet(nn.Module):
         table_VD = parameter(self, "word_embedding", (config.vocab_size, config.d_model), ("vocab", "embed"), high)
         glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
         mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), dtype, glorot)
-        # Declared here so that one tree holds everything; read by `heads`.
-        parameter(self, "lm_bias", (config.vocab_size,), ("vocab",), dtype, nn.initializers.zeros)
         tied_biases = None if config.untie_biases else TiedBiases(config, name="biases")()
 
         B, T = batch.tokens.shape

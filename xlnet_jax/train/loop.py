@@ -24,6 +24,7 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import Plan, plan_to_json
 from xlnet_jax.errors import Diverged, RestartMe, Stopped, reraise_stop
+from xlnet_jax.model import flops
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import goodput as goodputs
@@ -38,6 +39,7 @@ from xlnet_jax.run.stragglers import StepTimes
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.train.evaluation import CutOff, Evaluator
+from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import MUST_BE_FINITE, State
 from xlnet_jax.train.step import BuiltStep
 
@@ -81,7 +83,7 @@ def profiled(config: Config, workdir: str, steps: range) -> Iterator[bool]:
 class Run:
     """What the loop uses between dispatches; the State is handed along, never kept."""
 
-    config: Config
+    recipe: Recipe
     workdir: str
     mixture: Mixture
     mesh: Any
@@ -101,6 +103,11 @@ class Run:
     """The step of the last save."""
 
     @property
+    def config(self) -> Config:
+        """Of the recipe."""
+        return self.recipe.config
+
+    @property
     def alone(self) -> bool:
         """Whether this is the only process."""
         return self.processes.watch is None
@@ -116,7 +123,8 @@ class Run:
         self.writer.times(goodput.line(start))
         times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
         with progress_bar(config.train.steps, start) as bar:
-            self.report = Reporter(config, self.mixture, self.plan, self.writer, bar)
+            peak = flops.seconds_at_peak(self.recipe.flops_per_step)
+            self.report = Reporter(config, self.mixture, dispatches.stream, self.plan, peak, self.writer, bar)
             if unscored:
                 self._evaluate(start, state)
             for index in range(len(dispatches)):

@@ -11,13 +11,13 @@ import jax
 
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
-from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import Plan, extend_plan, plan_from_json
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import State, memory_tree
 from xlnet_jax.train.step import BuiltStep, create_state
 
@@ -25,15 +25,18 @@ log = logging.getLogger("xlnet_jax")
 
 
 def restore_or_init(
-    config: Config, mixture: Mixture, built: BuiltStep, checkpoints: Checkpoints, processes: Session
+    recipe: Recipe, mixture: Mixture, built: BuiltStep, checkpoints: Checkpoints, processes: Session
 ) -> tuple[State, Plan, int, dict[str, Any]]:
     """The state to start from, fresh or restored with its data plan, and what `runs.jsonl` says of it."""
+    config = recipe.config
     W, batch_size = config.data.windows_per_block, config.train.batch_size
     abstract = built.abstract_state.split()
 
+    rows_per_block = mixture.stream(config).rows_per_block
+
     def plans(step: int, record: dict[str, Any]) -> tuple[Plan, Plan]:
         old = plan_from_json(record["plan"])
-        return old, extend_plan(old, step, batch_size, W, mixture.stream(config).rows_per_block)
+        return old, extend_plan(old, step, batch_size, W, rows_per_block)
 
     def wanted(step: int, record: dict[str, Any]) -> Trees:
         workdirs.check_resume(record, config, mixture, str(checkpoints.path / str(step)))
@@ -45,7 +48,7 @@ def restore_or_init(
     if found is None:
         if read_jsonl(os.path.join(checkpoints.workdir, "metrics.jsonl")):
             log.warning("%s has metrics but no checkpoint: they are dropped, the run begins anew", checkpoints.workdir)
-        state, origin = _fresh(config, mixture, built, processes)
+        state, origin = _fresh(recipe, mixture, built, processes)
         return state, extend_plan((), 0, batch_size, W), 0, origin
     old, plan = plans(found.step, found.record)
     trees = found.trees
@@ -59,13 +62,13 @@ def restore_or_init(
     return State.join(trees), plan, found.step, {}
 
 
-def _fresh(config: Config, mixture: Mixture, built: BuiltStep, processes: Session) -> tuple[State, dict[str, Any]]:
+def _fresh(recipe: Recipe, mixture: Mixture, built: BuiltStep, processes: Session) -> tuple[State, dict[str, Any]]:
     """The state of step 0, with the parameters of another run if so configured."""
-    path = config.checkpoint.init_from
+    path = recipe.config.checkpoint.init_from
     if not path:
-        return create_state(config, built), {}
+        return create_state(recipe, built), {}
     params, origin = restore.foreign_parameters(path, built.abstract_state.params, processes)
     if origin["tokenizer_sha256"] != mixture.tokenizer.sha256:
         log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings stand for other pieces", path)
     log.info("beginning with the parameters of step %d of %s", origin["step"], path)
-    return dataclasses.replace(create_state(config, built), params=params), {"init_from": origin}
+    return dataclasses.replace(create_state(recipe, built), params=params), {"init_from": origin}
