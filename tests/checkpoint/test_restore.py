@@ -30,7 +30,8 @@ from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.step import build_step
+from xlnet_jax.train.resume import restore_or_init
+from xlnet_jax.train.step import build_step, create_state
 
 # Orbax leaves coroutines behind when it fails.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -353,6 +354,27 @@ def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pyte
     with pytest.raises(BadInput, match="no such folder"):
         train(config(pytestconfig, checkpoint={"init_from": "/nowhere"}), str(tmp_path / "run"))
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp_path, pytestconfig, saved, caplog):
+    """Would fail if a fresh parameter were taken for a damaged one, or a loaded one stayed as it was drawn."""
+    settings = config(pytestconfig, model={"untie_biases": False}, mesh={"data": 1}, checkpoint={"init_from": str(run)})
+    recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
+    with jax.set_mesh(mesh), Checkpoints(str(tmp_path), keep=1) as checkpoints:
+        built = build_step(recipe, mesh)
+        state, _, step, origin = restore_or_init(recipe, open_mixture(settings), built, checkpoints, Session())
+        drawn = contents({"params": create_state(recipe, built).params})
+    biases = ("content_bias", "position_bias", "segment_bias")
+    assert step == 0 and origin["init_from"]["fresh"] == [f"params/biases/{name}" for name in biases]
+    assert origin["init_from"]["left_over"] == [f"params/layers/attention/{name}" for name in biases]
+    assert "fresh are params/biases/content_bias, params/biases/position_bias" in caplog.text
+    loaded = contents({"params": state.params})
+    for name, value in loaded.items():
+        assert value == (drawn if "['biases']" in name else saved[12])[name], name
+    assert loaded != drawn and loaded.keys() == drawn.keys()
+    nothing = {"tower": built.abstract_state.params["word_embedding"]}
+    with pytest.raises(BadInput, match="has none of this model's parameters"):
+        restore.foreign_parameters(str(run), nothing, Session())
 
 
 class Payload:

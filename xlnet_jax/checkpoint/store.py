@@ -226,6 +226,7 @@ class Checkpoints:
     def read(self, step: int, abstract: Trees) -> Trees:
         """Reads the named trees of a checkpoint into the shapes, dtypes and shardings of `abstract`; see `verify`.
 
+        Arrays of a tree that `abstract` does not ask for are not read.
         Each process reads for itself: none waits for another, which may find its files damaged. Raises Damaged.
         """
         where = self.path / str(step)
@@ -238,7 +239,9 @@ class Checkpoints:
         alone = ocp.options.MultiprocessingOptions(
             primary_host=None, active_processes={me}, barrier_sync_key_prefix=f"read_{me}"
         )
-        with self._read(step), ocp.Context(multiprocessing_options=alone if jax.process_count() > 1 else None):
+        options = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
+        alone = alone if jax.process_count() > 1 else None
+        with self._read(step), ocp.Context(multiprocessing_options=alone, pytree_options=options):
             return ocp.load_checkpointables(where, abstract)
 
     def verify(self, step: int, trees: Trees, record: dict[str, Any]) -> None:

@@ -71,4 +71,12 @@ def _fresh(recipe: Recipe, mixture: Mixture, built: BuiltStep, processes: Sessio
     if origin["tokenizer_sha256"] != mixture.tokenizer.sha256:
         log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings stand for other pieces", path)
     log.info("beginning with the parameters of step %d of %s", origin["step"], path)
-    return dataclasses.replace(create_state(recipe, built), params=params), {"init_from": origin}
+    state = create_state(recipe, built)
+    return dataclasses.replace(state, params=_over(state.params, params)), {"init_from": origin}
+
+
+def _over(fresh: Any, loaded: Any) -> Any:
+    """Nested dictionaries of fresh parameters, with those that were loaded in their places."""
+    if not isinstance(loaded, dict):
+        return loaded
+    return {name: _over(value, loaded[name]) if name in loaded else value for name, value in fresh.items()}
