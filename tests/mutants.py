@@ -37,7 +37,7 @@ class Mutant:
 
 def oracle(case: str) -> tuple[str, ...]:
     """The comparison with the recorded independent implementation."""
-    return (f"tests/oracle/test_oracle.py::test_equals_the_recording[{case}-float64]",)
+    return (f"tests/oracle/test_oracle.py::test_equals_the_recording[{case}-float64-xla]",)
 
 
 def one(module: str, test: str) -> tuple[str, ...]:
@@ -47,6 +47,7 @@ def one(module: str, test: str) -> tuple[str, ...]:
 
 
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
+ATTEND, DROPOUT = "xlnet_jax/kernels/xla.py", "xlnet_jax/kernels/dropout.py"
 TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads"))
 EXAMPLES, SEGMENTS, SPANS, STREAM = (
     f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream")
@@ -54,37 +55,35 @@ EXAMPLES, SEGMENTS, SPANS, STREAM = (
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
 
 MUTANTS = (
-    Mutant("query_sees_itself", ATTENTION, "keys.rank_BK[:, None, :] < rank_BP", "keys.rank_BK[:, None, :] <= rank_BP",
+    Mutant("query_sees_itself", ATTENTION, "limit_BP = jnp", "limit_BP = 1 + jnp",
            one("model/transformer", "test_a_target_depends_on_exactly_the_lower_ranks")),
-    Mutant("content_blind_to_itself", ATTENTION, "keys.rank_BK[:, None, :] <= keys.rank_BT",
-           "keys.rank_BK[:, None, :] < keys.rank_BT",
+    Mutant("content_blind_to_itself", ATTENTION, "inputs.rank_BT + 1", "inputs.rank_BT + 0",
            one("model/transformer", "test_a_content_position_depends_on_exactly_its_own_and_lower_ranks")),
-    Mutant("query_mask_from_position_0", ATTENTION, "jnp.take_along_axis(keys.rank_BT, keys.target_BP, axis=1)",
-           "jnp.take_along_axis(keys.rank_BT, keys.target_BP * 0, axis=1)",
+    Mutant("query_mask_from_position_0", ATTENTION, "jnp.take_along_axis(inputs.rank_BT, inputs.target_BP, axis=1)",
+           "jnp.take_along_axis(inputs.rank_BT, inputs.target_BP * 0, axis=1)",
            one("model/transformer", "test_a_target_depends_on_exactly_the_lower_ranks")),
     Mutant("distance_off_by_one", POSITIONS, "jnp.arange(keys - 1, -segment_len, -1)",
            "jnp.arange(keys, 1 - segment_len, -1)",
            one("model/transformer", "test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j")),
-    Mutant("shift_off_by_one", POSITIONS, "flat[:, :, T - 1 : T - 1 + T * (N - 1)]",
+    Mutant("shift_off_by_one", ATTEND, "flat[:, :, T - 1 : T - 1 + T * (N - 1)]",
            "flat[:, :, T - 2 : T - 2 + T * (N - 1)]",
            one("model/transformer", "test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j")),
-    Mutant("target_window_off_by_one", POSITIONS, "segment_len - 1 - position, keys",
-           "segment_len - 2 - position, keys",
+    Mutant("target_window_off_by_one", ATTEND, "last - position, keys", "last - 1 - position, keys",
            one("model/transformer", "test_a_query_row_at_a_position_equals_the_same_row_among_all")),
     Mutant("sine_and_cosine_swapped", POSITIONS, "[jnp.sin(angle), jnp.cos(angle)]", "[jnp.cos(angle), jnp.sin(angle)]",
            one("model/transformer", "test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j")),
-    Mutant("direction_sign", POSITIONS, "return even_SNHE + direction_B", "return even_SNHE - direction_B",
+    Mutant("direction_sign", ATTEND, "r_BNHE = even_SNHE + direction_B", "r_BNHE = even_SNHE - direction_B",
            oracle("reversed")),
-    Mutant("direction_ignored", POSITIONS, "direction_B.astype(odd_SNHE.dtype)[", "jnp.ones_like(direction_B)[",
+    Mutant("direction_ignored", ATTEND, "direction_B.astype(odd_SNHE.dtype)[", "jnp.ones_like(direction_B)[",
            one("model/transformer", "test_a_reversed_row_is_the_forward_row_of_the_reversed_text")),
-    Mutant("scale_missing", ATTENTION, " * q_BTHE.shape[-1] ** -0.5", "", oracle("plain")),
-    Mutant("bias_on_the_wrong_term", ATTENTION, '"bthe,bkhe->bhtk", q_BTHE + content_bias_HE',
-           '"bthe,bkhe->bhtk", q_BTHE + segment_bias_HE', oracle("plain")),
-    Mutant("segments_inverted", ATTENTION, "segment[:, :, None] == keys.segment_BK",
-           "segment[:, :, None] != keys.segment_BK", oracle("plain")),
+    Mutant("scale_missing", ATTEND, " * q_BQHE.shape[-1] ** -0.5", "", oracle("plain")),
+    Mutant("bias_on_the_wrong_term", ATTEND, '"bqhe,bkhe->bhqk", q_BQHE + content_bias_HE',
+           '"bqhe,bkhe->bhqk", q_BQHE + segment_bias_HE', oracle("plain")),
+    Mutant("segments_inverted", ATTEND, "segment_BQ[:, :, None] == segment_BK",
+           "segment_BQ[:, :, None] != segment_BK", oracle("plain")),
     Mutant("memory_in_segment_1", TRANSFORMER, "jnp.zeros((B, M), batch.segments.dtype)",
            "jnp.ones((B, M), batch.segments.dtype)", oracle("plain")),
-    Mutant("attention_residual_missing", ATTENTION, "norm(x_BTD + o_BTD)", "norm(o_BTD)", oracle("plain")),
+    Mutant("attention_residual_missing", ATTENTION, "norm(x_BQD + o_BQD)", "norm(o_BQD)", oracle("plain")),
     Mutant("feed_forward_residual_missing", LAYERS, "norm(x + y)", "norm(y)", oracle("plain")),
     Mutant("gelu_of_the_wrong_kind", LAYERS, '"gelu": functools.partial(jax.nn.gelu, approximate=True)',
            '"gelu": functools.partial(jax.nn.gelu, approximate=False)', oracle("plain")),
@@ -104,6 +103,43 @@ MUTANTS = (
            one("model/transformer", "test_memory_is_the_newest_layer_inputs_right_aligned")),
     Mutant("continues_ignored", TRANSFORMER, "jnp.where(batch.continues, memory.valid_B, 0)", "memory.valid_B",
            one("model/transformer", "test_a_row_that_does_not_continue_sees_none_of_its_memory")),
+    Mutant("valid_count_not_reset_by_a_jump", TRANSFORMER, "jnp.minimum(M, valid_B + reuse)",
+           "jnp.minimum(M, memory.valid_B + reuse)",
+           one("model/transformer", "test_a_jump_leaves_no_more_valid_slots_than_the_segment_fills")),
+    Mutant("memory_hidden_by_a_factor", TRANSFORMER, "memory_BMD = jnp.where((", "memory_BMD = memory_BMD + jnp.where((",
+           one("model/transformer", "test_a_nan_in_slots_that_nobody_may_see_reaches_nobody")),
+    Mutant("one_query_shifted", ATTEND, "if T == 1:", "if T == 0:", oracle("one_token")),
+    Mutant("padding_sees_itself", ATTENTION, "jnp.minimum(inputs.rank_BT + 1, NEVER)", "inputs.rank_BT + 1",
+           one("model/transformer", "test_padding_is_seen_by_nobody_and_a_blind_row_gives_zeros_without_nan")),
+    Mutant("empty_slots_are_seen", ATTEND, "(rank_BK != NEVER)", "(rank_BK <= NEVER)",
+           one("kernels/xla", "test_keys_of_rank_never_are_hidden_whatever_the_limit")),
+    Mutant("largest_distance_off_by_one", ATTEND, "distance_BQK <= max_distance", "distance_BQK < max_distance",
+           one("kernels/xla", "test_keys_beyond_the_largest_distance_are_hidden")),
+    Mutant("distance_counts_keys_ahead", ATTEND, "distance_BQK <= max_distance", "abs(distance_BQK) <= max_distance",
+           one("kernels/xla", "test_keys_beyond_the_largest_distance_are_hidden")),
+    Mutant("distance_of_the_slot", ATTEND, "position_BQ[:, :, None] - jnp.arange(K)",
+           "jnp.arange(len(limit_BQ[0]))[None, :, None] - jnp.arange(K)",
+           one("kernels/xla", "test_keys_beyond_the_largest_distance_are_hidden")),
+    Mutant("dropout_does_not_scale", DROPOUT, "jnp.where(keep, scaled, 0)", "jnp.where(keep, x, 0)",
+           one("kernels/dropout", "test_what_is_kept_is_divided_by_the_exact_share_kept")),
+    Mutant("dropout_scales_by_a_rounded_share", DROPOUT, "* (2**32 / kept)", "* jnp.asarray(2**32 / kept, x.dtype)",
+           one("kernels/dropout", "test_what_is_kept_is_divided_by_the_exact_share_kept")),
+    Mutant("dropout_keeps_what_it_should_drop", DROPOUT, "< np.uint32(kept)", ">= np.uint32(kept)",
+           one("kernels/dropout", "test_the_share_kept_is_one_minus_the_rate")),
+    Mutant("hash_without_its_second_round", DROPOUT, "word *= np.uint32(0x846CA68B)", "word *= np.uint32(1)",
+           one("kernels/dropout", "test_a_bit_of_any_index_changes_half_of_the_bits_of_the_hash")),
+    Mutant("indices_add_up", DROPOUT, "word = _mixed(word ^ (index.astype(jnp.uint32) * GOLDEN))",
+           "word = _mixed(word) ^ (index.astype(jnp.uint32) * GOLDEN)",
+           one("kernels/dropout", "test_a_bit_of_any_index_changes_half_of_the_bits_of_the_hash")),
+    Mutant("dropout_ignores_the_first_head", DROPOUT, "self.first_head + jnp", "0 * self.first_head + jnp",
+           one("kernels/dropout", "test_a_block_has_the_mask_of_its_part_of_the_whole")),
+    Mutant("both_streams_drop_the_same", ATTENTION, "config.attention_dropout, number)", "config.attention_dropout, 0)",
+           one("model/numerics", "test_every_site_stream_layer_and_step_has_a_mask_of_its_own")),
+    Mutant("dropout_by_the_target_slot", ATTEND, "dropout(probability_BHQK, rows_B, position_BQ)",
+           "dropout(probability_BHQK, rows_B, position_BQ * 0 + jnp.arange(len(limit_BQ[0]))[None])",
+           one("kernels/xla", "test_dropout_is_on_the_weights_of_the_values_and_keyed_by_the_position")),
+    Mutant("feed_forward_drops_by_the_target_slot", LAYERS, "apply(other_BPD, target_BP)", "apply(other_BPD, None)",
+           one("model/numerics", "test_no_mask_depends_on_the_slot_of_a_target")),
     Mutant("mean_of_means", OBJECTIVE, "rows.loss_B.sum() / jnp.maximum(weight, 1)",
            "(rows.loss_B / jnp.maximum(rows.weight_B, 1)).mean()",
            one("train/step", "test_the_loss_is_divided_once_by_all_targets")),

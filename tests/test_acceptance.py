@@ -22,6 +22,7 @@ from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig
 from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import extend_plan, plan_from_json, plan_to_json
 from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.kernels import xla
 from xlnet_jax.model import names, positions
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train import state as states
@@ -153,12 +154,12 @@ def test_row_2_the_position_term_uses_distance_memory_plus_i_minus_j(x64, direct
         angle = direction * (3 + i - j) * frequency
         expected[i, j] = query[i] @ (np.concatenate([np.sin(angle), np.cos(angle)]) @ kernel[:, 0])
     table = positions.sinusoids(length, memory_len, width, -1, jnp.dtype("float64"))
-    r_BNHE = positions.project(table[None], jnp.asarray(kernel), jnp.array([direction]))
-    score_BHTN = jnp.einsum("the,bnhe->bhtn", query[:, None], r_BNHE)
-    np.testing.assert_allclose(positions.shift(score_BHTN, 8)[0, 0], expected, rtol=0, atol=1e-12)
+    keys = (*positions.project(table[None], jnp.asarray(kernel)), jnp.array([direction]))
+    everywhere = xla.position_scores(query[None, :, None], keys, 8, None)
+    np.testing.assert_allclose(everywhere[0, 0], expected, rtol=0, atol=1e-12)
     at = np.array([[4, 0, 3]])
-    windows = positions.windows(score_BHTN.transpose(0, 2, 1, 3)[:, at[0]], at, 8, length)
-    np.testing.assert_allclose(windows[0, :, 0], expected[at[0]], rtol=0, atol=1e-12)
+    chosen = xla.position_scores(query[at][:, :, None], keys, 8, at)
+    np.testing.assert_allclose(chosen[0, 0], expected[at[0]], rtol=0, atol=1e-12)
 
 
 def released_shapes(model):

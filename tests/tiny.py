@@ -18,6 +18,8 @@ from xlnet_jax.data.batches.mixture import Mixture
 VOCAB = data_fixtures.VOCAB_SIZE
 TESTS = pathlib.Path(__file__).resolve().parent
 ROOT = TESTS.parent
+ATTENTION = ("xla",)
+"""Implementations of attention, each of which must equal the recordings and the formula."""
 
 
 def config(**changes: Any) -> Config:

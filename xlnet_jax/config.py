@@ -65,6 +65,9 @@ class ModelConfig:
         FREE,
         ("none", "dots", "full"),
     )
+    attention: str = key(
+        "auto", "implementation of attention, all with the same results; auto = the fastest here", FREE, ("auto", "xla")
+    )
 
 
 @dataclasses.dataclass(frozen=True)

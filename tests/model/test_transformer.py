@@ -11,6 +11,7 @@ import pytest
 
 from xlnet_jax.batch import NEVER, Batch, Memory
 from xlnet_jax.config import ModelConfig
+from xlnet_jax.kernels import xla
 from xlnet_jax.model import positions
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel
@@ -147,6 +148,38 @@ def test_memory_is_the_newest_layer_inputs_right_aligned(x64):
     np.testing.assert_array_equal(out.memory.hidden_LBMD[0][:, -R:], embedded[:, :R])
 
 
+def test_a_jump_leaves_no_more_valid_slots_than_the_segment_fills(x64):
+    """Or text of another document would become visible one step later. The memory is longer than the reuse window."""
+    assert make_memory().hidden_LBMD.shape[2] + 4 > R
+    memory = Memory(jnp.pad(make_memory().hidden_LBMD, ((0, 0), (0, 0), (4, 0), (0, 0))), jnp.full(B, M + 4))
+    params, batch = make_params(), dataclasses.replace(make_batch(), continues=np.array([True, False]))
+    once = run(params, batch, memory)
+    assert np.asarray(once.memory.valid_B).tolist() == [M + 4, R]
+    other = Memory(memory.hidden_LBMD.at[:, 1].add(1.0), memory.valid_B)
+    on = dataclasses.replace(batch, continues=np.ones(B, bool))
+    then, changed = run(params, on, once.memory), run(params, on, run(params, batch, other).memory)
+    np.testing.assert_array_equal(then.hidden_BTD, changed.hidden_BTD)
+    moved = run(params, on, run(params, on, other).memory)
+    assert np.abs(moved.hidden_BTD[1] - then.hidden_BTD[1]).max() > 1e-3, "the memory has no effect at all"
+
+
+def test_a_nan_in_slots_that_nobody_may_see_reaches_nobody(x64):
+    params = make_params()
+    batch = dataclasses.replace(make_batch(), continues=np.array([True, False]))
+    clean = make_memory(valid=(3, M))
+    poisoned = Memory(clean.hidden_LBMD.at[:, 1].set(jnp.nan).at[:, 0, : M - 3].set(jnp.nan), clean.valid_B)
+
+    def loss(p, memory):
+        out = XLNet(CONFIG, R).apply({"params": p}, batch, memory, deterministic=True)
+        return jnp.sum(out.target_vectors_BPD) + jnp.sum(out.hidden_BTD), out
+
+    gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    expected, found = gradient(params, clean), gradient(params, poisoned)
+    assert np.isfinite(expected[0][0])
+    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_no_gradient_flows_into_the_memory_it_hands_on(x64):
     params, batch, memory = make_params(), make_batch(), make_memory()
     grads = jax.jit(jax.grad(lambda p: jnp.sum(run(p, batch, memory).memory.hidden_LBMD ** 2)))(params)
@@ -171,19 +204,19 @@ def test_a_reversed_row_is_the_forward_row_of_the_reversed_text(x64):
 
 def test_a_query_row_at_a_position_equals_the_same_row_among_all(x64):
     """The contiguous windows of the P rows against the reshaped shift of all T rows."""
-    score = jax.random.normal(jax.random.key(0), (B, 2, T, M + 2 * T - 1), jnp.float64)
-    everywhere = jnp.broadcast_to(jnp.arange(T), (B, T))
-    shifted = positions.shift(score, M + T)
-    windows = positions.windows(score.transpose(0, 2, 1, 3), everywhere, M + T, T)
-    np.testing.assert_array_equal(shifted, windows.transpose(0, 2, 1, 3))
+    for length, slots in ((T, M), (1, 1), (1, 0), (2, 0)):
+        score = jax.random.normal(jax.random.key(0), (B, 2, length, slots + 2 * length - 1), jnp.float64)
+        everywhere = jnp.broadcast_to(jnp.arange(length), (B, length))
+        shifted = xla.shift(score, slots + length)
+        windows = xla.windows(score.transpose(0, 2, 1, 3), everywhere, slots + length)
+        np.testing.assert_array_equal(shifted, windows.transpose(0, 2, 1, 3))
 
 
-def test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j(x64):
-    width, memory_len, length = 6, 3, 5
+@pytest.mark.parametrize(("memory_len", "length"), [(3, 5), (0, 2), (4, 1), (1, 1), (0, 1)])
+def test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j(memory_len, length, x64):
+    width = 6
     table = positions.sinusoids(length, memory_len, width, -1, jnp.dtype("float64"))
-    row_of = positions.shift(
-        jnp.arange(len(table)).astype(float)[None, None, None].repeat(length, 2), memory_len + length
-    )
+    row_of = xla.shift(jnp.arange(len(table)).astype(float)[None, None, None].repeat(length, 2), memory_len + length)
     i, j = np.meshgrid(np.arange(length), np.arange(memory_len + length), indexing="ij")
     distance = memory_len + i - j
     frequency = 10000.0 ** (-np.arange(0, width, 2) / width)

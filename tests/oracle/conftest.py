@@ -10,7 +10,9 @@ def lines(reports) -> Iterator[str]:
         for key, row in report.user_properties:
             if key == "oracle":
                 cells = (f"{row[kind]:9.1e}" if kind in row else f"{'-':>9}" for kind in KINDS)
-                yield f"{row['case']:16}{row['dtype']:8}" + "".join(f" {cell}" for cell in cells)
+                yield f"{row['case']:16}{row['dtype']:8}{row['implementation']:6}" + "".join(
+                    f" {cell}" for cell in cells
+                )
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
@@ -18,6 +20,6 @@ def pytest_terminal_summary(terminalreporter) -> None:
     table = list(lines([report for outcome in ("passed", "failed") for report in stats.get(outcome, ())]))
     if table:
         terminalreporter.section("largest error, relative to the largest value of each array")
-        terminalreporter.write_line(f"{'case':16}{'dtype':8}" + "".join(f" {kind:>9}" for kind in KINDS))
+        terminalreporter.write_line(f"{'case':16}{'dtype':8}{'':6}" + "".join(f" {kind:>9}" for kind in KINDS))
         for line in table:
             terminalreporter.write_line(line)

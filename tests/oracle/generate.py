@@ -30,7 +30,7 @@ from oracle.replay import CASES, SEGMENTS, Arrays, Case
 from xlnet_jax.batch import NEVER
 
 CLS, SEP, PAD, FIRST_TEXT = 3, 4, 5, 9
-LENGTH, SLOTS, FIRST_PART, SECOND_SENTENCE = 14, 5, 6, 2
+SLOTS, FIRST_PART, SECOND_SENTENCE = 5, 6, 2
 DRAWS = 100
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 
@@ -97,8 +97,10 @@ def hidden_by_blocks(classes: str, order: list[int], first_part: int) -> np.ndar
 
 def draw_row(case: Case, rng: np.random.Generator, row: int, last: bool) -> Arrays:
     """One row of one segment: first part, A, SEP, B, SEP, CLS, with padding around it."""
+    if case.length == 1:
+        return draw_token(case, rng)
     left, right = (case.left_padding[row], case.right_padding[row]) if last else (0, 0)
-    T, P, R = LENGTH, SLOTS, FIRST_PART
+    T, P, R = case.length, SLOTS, FIRST_PART
     end, positions = T - right, np.arange(T)
     padding = (positions < left) | (positions >= end)
     sentence_b = end - 2 - SECOND_SENTENCE
@@ -130,6 +132,16 @@ def draw_row(case: Case, rng: np.random.Generator, row: int, last: bool) -> Arra
     return dict(
         tokens=tokens, segments=segments if case.segments else np.zeros(T, int), rank=np.where(padding, NEVER, rank),
         padding=padding, hidden=hidden, target_positions=target_positions, target_weights=(np.arange(P) < count) * 1.0,
+    )  # fmt: skip
+
+
+def draw_token(case: Case, rng: np.random.Generator) -> Arrays:
+    """A row of a single token, which is a target: it sees itself and the memory."""
+    zero = np.zeros(1, int)
+    return dict(
+        tokens=rng.integers(FIRST_TEXT, case.vocab_size, 1), segments=zero + 1, rank=zero, padding=zero > 0,
+        hidden=np.zeros((1, 1), bool), target_positions=np.zeros(SLOTS, int),
+        target_weights=(np.arange(SLOTS) < 1) * 1.0,
     )  # fmt: skip
 
 

@@ -60,6 +60,7 @@ class Case:
     memory_len: int = 8
     reuse_len: int | None = 6
     """What enters the memory; None: the whole segment."""
+    length: int = 14
     direction: tuple[int, ...] = (1, 1)
     """One entry per row: here is where B comes from."""
     left_padding: tuple[int, ...] = (0, 0)
@@ -87,7 +88,9 @@ CASES = {
     "gelu_erf": Case(activation="gelu_erf"),
     "single_stream": Case(two_streams=False, order="everything", reuse_len=None),
     "left_to_right": Case(two_streams=False, order="left_to_right", reuse_len=None, direction=(1, -1)),
-}
+    "one_token": Case(length=1, memory_len=1, two_streams=False, order="left_to_right", reuse_len=None,
+                      direction=(1, -1), targets=(1, 1)),
+}  # fmt: skip
 """The tanh form of gelu is the default, so that `plain` and most others are about it."""
 
 
@@ -101,12 +104,12 @@ def load(name: str) -> Arrays:
         return dict(arrays)
 
 
-def model_config(case: Case, dtype: str) -> ModelConfig:
+def model_config(case: Case, dtype: str, attention: str = "auto") -> ModelConfig:
     return ModelConfig(
         vocab_size=case.vocab_size, layers=case.layers, d_model=case.width, heads=case.heads,
         head_dim=case.width // case.heads, d_ff=case.ff_width, activation=case.activation,
         untie_biases=not case.tied, memory_len=case.memory_len, clamp_len=case.clamp_len, dropout=0.0,
-        attention_dropout=0.0, compute_dtype=dtype,
+        attention_dropout=0.0, compute_dtype=dtype, attention=attention,
     )  # fmt: skip
 
 
@@ -255,12 +258,14 @@ def named_gradient(gradient: Any) -> Arrays:
     return {f"gradient/{name}": np.asarray(x) for name, x in traverse_util.flatten_dict(gradient, sep="/").items()}
 
 
-def run(case: Case, weights: Arrays, recorded: Arrays, dtype: str, **changes: np.ndarray) -> Arrays:
+def run(
+    case: Case, weights: Arrays, recorded: Arrays, dtype: str, attention: str = "auto", **changes: np.ndarray
+) -> Arrays:
     """Our results for the segments of a file, in its layout; `changes` replace arrays of the last segment's Batch.
 
-    The caller has x64 enabled if `dtype` is float64.
+    The caller has x64 enabled if `dtype` is float64. `attention` is the implementation, as in `model.attention`.
     """
-    config, params = model_config(case, dtype), our_parameters(case, weights, dtype)
+    config, params = model_config(case, dtype, attention), our_parameters(case, weights, dtype)
     memory = empty_memory(config, len(case.direction))
     results: Arrays = {}
     for segment in range(SEGMENTS):

@@ -149,12 +149,12 @@ def test_the_task_is_learned_to_its_entropy():
 
 def test_a_planted_leak_goes_below_the_floor(monkeypatch):
     """Queries one half rank higher see ranks up to their own: themselves. The content stream is as before."""
-    keys = transformer.Keys
+    inputs = transformer.AttentionInputs
 
     def leaking(**fields):
-        return keys(**{**fields, "rank_BT": fields["rank_BT"] + 1})
+        return inputs(**{**fields, "rank_BT": fields["rank_BT"] + 1})
 
-    monkeypatch.setattr(transformer, "Keys", leaking)
+    monkeypatch.setattr(transformer, "AttentionInputs", leaking)
     loss, floor = learn(trainer())
     assert loss < floor - 0.25
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
+from xlnet_jax.kernels.dropout import drop
 
 
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
@@ -57,21 +58,31 @@ ACTIVATIONS = {
 
 
 class Dropout(nn.Module):
-    """Dropout with masks that are functions of (key, row): the same in any micro-batch and shard a row is part of."""
+    """Dropout whose masks are functions of (key, row, position, feature); see `kernels.dropout`.
+
+    The key is drawn from the rng `dropout` at every call. So masks are the same in any micro-batch and shard that a row
+    is part of, and do not depend on the target slot in which a position stands.
+    """
 
     rate: float
 
     @nn.compact
-    def __call__(self, x: jax.Array, rows_B: jax.Array, *, deterministic: bool) -> jax.Array:
-        """Drops entries of x [B, ...]; `rows_B` are the rows' numbers in the global batch."""
+    def __call__(
+        self, x_BQF: jax.Array, rows_B: jax.Array, position_BQ: jax.Array | None = None, *, deterministic: bool
+    ) -> jax.Array:
+        """Drops elements of x.
+
+        Args:
+          rows_B: the rows' numbers in the global batch.
+          position_BQ: what stands along the second axis, positions in the segment; None: 0, 1, 2 and so on.
+        """
         if deterministic or not self.rate:
-            return x
-        key = self.make_rng("dropout")
-
-        def keep(row: jax.Array) -> jax.Array:
-            return jax.random.bernoulli(jax.random.fold_in(key, row), 1 - self.rate, x.shape[1:])
-
-        return jnp.where(jax.vmap(keep)(rows_B), x / (1 - self.rate), jnp.zeros_like(x))
+            return x_BQF
+        _, Q, F = x_BQF.shape
+        position_BQ = jnp.arange(Q)[None] if position_BQ is None else position_BQ
+        key = jax.random.bits(self.make_rng("dropout"))
+        indices = rows_B[:, None, None], position_BQ[:, :, None], jnp.arange(F)[None, None]
+        return drop(x_BQF, self.rate, key, *indices)
 
 
 class Dense(nn.Module):
@@ -96,7 +107,13 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BTD: jax.Array, other_BPD: jax.Array | None, rows_B: jax.Array, *, deterministic: bool
+        self,
+        x_BTD: jax.Array,
+        other_BPD: jax.Array | None,
+        rows_B: jax.Array,
+        target_BP: jax.Array,
+        *,
+        deterministic: bool,
     ) -> tuple:
         """The content stream and the query stream (or None) through the same weights."""
         config = self.config
@@ -104,10 +121,10 @@ class FeedForward(nn.Module):
         outer = Dense(config, config.d_model, ("ff", "embed"), name="outer")
         norm = layer_norm("norm", config)
 
-        def apply(x: jax.Array) -> jax.Array:
+        def apply(x: jax.Array, position_BQ: jax.Array | None) -> jax.Array:
             y = ACTIVATIONS[config.activation](inner(x))
-            y = Dropout(config.activation_dropout)(y, rows_B, deterministic=deterministic)
-            y = Dropout(config.dropout)(outer(y), rows_B, deterministic=deterministic)
+            y = Dropout(config.activation_dropout)(y, rows_B, position_BQ, deterministic=deterministic)
+            y = Dropout(config.dropout)(outer(y), rows_B, position_BQ, deterministic=deterministic)
             return norm(x + y).astype(x.dtype)
 
-        return apply(x_BTD), None if other_BPD is None else apply(other_BPD)
+        return apply(x_BTD, None), None if other_BPD is None else apply(other_BPD, target_BP)

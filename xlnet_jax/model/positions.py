@@ -1,12 +1,11 @@
-"""Relative positions: the sinusoid table, its projection for both reading directions, and the two shifts.
+"""Relative positions: the sinusoid table, and its projection for both reading directions.
 
     R(d) = [sin(d w_0 .. d w_{D/2-1}), cos(d w_0 .. d w_{D/2-1})],   w_m = 10000^(-2m / D)
 
 The distance from query i to key j is d = M + i - j (positive: the key is in the past), negated where the row's text is
 reversed. Sine is odd and cosine even, so R(-d) = [-sin, cos]: one projection of each half serves both directions.
 
-The table has N = K + T - 1 rows, row n for the distance K - 1 - n. Query i therefore reads the K contiguous rows from
-T - 1 - i on: all T queries together by one reshape (`shift`), the P queries at targets by P slices (`windows`).
+The table has N = K + T - 1 rows, row n for the distance K - 1 - n.
 """
 
 from __future__ import annotations
@@ -35,28 +34,12 @@ def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dty
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)
 
 
-def project(table_SND: jax.Array, kernel_DHE: jax.Array, direction_B: jax.Array) -> jax.Array:
-    """The position keys W_r R(+-d) of every row: [B, N, H, E]. S is 1, or B where each row has a table of its own."""
+def project(table_SND: jax.Array, kernel_DHE: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The two parts of the position keys, [S, N, H, E] each: odd + even = W_r R(d), and even - odd = W_r R(-d).
+
+    S is 1, or B where each row has a table of its own.
+    """
     half = table_SND.shape[2] // 2
     odd_SNHE = jnp.einsum("snd,dhe->snhe", table_SND[:, :, :half], kernel_DHE[:half])
     even_SNHE = jnp.einsum("snd,dhe->snhe", table_SND[:, :, half:], kernel_DHE[half:])
-    return even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE
-
-
-def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
-    """Query i keeps the `keys` columns from T - 1 - i on: [B, H, T, K].
-
-    Row-major, the wanted element (i, j) stands at i N + T - 1 - i + j = (T - 1) + i (N - 1) + j: rows of N - 1.
-    """
-    B, H, T, N = score_BHTN.shape
-    flat = score_BHTN.reshape(B, H, T * N)
-    return flat[:, :, T - 1 : T - 1 + T * (N - 1)].reshape(B, H, T, N - 1)[..., :keys]
-
-
-def windows(score_BPHN: jax.Array, position_BP: jax.Array, keys: int, segment_len: int) -> jax.Array:
-    """The same for queries at chosen positions: [B, P, H, K], without ever building the T rows."""
-
-    def window(score_HN: jax.Array, position: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_slice_in_dim(score_HN, segment_len - 1 - position, keys, axis=1)
-
-    return jax.vmap(jax.vmap(window))(score_BPHN, position_BP)
+    return odd_SNHE, even_SNHE

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
 from xlnet_jax.model import positions
-from xlnet_jax.model.attention import Keys, RelativeAttention, attention_biases
+from xlnet_jax.model.attention import AttentionInputs, RelativeAttention, attention_biases
 from xlnet_jax.model.layers import Dropout, FeedForward, accumulator, parameter
 
 REMAT_POLICIES = {
@@ -53,16 +53,20 @@ class Layer(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, streams: tuple, memory_BMD: jax.Array, keys: Keys, tied_biases: dict | None) -> tuple:
+    def __call__(
+        self, streams: tuple, memory_BMD: jax.Array, inputs: AttentionInputs, tied_biases: dict | None
+    ) -> tuple:
         """((h, g), m_l) -> ((h, g), m_l')."""
         h_BTD, g_BPD = streams
         slots = memory_BMD.shape[1]
+        # Selected and not weighted by 0: a NaN in a slot that nobody may see must not reach anybody.
+        memory_BMD = jnp.where((inputs.rank_BK[:, :slots] != NEVER)[:, :, None], memory_BMD, 0)
         fresh_BRD = jnp.concatenate([memory_BMD, h_BTD[:, : self.reuse_len]], axis=1)
         new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
         attention = RelativeAttention(self.config, name="attention")
-        h_BTD, g_BPD = attention(h_BTD, g_BPD, memory_BMD, keys, tied_biases, deterministic=self.deterministic)
+        h_BTD, g_BPD = attention(h_BTD, g_BPD, memory_BMD, inputs, tied_biases, deterministic=self.deterministic)
         feed_forward = FeedForward(self.config, name="feed_forward")
-        streams = feed_forward(h_BTD, g_BPD, keys.row_B, deterministic=self.deterministic)
+        streams = feed_forward(h_BTD, g_BPD, inputs.rows_B, inputs.target_BP, deterministic=self.deterministic)
         # Kept only where a caller makes "intermediates" mutable, as tests do.
         self.sow("intermediates", "content_stream", streams[0])
         self.sow("intermediates", "query_stream", streams[1])
@@ -122,12 +126,14 @@ class XLNet(nn.Module):
         B, T = batch.tokens.shape
         rows_B = jnp.arange(B) if rows_B is None else rows_B
 
-        def drop(x: jax.Array, keyed_by: jax.Array = rows_B) -> jax.Array:
-            return Dropout(config.dropout)(x, keyed_by, deterministic=deterministic)
+        def drop(x: jax.Array, position_BQ: jax.Array | None = None, keyed_by: jax.Array = rows_B) -> jax.Array:
+            return Dropout(config.dropout)(x, keyed_by, position_BQ, deterministic=deterministic)
 
         P, M = batch.target_positions.shape[1], memory.hidden_LBMD.shape[2]
         h_BTD = nn.with_logical_constraint(drop(table_VD[batch.tokens].astype(dtype)), ("batch", None, None))
-        g_BPD = drop(jnp.broadcast_to(mask_D, (B, P, config.d_model))) if P and self.two_streams else None
+        g_BPD = None
+        if P and self.two_streams:
+            g_BPD = drop(jnp.broadcast_to(mask_D, (B, P, config.d_model)), batch.target_positions)
 
         valid_B = jnp.where(batch.continues, memory.valid_B, 0)
         filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
@@ -138,9 +144,9 @@ class XLNet(nn.Module):
         table_ND = positions.sinusoids(T, M, config.d_model, config.clamp_len, high)
         # One mask for the whole batch: the table is the same for all its rows.
         masks_S = rows_B if self.compat.on("position_dropout_per_row") else jnp.zeros(1, jnp.int32)
-        keys = Keys(
-            row_B=rows_B,
-            table_SND=drop(jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape)), masks_S),
+        inputs = AttentionInputs(
+            rows_B=rows_B,
+            table_SND=drop(jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape)), keyed_by=masks_S),
             direction_B=batch.direction,
             rank_BT=batch.rank,
             rank_BK=jnp.concatenate([rank_BM, batch.rank], axis=1),
@@ -160,7 +166,7 @@ class XLNet(nn.Module):
             in_axes=(0, nn.broadcast, nn.broadcast),  # type: ignore[arg-type]
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(config, self.reuse_len, deterministic, name="layers")
-        (h_BTD, g_BPD), hidden_LBMD = layers((h_BTD, g_BPD), memory.hidden_LBMD, keys, tied_biases)
+        (h_BTD, g_BPD), hidden_LBMD = layers((h_BTD, g_BPD), memory.hidden_LBMD, inputs, tied_biases)
 
         vectors_BPD = g_BPD
         if P and not self.two_streams:
@@ -168,7 +174,7 @@ class XLNet(nn.Module):
         reuse = T if self.reuse_len is None else min(self.reuse_len, T)
         return Output(
             hidden_BTD=h_BTD,
-            target_vectors_BPD=None if vectors_BPD is None else drop(vectors_BPD),
+            target_vectors_BPD=None if vectors_BPD is None else drop(vectors_BPD, batch.target_positions),
             memory=Memory(hidden_LBMD, jnp.minimum(M, valid_B + reuse)),
         )
 

@@ -1,0 +1,103 @@
+"""Dropout masks: the share kept and its scale, independence of all indices, and blocks as parts of the whole."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xlnet_jax.kernels.dropout import AttentionDropout, bits, drop, threshold
+
+SHAPE = B, H, Q, K = 4, 4, 64, 256
+ROWS, POSITIONS = jnp.arange(B), jnp.broadcast_to(jnp.arange(Q), (B, Q))
+
+
+def kept(rate=0.1, key=7, stream=0, rows=ROWS, positions=POSITIONS, heads=H, first_head=0):
+    """What the mask of attention keeps: bool [B, H, Q, K]."""
+    ones = jnp.ones((len(rows), heads, positions.shape[1], K))
+    dropout = AttentionDropout(jnp.uint32(key), rate, stream, first_head)
+    return np.asarray(dropout(ones, rows, positions)) > 0
+
+
+def correlation(a, b):
+    """In standard deviations of what independent masks would have."""
+    a, b = a.ravel() - a.mean(), b.ravel() - b.mean()
+    return abs(np.mean(a * b)) / np.sqrt(np.mean(a * a) * np.mean(b * b)) * np.sqrt(a.size)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_the_share_kept_is_one_minus_the_rate(rate):
+    mask = kept(rate)
+    assert abs(mask.mean() - (1 - rate)) < 5 * np.sqrt(rate * (1 - rate) / mask.size)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_what_is_kept_is_divided_by_the_exact_share_kept(rate, dtype, x64):
+    x = jnp.asarray(np.random.default_rng(0).standard_normal(10_000), dtype)
+    out = drop(x, rate, jnp.uint32(3), jnp.arange(10_000))
+    share = threshold(rate) / 2**32
+    assert abs(share - (1 - rate)) < 2**-32 and out.dtype == dtype
+    ratio = np.asarray(out, np.float64)[np.asarray(out) != 0] / np.asarray(x, np.float64)[np.asarray(out) != 0]
+    precision = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(ratio, 1 / share, rtol=precision)
+    # And on average, even where a single product is rounded to 8 bits.
+    assert ratio.mean() * share == pytest.approx(1, abs=max(precision / 50, 1e-6))
+
+
+def test_hardly_any_and_hardly_none_are_dropped_at_extreme_rates():
+    assert threshold(1e-12) == 2**32 - 1 and threshold(1 - 1e-12) == 1
+    assert kept(1e-12).all() and not kept(1 - 1e-12).any()
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_rows_heads_positions_keys_streams_and_layers_are_independent(rate):
+    mask = kept(rate)
+    for axis in range(4):
+        for distance in (1, 2, 3, 4, 8, 16, 32, 128):
+            if distance < SHAPE[axis]:
+                one, other = (
+                    np.take(mask, range(*r), axis) for r in ((0, SHAPE[axis] - distance), (distance, SHAPE[axis]))
+                )
+                assert correlation(one, other) < 5, (axis, distance)
+        # Of every row, head, position and key the share kept: as scattered as it should be, and no more.
+        others = tuple(other for other in range(4) if other != axis)
+        if SHAPE[axis] >= 64:
+            count = mask.size / SHAPE[axis]
+            scatter = mask.mean(axis=others).var() / (rate * (1 - rate) / count)
+            assert abs(scatter - 1) < 5 * np.sqrt(2 / SHAPE[axis])
+    assert correlation(mask, kept(rate, stream=1)) < 5
+    for key in (6, 8, 7 + 2**16, 7 + 2**31):
+        assert correlation(mask, kept(rate, key=key)) < 5
+    # Indices do not stand in for each other.
+    square = mask[:, :, :, :Q]
+    off = ~np.eye(Q, dtype=bool)
+    assert correlation(square[:, :, off], square.swapaxes(2, 3)[:, :, off]) < 5
+    off = ~np.eye(B, dtype=bool)
+    assert correlation(mask[off], mask.swapaxes(0, 1)[off]) < 5
+
+
+def test_a_bit_of_any_index_changes_half_of_the_bits_of_the_hash():
+    rng = np.random.default_rng(0)
+    indices = rng.integers(0, 512, (3, 5000), dtype=np.uint32)
+    before = np.asarray(bits(jnp.uint32(1), *indices))
+    for which in range(3):
+        for bit in range(9):
+            changed = indices.copy()
+            changed[which] ^= np.uint32(1 << bit)
+            flipped = before ^ np.asarray(bits(jnp.uint32(1), *changed))
+            share = np.unpackbits(flipped.view(np.uint8).reshape(-1, 4), axis=1).mean(axis=0)
+            assert np.abs(share - 0.5).max() < 0.05, (which, bit)
+
+
+def test_a_block_has_the_mask_of_its_part_of_the_whole():
+    whole = kept(0.5)
+    rows, positions = jnp.array([3, 1]), jnp.array([[5, 63, 0], [9, 9, 1]])
+    part = kept(0.5, rows=rows, positions=positions, heads=2, first_head=1)
+    np.testing.assert_array_equal(part[0], whole[3, 1:3][:, [5, 63, 0]])
+    np.testing.assert_array_equal(part[1], whole[1, 1:3][:, [9, 9, 1]])
+
+
+def test_masks_are_of_32_bit_arithmetic_with_x64_too():
+    with jax.enable_x64(True):
+        wide = kept(0.5, rows=jnp.arange(B), positions=jnp.broadcast_to(jnp.arange(Q), (B, Q)))
+    np.testing.assert_array_equal(wide, kept(0.5))

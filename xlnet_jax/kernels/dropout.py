@@ -1,0 +1,84 @@
+"""Dropout as a function of indices: any block, shard or implementation draws the same masks.
+
+Whether the element with the indices (i, j, ..) is kept follows from a hash chain that starts at a key,
+
+    h_0 = key        h_{n+1} = mix(h_n ^ (index_n * 0x9E3779B9))        kept <=> h < threshold
+
+in 32-bit unsigned arithmetic. An element that is kept is multiplied by 2^32 / threshold: the inverse of the exact
+share of hash values that keep it, so that the expectation is the element itself.
+
+The indices are those of the whole problem: row of the global batch, head, position in the segment, key or feature.
+None of them is the place of an element in a block, a shard or a list of targets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+GOLDEN = np.uint32(0x9E3779B9)
+"""2^32 by the golden ratio, odd: consecutive indices become words far apart."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AttentionDropout:
+    """What an implementation of attention needs, beside the rows' numbers, to make its mask."""
+
+    key: jax.Array
+    """uint32 []: of the layer and the step, the same for both streams."""
+    rate: float = dataclasses.field(metadata={"static": True})
+    stream: int = dataclasses.field(metadata={"static": True})
+    """0 content, 1 query: a query and the content at its position have masks of their own."""
+    first_head: int | jax.Array = 0
+    """Number of the first head among all heads, where this is a part of them."""
+
+    def __call__(self, probability_BHQK: jax.Array, rows_B: jax.Array, position_BQ: jax.Array) -> jax.Array:
+        """The probabilities with some of them dropped; `position_BQ`: the queries' positions in the segment."""
+        _, H, _, K = probability_BHQK.shape
+        return drop(
+            probability_BHQK, self.rate, self.key, jnp.uint32(self.stream), rows_B[:, None, None, None],
+            (self.first_head + jnp.arange(H))[None, :, None, None], position_BQ[:, None, :, None],
+            jnp.arange(K)[None, None, None, :],
+        )  # fmt: skip
+
+
+def drop(x: jax.Array, rate: float, key: jax.Array, *indices: jax.Array) -> jax.Array:
+    """x with elements replaced by 0 at `rate`, and the others scaled; same shape and dtype.
+
+    Args:
+      rate: in (0, 1).
+      key: uint32 [].
+      indices: integers that together broadcast to the shape of x. Each is mixed in at the shape reached so far: give
+        the one that fills the shape last, and all others cost next to nothing.
+    """
+    kept = threshold(rate)
+    keep = bits(key, *indices) < np.uint32(kept)
+    # Scaled in float32: bfloat16 has no number within 0.1 % of 1 / 0.9.
+    scaled = x.astype(jnp.promote_types(x.dtype, jnp.float32)) * (2**32 / kept)
+    return jnp.where(keep, scaled, 0).astype(x.dtype)
+
+
+def threshold(rate: float) -> int:
+    """How many of the 2^32 hash values keep an element: at least 1, and never all."""
+    return min(max(round((1 - rate) * 2**32), 1), 2**32 - 1)
+
+
+def bits(key: jax.Array, *indices: jax.Array) -> jax.Array:
+    """The hash of the indices: uint32, of the shape they broadcast to."""
+    word = key
+    for index in indices:
+        word = _mixed(word ^ (index.astype(jnp.uint32) * GOLDEN))
+    return word
+
+
+def _mixed(word: jax.Array) -> jax.Array:
+    """A permutation of the 32-bit words in which every bit depends on all (`lowbias32` of Wellons' hash-prospector)."""
+    word ^= word >> 16
+    word *= np.uint32(0x7FEB352D)
+    word ^= word >> 15
+    word *= np.uint32(0x846CA68B)
+    return word ^ (word >> 16)

@@ -1,0 +1,145 @@
+"""Relative attention in plain JAX: the reference that every other implementation must equal.
+
+    s_ij = E^(-1/2) [ (q_i + u) . k_j  +  (q_i + v) . r(d_ij)  +  (q_i + w) . S[seg_i != seg_j] ]
+    o_i  = sum_j Drop(softmax_j(s_ij)) v_j        over the keys j that i sees
+
+Letters: B rows, Q queries, T positions of the segment, K = M + T keys, the M memory slots first, N = K + T - 1
+distances, H heads, E head width. The query at position i of the segment and key j are d_ij = M + i - j apart, counted
+in reading order: positive for keys that were read before. That is also the order of the arrays, whatever the
+direction of the row, because reversed text is stored reversed. The direction is the sign with which a distance enters
+the position term, and nothing else.
+
+Row n of the position keys is for the distance K - 1 - n. So the query at position i reads the K rows from T - 1 - i
+on: all T queries together by one reshape (`shift`), queries at chosen positions by one slice each (`windows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from xlnet_jax.batch import NEVER
+from xlnet_jax.kernels.dropout import AttentionDropout
+
+
+def attend(
+    q_BQHE: jax.Array,
+    k_BKHE: jax.Array,
+    v_BKHE: jax.Array,
+    position: tuple[jax.Array, jax.Array, jax.Array],
+    biases: Mapping[str, jax.Array],
+    segment_2HE: jax.Array,
+    limit_BQ: jax.Array,
+    rank_BK: jax.Array,
+    segment_BQ: jax.Array,
+    segment_BK: jax.Array,
+    query_position_BQ: jax.Array | None,
+    rows_B: jax.Array,
+    dropout: AttentionDropout | None,
+    max_distance: int | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Attention of one stream of one layer.
+
+    Args:
+      k_BKHE, v_BKHE: finite everywhere: a hidden key has the weight 0, and 0 times NaN is NaN.
+      position: odd_SNHE and even_SNHE, the position keys' parts that change sign with the direction and that do not,
+        where S is 1, or B if every row has its own; and direction_B, +1 or -1.
+      biases: u, v and w under `content_bias`, `position_bias` and `segment_bias`: [H, E].
+      segment_2HE: the vectors S of the same and of another segment.
+      limit_BQ: query i sees the keys of lower rank, except for those of rank NEVER.
+      query_position_BQ: of the queries in the segment; None: the queries are all T positions in order.
+      rows_B: the rows' numbers in the global batch, for dropout.
+      dropout: on the probabilities; None: none.
+      max_distance: keys that are further in the past are hidden; None: no bound.
+
+    Returns:
+      o_BQHE in the dtype of v, and the probabilities before dropout, [B, H, Q, K] in at least float32. A query that
+      sees nothing has zeros in both.
+    """
+    K, N = k_BKHE.shape[1], position[1].shape[1]
+    T = N + 1 - K
+    position_BQ = query_position_BQ
+    if position_BQ is None:
+        position_BQ = jnp.broadcast_to(jnp.arange(T), (len(q_BQHE), T))
+    score_BHQK = relative_scores(
+        q_BQHE, k_BKHE, position_scores(q_BQHE + biases["position_bias"][None, None], position, K, query_position_BQ),
+        segment_2HE, biases["content_bias"], biases["segment_bias"], segment_BQ[:, :, None] == segment_BK[:, None, :],
+    )  # fmt: skip
+    visible_BQK = (rank_BK[:, None, :] < limit_BQ[:, :, None]) & (rank_BK != NEVER)[:, None, :]
+    if max_distance is not None:
+        distance_BQK = K - T + position_BQ[:, :, None] - jnp.arange(K)[None, None, :]
+        visible_BQK &= distance_BQK <= max_distance
+    probability_BHQK = masked_softmax(score_BHQK, visible_BQK)
+    dropped_BHQK = probability_BHQK if dropout is None else dropout(probability_BHQK, rows_B, position_BQ)
+    return jnp.einsum("bhqk,bkhe->bqhe", dropped_BHQK.astype(v_BKHE.dtype), v_BKHE), probability_BHQK
+
+
+def position_scores(
+    q_BQHE: jax.Array,
+    position: tuple[jax.Array, jax.Array, jax.Array],
+    keys: int,
+    query_position_BQ: jax.Array | None,
+) -> jax.Array:
+    """q_i . r(d_ij), with the queries' bias already in them: [B, H, Q, K] in at least float32."""
+    odd_SNHE, even_SNHE, direction_B = position
+    r_BNHE = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE
+    high = jnp.promote_types(q_BQHE.dtype, jnp.float32)
+    if query_position_BQ is None:
+        return shift(jnp.einsum("bqhe,bnhe->bhqn", q_BQHE, r_BNHE, preferred_element_type=high), keys)
+    all_BQHN = jnp.einsum("bqhe,bnhe->bqhn", q_BQHE, r_BNHE, preferred_element_type=high)
+    return windows(all_BQHN, query_position_BQ, keys).transpose(0, 2, 1, 3)
+
+
+def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
+    """Query i keeps the `keys` columns from T - 1 - i on: [B, H, T, K].
+
+    Row-major, the wanted element (i, j) stands at i N + T - 1 - i + j = (T - 1) + i (N - 1) + j: rows of N - 1, which
+    hold K columns if T > 1. One query wants all N = K columns.
+    """
+    B, H, T, N = score_BHTN.shape
+    if T == 1:
+        return score_BHTN
+    flat = score_BHTN.reshape(B, H, T * N)
+    return flat[:, :, T - 1 : T - 1 + T * (N - 1)].reshape(B, H, T, N - 1)[..., :keys]
+
+
+def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Array:
+    """The same for queries at chosen positions: [B, Q, H, K], without ever building the T rows."""
+    last = score_BQHN.shape[3] - keys  # T - 1
+
+    def window(score_HN: jax.Array, position: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(score_HN, last - position, keys, axis=1)
+
+    return jax.vmap(jax.vmap(window))(score_BQHN, position_BQ)
+
+
+def relative_scores(
+    q_BQHE: jax.Array,
+    k_BKHE: jax.Array,
+    position_BHQK: jax.Array,
+    segment_2HE: jax.Array,
+    content_bias_HE: jax.Array,
+    segment_bias_HE: jax.Array,
+    same_segment_BQK: jax.Array,
+) -> jax.Array:
+    """The three terms of s_ij, scaled: [B, H, Q, K] in at least float32."""
+    high = jnp.promote_types(q_BQHE.dtype, jnp.float32)
+    content = jnp.einsum("bqhe,bkhe->bhqk", q_BQHE + content_bias_HE[None, None], k_BKHE, preferred_element_type=high)
+    either_BHQ2 = jnp.einsum(
+        "bqhe,she->bhqs", q_BQHE + segment_bias_HE[None, None], segment_2HE, preferred_element_type=high
+    )
+    segment = jnp.where(same_segment_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
+    return (content + position_BHQK + segment) * q_BQHE.shape[-1] ** -0.5
+
+
+def masked_softmax(score_BHQK: jax.Array, visible_BQK: jax.Array) -> jax.Array:
+    """Softmax over the visible keys; a row that sees nothing gets probabilities (and gradients) of exactly 0."""
+    visible = visible_BQK[:, None]
+    highest = jnp.max(jnp.where(visible, score_BHQK, -jnp.inf), axis=-1, keepdims=True)
+    highest = jax.lax.stop_gradient(jnp.where(jnp.isfinite(highest), highest, 0))
+    # The inner `where` keeps exp finite at hidden keys: an infinity there would turn their zero gradient into a NaN.
+    weight = jnp.where(visible, jnp.exp(jnp.where(visible, score_BHQK - highest, 0)), 0)
+    total = jnp.sum(weight, axis=-1, keepdims=True)
+    return weight / jnp.where(total > 0, total, 1)
