@@ -31,6 +31,11 @@ def random_params(model: ModelConfig) -> dict:
     return jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), shapes_of(model))
 
 
+def test_shared_layers_have_no_name_there():
+    with pytest.raises(BadInput, match="share_layers=True: the original's checkpoints have parameters of each layer"):
+        names.official(random_params(ModelConfig(**SMALL, share_layers=True)))
+
+
 @pytest.mark.parametrize(
     ("model", "tensors", "parameters"),
     [

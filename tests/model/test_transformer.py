@@ -14,7 +14,7 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import xla
 from xlnet_jax.model import positions
 from xlnet_jax.model.transformer import XLNet, empty_memory
-from xlnet_jax.train.loss import LanguageModel
+from xlnet_jax.train.loss import LanguageModel, mean_loss
 
 B, T, R, P, M = 2, 12, 6, 4, 5
 CONFIG = ModelConfig(
@@ -263,6 +263,28 @@ def test_tied_biases_equal_untied_ones_that_are_copies(x64):
     apply = jax.jit(lambda p: XLNet(tied_config, R).apply({"params": p}, batch, memory, deterministic=True))
     out = apply(tied)
     np.testing.assert_allclose(out.hidden_BTD, run(copied, batch, memory).hidden_BTD, rtol=0, atol=1e-12)
+
+
+def test_shared_layers_equal_separate_ones_that_are_copies(x64):
+    """Output, memory and gradient; would fail if a layer were drawn or updated by itself."""
+    config = dataclasses.replace(CONFIG, share_layers=True)
+    model, shared = LanguageModel(XLNet(config, R)), make_params(config)
+    stacked = {**shared, "layers": jax.tree.map(lambda x: jnp.stack([x] * CONFIG.layers), shared["layers"])}
+    assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, make_params())
+    assert model.depths["layers"] == CONFIG.layers == max(MODEL.depths["layers"])
+    batch, memory = make_batch(), make_memory()
+
+    def gradient(model):
+        return jax.jit(jax.value_and_grad(lambda p: mean_loss(p, model, batch, memory), has_aux=True))
+
+    (loss, aux), grads = gradient(model)(shared)
+    (expected, expected_aux), separate = gradient(MODEL)(stacked)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-12)
+    np.testing.assert_allclose(aux.memory.hidden_LBMD, expected_aux.memory.hidden_LBMD, rtol=0, atol=1e-12)
+    assert all(np.abs(x[0] - x[1]).max() > 0 for x in jax.tree.leaves(separate["layers"]["attention"]))
+    summed = separate | {"layers": jax.tree.map(lambda x: x.sum(axis=0), separate["layers"])}
+    for a, b in zip(jax.tree.leaves(grads), jax.tree.leaves(summed), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
 def test_nll_is_minus_the_log_softmax_of_the_logits(x64):

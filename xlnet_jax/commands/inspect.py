@@ -20,10 +20,11 @@ from xlnet_jax.train.state import init_params
 
 
 def count_parameters(config: Config) -> dict[str, Any]:
-    """`parameters` and `tensors` under the names of the original's checkpoints. Computes nothing."""
+    """`parameters` and `tensors`, under the names of the original's checkpoints if they have some. Computes nothing."""
     recipe = make_recipe(config)
-    tensors = recipe.official(jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))))
-    return {"parameters": sum(int(np.prod(x.shape)) for x in tensors.values()), "tensors": len(tensors)}
+    params = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
+    tensors = jax.tree.leaves(params if config.model.share_layers else recipe.official(params))
+    return {"parameters": sum(int(np.prod(x.shape)) for x in tensors), "tensors": len(tensors)}
 
 
 def example(config: Config, step: int, row: int) -> dict[str, Any]:

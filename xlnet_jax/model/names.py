@@ -60,8 +60,13 @@ def official(params: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
       Name -> leaf of the same kind. Per-layer variables lose the axis L; `r_w_bias`, `r_r_bias` and `r_s_bias` are
       [L, H, E], or [H, E] where one set serves all layers; `mask_emb` is [1, 1, D].
+
+    Raises:
+      BadInput: all layers share one set of parameters, which those checkpoints cannot hold.
     """
     flat: dict[str, Any] = dict(traverse_util.flatten_dict(dict(params), sep="/"))
+    if flat["layers/attention/query"].ndim == 3:
+        raise BadInput("model.share_layers=True: the original's checkpoints have parameters of each layer")
     tensors = {name: flat[ours] for ours, name in _WHOLE.items()}
     tensors[_MASK] = _reshape(flat["mask_embedding"], (1, 1, *flat["mask_embedding"].shape))
     scope = "biases" if "biases/content_bias" in flat else "layers/attention"
