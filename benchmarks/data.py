@@ -1,17 +1,17 @@
-"""How fast and how lean the data engine is: text to corpus, corpus to batches.
+"""Speed and memory of the data engine: text to corpus, corpus to batches.
 
     python benchmarks/data.py [--json] [--folder DIR]
 
-Everything is measured in processes that may use one core, in one run. Figures:
+Everything is measured in one run, in processes that may use one core. Figures:
 
   examples_per_second_per_core          examples of the published layout (T=512, R=256, 85 targets) from the corpus on
                                         disk to finished batches: pages, segments, spans, orders
-  prepare_over_encode                   tokens a second of `prepare` with a given tokenizer, over those of SentencePiece
+  prepare_over_encode                   tokens per second of `prepare` with a given tokenizer / those of SentencePiece
                                         alone on the same lines: median of pairs measured one after the other
-  prepare_tokens_per_second_per_core    the former's numerator, median
-  peak_rss_bytes_10mb, _200mb           largest memory of a `prepare` process on so much text, tokenizer given
+  prepare_tokens_per_second_per_core    the numerator of that ratio, median
+  peak_rss_bytes_10mb, _200mb           peak memory of a `prepare` process on this much text, with a given tokenizer
 
-The text is 46 MB of real prose from two packages; for 200 MB it is repeated, which memory does not notice.
+The text is 46 MB of real prose from two packages; for 200 MB it is repeated, which does not affect memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def prepare(text: str, output: str, tokenizer: str | None, **options) -> dict:
 
 
 def pair(text: str, folder: str, tokenizer: str) -> tuple[float, float]:
-    """Tokens a second of SentencePiece on the lines of the text, and of `prepare` on its files."""
+    """Tokens per second of SentencePiece on the lines of the text, and of `prepare` on its files."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=tokenizer)
@@ -80,7 +80,7 @@ def text_of(folder: str, name: str, size: int) -> str:
 
 
 def examples(corpus: str) -> tuple[float, float]:
-    """Examples a second, from a cold and from a warm cache of pages."""
+    """Examples per second, with a cold and with a warm page cache."""
     import numpy as np
 
     from xlnet_jax.config import Config, DataConfig, ModelConfig, TrainConfig
@@ -107,9 +107,9 @@ def examples(corpus: str) -> tuple[float, float]:
 
 
 def peak_memory(text: str, output: str, tokenizer: str) -> int:
-    """Largest resident memory of the command line's process, bytes."""
+    """Peak resident memory of the process of the command line, in bytes."""
     shutil.rmtree(output, ignore_errors=True)
-    # Asked of the process itself: what its parent would be told includes the parent's own memory before the exec.
+    # Read by the process itself: the figure for its parent would include the parent's own memory before the exec.
     program = "import sys; from xlnet_jax import cli; cli.main(sys.argv[1:]); print(open('/proc/self/status').read())"
     words = ["prepare", f"--input={text}", f"--output={output}", f"--tokenizer={tokenizer}", "--workers=1"]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
@@ -122,7 +122,7 @@ def peak_memory(text: str, output: str, tokenizer: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--folder", help="where text and corpora go (default: a temporary folder)")
+    parser.add_argument("--folder", help="folder for text and corpora (default: a temporary folder)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or temporary

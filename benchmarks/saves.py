@@ -1,11 +1,11 @@
-"""How long the training loop stands still for saves: the quick-start model, one save per 100 steps.
+"""How long saves block the training loop: the quick-start model, one save per 100 steps.
 
     python benchmarks/saves.py --json
 
-A run of `--steps` steps on the quick start's text. The seconds come from the run's own accounting
-(`run/goodput.py`): what the loop spends copying the state to the host, flushing metrics, and waiting for the
-writer of the save before. The writer's CPU seconds are measured apart, with nothing else running: the process's CPU
-time over some saves and waits.
+A run of `--steps` steps on the text of the quick start. The seconds come from the run's own accounting
+(`run/goodput.py`): the time in which the loop copies the state to the host, flushes metrics, and waits for the writer
+of the previous save. The CPU seconds of the writer are measured separately, with nothing else running: the CPU time of
+the process over some saves and waits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SAVES = 5
 
 
 def corpus_of(folder: str, vocab_size: int) -> str:
-    """The quick start's."""
+    """Prepares the corpus of the quick start."""
     from xlnet_jax.commands import quickstart
     from xlnet_jax.data.prepare.pipeline import prepare
 
@@ -38,7 +38,7 @@ def corpus_of(folder: str, vocab_size: int) -> str:
 
 
 def writer_cpu_seconds(config, workdir: str) -> float:
-    """CPU seconds of one save, all threads: from the copy to the last byte."""
+    """CPU seconds of one save in all threads, from the copy to the last byte."""
     import jax
 
     from xlnet_jax.checkpoint.store import Checkpoints
@@ -57,7 +57,7 @@ def writer_cpu_seconds(config, workdir: str) -> float:
             checkpoints.save(step, trees, {})
             checkpoints.wait()
             spent.append(time.process_time() - began)
-    # The first one imports and starts threads.
+    # The first save also imports modules and starts threads.
     return statistics.median(spent[1:])
 
 
@@ -65,7 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--steps", type=int, default=400, help="of the run; one save per 100 (default 400)")
-    parser.add_argument("--folder", help="where everything goes (default: a temporary folder)")
+    parser.add_argument("--folder", help="folder for everything (default: a temporary folder)")
     args = parser.parse_args()
     from xlnet_jax.commands.train import train
     from xlnet_jax.config import load

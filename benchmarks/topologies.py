@@ -1,12 +1,12 @@
-"""The table of what was compiled for whole pods, as Markdown: XLNet-Large on every kind of TPU, without having one.
+"""Compiles XLNet-Large for whole pods of every kind of TPU, without having one, and prints a Markdown table.
 
-    python benchmarks/topologies.py                      minutes a row on two cores; needs the extra `tpu`
+    python benchmarks/topologies.py                      minutes per row on two cores; needs the extra `tpu`
     python benchmarks/topologies.py --tiny               two layers on the smallest slices, to try it
-    python benchmarks/topologies.py --only=v3 --json     one JSON line for each row whose topology begins with v3
-    python benchmarks/topologies.py --rows=FILE          the table of such lines, made before
+    python benchmarks/topologies.py --only=v3 --json     one JSON line for each row whose topology starts with v3
+    python benchmarks/topologies.py --rows=FILE          the table from such lines of an earlier run
     python benchmarks/topologies.py --largest            the largest batch per core of v3:16x16: several compilations
 
-Every row is a command of its own, `xlnet-jax compile`, so that a row that fails ends with its message.
+Every row is a separate command, `xlnet-jax compile`, so that a failing row ends with its own message.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def row(result: dict[str, Any]) -> str:
 
 
 def largest() -> dict[str, Any]:
-    """The most rows of a v3 core, with the published configuration as it is."""
+    """The largest number of rows per v3 core, with the published configuration unchanged."""
     from xlnet_jax.aot import topology
 
     topology.prepare_environment()
@@ -92,9 +92,9 @@ def largest() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tiny", action="store_true", help="two small layers, smallest slices")
-    parser.add_argument("--only", default="", help="topologies that begin with this")
-    parser.add_argument("--json", action="store_true", help="one JSON line a row")
-    parser.add_argument("--rows", help="JSON lines to make the table of, instead of compiling")
+    parser.add_argument("--only", default="", help="topologies that start with this")
+    parser.add_argument("--json", action="store_true", help="one JSON line per row")
+    parser.add_argument("--rows", help="file of JSON lines to print as the table, instead of compiling")
     parser.add_argument("--largest", action="store_true", help="search the largest batch per core instead")
     args = parser.parse_args()
     if args.largest:

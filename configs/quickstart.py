@@ -1,10 +1,11 @@
-"""A small XLNet on real prose, on a laptop's processor, in about three minutes.
+"""A small XLNet on real prose, on a laptop's CPU, in about three minutes.
 
     make quickstart
 
 Hardware: two CPU cores, no accelerator. Expect a held-out loss at least 0.5 nat below the unigram cross-entropy of the
 same targets. Nothing here is published: these are our sizes for a model that learns something visible in three minutes.
-A larger vocabulary, a third layer or the usual initial deviation of 0.02 leave it on the unigram plateau for that long.
+With a larger vocabulary, a third layer or the usual initial standard deviation of 0.02 it stays on the unigram plateau
+for those three minutes.
 """
 
 from xlnet_jax import config as base

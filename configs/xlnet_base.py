@@ -2,8 +2,8 @@
 
     xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=CORPUS --workdir=RUN
 
-The architecture is the released checkpoint's (its xlnet_config.json). No pretraining command or hyper-parameter of the
-Base model was ever published; every training setting below is ours. Not yet run to the end: no expected result.
+The architecture is that of the released checkpoint (its xlnet_config.json). No pretraining command or hyper-parameter
+of the Base model was ever published; every training setting below is ours. No complete run yet: no expected result.
 """
 
 from xlnet_jax import config as base

@@ -8,7 +8,8 @@ Recalled (the paper's hyper-parameter table; check it before quoting): 500 K ste
 warm-up 40 K, Adam epsilon 1e-6, weight decay 0.01, dropout 0.1, attention dropout 0.1, none after the activation; a
 batch of 8192 for the longer run, which took 5.5 days on the same pod.
 Ours: blocks of 8 windows, whole-word spans, bias correction in Adam, a clip of 1.0 on the global gradient (the 2019
-code clips each core's own gradient, so its 1.0 hardly ever acted). Not yet run to the end: no expected result.
+code clips the gradient of each core separately, so its 1.0 almost never acted). No complete run yet: no expected
+result.
 """
 
 from xlnet_jax import config as base

@@ -1,12 +1,12 @@
-"""XLNet-Large as published, on the published pod: 512 TPU v3 chips, which are 1024 cores, and 1024 JAX devices.
+"""XLNet-Large as published, on the published pod: 512 TPU v3 chips, which are 1024 cores and 1024 JAX devices.
 
     xlnet-jax compile --config=configs/xlnet_large_512.py --topology=v3:16x32
     xlnet-jax train --config=configs/xlnet_large_512.py --config.data.corpus=CORPUS --workdir=RUN
 
-Published: as in xlnet_large.py, whose values these are; batch 2048: two rows a core, four on the 512 of v3:16x16.
+Published: the values of xlnet_large.py; batch 2048: two rows per core, four on the 512 cores of v3:16x16.
 Recalled: the longer run had a batch of 8192: --config.train.batch_size=8192
-Ours: purely data parallel, and whole layers recomputed in the backward pass (remat), which changes memory and time but
-no result. docs/compile.md has what was compiled.
+Ours: only data parallelism, and recomputation of whole layers in the backward pass (remat), which changes memory and
+time but not the result. docs/compile.md lists the compiled topologies.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ import pathlib
 
 
 def get_config():
-    # The files of this folder are no package.
+    # The files of this folder are not a package.
     path = pathlib.Path(__file__).with_name("xlnet_large.py")
     spec = importlib.util.spec_from_file_location("xlnet_large", path)
     large = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""XLNet-Large on a mixture of five corpora, as the paper's data was.
+"""XLNet-Large on a mixture of five corpora, like the data of the paper.
 
     xlnet-jax prepare --tfds=wikipedia/20230601.en --data_dir=TFDS --output=corpora/wikipedia
     for name in books giga5 clueweb common_crawl; do
@@ -7,11 +7,11 @@
     xlnet-jax train --config=configs/xlnet_large_five_corpora.py --workdir=RUN
 
 Published (section 3.1 of the paper, counts of SentencePiece pieces): Wikipedia 2.78 B, BooksCorpus 1.09 B, Giga5
-4.75 B, ClueWeb 2012-B 4.30 B, Common Crawl 19.97 B, 32.89 B in all. The 2019 code read the files of all five in one
+4.75 B, ClueWeb 2012-B 4.30 B, Common Crawl 19.97 B, 32.89 B in total. The 2019 code read the files of all five in one
 shuffled order, so each was read in proportion to its size.
-Ours: the same proportions as fixed weights, so that they hold whatever text stands in for a corpus. BooksCorpus and
-Giga5 are not to be had freely; put another corpus in the place of one, or leave it and its weight out. A tokenizer is
-trained on the first corpus here; for the published one give `--tokenizer` of a released model to all five.
+Ours: the same proportions as fixed weights, so that they hold for any text that replaces a corpus. BooksCorpus and
+Giga5 are not freely available; use another corpus instead, or remove the corpus and its weight. Here a tokenizer is
+trained on the first corpus; to use the published one, give the released model as `--tokenizer` to all five commands.
 Not yet run: no expected result. Everything else is `configs/xlnet_large.py`.
 """
 
@@ -19,7 +19,7 @@ import importlib.util
 import os
 
 PIECES = {"wikipedia": 2.78, "books": 1.09, "giga5": 4.75, "clueweb": 4.30, "common_crawl": 19.97}
-"""Billions, by folder."""
+"""Billions of pieces, by folder."""
 
 
 def get_config():

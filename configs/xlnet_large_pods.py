@@ -1,11 +1,11 @@
-"""XLNet-Large with the published batch on pods of today: 256 chips of v4, v5e or v6e, or 512 of v5p.
+"""XLNet-Large with the published batch size on current pods: 256 chips of v4, v5e or v6e, or 512 of v5p.
 
     xlnet-jax compile --config=configs/xlnet_large_pods.py --topology=v6e:16x16
     xlnet-jax train --config=configs/xlnet_large_pods.py --config.data.corpus=CORPUS --workdir=gs://BUCKET/RUN
 
-Published: as in xlnet_large.py, whose values these are. Ours: purely data parallel, 8 rows a device (4 on v5p), and
-matrix products kept for the backward pass instead of whole layers computed again (remat). docs/compile.md has what was
-compiled for v4:8x8x4, v5e:16x16, v5p:8x8x8 and v6e:16x16. Never run: there is no expected result.
+Published: the values of xlnet_large.py. Ours: only data parallelism, 8 rows per device (4 on v5p), and matrix products
+saved for the backward pass instead of recomputation of whole layers (remat). docs/compile.md has the results of the
+compilation for v4:8x8x4, v5e:16x16, v5p:8x8x8 and v6e:16x16. Never run: no expected result.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ import pathlib
 
 
 def get_config():
-    # The files of this folder are no package.
+    # The files of this folder are not a package.
     path = pathlib.Path(__file__).with_name("xlnet_large.py")
     spec = importlib.util.spec_from_file_location("xlnet_large", path)
     large = importlib.util.module_from_spec(spec)

@@ -3,25 +3,25 @@
 #   --chips=4 [--slices=2] [--spot] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/gke.sh --name=xlnet --delete
 #
-# Fills in launch/gke/jobset.yaml and hands it to kubectl. Exit code 42 restarts the JobSet, all hosts of all slices; every
-# other one but those of a killed pod ends it. Requires kubectl with a context whose cluster has the JobSet controller and
-# a TPU node pool for every slice, an image of launch/Dockerfile, and for the work directory a bucket or a
+# Fills in launch/gke/jobset.yaml and passes it to kubectl. Exit code 42 restarts the JobSet, all hosts of all slices; any
+# other exit code ends it, except those of a killed pod. Requires kubectl with a context whose cluster has the JobSet
+# controller and a TPU node pool for every slice, an image of launch/Dockerfile, and for the work directory a bucket or a
 # PersistentVolumeClaim.
 #
 #   --name --namespace          of the JobSet (namespace: default)
-#   --image=IMAGE               what to run
+#   --image=IMAGE               the image to run
 #   --accelerator=LABEL --topology=AxB     labels of the node pool: tpu-v5-lite-podslice, tpu-v6e-slice, ...; 2x4, ...
-#   --chips=N                   TPU chips of a host; with the topology, that makes the hosts of a slice
-#   --slices=N                  over the data-centre network (default 1)
+#   --chips=N                   TPU chips per host; with the topology, this gives the number of hosts per slice
+#   --slices=N                  number of slices, over the data-centre network (default 1)
 #   --service-account=NAME      of Kubernetes, with the right to write to the bucket (default: default)
-#   --claim=NAME --mount=DIR    a claim, and where it goes (default: none; /mnt/xlnet)
-#   --shared-workdir            of several hosts: the claim can be written by all of them (ReadWriteMany)
+#   --claim=NAME --mount=DIR    a claim, and its mount point (default: none; /mnt/xlnet)
+#   --shared-workdir            for several hosts: all of them can write to the claim (ReadWriteMany)
 #   --flags=CHIP[,CHIP...]      LIBTPU_INIT_ARGS of launch/flags/CHIP.txt (default: none)
 #   --spot                      nodes of Spot pools only
 #   --max-restarts=N            (default 50)
 #   --grace=SECONDS             between SIGTERM and SIGKILL (default 600)
 #   --print                     print the manifest and do nothing else
-#   --dry-run                   print the command, and run none; the manifest goes to its standard input
+#   --dry-run                   print the command and do not run it; the manifest goes to its standard input
 #   --delete                    delete the JobSet; bucket and claim stay
 
 set -euo pipefail
@@ -81,10 +81,10 @@ check_train "${train[@]}"
 [[ -n $claim || " ${train[*]}" == *" --workdir=gs://"* ]] || refuse "a work directory that is not a bucket needs --claim=NAME"
 read_flags
 
-# A JSON list, which is YAML as well.
+# A JSON list, which is also valid YAML.
 args=""
 for word in "${train[@]}"; do
-  [[ $word != *[[:cntrl:]]* ]] || refuse "the command holds a control character"
+  [[ $word != *[[:cntrl:]]* ]] || refuse "the command contains a control character"
   word=${word//\\/\\\\}
   args+=", \"${word//\"/\\\"}\""
 done
@@ -95,7 +95,7 @@ fill() {
     manifest=$(sed "/@$1@/d" <<<"$manifest")
     return
   fi
-  # Quoted, so that & and \ in the value stay what they are in any version of bash.
+  # Quoted, so that any version of bash keeps & and \ in the value unchanged.
   manifest=${manifest//"@$1@"/"$2"}
 }
 fill NAME "$name"

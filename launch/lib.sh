@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # source launch/lib.sh
 #
-# What the launch scripts share: no command of its own, nothing happens when it is read. Requires bash 4.4.
+# Functions that the launch scripts share. Reading this file runs no command. Requires bash 4.4.
 # shellcheck disable=SC2034 # the scripts that read this file use the variables
 set -euo pipefail
 
@@ -9,7 +9,7 @@ PROGRAM=$(basename "$0")
 DRY_RUN=""
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
-# The comment that a script begins with, for --help.
+# The comment at the start of a script, for --help.
 usage() {
   sed -n '2,/^$/{/^#/s/^# \{0,1\}//p}' "$0"
   exit 0
@@ -31,7 +31,7 @@ note() {
   echo "$PROGRAM: $*" >&2
 }
 
-# A command as a line that a shell reads back as the same words.
+# A command as one line, quoted so that a shell reads the same words.
 quoted() {
   local word line=""
   for word; do
@@ -49,7 +49,7 @@ run() {
   fi
 }
 
-# need NAME VALUE PATTERN: an option that must be there and look right.
+# need NAME VALUE PATTERN: an option that must be given and match the pattern.
 need() {
   [[ -n $2 ]] || refuse "--$1=... is missing; see --help"
   [[ $2 =~ ^($3)$ ]] || refuse "--$1=$2 is not of the form $3"
@@ -59,9 +59,9 @@ NAME='[a-z]([-a-z0-9]*[a-z0-9])?'
 WORD='[-A-Za-z0-9_.:/@+]+'
 NUMBER='[1-9][0-9]*'
 
-# Hosts of a slice by the name of its type; empty if the type is unknown. In names of v2 to v5p and of TPU7x the number
-# counts cores, otherwise chips; xpk takes a topology as well, such as v6e-4x4, which is of chips. A host has four chips,
-# but eight of v5e and v6e where one host is enough.
+# Number of hosts of a slice, from the name of its type; empty if the type is unknown. In names of v2 to v5p and of TPU7x
+# the number counts cores, otherwise chips; xpk also accepts a topology, such as v6e-4x4, which counts chips. A host has
+# four chips, or eight of v5e and v6e if one host is enough.
 hosts_of() {
   local size=${1##*-}
   if [[ $size =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]]; then
@@ -84,21 +84,21 @@ runtime_of() {
   esac
 }
 
-# The command, before anything costs money. Requires `hosts`: how many there are, of all slices together.
+# Checks the command before anything costs money. Requires `hosts`: the number of hosts of all slices together.
 check_train() {
   local word workdir=""
-  [[ ${1:-} == train ]] || refuse "after -- comes the command: train --config=... --workdir=..."
+  [[ ${1:-} == train ]] || refuse "give the command after --: train --config=... --workdir=..."
   for word; do
     [[ $word != --workdir=* ]] || workdir=${word#--workdir=}
   done
   [[ -n $workdir ]] || refuse "the command has no --workdir=gs://BUCKET/DIR or --workdir=/DIR"
   case $workdir in
     gs://?*/?*) return ;;
-    *://*) refuse "--workdir=$workdir: a bucket is gs://BUCKET/DIR" ;;
+    *://*) refuse "--workdir=$workdir: give a bucket as gs://BUCKET/DIR" ;;
     /*) ;;
     *) refuse "--workdir=$workdir: give gs://BUCKET/DIR or an absolute path" ;;
   esac
-  ((hosts == 1)) || [[ -n $shared_workdir ]] || refuse "--workdir=$workdir is a folder of its own on each of the $hosts" \
+  ((hosts == 1)) || [[ -n $shared_workdir ]] || refuse "--workdir=$workdir is a different folder on each of the $hosts" \
     "hosts: give --workdir=gs://BUCKET/DIR, or --shared-workdir if it is mounted on all of them"
 }
 
@@ -107,7 +107,7 @@ flags_of() { # NAME[,NAME...]
   local one line words=()
   for one in ${1//,/ }; do
     [[ -f $HERE/flags/$one.txt ]] ||
-      refuse "--flags=$1: there is no launch/flags/$one.txt; there are $(cd "$HERE/flags" && echo *.txt)"
+      refuse "--flags=$1: there is no launch/flags/$one.txt; use one of $(cd "$HERE/flags" && echo *.txt)"
     while read -r line; do
       [[ -z $line || $line == \#* ]] || words+=("$line")
     done <"$HERE/flags/$one.txt"
@@ -120,7 +120,7 @@ read_flags() {
   libtpu=$(flags_of "$flags")
 }
 
-# What tpu_vm.sh and queued_resource.sh have in common; unknown options go to `other_option` of the script.
+# The common options of tpu_vm.sh and queued_resource.sh; unknown options go to `other_option` of the script.
 name="" zone="" project="" accelerator="" runtime="" repo="" commit="" disk="" device=/dev/sdb mount=/mnt/xlnet
 service_account="" network="" subnetwork="" spot="" reserved="" internal_ips="" shared_workdir="" delete="" recreate=""
 boot="" poll=30 flags="" libtpu="" hosts=1 train=() all_hosts=()
@@ -171,7 +171,7 @@ check_tpu_options() { # SLICES
   need commit "$commit" "[0-9a-f]{7,40}"
   need poll "$poll" "[0-9]+"
   [[ -z $spot || -z $reserved ]] || refuse "--spot and --reserved exclude each other"
-  [[ $accelerator != tpu7x-* ]] || refuse "--accelerator=$accelerator: TPU7x is to be had on GKE: launch/gke.sh or launch/xpk.sh"
+  [[ $accelerator != tpu7x-* ]] || refuse "--accelerator=$accelerator: TPU7x is available on GKE: use launch/gke.sh or launch/xpk.sh"
   hosts=$(hosts_of "$accelerator")
   [[ -n $hosts ]] || refuse "--accelerator=$accelerator: not a type of Cloud TPU, such as v4-8, v5litepod-8, v6e-8"
   hosts=$((hosts * $1))
@@ -184,10 +184,10 @@ check_tpu_options() { # SLICES
   host=(--repo="$repo" --commit="$commit")
   [[ -z $disk ]] || host+=(--device="$device" --mount="$mount")
   [[ -z $libtpu ]] || host+=(--libtpu-init-args="$libtpu")
-  # Several hosts begin together: here one decides for all, and with --boot each goes on until all are there again.
+  # Several hosts start together: here one decides for all, and with --boot each retries until all are back.
   ((hosts == 1)) || if [[ -n $boot ]]; then host+=(--peers); else host+=(--once); fi
   host+=(-- "${train[@]}")
-  # Flags that both kinds of create know.
+  # Flags that both create commands accept.
   creation=()
   [[ -z $spot ]] || creation+=(--spot)
   [[ -z $reserved ]] || creation+=(--reserved)
@@ -199,13 +199,13 @@ check_tpu_options() { # SLICES
   if [[ -n $boot ]]; then
     boot_script=$(mktemp "${TMPDIR:-/tmp}/xlnet_boot.XXXXXX")
     trap 'rm -f "$boot_script"' EXIT
-    # The metadata server hands a script over without arguments: it brings its own.
+    # The metadata server passes no arguments to a script: the script sets its own.
     { printf '#!/usr/bin/env bash\n(($# > 0)) || set -- --boot %s\n' "$(quoted "${host[@]}")"; cat "$HERE/startup.sh"; } >"$boot_script"
     creation+=(--metadata-from-file="startup-script=$boot_script")
   fi
 }
 
-# The state of a resource, `absent` if there is none; any other failure of gcloud ends the script.
+# The state of a resource, `absent` if it does not exist; any other failure of gcloud ends the script.
 state_of() { # FIELD GROUP...
   local field=$1 found
   shift
@@ -218,8 +218,8 @@ state_of() { # FIELD GROUP...
   fi
 }
 
-# Copies startup.sh to all hosts and runs it there. The exit code is that of ssh, which is that of the host, or of one of
-# them: each leaves its own in the file xlnet_code.
+# Copies startup.sh to all hosts and runs it there. The exit code is that of ssh, which is the code of the host, or of one
+# of several: each host writes its own code to the file xlnet_code.
 train_on_hosts() { # GROUP
   local code=0 command
   command="bash xlnet_startup.sh $(quoted "${host[@]}")"
@@ -232,32 +232,33 @@ train_on_hosts() { # GROUP
   return "$code"
 }
 
-# Whether an exit code of one host lets all go on: done, interrupted, killed. Those who lose a peer end with 42.
+# Whether all hosts continue after this exit code of one host: done, interrupted, killed. Hosts that lose a peer end with
+# 42.
 goes_on() { # CODE
   (($1 == 0 || $1 == 42 || ($1 > 128 && $1 != 130 && $1 != 255)))
 }
 
-# One exit code for several hosts: the first that is not a reason to go on, otherwise 42. That of gcloud will not do: it is
-# that of one host that failed, and the others' may say why.
+# One exit code for several hosts: the first that is not a reason to continue, otherwise 42. The code of gcloud is not
+# enough: it is the code of one failed host, and the codes of the others may give the reason.
 code_of_hosts() { # GROUP
   local found code
   found=$(gcloud compute tpus "$1" ssh "$name" "${place[@]}" "${all_hosts[@]}" --quiet \
-    --command="sed s/^/xlnet_code=/ xlnet_code") || note "not every host says how it ended"
+    --command="sed s/^/xlnet_code=/ xlnet_code") || note "some hosts did not report their exit code"
   while IFS='=' read -r _ code; do
     goes_on "$code" || { echo "$code"; return; }
   done < <(grep -o 'xlnet_code=[0-9]\+' <<<"$found")
   echo 42
 }
 
-# Trains until the end and ends with its exit code. 42, interrupted and saved, trains again.
-train_until_the_end() { # GROUP FIELD STATE READY: the state of a machine that is there, and what makes sure of it
+# Trains until the end and exits with the code of the training. After 42, interrupted and saved, it trains again.
+train_until_the_end() { # GROUP FIELD STATE READY: the state of a machine that is ready, and the function that ensures it
   local code
   while true; do
     "$4"
     [[ -z $boot ]] || exit 0
     code=0
     train_on_hosts "$1" || code=$?
-    # Whatever ssh says of a host that was taken away, it is not the trainer's word.
+    # The exit code of ssh for a preempted host is not the exit code of the trainer.
     if ((code != 0)) && [[ -n $recreate && $(state_of "$2" "$1") != "$3" ]]; then
       code=42
     elif ((code != 0 && hosts > 1)) && goes_on "$code"; then
@@ -265,9 +266,9 @@ train_until_the_end() { # GROUP FIELD STATE READY: the state of a machine that i
     fi
     case $code in
       0) note "done" && exit 0 ;;
-      42) note "interrupted and saved: running the same command again" && sleep "$poll" ;;
-      255) note "no connection; the same command follows the training, if it goes on" && exit 255 ;;
-      *) note "the training ended with $code; $name stays, --delete deletes it" && exit "$code" ;;
+      42) note "interrupted and saved: rerunning the same command" && sleep "$poll" ;;
+      255) note "no connection; rerun the same command to follow the training, if it still runs" && exit 255 ;;
+      *) note "the training ended with $code; $name still exists, --delete deletes it" && exit "$code" ;;
     esac
   done
 }

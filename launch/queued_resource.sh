@@ -3,27 +3,27 @@
 #   [--recreate] [--valid-until=6h] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/queued_resource.sh --name=xlnet --zone=us-east5-b --delete
 #
-# Asks for TPUs in the queue, waits until the request is ACTIVE, installs the commit on the hosts with launch/startup.sh,
-# and trains there. Ends when the training ends, with its exit code; 42 (interrupted and saved) runs the same command
-# again. The request stays, and costs money, until --delete. Requires gcloud with the rights of roles/tpu.admin.
+# Requests TPUs in the queue, waits until the request is ACTIVE, installs the commit on the hosts with launch/startup.sh,
+# and trains there. Ends when the training ends, with its exit code; after 42 (interrupted and saved) it reruns the same
+# command. The request exists, and costs money, until --delete. Requires gcloud with the rights of roles/tpu.admin.
 #
-#   --name --zone --project     which request; its machine has the same name
+#   --name --zone --project     of the request; its machine has the same name
 #   --accelerator=TYPE          such as v4-8, v5litepod-16, v5p-128, v6e-256
 #   --slices=N                  several slices over the data-centre network, named NAME-0, NAME-1, ...; libtpu and JAX
-#                               find in the metadata of such a request who they are (MEGASCALE_*)
-#   --runtime=VERSION           software of the TPU VM (default: what fits the type)
-#   --spot --reserved           capacity that may be taken away, or that is reserved
-#   --valid-until=DURATION      give up waiting after it, such as 6h
-#   --repo=URL --commit=SHA     the code: anything that `git clone` reads on the hosts without asking
-#   --shared-workdir            of several hosts: the folder of --workdir is mounted on all of them
+#                               find their place among them in the metadata of such a request (MEGASCALE_*)
+#   --runtime=VERSION           software of the TPU VM (default: the one for the type)
+#   --spot --reserved           capacity that may be preempted, or that is reserved
+#   --valid-until=DURATION      stop waiting after this time, such as 6h
+#   --repo=URL --commit=SHA     the code: a repository that `git clone` reads on the hosts without a prompt
+#   --shared-workdir            for several hosts: the folder of --workdir is mounted on all of them
 #   --flags=CHIP[,CHIP...]      LIBTPU_INIT_ARGS of launch/flags/CHIP.txt (default: none)
 #   --disk=SOURCE               for one host: a disk to attach; startup.sh mounts it, work directory and corpus can be there
-#   --device=PATH --mount=DIR   how the disk is called there (default /dev/sdb), and where it goes (default /mnt/xlnet)
+#   --device=PATH --mount=DIR   the disk's device there (default /dev/sdb), and its mount point (default /mnt/xlnet)
 #   --internal-ips --network=N --subnetwork=N --service-account=MAIL     as gcloud has them
-#   --recreate                  a suspended request (its machines are gone) is deleted and made again, as often as it takes
-#   --boot                      the machines train by themselves at every boot (log: journalctl -u xlnet-jax); do not wait
-#   --poll=SECONDS              between two looks (default 30)
-#   --dry-run                   print the commands, one a line, and run none
+#   --recreate                  a suspended request (its machines are gone) is deleted and created again, without a limit
+#   --boot                      the machines start training at every boot (log: journalctl -u xlnet-jax); do not wait
+#   --poll=SECONDS              between two checks (default 30)
+#   --dry-run                   print the commands, one per line, and do not run them
 #   --delete                    delete the request and its machines; attached disks stay
 
 set -euo pipefail
@@ -51,7 +51,7 @@ fi
 need slices "$slices" "$NUMBER"
 [[ $slices == 1 || $accelerator != v[23]-* ]] || refuse "--slices=$slices: $accelerator cannot be joined, v4 and later can"
 check_tpu_options "$slices"
-# Otherwise gcloud begins with 64 hosts, and with the next when these have ended.
+# Otherwise gcloud starts with 64 hosts, and starts the next ones when these have ended.
 all_hosts=(--node=all --worker=all --batch-size=all)
 
 create() {
@@ -62,7 +62,7 @@ create() {
     ${valid_until:+--valid-until-duration="$valid_until"} "${creation[@]}" --quiet
 }
 
-# Makes sure that the request is there and ACTIVE. The states are those of QueuedResourceState in the API v2.
+# Ensures that the request exists and is ACTIVE. The states are those of QueuedResourceState in the API v2.
 active() {
   local state before=""
   while true; do
@@ -74,14 +74,14 @@ active() {
       absent) create ;;
       CREATING | ACCEPTED | WAITING_FOR_RESOURCES | PROVISIONING) sleep "$poll" ;;
       SUSPENDING | DELETING)
-        [[ -n $recreate ]] || fail "$name is $state; --recreate waits and makes it again"
+        [[ -n $recreate ]] || fail "$name is $state; --recreate waits and creates it again"
         sleep "$poll"
         ;;
       SUSPENDED)
-        [[ -n $recreate ]] || fail "$name is SUSPENDED: its machines are gone; --recreate makes it again"
+        [[ -n $recreate ]] || fail "$name is SUSPENDED: its machines are gone; --recreate creates it again"
         remove
         ;;
-      FAILED) fail "$name FAILED; ask why with: gcloud compute tpus queued-resources describe $(quoted "$name" "${place[@]}")" ;;
+      FAILED) fail "$name FAILED; see the reason with: gcloud compute tpus queued-resources describe $(quoted "$name" "${place[@]}")" ;;
       *) fail "$name is in the unknown state '$state'" ;;
     esac
   done

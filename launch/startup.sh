@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # bash startup.sh --repo=URL --commit=SHA [--device=/dev/sdb --mount=/mnt/xlnet] -- train --config=... --workdir=...
 #
-# What every host runs: by hand, over ssh from tpu_vm.sh and queued_resource.sh, or at boot as a startup script.
+# Runs on every host: by hand, over ssh from tpu_vm.sh and queued_resource.sh, or at boot as a startup script.
 # Mounts the disk, installs the commit with constraints.txt and the extra `tpu` (once), then runs `xlnet-jax` with the
-# words after --, and again as long as it exits with 42. Any other exit code is the one of this script. SIGTERM goes on
-# to the trainer, once, and is waited for: it saves, and the script ends with 42.
+# words after --, and reruns it while it exits with 42. Any other exit code is the exit code of this script. The script
+# forwards SIGTERM to the trainer once and waits: the trainer saves, and the script ends with 42.
 # Requires git, pip of any Python 3 (uv brings Python 3.12), and sudo for the disk.
 #
 #   --repo=URL --commit=SHA     the code
-#   --dir=DIR                   where it goes (default: ~/xlnet_jax); the command runs there, configs/ are there
+#   --dir=DIR                   folder for the code (default: ~/xlnet_jax); the command runs in it, and it has configs/
 #   --device=PATH --mount=DIR   mounts the disk, which must have a file system (docs/pods.md says how to make one)
-#   --log=FILE                  write the output there as well (default: ~/xlnet_jax.log)
+#   --log=FILE                  write the output also to this file (default: ~/xlnet_jax.log)
 #   --libtpu-init-args=ARGS     sets LIBTPU_INIT_ARGS
-#   --once                      end with 42 as with any other code: somebody else runs all hosts again
-#   --peers                     there are other hosts: a trainer that is killed runs again as well, for they wait for it
+#   --once                      end with 42 like with any other code: the caller reruns all hosts
+#   --peers                     there are other hosts: also rerun a killed trainer, because they wait for it
 #   --pause=SECONDS             between two runs (default 10)
-#   --pid=FILE                  holds the number to send SIGTERM to (default: ~/xlnet_jax.pid)
-#   --boot                      go on as the service xlnet-jax of systemd, and return at once
-#   --dry-run                   print the commands, one a line, and run none
+#   --pid=FILE                  file with the process number for SIGTERM (default: ~/xlnet_jax.pid)
+#   --boot                      continue as the systemd service xlnet-jax, and return at once
+#   --dry-run                   print the commands, one per line, and do not run them
 
 set -euo pipefail
 
@@ -50,8 +50,8 @@ while (($# > 0)); do
   shift
 done
 [[ -n $repo && -n $commit ]] || refuse "--repo=URL and --commit=SHA are needed; see --help"
-[[ ${1:-} == train ]] || refuse "after -- comes the command: train --config=... --workdir=..."
-[[ ${device:+1} == "${mount:+1}" ]] || refuse "--device and --mount go together"
+[[ ${1:-} == train ]] || refuse "give the command after --: train --config=... --workdir=..."
+[[ ${device:+1} == "${mount:+1}" ]] || refuse "give --device and --mount together"
 
 run() {
   if [[ -n $dry ]]; then
@@ -62,8 +62,8 @@ run() {
 }
 
 if [[ -n $boot ]]; then
-  # A service of its own, because systemd then sends SIGTERM to this script alone (KillMode=mixed). If it went to the
-  # trainer as well, ours would be its second one, and the second ends it without saving.
+  # A separate service, because systemd then sends SIGTERM to this script alone (KillMode=mixed). If the trainer got it
+  # too, our SIGTERM would be its second, and a second one ends it without saving.
   again=()
   for word in "${given[@]}"; do
     [[ $word == --boot ]] || again+=("$word")
@@ -74,8 +74,8 @@ if [[ -n $boot ]]; then
   exit
 fi
 
-# One of these to a home. gcloud gives the command again when the connection breaks, while the first goes on: then follow
-# it, and end as it ends.
+# One script per home. When a connection breaks, gcloud reruns the command while the first one still runs: then follow
+# the first one, and end with its exit code.
 command=$(printf '%q ' "${given[@]}")
 if [[ -z $dry ]]; then
   exec 9>>"$pid"
@@ -83,7 +83,7 @@ if [[ -z $dry ]]; then
     running=$(<"$pid")
     [[ $(<"$pid.command") == "$command" ]] ||
       refuse "$running runs another command here: $(<"$pid.command")- stop it first: kill -TERM $running"
-    echo "startup.sh: $running does this already; following $log"
+    echo "startup.sh: $running already runs this command; following $log"
     tail --follow=name "$log" 9>&- &
     trap 'kill $!' EXIT
     flock 9
@@ -94,13 +94,13 @@ if [[ -z $dry ]]; then
   echo "$command" >"$pid.command"
   echo $$ >"$pid"
   trap 'echo $? >"$pid.code"' EXIT
-  # The output outlives a broken connection: tee goes on with the file, and ignores the signals meant for the trainer.
+  # The output continues after a broken connection: tee still writes the file, and ignores the trainer's signals.
   trap '' HUP
   exec > >(trap '' INT TERM; exec tee -p -a "$log" 9>&-) 2>&1
 fi
 
 child="" stopping="" forwarded="" came=""
-# The second SIGTERM would end the trainer at once: it gets one.
+# A second SIGTERM would end the trainer at once: it gets only one.
 forward() {
   came=1 stopping=1
   if [[ -n $child && -z $forwarded ]]; then
@@ -118,7 +118,7 @@ install_commit() {
   [[ -d $dir/.git ]] || run git clone --quiet "$repo" "$dir"
   run git -C "$dir" fetch --quiet origin
   run git -C "$dir" checkout --quiet --force "$commit"
-  # Newer systems want to be told; an older pip does not read it.
+  # Newer systems need this variable; an older pip ignores it.
   run env PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv
   run python3 -m uv venv --quiet --clear --python=3.12 "$dir/.venv"
   run python3 -m uv pip install --quiet --python="$python" --constraint="$dir/constraints.txt" --editable="${dir}[tpu]"
@@ -142,17 +142,17 @@ while [[ -z $stopping ]]; do
   echo "$(date --utc +%FT%TZ) startup.sh: xlnet-jax $*"
   "$dir/.venv/bin/xlnet-jax" "$@" 9>&- &
   child=$!
-  # One that came while there was no child to send it to.
+  # A SIGTERM that came while there was no child.
   [[ -z $stopping ]] || forward
   while true; do
     came="" code=0
     wait "$child" || code=$?
-    # A signal ends `wait` early, with a code that is not the trainer's: wait again.
+    # A signal ends `wait` early, with a code that is not from the trainer: wait again.
     if [[ -z $came ]] || ! kill -0 "$child" 2>/dev/null; then
       break
     fi
   done
-  # And if the trainer ended in between, its code is still to be had.
+  # If the trainer ended in between, its exit code is still available.
   if [[ -n $came ]]; then
     last=0
     wait "$child" 2>/dev/null || last=$?
@@ -160,16 +160,16 @@ while [[ -z $stopping ]]; do
   fi
   child=""
   echo "$(date --utc +%FT%TZ) startup.sh: xlnet-jax ended with $code"
-  # Before the trainer listens, the signal ends it; there is nothing to save yet.
+  # Before the trainer handles SIGTERM, the signal ends it; there is nothing to save yet.
   if [[ -n $stopping ]] && ((code == 143)); then
     code=42
   fi
-  # Killed, as for memory: with 128 and the number of the signal.
+  # Killed, for example for memory: the code is 128 plus the number of the signal.
   if [[ -n $peers ]] && ((code > 128 && code != 130)); then
     code=42
   fi
   ((code == 42)) && [[ -z $once ]] || exit "$code"
-  # In small steps, so that a signal is seen at once.
+  # In small steps, to react to a signal at once.
   for ((waited = 0; waited < pause; waited++)); do
     [[ -n $stopping ]] || sleep 1
   done

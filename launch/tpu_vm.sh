@@ -3,23 +3,24 @@
 #   [--spot] -- train --config=configs/xlnet_base.py --workdir=gs://B/run ...
 # launch/tpu_vm.sh --name=xlnet --zone=us-east5-b --delete
 #
-# Creates a Cloud TPU VM, or takes the one of that name; installs the commit on its hosts with launch/startup.sh, and
-# trains there. Ends when the training ends, with its exit code; 42 (interrupted and saved) runs the same command again, on
-# all hosts. The machine stays, and costs money, until --delete. Requires gcloud with the rights of roles/tpu.admin.
+# Creates a Cloud TPU VM, or uses the existing one with that name; installs the commit on its hosts with
+# launch/startup.sh, and trains there. Ends when the training ends, with its exit code; after 42 (interrupted and saved)
+# it reruns the same command on all hosts. The machine exists, and costs money, until --delete. Requires gcloud with the
+# rights of roles/tpu.admin.
 #
-#   --name --zone --project     which machine
+#   --name --zone --project     of the machine
 #   --accelerator=TYPE          such as v4-8, v5litepod-16, v5p-128, v6e-256
-#   --runtime=VERSION           software of the TPU VM (default: what fits the type)
-#   --repo=URL --commit=SHA     the code: anything that `git clone` reads on the hosts without asking
-#   --shared-workdir            of several hosts: the folder of --workdir is mounted on all of them
+#   --runtime=VERSION           software of the TPU VM (default: the one for the type)
+#   --repo=URL --commit=SHA     the code: a repository that `git clone` reads on the hosts without a prompt
+#   --shared-workdir            for several hosts: the folder of --workdir is mounted on all of them
 #   --flags=CHIP[,CHIP...]      LIBTPU_INIT_ARGS of launch/flags/CHIP.txt (default: none)
 #   --disk=SOURCE               for one host: a disk to attach; startup.sh mounts it, work directory and corpus can be there
-#   --device=PATH --mount=DIR   how the disk is called there (default /dev/sdb), and where it goes (default /mnt/xlnet)
+#   --device=PATH --mount=DIR   the disk's device there (default /dev/sdb), and its mount point (default /mnt/xlnet)
 #   --spot --reserved --internal-ips --network=N --subnetwork=N --service-account=MAIL     as gcloud has them
-#   --recreate                  a preempted machine is deleted and created again, as often as it takes
-#   --boot                      the machine trains by itself at every boot (log: journalctl -u xlnet-jax); do not wait
-#   --poll=SECONDS              between two looks (default 30)
-#   --dry-run                   print the commands, one a line, and run none
+#   --recreate                  a preempted machine is deleted and created again, without a limit
+#   --boot                      the machine starts training at every boot (log: journalctl -u xlnet-jax); do not wait
+#   --poll=SECONDS              between two checks (default 30)
+#   --dry-run                   print the commands, one per line, and do not run them
 #   --delete                    delete the machine; attached disks stay
 
 set -euo pipefail
@@ -43,7 +44,7 @@ create() {
     "${creation[@]}" --quiet
 }
 
-# Makes sure that the machine is there and ready.
+# Ensures that the machine exists and is ready.
 ready() {
   local state
   while true; do

@@ -4,20 +4,21 @@
 # launch/xpk.sh --cluster=C --name=xlnet --delete
 #
 # Runs the image of launch/Dockerfile as a workload of xpk, on every host of every slice. Exit code 42 restarts all of
-# them, up to --max-restarts times; xpk by itself adds 127 to 255. Requires xpk (written for 1.16), and a cluster made by `xpk cluster create`.
+# them, up to --max-restarts times; xpk itself adds 127 to 255. Requires xpk (written for 1.16), and a cluster from
+# `xpk cluster create`.
 #
-#   --cluster --project --zone  which cluster
+#   --cluster --project --zone  of the cluster
 #   --name=NAME                 of the workload
 #   --tpu-type=TYPE --slices=N  such as v6e-16, v5p-128, tpu7x-64; slices over the data-centre network (default 1)
-#   --image=IMAGE               what to run
+#   --image=IMAGE               the image to run
 #   --storage=NAME              a storage of the cluster (`xpk storage`), for work directory and corpus; repeatable
 #   --priority=P                very-low to very-high (default medium)
 #   --spot                      nodes of Spot pools only
 #   --max-restarts=N            (default 50)
 #   --grace=SECONDS             between SIGTERM and SIGKILL (default 600)
-#   --shared-workdir            of several hosts: the storage can be written by all of them
+#   --shared-workdir            for several hosts: all of them can write to the storage
 #   --flags=CHIP[,CHIP...]      LIBTPU_INIT_ARGS of launch/flags/CHIP.txt (default: none)
-#   --dry-run                   print the command, and run none
+#   --dry-run                   print the command and do not run it
 #   --delete                    delete the workload; the storage stays
 
 set -euo pipefail
@@ -67,7 +68,7 @@ hosts=$((hosts * slices))
 check_train "${train[@]}"
 read_flags
 
-# xpk runs the command in a shell and sends SIGTERM to that shell: exec puts the trainer in its place.
+# xpk runs the command in a shell and sends SIGTERM to that shell: exec replaces the shell with the trainer.
 run xpk workload create --cluster="$cluster" --workload="$name" "${places[@]}" --tpu-type="$accelerator" \
   --num-slices="$slices" --docker-image="$image" --priority="$priority" --max-restarts="$restarts" \
   --restart-on-exit-codes=42 --termination-grace-period-seconds="$grace" "${storage[@]}" ${spot:+--spot} \

@@ -1,9 +1,12 @@
-"""Eight virtual CPU devices, one compilation cache for all tests, and strictness: what every test starts from."""
+"""Fast compilation, eight virtual CPU devices, one cache for all tests, and strictness: where every test starts."""
 
 import logging
+import os
 
+import compiling
 import jax
 import pytest
+import shared
 from absl import flags
 
 
@@ -17,13 +20,15 @@ def use_compilation_cache(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Sets JAX up before a test module is imported: the devices are fixed by their first use."""
+    """Sets JAX up before a test module is imported: flags and devices are fixed by their first use."""
+    compiling.set_flags()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_numpy_rank_promotion", "raise")
     use_compilation_cache(config)
     # By default JAX keeps nothing that compiles in less than a second: most of our programs.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"  # of the processes that tests start
     # Grain reads absl flags, which nobody parses here.
     flags.FLAGS.mark_as_parsed()
 
@@ -45,3 +50,9 @@ def x64():
     """float64 and int64 inside the test: for comparisons to 1e-12."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> shared.Undisturbed:
+    """The one run that all tests of stops and restarts compare theirs with."""
+    return shared.undisturbed(tmp_path_factory)

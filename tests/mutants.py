@@ -2,8 +2,9 @@
 
     python tests/mutants.py [--json] [--only NAME] [--jobs 2]
 
-Every fault is a text substitution in a temporary copy of the checkout. It counts as caught only if the tests are
-collected and an assertion fails; a crash, a time-out or a collection error is no catch. Ends with 1 if any escaped.
+Every fault is a text substitution in a temporary copy of the checkout. It is `caught` if an assertion fails and
+`escaped` if the tests pass. It is `unfinished` if neither is known: the text is not there, a crash, an error in
+collection, a time-out. Ends with 1 if any escaped or is unfinished.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -188,38 +190,54 @@ MUTANTS = (
 )  # fmt: skip
 
 
-def check(mutant: Mutant) -> str:
-    """`caught`, or why it is not."""
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """`caught`, `escaped` or `unfinished`, and why."""
+
+    kind: str
+    reason: str = ""
+
+
+def plant(mutant: Mutant, folder: str) -> str | None:
+    """Copies to `folder` what the tests need, with the fault in it; why that cannot be done."""
+    for name in ("xlnet_jax", "tests", "configs", "docs"):
+        shutil.copytree(os.path.join(ROOT, name), os.path.join(folder, name), ignore=shutil.ignore_patterns("__py*"))
+    shutil.copy(os.path.join(ROOT, "pyproject.toml"), folder)
+    path = os.path.join(folder, mutant.file)
+    with open(path, encoding="utf-8") as file:
+        source = file.read()
+    if source.count(mutant.before) != 1:
+        return f"{mutant.before!r} stands {source.count(mutant.before)} times in {mutant.file}"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(source.replace(mutant.before, mutant.after))
+    return None
+
+
+def check(mutant: Mutant, cache: str) -> Verdict:
+    """Runs the tests of a fault. All copies share pytest's folder `cache`, and so the programs they compile alike."""
     with tempfile.TemporaryDirectory(prefix="xlnet_jax_mutant_") as folder:
-        for name in ("xlnet_jax", "tests", "configs", "docs"):
-            shutil.copytree(
-                os.path.join(ROOT, name), os.path.join(folder, name), ignore=shutil.ignore_patterns("__py*")
-            )
-        shutil.copy(os.path.join(ROOT, "pyproject.toml"), folder)
-        path = os.path.join(folder, mutant.file)
-        with open(path, encoding="utf-8") as file:
-            source = file.read()
-        if source.count(mutant.before) != 1:
-            return f"not applied: {mutant.before!r} stands {source.count(mutant.before)} times in {mutant.file}"
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(source.replace(mutant.before, mutant.after))
+        if problem := plant(mutant, folder):
+            return Verdict("unfinished", problem)
         report = os.path.join(folder, "report.xml")
         # The older report format, because the comparison with the recordings adds properties to it.
-        output = ["-o", "junit_family=xunit1", f"--junitxml={report}"]
-        command = [sys.executable, "-m", "pytest", "-q", "-x", *output, *selected(mutant.tests)]
-        environment = {**os.environ, "PYTHONPATH": folder}
+        options = ["-o", "junit_family=xunit1", f"--junitxml={report}", "-o", f"cache_dir={cache}"]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", *options, *selected(mutant.tests)]
+        # Unoptimised, which `tests/conftest.py` sees to.
+        environment = {**os.environ, "PYTHONPATH": folder, "XLNET_TEST_PRODUCTION": "0"}
         try:
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
         except subprocess.TimeoutExpired:
-            return f"not finished within {SECONDS} s"
+            return Verdict("unfinished", f"not within {SECONDS} s")
         if done.returncode == 0:
-            return "escaped: the tests pass"
+            return Verdict("escaped", "the tests pass")
         if done.returncode != 1 or not os.path.exists(report):
-            return f"pytest ended with {done.returncode}: {done.stdout[-300:]}"
+            return Verdict("unfinished", f"pytest ended with {done.returncode}: {done.stdout[-300:]}")
         failures = [x.get("message", "") for x in xml.etree.ElementTree.parse(report).iter("failure")]
         if any(message.startswith(("assert", "AssertionError")) for message in failures):
-            return "caught"
-        return f"no assertion failed: {failures[:1]}"
+            return Verdict("caught")
+        return Verdict(
+            "unfinished", f"no assertion failed: {failures[:1]} {done.stdout[-300:] if not failures else ''}"
+        )
 
 
 def selected(tests: tuple[str, ...]) -> list[str]:
@@ -242,15 +260,25 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if args.only in (None, mutant.name)]
-    escaped = []
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for mutant, result in zip(chosen, pool.map(check, chosen), strict=True):
-            print(f"{mutant.name:34} {result}", file=sys.stderr, flush=True)
-            if result != "caught":
-                escaped.append(mutant.name)
-    found = {"mutants": len(chosen), "caught": len(chosen) - len(escaped), "escaped": escaped}
-    print(json.dumps(found) if args.json else f"{found['caught']} of {found['mutants']} caught")
-    return 1 if escaped else 0
+    if not chosen:
+        parser.error(f"no fault has the name {args.only!r}")
+    began = time.monotonic()
+    found: dict[str, list[str]] = {"caught": [], "escaped": [], "unfinished": []}
+    with (
+        tempfile.TemporaryDirectory(prefix="xlnet_jax_mutants_") as cache,
+        concurrent.futures.ThreadPoolExecutor(args.jobs) as pool,
+    ):
+        for mutant, verdict in zip(chosen, pool.map(lambda one: check(one, cache), chosen), strict=True):
+            print(f"{mutant.name:34} {verdict.kind}  {verdict.reason}".rstrip(), file=sys.stderr, flush=True)
+            found[verdict.kind].append(mutant.name)
+    seconds = round(time.monotonic() - began, 1)
+    if args.json:
+        counts = {"mutants": len(chosen), "caught": len(found["caught"])}
+        print(json.dumps(counts | {kind: found[kind] for kind in ("escaped", "unfinished")} | {"seconds": seconds}))
+    else:
+        print(f"{len(found['caught'])} of {len(chosen)} caught, {len(found['escaped'])} escaped, "
+              f"{len(found['unfinished'])} unfinished in {seconds} s")  # fmt: skip
+    return 1 if len(found["caught"]) < len(chosen) else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A fault says on stderr when it has come to act (`planted: ...`), so that a test can wait for it.
 
-    data_wait=N          batches from step N on never come
+    data_wait=N          batches from step N on never come; says `planted: waits` too, when training waits for the first
     data_slow=S          every batch takes S seconds
     heldout_wait         the second batch of an evaluation never comes
     heldout_slow=S       every batch of an evaluation takes S seconds
@@ -60,7 +60,12 @@ def main() -> None:
             hashlib.pbkdf2_hmac("sha256", b"", b"", int(1e6 * float(faults["compile_wait"])))
         return compile_step(*arguments)
 
-    save = store.Checkpoints.save
+    next_batch, save = loop.Run._next, store.Checkpoints.save
+
+    def waits(self, batches, at, state):
+        if "data_wait" in faults and at >= int(faults["data_wait"]):
+            told("waits")
+        return next_batch(self, batches, at, state)
 
     def full(self, step, *arguments):
         if "full" in faults and self.latest() is not None:
@@ -75,6 +80,7 @@ def main() -> None:
     loader.TrainDispatches.__call__ = train_batch
     loader.HeldoutDispatches.__call__ = heldout_batch
     loop.compile_step = compiled
+    loop.Run._next = waits
     from xlnet_jax.cli import program
 
     program()

@@ -31,6 +31,7 @@ from xlnet_jax.train.optimizer import make_optimizer, schedule
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import train_step
 
+pytestmark = pytest.mark.production
 B, T, R, P, M, V = 6, 14, 7, 5, 9, 60
 CONFIG = ModelConfig(
     vocab_size=V, layers=2, d_model=16, heads=2, head_dim=8, d_ff=24, memory_len=M, dropout=0.0,

@@ -1,11 +1,11 @@
-"""Killed at random moments, a run ends with the same bits; one of two processes killed as well."""
+"""Killed at random moments, a run ends with the same bits; `make prove` does it 30 times, and 10 with two processes."""
 
 import pytest
 from chaos import chaos
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("runs", "processes"), [(3, 1), (2, 2)])
-def test_killed_at_random_moments_it_ends_with_the_same_bits(runs, processes):
-    result = chaos(runs, processes)
-    assert result["runs"] == result["identical"] == runs and result["kills"] >= runs
+@pytest.mark.production
+def test_killed_at_random_moments_it_ends_with_the_same_bits():
+    result = chaos(3)
+    assert result["runs"] == result["identical"] == 3 and result["kills"] >= 3

@@ -15,6 +15,7 @@ ROOT = pathlib.Path(xlnet_jax.__file__).parent
 # From top to bottom; a room is the longest dotted prefix of a module that is named here.
 ROWS = (
     ("cli", "__main__"),
+    ("verbs",),
     ("commands",),
     ("convert",),
     ("aot",),
@@ -30,7 +31,7 @@ ROWS = (
     ("parallel",),
     ("storage",),
     # The package itself holds nothing but its version.
-    ("config", "config_rules", "batch", "errors", ""),
+    ("config", "config_rules", "batch", "errors", "messages", ""),
 )
 ROW = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
 

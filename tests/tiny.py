@@ -34,6 +34,7 @@ def config(**changes: Any) -> Config:
         train=configs.TrainConfig(steps=40, batch_size=8, steps_per_dispatch=2),
         mesh=configs.MeshConfig(),
         checkpoint=configs.CheckpointConfig(every=4),
+        evaluation=configs.EvaluationConfig(final=False),
         log=configs.LogConfig(tensorboard=False),
     )  # fmt: skip
     changed = {name: dataclasses.replace(getattr(base, name), **values) for name, values in changes.items()}

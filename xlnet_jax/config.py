@@ -12,18 +12,22 @@ happen to it when a run is resumed:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib.util
 import math
 import os
+import sys
+import traceback
+from collections.abc import Iterator
 from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from xlnet_jax.config_rules import rules
-from xlnet_jax.errors import BadInput
+from xlnet_jax.config_rules import LARGEST, LARGEST_INT, rules
+from xlnet_jax.errors import BadInput, check_link, summary
 
 FROZEN, ELASTIC, FREE = "frozen", "elastic", "free"
 
@@ -209,6 +213,7 @@ class EvaluationConfig:
     every: int = key(0, "steps between evaluations during training; 0 = none", FREE)
     blocks: int = key(0, "blocks of the held-out split used during training; 0 = all", FREE)
     batch_size: int = key(0, "rows per evaluation step; 0 = train.batch_size (never changes the result)", FREE)
+    final: bool = key(True, "after the last step evaluate, where there is a held-out split, and draw the losses", FREE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,26 +313,21 @@ def load(path: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
       BadInput: the file is missing or broken, a key does not exist (with the nearest one that does), a value has the
         wrong type, or two fields contradict each other.
     """
+    check_link("--config", path)
     if not os.path.isfile(path):
-        raise BadInput(f"--config={path}: no such file")
+        is_there = os.path.exists(path)
+        raise BadInput(f"--config={path}: {'not a file; give a Python file' if is_there else 'no such file'}")
     spec = importlib.util.spec_from_file_location("xlnet_jax_config_file", path)
     if spec is None or spec.loader is None:
         raise BadInput(f"--config={path}: not a Python file; give one that defines get_config()")
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-        values = module.get_config()
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        NameError,
-        TypeError,
-        ValueError,
-        SyntaxError,
-        ImportError,
-    ) as e:
-        raise BadInput(f"--config={path}: {_one_line(e)}") from e
+        # Whatever the file prints is not the result of the command.
+        with contextlib.redirect_stdout(sys.stderr):
+            spec.loader.exec_module(module)
+            values = module.get_config()
+    except (Exception, SystemExit) as error:
+        raise BadInput(f"--config={path}{_mistake(error, path)}") from error
     if not isinstance(values, ConfigDict):
         raise BadInput(f"--config={path}: get_config() must return a ConfigDict; start from xlnet_jax.config.default()")
     return _overridden(values, overrides, f"--config={path}")
@@ -352,21 +352,45 @@ def _overridden(values: ConfigDict, overrides: list[str] | tuple[str, ...], wher
     try:
         flag_values(argv)
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{where}: {_one_line(error)}") from error
+        raise BadInput(f"{where}: {summary(error)}") from error
     # The flag holds `values` itself, changed in place.
     return from_dict(values.to_dict())
 
 
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error.args[0] if error.args else error).split())
-    return text or type(error).__name__
+def _mistake(error: BaseException, path: str) -> str:
+    """What a config file did wrong, and in which of its lines: `, line 4: NameError: name 'x' is not defined`."""
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == path]
+    line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else lines[-1] if lines else None
+    at = "" if line is None else f", line {line}"
+    if unknown := _unknown_key(error):
+        return f"{at}: {_no_such_key(unknown)}"
+    if isinstance(error, SystemExit):
+        return f"{at}: ended the program (SystemExit: {error.code}); a config file only returns its values"
+    what = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    return f"{at}: {type(error).__name__}{f': {what}' if what else ''}"
+
+
+def _unknown_key(error: BaseException) -> str | None:
+    """The dotted key that a config file asked a ConfigDict for in vain, from the frame that refused it."""
+    if not isinstance(error, AttributeError | KeyError):
+        return None
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    values: Any = frame.f_locals.get("self")
+    name = frame.f_locals.get("attribute", frame.f_locals.get("key"))
+    if not isinstance(values, ConfigDict) or not isinstance(name, str) or name in values:
+        return None
+    sections = (f"{section}." for section, default in vars(Config()).items() if set(vars(default)) == set(values))
+    return next(sections, "") + name
+
+
+def _no_such_key(dotted: str) -> str:
+    near = difflib.get_close_matches(dotted, list(flat(Config())), n=1, cutoff=0.0)
+    return f"no config key {dotted!r}. Did you mean {near[0]!r}?"
 
 
 def _check_key(dotted: str) -> None:
-    known = list(flat(Config()))
-    if dotted not in known:
-        near = difflib.get_close_matches(dotted, known, n=1, cutoff=0.0)
-        raise BadInput(f"no config key {dotted!r}. Did you mean {near[0]!r}?")
+    if dotted not in flat(Config()):
+        raise BadInput(_no_such_key(dotted))
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -406,22 +430,43 @@ def from_dict(values: dict[str, Any]) -> Config:
 
 
 def check(config: Config) -> None:
-    """Cross-field checks that need neither a device nor the corpus. Raises BadInput naming key, value and fix."""
+    """Checks that need neither a device nor the corpus, of every value and of one against another.
+
+    Raises BadInput with every conflict, each naming key, value and fix, in one line.
+    """
+    conflicts = list(_conflicts(config))
+    if len(conflicts) > 1:
+        numbered = "; ".join(f"({number}) {conflict}" for number, conflict in enumerate(conflicts, 1))
+        raise BadInput(f"{len(conflicts)} conflicts in the configuration: {numbered}")
+    if conflicts:
+        raise BadInput(conflicts[0])
+
+
+def _conflicts(config: Config) -> Iterator[str]:
+    values = flat(config)
+    mistaken = False
     for name, field in fields().items():
-        value, choices = flat(config)[name], field.metadata["choices"]
+        value, choices = values[name], field.metadata["choices"]
         if type(value) is not type(field.default) and not (type(value) is int and type(field.default) is float):
-            raise BadInput(f"{name}={value!r} must be of type {type(field.default).__name__}")
-        if choices and value not in choices:
-            raise BadInput(f"{name}={value!r} is not one of {', '.join(choices)}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise BadInput(f"{name}={value!r} must be finite")
+            mistaken = True
+            yield f"{name}={value!r} must be of type {type(field.default).__name__}"
+        elif choices and value not in choices:
+            yield f"{name}={value!r} is not one of {', '.join(choices)}"
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield f"{name}={value!r} must be finite"
+    if mistaken:
+        return  # the rules compare numbers with numbers
     for name in config.compat.switches.split(",") if config.compat.switches not in ("", "2019") else ():
         if name not in COMPAT_SWITCHES:
             near = difflib.get_close_matches(name, COMPAT_SWITCHES, n=1, cutoff=0.0)
-            raise BadInput(f"compat.switches has no {name!r}. Did you mean {near[0]!r}?")
+            yield f"compat.switches has no {name!r}. Did you mean {near[0]!r}?"
     for name, holds, what in rules(config):
         if not holds:
-            raise BadInput(f"{name}={flat(config)[name]} {what}")
+            yield f"{name}={values[name]} {what}"
+    for name, value in values.items():
+        largest = LARGEST.get(name, LARGEST_INT if type(value) is int else math.inf)
+        if not isinstance(value, str) and value > largest:
+            yield f"{name}={value} must be at most {largest:,}"
 
 
 def changed_keys(config: Config, saved: dict[str, Any], resume: str) -> list[str]:

@@ -12,6 +12,41 @@ Rule = tuple[str, bool, str]
 """Key, whether its value is good, and what to say if it is not."""
 
 
+LARGEST_INT = 2**31 - 1
+"""Of every whole number that has no entry in `LARGEST`: steps, rows and positions are int32 on the device."""
+
+LARGEST = {
+    "model.layers": 1000,
+    "model.d_model": 2**16,
+    "model.heads": 2**12,
+    "model.head_dim": 2**12,
+    "model.d_ff": 2**18,
+    "model.vocab_size": 2**24,
+    "model.memory_len": 2**20,
+    "data.segment_len": 2**20,
+    "data.windows_per_block": 2**20,
+    "data.max_span": 2**16,
+    "data.mask_alpha": 2**16,
+    "data.read_threads": 2**10,
+    "data.prefetch": 2**10,
+    "data.workers": 2**10,
+    "train.batch_size": 2**22,
+    "train.accumulation": 2**16,
+    "train.steps_per_dispatch": 2**16,
+    "train.spike_window": 2**20,
+    "evaluation.batch_size": 2**22,
+    "distributed.processes": 2**20,
+    "distributed.rendezvous_seconds": 10**9,
+    "distributed.report_seconds": 10**9,
+    "distributed.heartbeat_seconds": 10**8,
+    "checkpoint.io_deadline_seconds": 10**9,
+    "watchdog.seconds": 10**9,
+    # They have a rule of their own.
+    **{f"seeds.{name}": math.inf for name in ("init", "data", "dropout")},
+}
+"""Far above any run, and below the size at which a typing mistake takes all memory or an hour before it fails."""
+
+
 def rules(config: Config) -> list[Rule]:
     """All of them. They need neither a device nor the corpus."""
     model, data, train = config.model, config.data, config.train

@@ -9,7 +9,10 @@ Every message is one line that says what is wrong, where (file, key, host, step)
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
+
+SUMMARY_LENGTH = 400
 
 
 class XLNetError(Exception):
@@ -45,8 +48,21 @@ class Interrupted(XLNetError):
 class Stopped(BaseException):
     """A signal came where it could be acted on at once; see `run.signals`, which makes it `RestartMe` in the end.
 
-    No Exception, as KeyboardInterrupt is none: a library shall not take it for a failure of its own and go on.
+    Like KeyboardInterrupt no Exception: a library must not take it for a failure of its own and go on.
     """
+
+
+def check_link(name: str, path: str) -> None:
+    """Raises BadInput if a path on disk, or a folder above it, is a symbolic link to nothing.
+
+    Args:
+      name: for the message, such as `--workdir`.
+    """
+    place = path.rstrip("/")
+    while place and not os.path.exists(place):
+        if os.path.islink(place):
+            raise BadInput(f"{name}={path}: {place} is a link to {os.readlink(place)}, which does not exist")
+        place = os.path.dirname(place)
 
 
 @contextlib.contextmanager
@@ -61,3 +77,41 @@ def reraise_stop() -> Iterator[None]:
                 raise inner from None
             inner = inner.__cause__ or inner.__context__
         raise
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, those in it if it is a group, and those that it came from: the outermost first."""
+    yield error
+    for inner in getattr(error, "exceptions", ()):
+        yield from causes(inner)
+    if error.__cause__ is not None:
+        yield from causes(error.__cause__)
+
+
+def summary(error: BaseException) -> str:
+    """One line of at most `SUMMARY_LENGTH` characters: the deepest cause that says something.
+
+    An error that quotes its own cause says more than that, and one of ours is meant for people: both end the search.
+    A library's type is named only where the text alone is nothing. The file of an OSError is left to the caller.
+    """
+    best = ""
+    for cause in causes(error):
+        text = _text(cause)
+        if text and (not best or text not in best):
+            best = text
+        if isinstance(cause, XLNetError):
+            break
+    best = best or type(error).__name__
+    half = (SUMMARY_LENGTH - 5) // 2
+    return best if len(best) <= SUMMARY_LENGTH else f"{best[:half]} ... {best[-half:]}"
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return " ".join(error.strerror.split())
+    if isinstance(error, KeyError) and error.args:
+        # As text it would be quoted; and mostly it is the key alone.
+        text = " ".join(str(error.args[0]).split())
+        return text if " " in text else f"KeyError: {text}"
+    # Of a group its name and a count; TensorStore goes on with the whole request in brackets.
+    return "" if isinstance(error, BaseExceptionGroup) else " ".join(str(error).split()).partition(" [tensorstore_")[0]

@@ -1,6 +1,17 @@
-"""Tests that need the TPU compiler (extra `tpu`), and no TPU. Without it they fail: `make test-all` installs it."""
+"""Tests that need the TPU compiler (extra `tpu`), and no TPU. Without it they fail: `make test-aot` installs it."""
+
+import os
+
+import pytest
 
 from xlnet_jax.aot.topology import prepare_environment
 
 # Before libtpu is loaded.
 prepare_environment()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def production_flags():
+    """What is measured here is what the compiler really does."""
+    if "xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", ""):
+        pytest.fail("these tests need the compiler flags of production: XLNET_TEST_PRODUCTION=1, or make test-aot")

@@ -12,7 +12,7 @@ TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6
 # A matrix product whose result is reduced over the devices of a slice and of several.
 PROGRAM = """
 import sys
-from xlnet_jax.parallel.topology import describe, prepare_environment
+from xlnet_jax.aot.topology import describe, prepare_environment
 
 prepare_environment()
 import jax, jax.numpy as jnp

@@ -72,7 +72,8 @@ def saved(run, abstract):
 
 
 @pytest.fixture(scope="session")
-def undisturbed(run, tmp_path_factory, pytestconfig, abstract):
+def ends_as(run, tmp_path_factory, pytestconfig, abstract):
+    """What the run comes to if nothing happens to it."""
     workdir = shutil.copytree(run, tmp_path_factory.mktemp("undisturbed") / "run")
     return goes_on(workdir, pytestconfig, abstract)
 
@@ -147,8 +148,20 @@ def copy(run, tmp_path):
     return shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("compilation_cache"))
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("damage", DAMAGES)
+ONE_OF_EACH = tuple(zip(DAMAGES, (*PARTS, "params"), strict=True))
+"""Every kind of damage, and every part of a checkpoint."""
+
+
+def matrix(*now):
+    """All damages of all parts: those of `now` in `make test`, one of each kind in CI, all of them in `make prove`."""
+    marks = {case: pytest.mark.slow for case in ONE_OF_EACH} | {case: () for case in now}
+    cases = [(damage, part) for damage in DAMAGES for part in PARTS]
+    return pytest.mark.parametrize(
+        ("damage", "part"), [pytest.param(*case, marks=marks.get(case, pytest.mark.prove)) for case in cases]
+    )
+
+
+@matrix(*ONE_OF_EACH)
 def test_a_damaged_newest_checkpoint_is_moved_and_the_one_before_taken(
     run, tmp_path, abstract, saved, caplog, damage, part
 ):
@@ -166,27 +179,14 @@ def test_a_damaged_newest_checkpoint_is_moved_and_the_one_before_taken(
     assert {path.replace("/quarantine/", "/checkpoints/"): data for path, data in moved.items()} == broken
 
 
-def resumes_exactly(run, tmp_path, pytestconfig, abstract, undisturbed, damage, part):
+@matrix((flip, "optimizer"))
+def test_the_run_then_ends_as_if_nothing_had_happened(run, tmp_path, pytestconfig, abstract, ends_as, damage, part):
     workdir = shutil.copytree(run, tmp_path / "run")
     damage(workdir / "checkpoints" / "12", part)
-    assert goes_on(workdir, pytestconfig, abstract) == undisturbed
+    assert goes_on(workdir, pytestconfig, abstract) == ends_as
     assert sorted(os.listdir(workdir / "checkpoints")) == ["12", "16", "8"]
     assert os.listdir(workdir / "quarantine") == ["12"]
     assert [line["step"] for line in read_jsonl(str(workdir / "runs.jsonl"))] == [0, 8]
-
-
-@pytest.mark.parametrize(("damage", "part"), [(flip, "optimizer")])
-def test_the_run_then_ends_as_if_nothing_had_happened(run, tmp_path, pytestconfig, abstract, undisturbed, damage, part):
-    resumes_exactly(run, tmp_path, pytestconfig, abstract, undisturbed, damage, part)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_after_every_damage_the_run_ends_as_if_nothing_had_happened(
-    run, tmp_path, pytestconfig, abstract, undisturbed, damage, part
-):
-    resumes_exactly(run, tmp_path, pytestconfig, abstract, undisturbed, damage, part)
 
 
 def test_all_damaged_is_refused_and_nothing_is_changed(run, tmp_path, pytestconfig, abstract):
@@ -202,7 +202,7 @@ def test_all_damaged_is_refused_and_nothing_is_changed(run, tmp_path, pytestconf
     assert everything(workdir) == before
 
 
-@pytest.mark.parametrize("flips", [16, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flips", [16, pytest.param(1000, marks=pytest.mark.prove)])
 def test_whatever_bit_is_flipped_the_arrays_are_right(run, tmp_path, abstract, saved, flips):
     """In any file of the checkpoint. What no array depends on may be otherwise; nothing else may go through."""
     workdir, draw = copy(run, tmp_path), random.Random(flips)
@@ -275,7 +275,7 @@ def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch):
     workdir = copy(run, tmp_path)
     before = everything(workdir)
     monkeypatch.setattr("xlnet_jax.checkpoint.store.ocp.load_checkpointables", refuse)
-    with pytest.raises(BadInput, match="12/_METADATA: Permission denied; put that right") as raised:
+    with pytest.raises(BadInput, match="12/_METADATA: Permission denied; fix this") as raised:
         resume(workdir, abstract)
     assert not isinstance(raised.value, Damaged) and everything(workdir) == before
 
@@ -303,11 +303,11 @@ def test_other_devices_have_the_same_arrays_and_the_same_next_batch(run, saved, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", [{"data": 4, "fsdp": 2}, {"data": 2, "fsdp": 2, "tensor": 2}])
-def test_a_run_goes_on_upon_another_mesh(run, tmp_path, pytestconfig, undisturbed, mesh):
+def test_a_run_goes_on_upon_another_mesh(run, tmp_path, pytestconfig, ends_as, mesh):
     workdir = shutil.copytree(run, tmp_path / "run")
     train(config(pytestconfig, mesh=mesh), str(workdir), stop_at=END)
     lines = read_jsonl(str(workdir / "metrics.jsonl"))
-    expected = [loss for _, loss, *_ in undisturbed[2]]
+    expected = [loss for _, loss, *_ in ends_as[2]]
     assert [line["loss"] for line in lines] == pytest.approx(expected, rel=1e-4)
     assert [line["loss"] for line in lines[:12]] == expected[:12]
 
@@ -428,7 +428,7 @@ def test_a_signal_while_a_checkpoint_is_read_is_no_damage(run, tmp_path, pytestc
             raise
 
     monkeypatch.setattr(ocp, "checkpointables_metadata", interrupted)
-    with pytest.raises(RestartMe, match="SIGTERM during start-up: run the same command to go on"):
+    with pytest.raises(RestartMe, match="SIGTERM during start-up: rerun the same command to resume"):
         train(config(pytestconfig), str(workdir), stop_at=END)
     assert everything(workdir / "checkpoints") == before and not (workdir / "quarantine").exists()
 
@@ -471,22 +471,22 @@ def test_the_package_unpickles_nothing():
         assert not any(word in words for word in ("import pickle", "allow_pickle", "import dill", "cloudpickle")), path
 
 
-def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(
-    run, tmp_path, pytestconfig, abstract, undisturbed, caplog
-):
+def test_a_line_cut_off_by_a_kill_does_not_stop_the_next_start(run, tmp_path, pytestconfig, abstract, ends_as, caplog):
     workdir = shutil.copytree(run, tmp_path / "run")
     for name, garbage in (("metrics.jsonl", b'{"loss": 1}\n{"step": 13, "lo'), ("time.jsonl", b'{"step": 12}\n'),
                           ("evaluations.jsonl", b'\0\0\xff\n{"step"'),
                           ("runs.jsonl", b'{"step": 12, "ti')):  # fmt: skip
         with open(workdir / name, "ab") as file:
             file.write(garbage)
-    assert goes_on(workdir, pytestconfig, abstract) == undisturbed
-    assert "evaluations.jsonl: line 1 makes no sense and is left out" in caplog.text
+    assert goes_on(workdir, pytestconfig, abstract) == ends_as
+    assert "evaluations.jsonl: line 1 is damaged and is ignored" in caplog.text
     assert [line["step"] for line in read_jsonl(str(workdir / "runs.jsonl"))] == [0, 12]
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-@pytest.mark.parametrize("damage", ["missing data", "cut data", "missing record"])
+@pytest.mark.parametrize(
+    "damage", ["missing record", *(pytest.param(name, marks=pytest.mark.slow) for name in ("missing data", "cut data"))]
+)
 def test_a_damaged_checkpoint_in_a_bucket_is_moved_too(run, abstract, saved, damage):
     with fake_gcs.serve() as server:
         for path in (run / "checkpoints").rglob("*"):

@@ -13,7 +13,7 @@ from xlnet_jax.cli import main
 
 HERE = str(tiny.TESTS)
 CONFIG = f"--config={HERE}/tiny_config.py"
-COMMANDS = ("prepare", "train", "evaluate", "export", "inspect", "compile", "quickstart")
+COMMANDS = ("prepare", "train", "evaluate", "export", "inspect", "compile", "quickstart", "configure")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -92,7 +92,8 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
     words = [CONFIG, f"--config.data.corpus={corpus}", f"--workdir={run}", "--stop_at=4", "--json"]
     assert main(["train", *words]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {
-        "step", "loss", "tokens_per_second", "workdir", "seconds", "goodput"
+        "step", "loss", "tokens_per_second", "workdir", "seconds", "goodput", "heldout_loss", "unigram_cross_entropy",
+        "picture",
     }  # fmt: skip
     assert main(["evaluate", f"--workdir={run}", "--batch_size=8", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)

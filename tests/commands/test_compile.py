@@ -115,7 +115,7 @@ def test_collectives_of_a_module_by_hand():
 
 
 def test_a_loop_without_a_constant_bound_is_no_guess():
-    with pytest.raises(ValueError, match="while.1: its number of turns is no constant"):
+    with pytest.raises(ValueError, match="while.1: its trip count is not a constant"):
         hlo.Program(MODULE.replace("%j, %layers), direction=LT", "%j, %layers), direction=NE"))
     known = MODULE.replace("body=%layer\n", 'body=%layer, backend_config={"known_trip_count":{"n":"5"}}\n')
     assert hlo.Program(known).runs["layer"] == 50
@@ -256,7 +256,7 @@ def test_slices_are_what_the_devices_say(wanted, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--topology=v9:2x2"], "no such TPU; for example v3:16x16, v4:8x8x4"),
+        (["--topology=v9:2x2"], "no such TPU; use for example v3:16x16, v4:8x8x4"),
         (["--topology=v5e"], "v5e has 2 dimensions of chips, as in v5e:16x16"),
         (["--topology=v4:8x8"], "v4 has 3 dimensions of chips, as in v4:8x8x4"),
         (["--topology=v5e:0x4"], "v5e has 2 dimensions"),

@@ -227,7 +227,7 @@ def test_folders_that_are_refused(tokenizer, tmp_path):
         ("full", "not empty"),
         ("file", "not a folder"),
         ("gs://bucket/model", "local"),
-        ("file/below", "choose another place"),
+        ("file/below", "choose another folder"),
     ]
     for name, message in cases:
         output = name if "://" in name else str(tmp_path / name)

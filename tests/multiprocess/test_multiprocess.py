@@ -5,15 +5,14 @@ import os
 import signal
 import time
 
-import data_fixtures
 import jax
 import pytest
+import shared
 import tiny
 from hosts import HEARTBEAT, Hosts
 from test_meshes import assert_same_gradient, optax_moment
 
 from xlnet_jax.checkpoint.store import Checkpoints
-from xlnet_jax.commands.train import train
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.recipe import make_recipe
@@ -99,16 +98,13 @@ def interrupted(workdir, cache, victim, number):
     return step
 
 
-def test_sigterm_to_one_of_two_stops_both_at_one_step_and_one_process_goes_on(tmp_path, cache):
+def test_sigterm_to_one_of_two_stops_both_at_one_step_and_one_process_goes_on(tmp_path, cache, undisturbed):
     step = interrupted(tmp_path, cache, 1, signal.SIGTERM)
     assert not os.path.exists(tmp_path / ".shared")
-    # In this process, on its eight devices.
-    config = tiny.config(data={"corpus": data_fixtures.corpus_path()}, log={"compilation_cache": cache})
-    train(config, str(tmp_path), stop_at=step + 2)
+    shared.finish(shared.start(tmp_path, f"--stop_at={step + 2}", undisturbed.cache))
     first, second = read_jsonl(os.path.join(tmp_path, "runs.jsonl"))
     assert (first["processes"], first["devices"], second["processes"], second["step"]) == (2, 2, 1, step)
-    train(config, str(tmp_path / "undisturbed"), stop_at=step + 2)
-    assert_same_run(lines(tmp_path), lines(tmp_path / "undisturbed"))
+    assert_same_run(lines(tmp_path), lines(undisturbed.workdir))
     assert len(lines(tmp_path)) == step + 2
 
 

@@ -142,7 +142,7 @@ def test_the_place_comes_from_keys_or_the_environment(monkeypatch):
     assert find(coordinator="host:1234", processes=4, process_id=3) == wanted
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "host:1234")
     monkeypatch.setenv("JAX_NUM_PROCESSES", "4")
-    with pytest.raises(BadInput, match="distributed.process_id is not set, and JAX_PROCESS_ID neither"):
+    with pytest.raises(BadInput, match="neither distributed.process_id nor JAX_PROCESS_ID is set"):
         find()
     monkeypatch.setenv("JAX_PROCESS_ID", "3")
     assert find() == wanted

@@ -207,11 +207,7 @@ class Observed:
         return self.out
 
 
-# Programs that each run for milliseconds: the time is all in compiling them, and this takes a seventh of it.
-FAST_COMPILATION = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-
-
-@functools.partial(jax.jit, static_argnames=("config", "reuse_len", "two_streams"), compiler_options=FAST_COMPILATION)
+@functools.partial(jax.jit, static_argnames=("config", "reuse_len", "two_streams"))
 def measure(
     config: ModelConfig, reuse_len: int | None, two_streams: bool, params: Any, batch: Batch, memory: Memory
 ) -> dict[str, Any]:
@@ -305,8 +301,7 @@ def chained_gradient(case: Case, weights: Arrays, recorded: Arrays) -> Arrays:
             memory = aux.memory
         return value
 
-    gradient = jax.jit(jax.grad(loss), compiler_options=FAST_COMPILATION)
-    return named_gradient(gradient(our_parameters(case, weights, "float64")))
+    return named_gradient(jax.jit(jax.grad(loss))(our_parameters(case, weights, "float64")))
 
 
 def errors(case: Case, weights: Arrays, recorded: Arrays, found: Arrays) -> dict[str, float]:

@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -24,7 +25,7 @@ from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.run import events, jsonl, lock
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
-from xlnet_jax.storage import buckets, files
+from xlnet_jax.storage import files
 from xlnet_jax.train import loop
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWar
 def bucket(tmp_path, monkeypatch):
     data_fixtures.corpus_path()  # its folder is none of this test's temporary files
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
-    monkeypatch.setattr(files.tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(lock, "RETRY_SECONDS", 1.0)
     with fake_gcs.serve() as server:
@@ -204,7 +205,7 @@ def test_what_tensorstore_says(bucket, status, expected):
     store = tensorstore.KvStore.open(spec).result()
     store.write("a", b"1").result()
     bucket.down, bucket.refused = status is None, {".": status} if status else {}
-    with pytest.raises(expected, match=f"^{RUN}: [^\\[]+$"), files.one_line(RUN), buckets.answers(RUN):
+    with pytest.raises(expected, match=f"^{RUN}: [^\\[]+$"), files.translate_errors(RUN):
         store.write("a", b"2").result()
 
 
@@ -394,7 +395,7 @@ def test_listings_are_fresh(bucket):
     """What is listed may have been written by another process, or past gcsfs by TensorStore."""
     from etils import epath
 
-    buckets.use(RUN)
+    files.resolve(RUN)
     folder = epath.Path("gs://bucket/folder")
     (folder / "a").write_text("a")
     assert [path.name for path in folder.iterdir()] == ["a"]

@@ -96,13 +96,13 @@ def test_a_nan_changes_nothing_and_the_next_steps_are_those_of_a_run_whose_memor
 
 def harder(step, batch):
     """Rare targets: the loss of the bad step is far above those before, and finite."""
-    if step < 8:
-        return batch
     return dataclasses.replace(batch, target_tokens=np.full_like(batch.target_tokens, 3))
 
 
 def test_a_spike_is_skipped_like_a_non_finite_step_and_only_if_asked_for(stepper):
-    before, usual = stepper(None, 0, 8)
+    earlier, usual = stepper(None, 0, 7)
+    before, last = stepper(earlier, 7, 1)
+    usual += last
     losses = np.array([m["loss"] for m in usual])
     np.testing.assert_allclose(before.loss_mean, losses.mean(), rtol=1e-5)
     np.testing.assert_allclose(before.loss_variance, losses.var(), rtol=1e-3)
@@ -114,8 +114,10 @@ def test_a_spike_is_skipped_like_a_non_finite_step_and_only_if_asked_for(stepper
     assert same_bits(skipped.params, before.params) and not same_bits(taken.params, before.params)
     assert not np.any(skipped.memory.valid_B) and skipped.loss_mean == before.loss_mean
     # Not before a window of good steps is full, and not what lies below the bound.
-    for more in ({"spike_zscore": 4.0, "spike_window": 9}, {"spike_zscore": float(zscore + 1), "spike_window": 8}):
-        assert stepper(before, 8, 1, harder, **more)[1][0]["skipped"] == 0
+    _, (too_early,) = stepper(earlier, 7, 1, harder, spike_zscore=4.0, spike_window=8)
+    assert too_early["loss"] > losses.mean() + 4 * losses.std() and too_early["skipped"] == 0
+    _, (below,) = stepper(before, 8, 1, harder, spike_zscore=float(zscore + 1), spike_window=8)
+    assert below["skipped"] == 0
 
 
 def test_the_running_loss_forgets_what_is_older_than_the_window(stepper):

@@ -165,7 +165,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is
         save(self, step, *arguments)
 
     monkeypatch.setattr(Checkpoints, "save", refuses)
-    with pytest.raises(BadInput, match="the checkpoint of step 8: .*No space left.*put that right and give the same"):
+    with pytest.raises(BadInput, match="the checkpoint of step 8: .*No space left.*fix this and rerun the same"):
         train(settings(io_deadline_seconds=0.2), str(tmp_path), stop_at=8)
     monkeypatch.setattr(Checkpoints, "save", save)
     assert train(settings(), str(tmp_path), stop_at=8)["step"] == 8

@@ -8,18 +8,15 @@ import sys
 import threading
 import time
 
-import data_fixtures
 import pytest
+import shared
 import tiny
+from shared import EVALUATE, finish, start
 
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.errors import RestartMe, Stopped
 from xlnet_jax.run import signals
-from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.signals import StopRequest, stop_request
-
-HERE = str(tiny.TESTS)
-EVALUATE = ("--config.evaluation.every=4", "--config.evaluation.blocks=24")
 
 
 def test_the_first_signal_only_asks_and_the_old_handler_comes_back():
@@ -34,7 +31,7 @@ def test_the_first_signal_only_asks_and_the_old_handler_comes_back():
 
 
 def test_a_signal_where_there_is_nothing_to_save_ends_there():
-    with pytest.raises(RestartMe, match="SIGTERM during start-up: run the same command"), stop_request():
+    with pytest.raises(RestartMe, match="SIGTERM during start-up: rerun the same command"), stop_request():
         os.kill(os.getpid(), signal.SIGTERM)
         pytest.fail("went on")
 
@@ -60,7 +57,7 @@ def test_a_signal_that_is_swallowed_all_the_same_ends_the_process_from_outside(m
         while not said and time.monotonic() - began < 10:
             time.sleep(0.01)
         assert time.monotonic() - began > 0.3
-    assert said[0] == (42, "SIGTERM during start-up: run the same command to go on")
+    assert said[0] == (42, "SIGTERM during start-up: rerun the same command to resume")
 
 
 def test_a_signal_ends_a_wait_that_may_be_ended_even_if_it_came_before():
@@ -97,7 +94,7 @@ def test_a_wait_that_cannot_be_ended_here_is_ended_from_outside(monkeypatch):
             assert not ended.wait(0.6), "ended without a signal"
             os.kill(os.getpid(), signal.SIGTERM)
             assert ended.wait(10)
-    assert said[0] == (42, "SIGTERM during waiting for data: run the same command to go on")
+    assert said[0] == (42, "SIGTERM during waiting for data: rerun the same command to resume")
 
 
 def test_what_a_command_calls_finds_its_request():
@@ -118,19 +115,14 @@ def test_the_second_signal_ends_the_process_with_130():
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print('never', flush=True)\n"
     )
-    root = os.path.dirname(HERE)
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tiny.ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (130, "asked\n")
     assert "second SIGINT" in done.stderr
 
 
-def start(workdir, faults, *options):
-    words = [sys.executable, f"{HERE}/planted.py", faults, "train", f"--config={HERE}/tiny_config.py",
-             f"--workdir={workdir}", f"--config.data.corpus={data_fixtures.corpus_path()}", "--json",
-             "--config.data.workers=0", "--stop_at=12", *EVALUATE, *options]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(HERE), "JAX_PLATFORMS": "cpu",
-                   "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}  # fmt: skip
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def train(workdir, undisturbed, faults=""):
+    """Of the undisturbed run the first twelve steps."""
+    return start(workdir, "--config.data.workers=0", "--stop_at=12", *EVALUATE, undisturbed.cache, faults=faults)
 
 
 def until_said(process, text):
@@ -143,34 +135,10 @@ def until_said(process, text):
     raise AssertionError(f"ended with {process.wait()} without {text!r}:\n{''.join(said)}")
 
 
-def finish(process, code=0):
-    _, err = process.communicate(timeout=200)
-    assert process.returncode == code, err
-    assert "Traceback" not in err
-    return err
-
-
 def result(workdir):
     """What a run has measured, and where its checkpoints are."""
-    kept = ("step", "loss", "grad_norm", "learning_rate", "skipped", "targets")
-    lines = [{name: line[name] for name in kept} for line in read_jsonl(os.path.join(workdir, "metrics.jsonl"))]
-    scores = [(line["step"], line["loss"]) for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl"))]
     with Checkpoints(str(workdir)) as checkpoints:
-        return lines, scores, checkpoints.latest()
-
-
-@pytest.fixture(scope="module")
-def cached(pytestconfig):
-    return f"--config.log.compilation_cache={pytestconfig.cache.mkdir('xla')}"
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, cached):
-    workdir = tmp_path_factory.mktemp("whole")
-    finish(start(workdir, "", cached))
-    lines, scores, step = result(workdir)
-    assert (len(lines), step) == (12, 12) and [at for at, _ in scores] == [4, 8, 12]
-    return lines, scores, step
+        return shared.steps(workdir), shared.scores(workdir), checkpoints.latest()
 
 
 CASES = {
@@ -190,52 +158,47 @@ CASES = {
 @pytest.mark.parametrize(
     "case", [pytest.param(name, marks=[] if name == "waiting for data" else pytest.mark.slow) for name in CASES]
 )
-def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(tmp_path, cached, undisturbed, case):
+def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(tmp_path, undisturbed, case):
     fault, moment, saved, told = CASES[case]
-    process = start(tmp_path, fault, cached)
+    process = train(tmp_path, undisturbed, fault)
     until_said(process, moment)
     if case == "waiting for data":
-        # The batches before it are still being trained on.
-        while not (tmp_path / "checkpoints").exists() or not os.listdir(tmp_path / "checkpoints"):
-            time.sleep(0.05)
-        time.sleep(2)
+        # So far only the thread that reads ahead does.
+        until_said(process, "planted: waits")
     process.send_signal(signal.SIGTERM)
     began = time.monotonic()
-    err = finish(process, 42)
+    _, err = finish(process, 42)
     assert time.monotonic() - began < 20
-    assert told in err and "run the same command to go on" in err.splitlines()[-1]
+    assert told in err and "run the same command" in err.splitlines()[-1]
     if saved is None:
         assert not (tmp_path / "checkpoints").exists()
     else:
         assert result(tmp_path)[2] == saved
-    err = finish(start(tmp_path, "", cached))
+    _, err = finish(train(tmp_path, undisturbed))
     assert saved is None or f"resuming at step {saved}" in err
-    assert result(tmp_path) == undisturbed
+    assert result(tmp_path) == (undisturbed.steps(12), undisturbed.scores(12), 12)
 
 
 @pytest.mark.slow
-def test_a_second_signal_in_a_compilation_ends_at_once_with_130(tmp_path, cached):
-    process = start(tmp_path, "compile_wait=60", cached)
+def test_a_second_signal_in_a_compilation_ends_at_once_with_130(tmp_path, undisturbed):
+    process = train(tmp_path, undisturbed, "compile_wait=60")
     until_said(process, "planted: compile_wait")
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     began = time.monotonic()
-    assert "second SIG" in finish(process, 130)
+    assert "second SIG" in finish(process, 130)[1]
     assert time.monotonic() - began < 5
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
 def test_a_signal_while_the_program_imports(tmp_path):
-    words = [sys.executable, "-m", "xlnet_jax", "train", f"--config={HERE}/tiny_config.py", f"--workdir={tmp_path}",
-             f"--config.data.corpus={data_fixtures.corpus_path()}"]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(HERE), "JAX_PLATFORMS": "cpu"}
-    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = start(tmp_path)
     while not catches(process.pid, signal.SIGTERM):
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
-    assert "SIGTERM during start-up: run the same command" in finish(process, 42)
+    assert "SIGTERM during start-up: rerun the same command" in finish(process, 42)[1]
 
 
 def catches(pid, number):

@@ -1,23 +1,18 @@
 """The watchdog, the step times of several hosts, and where the time went."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import threading
 import time
 
-import data_fixtures
 import pytest
-import tiny
+import shared
+from shared import finish, start
 
 from xlnet_jax.run import goodput
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.stragglers import Row, stragglers, table
 from xlnet_jax.run.watchdog import Watchdog
-
-HERE = str(tiny.TESTS)
 
 
 def watched(tmp_path, seconds, body):
@@ -136,26 +131,16 @@ def test_time_is_counted_once_and_over_restarts(monkeypatch):
     assert account.seconds["restarts"] == 50
 
 
-def planted(workdir, faults, *options):
-    words = [sys.executable, f"{HERE}/planted.py", faults, "train", f"--config={HERE}/tiny_config.py",
-             f"--workdir={workdir}", f"--config.data.corpus={data_fixtures.corpus_path()}", "--json",
-             "--config.data.workers=0", *options]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(HERE), "JAX_PLATFORMS": "cpu",
-                   "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}  # fmt: skip
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200)
-
-
-def test_a_planted_hang_is_dumped_and_ended_and_the_run_goes_on(tmp_path, pytestconfig):
-    cache = f"--config.log.compilation_cache={pytestconfig.cache.mkdir('xla')}"
+def test_a_planted_hang_is_dumped_and_ended_and_the_run_goes_on(tmp_path, undisturbed):
     run = tmp_path / "run"
-    hung = planted(run, "data_wait=6", "--config.watchdog.seconds=3", "--stop_at=12", cache)
-    assert hung.returncode == 42, hung.stderr
-    assert "xlnet-jax: no progress for 3 s (watchdog.seconds) after step 4, during data; the stacks" in hung.stderr
-    for stacks in (hung.stderr, (run / "stacks" / "process_0.txt").read_text()):
+    options = ("--config.data.workers=0", "--stop_at=12", undisturbed.cache)
+    _, said = finish(start(run, "--config.watchdog.seconds=3", *options, faults="data_wait=6"), 42)
+    assert "xlnet-jax: no progress for 3 s (watchdog.seconds) after step 4, during data; the stacks" in said
+    for stacks in (said, (run / "stacks" / "process_0.txt").read_text()):
         assert "planted.py" in stacks and "in train_batch" in stacks and "loop.py" in stacks
-    done = planted(run, "", "--stop_at=12", cache)
-    assert done.returncode == 0 and "resuming at step 4" in done.stderr
-    result = json.loads(done.stdout)
-    assert result["step"] == 12
+    out, said = finish(start(run, *options))
+    assert "resuming at step 4" in said
+    result = json.loads(out)
+    assert result["step"] == 12 and shared.steps(run) == undisturbed.steps(12)
     # What the hang and the work that is done again have cost.
     assert result["seconds"]["restarts"] > 3 and 0 < result["goodput"] < 1

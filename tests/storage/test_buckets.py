@@ -193,7 +193,7 @@ def test_what_has_no_room_is_read_from_the_bucket(corpus_in, tmp_path, monkeypat
     same(Corpus(ADDRESS, shard_cache=str(tmp_path / "two"), shard_cache_bytes=2 * size))
     assert len(list((tmp_path / "two").iterdir())) == 2
     assert [record.message for record in caplog.records] == [
-        f"shard cache {tmp_path}/two is full: {ADDRESS}/{shard_names()[2]} and others are read from the bucket"
+        f"shard cache {tmp_path}/two is full: reading {ADDRESS}/{shard_names()[2]} and others from the bucket"
     ]
     monkeypatch.setattr(shard_cache, "_LEFT_FREE", 1.0)
     same(Corpus(ADDRESS, shard_cache=str(tmp_path / "disk")))
@@ -212,7 +212,7 @@ def test_a_cache_that_cannot_be(corpus_in, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="shard cache .*/file: File exists; choose another folder"):
         Corpus(ADDRESS, shard_cache=str(tmp_path / "file"))
-    with pytest.raises(BadInput, match="must lie on the local disk"):
+    with pytest.raises(BadInput, match="must be on the local disk"):
         Corpus(ADDRESS, shard_cache="gs://bucket/cache")
     # A corpus on disk needs no copies.
     same(Corpus(data.corpus_path(), shard_cache=str(tmp_path / "unused")))
@@ -237,7 +237,7 @@ def test_missing_and_damaged_objects(corpus_in, tmp_path, cached):
     opened, whole = Corpus(ADDRESS, **options), corpus_in.objects[key]
     place = len(whole[:65536].rstrip(b"\0")) // 2  # amid the pages, behind which come zeros
     corpus_in.objects[key] = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
-    damaged = "is not the file that the manifest has" if cached else r"page \d+ is damaged \(Corrupted"
+    damaged = "does not match its hash in the manifest" if cached else r"page \d+ is damaged \(Corrupted"
     told(BadInput, f"{address}.*{damaged}.*; copy the corpus again", lambda: read_all(opened))
     del corpus_in.objects[key]
     told(BadInput, f"{address}.*missing.*; copy the corpus again", lambda: read_all(Corpus(ADDRESS, **options)))
@@ -269,7 +269,7 @@ def test_the_bucket_does_not_answer(corpus_in, tmp_path, monkeypatch):
     direct = Corpus(ADDRESS)
     direct.read(np.array([0]), 5)
     corpus_in.fail_next(9, 403)
-    told(BadInput, "missing, or may not be read, in its bucket .*403", lambda: direct.read(np.array([500]), 5))
+    told(BadInput, "missing from its bucket or not readable .*403", lambda: direct.read(np.array([500]), 5))
     corpus_in.failures.clear()
 
     class Gone:
@@ -277,7 +277,7 @@ def test_the_bucket_does_not_answer(corpus_in, tmp_path, monkeypatch):
             raise RuntimeError(EXHAUSTED)
 
     monkeypatch.setattr(direct, "_reader", lambda shard: (f"{ADDRESS}/x", Gone()))
-    told(RestartMe, f"{ADDRESS}/x: the bucket does not answer .*give the same command again", lambda: read_all(direct))
+    told(RestartMe, f"{ADDRESS}/x: the bucket does not answer .*rerun the same command", lambda: read_all(direct))
 
 
 # What it says after a quarter of an hour.

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 
 import fake_gcs
 import numpy as np
@@ -87,11 +88,11 @@ def test_gcsfs_is_named_where_it_is_missing(monkeypatch):
 
 def test_a_bucket_that_does_not_answer(bucket):
     bucket.down = True
-    with pytest.raises(RestartMe, match="gs://bucket/a: .*give the same command again"):
+    with pytest.raises(RestartMe, match="gs://bucket/a: .*rerun the same command"):
         files.write("gs://bucket/a", b"")
     bucket.down = False
     bucket.fail_next(1, 403)
-    with pytest.raises(BadInput, match="gs://bucket/a: .*; put that right"), files.one_line("gs://bucket/a"):
+    with pytest.raises(BadInput, match="gs://bucket/a: .*; fix this"), files.translate_errors("gs://bucket/a"):
         files.write("gs://bucket/a", b"")
     bucket.fail_next(2, 503)
     files.write("gs://bucket/a", b"a")
@@ -104,7 +105,7 @@ def test_a_bucket_that_does_not_answer(bucket):
 def test_a_bucket_that_refuses_is_not_asked_again(bucket, monkeypatch, status, raised):
     monkeypatch.setattr("gcsfs.retry.asyncio.sleep", no_sleep)
     bucket.fail_next(100, status)
-    with pytest.raises(raised) as error, files.one_line("gs://bucket/a"):
+    with pytest.raises(raised) as error, files.translate_errors("gs://bucket/a"):
         files.read("gs://bucket/a")
     assert "\n" not in str(error.value)
 
@@ -119,7 +120,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        with pytest.raises(BadInput, match="a: File too large; put that right"), files.one_line(path):
+        with pytest.raises(BadInput, match="a: File too large; fix this"), files.translate_errors(path):
             files.write(path, bytes(2000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -127,18 +128,21 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path):
 
 
 def test_one_line(tmp_path):
-    with pytest.raises(BadInput, match="^elsewhere: No space left on device; put"), files.one_line("place"):
+    with pytest.raises(BadInput, match="^elsewhere: No space left on device; fix"), files.translate_errors("place"):
         raise OSError(errno.ENOSPC, "No space left on device", "elsewhere")
-    with pytest.raises(BadInput, match="^place: Disk quota exceeded; put"), files.one_line("place"):
+    with pytest.raises(BadInput, match="^place: Disk quota exceeded; fix"), files.translate_errors("place"):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
     text = "write() failed: No space left on device; writing /x"
-    with pytest.raises(BadInput, match=f"^place: {text.replace('(', '.').replace(')', '.')}"), files.one_line("place"):
+    with (
+        pytest.raises(BadInput, match=f"^place: {text.replace('(', '.').replace(')', '.')}"),
+        files.translate_errors("place"),
+    ):
         raise RuntimeError(text)
-    with pytest.raises(RuntimeError, match="a bug"), files.one_line("place"):
+    with pytest.raises(RuntimeError, match="a bug"), files.translate_errors("place"):
         raise RuntimeError("a bug")
     (tmp_path / "file").write_text("")
     for path in ("file", "file/below"):
-        with pytest.raises(BadInput, match=f"{path}: Not a directory"), files.one_line("place"):
+        with pytest.raises(BadInput, match=f"{path}: Not a directory"), files.translate_errors("place"):
             files.make_folder(str(tmp_path / path))
 
 
@@ -161,7 +165,7 @@ with files.scratch({os.path.join(path, "scratch")!r}) as place:
 
 def test_sweep(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(files.tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "tempdir", None)
     left = _kill_in_scratch(folder)
     assert os.path.exists(os.path.join(left, "x"))
     os.utime(left, (1, 1))

@@ -51,7 +51,8 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
         assert line["targets"] == 8 * 6 and line["grad_norm"] > 0 and line["tokens_per_second"] > 0
         assert line["mfu"] is None, "no peak is published for this processor"
     assert [line["learning_rate"] for line in lines[:3]] == pytest.approx([0, 5e-3, 1e-2])
-    assert result.keys() == {"step", "loss", "tokens_per_second", "workdir", "seconds", "goodput"}
+    end = {"heldout_loss", "unigram_cross_entropy", "picture"}
+    assert result.keys() == {"step", "loss", "tokens_per_second", "workdir", "seconds", "goodput"} | end
     assert (result["step"], result["loss"], result["workdir"]) == (8, lines[-1]["loss"], workdir)
     rates = {line["tokens_per_second"] for line in lines}
     assert min(rates) <= result["tokens_per_second"] <= max(rates)

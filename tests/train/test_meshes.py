@@ -15,6 +15,7 @@ from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
+pytestmark = pytest.mark.production
 EIGHT = [
     pytest.param({"data": 8}, marks=pytest.mark.slow),
     pytest.param({"data": 1, "fsdp": 8}, marks=pytest.mark.slow),
@@ -24,8 +25,8 @@ EIGHT = [
 ]
 PARTS = [
     pytest.param({"data": 1}, 4, marks=pytest.mark.slow),
-    pytest.param({"data": 4}, 2, marks=pytest.mark.slow),
-    ({"slices": 2, "data": 1, "fsdp": 2}, 2),
+    ({"data": 4}, 2),
+    pytest.param({"slices": 2, "data": 1, "fsdp": 2}, 2, marks=pytest.mark.slow),
     pytest.param({"data": 2, "tensor": 2}, 4, marks=pytest.mark.slow),
 ]
 

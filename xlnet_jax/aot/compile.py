@@ -1,6 +1,6 @@
-"""One training dispatch compiled for devices that are not here: does it fit, what is in its memory, its text.
+"""Compiles one training dispatch for devices that are not here: whether it fits, its memory, the text of the program.
 
-The step is that of `train`, from the same `build_step`; nothing is run.
+The step is the one of `train`, from the same `build_step`; nothing is executed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Trial:
     arguments: dict[str, int]
     seconds: float
     needed: int
-    """Peak HBM: arguments, temporaries, results that are no updated arguments, and the program."""
+    """Peak HBM: arguments, temporaries, results that do not alias an argument, and the program."""
     available: int
-    """HBM that the compiler may use; of a trial that compiled, the published size."""
+    """HBM that the compiler may use; the published size if the trial compiled."""
     temp: int | None = None
     """None if it did not compile."""
     executable: Any = None
@@ -50,12 +50,12 @@ class Trial:
 
     @property
     def fits(self) -> bool:
-        """Whether it compiled and leaves nothing outside the HBM."""
+        """Whether it compiled and fits into the HBM."""
         return self.executable is not None and self.needed <= self.available
 
 
 def lower(recipe: Recipe, mesh: Mesh) -> tuple[BuiltStep, Any]:
-    """The jitted step of training for a mesh, as `train` calls it, and its lowered form. Raises BadInput."""
+    """The jitted training step for a mesh, as `train` calls it, and its lowered form. Raises BadInput."""
     config = recipe.config
     meshes.check_batch_size(config.train.batch_size, mesh, parts=config.train.accumulation)
     meshes.check_model(config.model, mesh)
@@ -65,7 +65,7 @@ def lower(recipe: Recipe, mesh: Mesh) -> tuple[BuiltStep, Any]:
 
 
 def attempt(recipe: Recipe, topology: Topology) -> Trial:
-    """Compiles once. A program that is too large for the HBM is a Trial as well; other errors are raised."""
+    """Compiles once. A program that is too large for the HBM also gives a Trial; other errors are raised."""
     mesh = meshes.make_mesh(recipe.config.mesh, topology.devices)
     began = time.monotonic()
     built, lowered = lower(recipe, mesh)
@@ -75,7 +75,7 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         required, available = out_of_memory(str(error))
-        # What the compiler could not place are temporaries; the arguments come on top.
+        # The compiler reports the size of the temporaries only; the arguments are added here.
         needed = required + sum(arguments.values())
         return Trial(recipe, mesh, arguments, time.monotonic() - began, needed, available)
     memory = compiled.memory_analysis()
@@ -89,7 +89,7 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
 
 @contextlib.contextmanager
 def _uncached() -> Iterator[None]:
-    """Without JAX's persistent cache: a program for devices that are not there cannot be read back from it."""
+    """Disables JAX's persistent cache: a program for devices that are not present cannot be loaded from it."""
     before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
@@ -101,7 +101,7 @@ def _uncached() -> Iterator[None]:
 
 
 def out_of_memory(message: str) -> tuple[int, int]:
-    """(bytes wanted, bytes there) from what the compiler says when the HBM is too small; else raises RuntimeError."""
+    """(bytes needed, bytes available) from the compiler's out-of-memory message. RuntimeError for any other message."""
     found = re.search(
         r"total memory required for HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"
         r"|Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", message
@@ -113,7 +113,7 @@ def out_of_memory(message: str) -> tuple[int, int]:
 
 
 def argument_bytes(built: BuiltStep) -> dict[str, int]:
-    """Bytes of one device, by group, from shapes and shardings: without the compiler's padding."""
+    """Bytes per device, by group, from shapes and shardings: without the compiler's padding."""
     trees = built.abstract_state.split()
     groups = {"parameters": trees.pop("params"), "memory": (), **trees, "batch": built.abstract_batch}
     return {
@@ -125,7 +125,7 @@ def argument_bytes(built: BuiltStep) -> dict[str, int]:
 
 
 def program_text(trial: Trial) -> str:
-    """The compiled program. Raises BadInput if this jaxlib cannot read what libtpu made."""
+    """The text of the compiled program. Raises BadInput if this jaxlib cannot read libtpu's output."""
     try:
         return trial.executable.as_text()
     except jax.errors.JaxRuntimeError as error:
@@ -136,5 +136,5 @@ def program_text(trial: Trial) -> str:
 
 
 def gib(size: int) -> str:
-    """For people."""
+    """A number of bytes in GiB, for messages."""
     return f"{size / 2**30:.3f} GiB"

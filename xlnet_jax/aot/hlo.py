@@ -1,8 +1,8 @@
-"""Reads the text of a compiled program: which collectives run, how often, over which axes, and what the loops repeat.
+"""Reads the text of a compiled program: its collectives, how often and over which axes they run, and its loops.
 
-Only text and numpy; what a scheduled HLO module looks like is in https://openxla.org/xla/operation_semantics. A body of
-a loop counts as often as the loop turns. One collective that the compiler cuts into pieces, to run beside several
-computations, carries one `chain_id` and counts once.
+Needs only text and numpy; https://openxla.org/xla/operation_semantics describes scheduled HLO modules. The body of a
+loop counts once per iteration. A collective that the compiler splits into pieces, to overlap it with several
+computations, has one `chain_id` and counts once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """What one device sends and receives, each time the collective runs."""
+    """One kind of collective over one group of devices, with its traffic per device."""
 
     kind: str
     axis: str
@@ -47,22 +47,22 @@ class Collective:
     network: str
     """`ici` within a slice, `dcn` between slices."""
     group: int
-    """Devices that take part in one group."""
+    """Number of devices in one group."""
     count: int
     """How often it runs in the whole program."""
     bytes: int
-    """Of the whole array, all runs together: the operand of a reduction, the result of a gather."""
+    """Bytes of the whole array, over all runs: the operand of a reduction, the result of a gather."""
 
 
 class Program:
-    """A compiled module. ValueError if the text is none, or holds a loop whose number of turns cannot be read."""
+    """A compiled module. ValueError if the text is not one, or the trip count of a loop cannot be read."""
 
     def __init__(self, text: str) -> None:
         self.computations: dict[str, dict[str, Instruction]] = {}
         self.entry = ""
         self._read(text)
         if not self.entry:
-            raise ValueError("the text holds no ENTRY computation")
+            raise ValueError("the text has no ENTRY computation")
         self.runs: collections.Counter[str] = collections.Counter()
         """How often each computation runs."""
         self._found: dict[tuple[str, ...], tuple[str, str, Instruction]] = {}
@@ -83,12 +83,12 @@ class Program:
                 name, kind, opcode, rest = found.groups()
                 end = _closing(rest)
                 inner = rest[:end]
-                # A constant's value and a parameter's number stand where operands do.
+                # The value of a constant and the number of a parameter are in the place of the operands.
                 words = (inner,) if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.\-]+)", inner))
                 current[name] = Instruction(name, kind, opcode, words, rest[end:], line.lstrip().startswith("ROOT"))
 
     def _visit(self, name: str, times: int, scope: str) -> None:
-        """Adds `times` runs of a computation and of all that it calls; `scope` is the loop body it belongs to."""
+        """Adds `times` runs of a computation and of everything it calls; `scope` is the loop body that contains it."""
         self.runs[name] += times
         for one in self.computations[name].values():
             if one.opcode == "while":
@@ -101,14 +101,14 @@ class Program:
                 chain = re.search(r'chain_id="(\d+)"', one.attributes)
                 channel = re.search(r"channel_id=(\d+)", one.attributes)
                 key = (scope, chain[1], channel[1]) if chain and channel else (name, one.name)
-                # Of the pieces of one collective only the first counts.
+                # Only the first of the pieces of a collective counts.
                 if self._found.setdefault(key, (kind, name, one))[2] is one:
                     self._times[key] += times
             called = re.findall(r"\bcalls=%?([\w.\-]+)", one.attributes)
             if one.opcode == "call":
                 called += re.findall(r"to_apply=%?([\w.\-]+)", one.attributes)
             if one.opcode == "custom-call-start":
-                # What runs on the SparseCores.
+                # Computations on the SparseCores.
                 for names in re.findall(r"called_computations=\{([^}]*)\}", one.attributes):
                     called += re.findall(r"%?([\w.\-]+)", names)
             for branches in re.findall(r"branch_computations=\{([^}]*)\}", one.attributes):
@@ -117,7 +117,7 @@ class Program:
                 self._visit(each, times, scope)
 
     def trip_count(self, where: str, loop: Instruction) -> int:
-        """Turns of a loop that counts from 0 in steps of 1 up to a constant, as scans do."""
+        """Iterations of a loop that counts from 0 in steps of 1 up to a constant, as scans do."""
         known = re.search(r'known_trip_count":?\{"n":"(\d+)"', loop.attributes)
         if known:
             return int(known[1])
@@ -126,26 +126,26 @@ class Program:
         bound = test.operands[1] if "direction=LT" in test.attributes and len(test.operands) == 2 else None
         limit = condition.get(bound) if bound else None
         if limit is not None and limit.opcode == "get-tuple-element":
-            # A bound that is carried along: look at what the loop begins with.
+            # The bound is part of the carried tuple: take its initial value.
             index = re.search(r"index=(\d+)", limit.attributes)
             caller = self.computations[where]
             start = caller[loop.operands[0]]
             limit = caller.get(start.operands[int(index[1])]) if index and start.opcode == "tuple" else None
         if limit is None or limit.opcode != "constant" or not limit.operands[0].isdigit():
-            raise ValueError(f"loop {loop.name}: its number of turns is no constant")
+            raise ValueError(f"loop {loop.name}: its trip count is not a constant")
         return int(limit.operands[0])
 
     def collectives(self, axes: dict[str, int]) -> list[Collective]:
-        """All of them, equal ones together, most bytes first; `axes` are the mesh's names and sizes in order."""
+        """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and sizes in order."""
         counted: collections.Counter[tuple[str, str, str, int]] = collections.Counter()
         moved: collections.Counter[tuple[str, str, str, int]] = collections.Counter()
         for place, (kind, name, one) in self._found.items():
             times = self._times[place]
-            # A send also has a token, which is nothing.
+            # A send also has a token operand, which has no bytes.
             operands = one.operands[:1] if one.opcode == "send" else one.operands
             size = sum(array_bytes(self.computations[name][operand].type) for operand in operands)
             if one.opcode == "send":
-                # Between slices; slices lie along the first axis, see mesh.make_mesh.
+                # Between slices; slices are the first mesh axis, see mesh.make_mesh.
                 slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
                 group = len(slices[1].split(",")) if slices else 2
                 key = (kind, next(iter(axes)), "dcn", group)
@@ -160,10 +160,10 @@ class Program:
         return sorted(found, key=lambda each: -each.bytes)
 
     def repeats(self) -> float:
-        """Bytes that the whole program moves over bytes when every computation counts once, as the compiler has it.
+        """Bytes moved by the whole program / bytes if every computation counts once, as the compiler counts them.
 
-        Both from the shapes of operands and results; a slice that is read or written counts as itself, not as its
-        whole array.
+        Both from the shapes of operands and results; a slice that is read or written counts with its own size, not
+        with the size of the whole array.
         """
         fused = {_attribute(one, "calls") for body in self.computations.values() for one in body.values()
                  if one.opcode == "fusion"}  # fmt: skip
@@ -217,7 +217,7 @@ def _attribute(one: Instruction, name: str) -> str:
 
 
 def _kind(computation: str, one: Instruction) -> str | None:
-    """The collective an instruction begins, if it begins one."""
+    """The collective that an instruction starts, if it starts one."""
     if one.opcode == "send":
         between = re.search(r'_xla_megascale_transfer_type="(\w+)"', one.attributes)
         return between[1].lower().replace("_", "-") if between else None
@@ -239,7 +239,7 @@ def array_bytes(kind: str) -> int:
 
 
 def device_groups(attributes: str, devices: int) -> list[list[int]]:
-    """The groups of a collective, in any of the notations: lists, iota, mesh axes, or pairs of a permutation."""
+    """The device groups of a collective, from any notation: lists, iota, mesh axes, or pairs of a permutation."""
     pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", attributes)
     if pairs:
         return [[int(x) for x in pair.split(",")] for pair in re.findall(r"\{?(\d+,\d+)", pairs[1])]
@@ -262,7 +262,7 @@ def device_groups(attributes: str, devices: int) -> list[list[int]]:
         return [list(range(devices))]
     listed = re.search(r"replica_groups=\{(\{[\d,]+\}(?:,\{[\d,]+\})*)\}", attributes)
     if not listed:
-        raise ValueError(f"a collective without readable groups: {attributes[:200]}")
+        raise ValueError(f"cannot read the groups of a collective: {attributes[:200]}")
     return [_ints(group) for group in re.findall(r"\{([\d,]+)\}", listed[1])]
 
 
@@ -271,7 +271,7 @@ def _ints(text: str) -> list[int]:
 
 
 def axes_of(groups: Sequence[Sequence[int]], axes: dict[str, int]) -> str:
-    """Names of the mesh axes along which members of one group differ, joined by +; devices count in mesh order."""
+    """Names of the mesh axes along which members of one group differ, joined by +; devices are in mesh order."""
     varying: set[str] = set()
     for group in groups:
         coordinates: Any = np.array(np.unravel_index(np.asarray(group), tuple(axes.values())))

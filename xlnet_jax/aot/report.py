@@ -1,7 +1,7 @@
-"""`xlnet-jax compile`: the very step that `train` runs, compiled for TPUs that are not here, and read.
+"""`xlnet-jax compile`: compiles exactly the step that `train` runs, for TPUs that are not here, and analyses it.
 
-What does not need a chip is exact: memory, collectives, FLOPs. How fast it would be is a projection: the longest of
-compute at the published peak, memory traffic and collectives at the published bandwidths. Nothing is run.
+Memory, collectives and FLOPs need no chip and are exact. The speed is a projection: the longest of compute at the
+published peak, memory traffic and collectives at the published bandwidths. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from xlnet_jax.train.recipe import make_recipe
 log = logging.getLogger(__name__)
 
 _RING = {"all-reduce": 2, "all-to-all": 1, "all-gather": 1, "reduce-scatter": 1}
-"""How often an array of n bytes passes a device's links when n devices share it: times (n - 1) / n."""
+"""Traffic of a ring over n devices, per device: this factor times (n - 1) / n times the bytes of the array."""
 
 
 def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False) -> dict[str, Any]:
     """Compiles one training dispatch for a topology; returns the keys of docs/compile.md.
 
     Raises:
-      BadInput: an unknown topology, no libtpu, or a mesh, batch or model that does not divide over the devices.
+      BadInput: the topology is unknown, libtpu is missing, or a mesh, batch or model does not divide over the devices.
     """
     topology = describe(name, slices)
     trial = attempt(make_recipe(config), topology)
@@ -46,7 +46,7 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
 
 
 def report(trial: Trial, topology: Topology) -> dict[str, Any]:
-    """Everything but advice and budget. Figures of a program that did not compile are None, its collectives empty."""
+    """The report without advice and budget. For a program that did not compile figures are None, collectives empty."""
     config = trial.config
     result: dict[str, Any] = {
         "topology": topology.name,
@@ -62,7 +62,7 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "hbm_bytes": topology.hbm_bytes,
         "arguments": trial.arguments,
         "temp_bytes": trial.temp,
-        # Float32 and placed like the parameters; part of the temporaries.
+        # Float32 and sharded like the parameters; part of the temporaries.
         "gradient_bytes": trial.arguments["parameters"],
         "collectives": [],
         "analytic_flops": trial.recipe.flops_per_step,
@@ -78,12 +78,12 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
     steps = config.train.steps_per_dispatch
     program = hlo.Program(program_text(trial))
     collectives = program.collectives({name: int(size) for name, size in trial.mesh.shape.items()})
-    # The compiler counts the body of a loop once.
+    # The compiler counts the body of a loop only once.
     counted = trial.executable.cost_analysis()["bytes accessed"]
     compiler_bytes = counted * program.repeats() / steps
     seconds = roofline(config, topology, compiler_bytes, collectives)
     step = max(seconds.values())
-    # All positions, as the metrics of training count them.
+    # All positions, like the metrics of training.
     tokens = config.train.batch_size * config.data.segment_len
     return result | {
         "collectives": [
@@ -99,17 +99,17 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
 
 
 def _per_step(total: int, steps: int) -> float | int:
-    # What runs once for all the steps of a dispatch is a fraction of one step's.
+    # A collective that runs once per dispatch counts as a fraction per step.
     return total // steps if total % steps == 0 else total / steps
 
 
 def roofline(
     config: Config, topology: Topology, compiler_bytes: float, collectives: list[hlo.Collective]
 ) -> dict[str, float]:
-    """Seconds of one step if nothing but compute, memory, or collectives took time; all at published peaks.
+    """Seconds of one step if only compute, only memory, or only collectives took time; all at published peaks.
 
-    Compute counts what full remat repeats. Collectives take a ring over all links of a chip, and what crosses slices
-    the published share of the data-centre network; where none is published it is left out.
+    Compute includes the recomputation of full remat. Collectives use a ring over all links of a chip; collectives
+    between slices use the published share of the data-centre network, and are left out if none is published.
     """
     repeated = 0
     if config.model.remat == "full":
@@ -132,7 +132,7 @@ def roofline(
 
 
 def advise(config: Config, topology: Topology, refused: Trial) -> list[dict[str, Any]]:
-    """What to set instead: the first change of remat or mesh that fits, else the largest batch found; each compiled."""
+    """Settings that fit: the first change of remat or mesh that does, else the largest batch found; all compiled."""
     for words in _same_batch(refused, topology):
         trial = _try(config, words, topology)
         if trial.fits:
@@ -143,7 +143,7 @@ def advise(config: Config, topology: Topology, refused: Trial) -> list[dict[str,
         refused = _try(config, [], topology)
     rows = config.train.batch_size // ways
     while rows > 1:
-        # At least it halves.
+        # At least halved each time.
         rows = max(1, min(rows // 2, _round_down(_estimate(refused, rows))))
         words = [f"--config.train.batch_size={rows * ways}"]
         trial = _try(config, words, topology)
@@ -158,17 +158,17 @@ def _advice(words: list[str], trial: Trial) -> dict[str, Any]:
 
 
 def _try(config: Config, words: list[str], topology: Topology) -> Trial:
-    log.info("compiling with %s", " ".join(words) or "the configuration as it is")
+    log.info("compiling with %s", " ".join(words) or "the unchanged configuration")
     return attempt(make_recipe(override(config, words)), topology)
 
 
 def _ways(trial: Trial) -> int:
-    """Devices that share the rows of a batch."""
+    """Number of devices that share the rows of a batch."""
     return math.prod(trial.mesh.shape[axis] for axis in meshes.RULES.batch)
 
 
 def _round_down(rows: int) -> int:
-    """To a number with few digits in binary: 1, 2, 3, 4, 6, 8, 12, 16, ..."""
+    """Rounds down to at most two leading bits: 1, 2, 3, 4, 6, 8, 12, 16, ..."""
     if rows < 4:
         return rows
     unit = 2 ** (rows.bit_length() - 2)
@@ -176,7 +176,7 @@ def _round_down(rows: int) -> int:
 
 
 def _same_batch(refused: Trial, topology: Topology) -> Iterator[list[str]]:
-    """Changes that keep the batch, the cheapest first."""
+    """Changes that keep the batch size, the cheapest first."""
     remat = [] if refused.config.model.remat == "full" else ["--config.model.remat=full"]
     if remat:
         yield remat
@@ -184,20 +184,20 @@ def _same_batch(refused: Trial, topology: Topology) -> Iterator[list[str]]:
 
 
 def _more_fsdp(trial: Trial, topology: Topology) -> list[list[str]]:
-    """The largest mesh.fsdp within a slice that divides the width of the model, unless it is that already."""
+    """The largest mesh.fsdp within a slice that divides the width of the model, if larger than the present one."""
     per_slice = len(topology.devices) // topology.slices
     most = math.gcd(per_slice // trial.mesh.shape["tensor"], trial.config.model.d_model)
     return [["--config.mesh.data=-1", f"--config.mesh.fsdp={most}"]] if most > trial.mesh.shape["fsdp"] else []
 
 
 def _estimate(trial: Trial, rows: int) -> int:
-    """Rows per device that would fit if all but parameters and optimizer grew with them."""
+    """Rows per device that would fit if everything except parameters and optimizer grew in proportion to them."""
     fixed = sum(trial.arguments[name] for name in ("parameters", "optimizer"))
     return int(0.98 * rows * (trial.available - fixed) / max(trial.needed - fixed, 1))
 
 
 def search(first: Trial, topology: Topology) -> list[dict[str, Any]]:
-    """For each remat, and the mesh as it is or with the largest fsdp: the largest batch per device that fits."""
+    """The largest batch per device that fits, for each remat, with the given mesh and with the largest fsdp."""
     found, ways = [], _ways(first)
     for words in [[], *_more_fsdp(first, topology)]:
         for remat in ("none", "dots", "full"):
@@ -213,7 +213,7 @@ def search(first: Trial, topology: Topology) -> list[dict[str, Any]]:
 
 
 def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None:
-    """The Trial with the most rows per device that fits, to one part in 16; None if not even one row does."""
+    """The Trial with the most rows per device that fits, to one part in 16; None if one row does not fit."""
     low, high, tries = 0, 0, 0
     best: Trial | None = None
     guess = max(config.train.batch_size // ways, 1)
@@ -225,7 +225,7 @@ def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None
             high = guess
         if high == 1:
             return None
-        # Memory grows almost in line with the batch; halving the gap ends it where it does not.
+        # Memory grows almost linearly with the batch; where it does not, bisection ends the search.
         tries += 1
         guess = _estimate(trial, guess) if tries < 3 else (low + high) // 2
         guess = max(guess, low + max(low // 16, 1))
@@ -235,7 +235,7 @@ def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None
 
 
 def print_report(result: dict[str, Any]) -> None:
-    """The result of `compile_for` for people, on stdout."""
+    """Prints the result of `compile_for` as a table on stdout."""
     table = Table("", "", show_header=False, box=None)
     chips = f"{result['chips']} chips" + (f" in {result['slices']} slices" if result["slices"] > 1 else "")
     table.add_row("topology", f"{result['topology']}: {chips}, {result['devices']} devices; mesh {result['mesh']}")

@@ -1,8 +1,7 @@
-"""TPU slices by name, for compiling without one: their devices as libtpu describes them, and published chip facts.
+"""TPU slices by name, to compile without one: their devices as libtpu describes them, and published chip figures.
 
-A chip is what a topology counts (`v5e:16x16` is 256 chips), a device is what JAX sees: a v3 or TPU7x chip is two
-devices, one per core; a v4 or v5p chip is one, its two cores working together (megacore), and so is a v5e or v6e chip,
-which has one core.
+A topology counts chips (`v5e:16x16` is 256 chips), JAX counts devices: a v3 or TPU7x chip is two devices, one per core;
+a v4 or v5p chip is one device with two cores (megacore); a v5e or v6e chip is one device with one core.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import os
 import re
 from typing import Any
 
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
 
 GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Published figures of one chip, and how many JAX devices it is."""
+    """Published figures of one chip, and its number of JAX devices."""
 
     devices: int
     hbm_bytes: int
@@ -30,17 +29,17 @@ class Chip:
     hbm_bandwidth: float
     """Bytes per second."""
     ici_bandwidth: float
-    """Bytes per second over all links to other chips of the slice, both directions added."""
+    """Bytes per second over all links to other chips of the slice, sum of both directions."""
     dcn_bandwidth: float | None
-    """Bytes per second to other slices; None if nothing is published."""
+    """Bytes per second to other slices; None if no figure is published."""
     dimensions: int
     example: str
     source: str
 
 
-# Cloud pages: https://docs.cloud.google.com/tpu/docs/v3 and so on for each name. The pages of v3 and v4 do not give the
-# links: Jouppi et al., "A Domain-Specific Supercomputer for Training Deep Neural Networks" (CACM 63(7), 2020) has four
-# of 656 Gbit/s each way for v3, and "TPU v4" (ISCA 2023, arXiv:2304.01433) six of 50 GB/s each way for v4.
+# Cloud pages: https://docs.cloud.google.com/tpu/docs/v3 and so on for each name. The pages of v3 and v4 do not give
+# the links: v3 has four of 656 Gbit/s each way (Jouppi et al., "A Domain-Specific Supercomputer for Training Deep
+# Neural Networks", CACM 63(7), 2020), v4 six of 50 GB/s each way ("TPU v4", ISCA 2023, arXiv:2304.01433).
 CHIPS = {
     "v3": Chip(2, 32 * GIB, 123e12, 900e9, 656e9, None, 2, "v3:16x16", "Cloud TPU v3 page; CACM 63(7)"),
     "v4": Chip(1, 32 * GIB, 275e12, 1200e9, 600e9, None, 3, "v4:8x8x4", "Cloud TPU v4 page; arXiv:2304.01433"),
@@ -54,22 +53,22 @@ CHIPS = {
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """One or several equal slices."""
+    """One slice, or several equal ones."""
 
     name: str
     slices: int
     chip: Chip
     devices: tuple[Any, ...]
-    """JAX devices that exist as descriptions only."""
+    """JAX devices that are descriptions only."""
 
     @property
     def hbm_bytes(self) -> int:
-        """Of one device."""
+        """HBM of one device."""
         return self.chip.hbm_bytes // self.chip.devices
 
     @property
     def chips(self) -> int:
-        """Of all slices."""
+        """Number of chips in all slices."""
         return len(self.devices) // self.chip.devices
 
     def per_device(self, figure: float | None) -> float | None:
@@ -78,13 +77,13 @@ class Topology:
 
 
 def prepare_environment() -> None:
-    """What libtpu and JAX need on a machine without TPU. Call it before JAX is imported; what is set stays."""
+    """Sets what libtpu and JAX need on a machine without TPU, and keeps existing values. Call before importing JAX."""
     defaults = {
         "JAX_PLATFORMS": "cpu",
         # libtpu would ask a metadata server which TPU it runs on.
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_HOSTNAMES": "localhost",
-        # It lets one process at a time use the chips; a compiler uses none.
+        # libtpu allows one process at a time, because of the chips; a compiler uses none.
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     }
     for name, value in defaults.items():
@@ -92,11 +91,11 @@ def prepare_environment() -> None:
 
 
 def check(name: str, slices: int = 1) -> Chip:
-    """The chip of a topology such as `v5e:16x16`. Raises BadInput for names nobody knows, before JAX is loaded."""
+    """The chip of a topology such as `v5e:16x16`. Raises BadInput for unknown names, before JAX is loaded."""
     kind, _, layout = name.partition(":")
     examples = ", ".join(chip.example for chip in CHIPS.values())
     if kind not in CHIPS:
-        raise BadInput(f"--topology={name}: no such TPU; for example {examples}")
+        raise BadInput(f"--topology={name}: no such TPU; use for example {examples}")
     chip = CHIPS[kind]
     sizes = re.fullmatch(r"\d+(x\d+)*", layout)
     if not sizes or len(layout.split("x")) != chip.dimensions or "0" in layout.split("x"):
@@ -109,19 +108,19 @@ def check(name: str, slices: int = 1) -> Chip:
 
 
 def describe(name: str, slices: int = 1) -> Topology:
-    """The devices of `slices` slices. Raises BadInput if the name is unknown, or libtpu is missing or refuses it."""
+    """The devices of `slices` slices. Raises BadInput if the name is unknown, or libtpu is missing or rejects it."""
     chip = check(name, slices)
     import jax
     from jax.experimental import topologies
 
     options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
     if name.startswith("v4:"):
-        # libtpu's default is one device per core, which no v4 slice in the cloud runs as.
+        # libtpu's default is one device per core, which no v4 slice in the cloud uses.
         options["chip_config_name"] = "megacore"
     try:
         devices = tuple(topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices)
     except jax.errors.JaxRuntimeError as error:
-        raise BadInput(f"--topology={name}: {' '.join(str(error).split())}; for example {chip.example}") from error
+        raise BadInput(f"--topology={name}: {summary(error)}; for example {chip.example}") from error
     expected = slices * math.prod(int(size) for size in name.partition(":")[2].split("x")) * chip.devices
     if len(devices) != expected:
         raise BadInput(

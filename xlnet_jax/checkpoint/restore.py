@@ -64,8 +64,11 @@ def newest(checkpoints: Checkpoints, wanted: Wanted, processes: Session, step: i
     if there and step in (None, *there):
         found = _newest_good(checkpoints, wanted, processes, step)
     if found is None:
-        what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-        raise BadInput(f"{checkpoints.path}: {what}; give the --workdir of a run that has saved one")
+        if step is not None and there:
+            raise BadInput(
+                f"{checkpoints.path}: no checkpoint of step {step}; there are {', '.join(map(str, sorted(there)))}"
+            )
+        raise BadInput(f"{checkpoints.path}: no checkpoint; give the --workdir of a run that has saved one")
     for why in found.damaged.values():
         log.warning("%s; taking step %d", why, found.step)
     return found
@@ -188,11 +191,11 @@ def _read(checkpoints: Checkpoints, wanted: Wanted, step: int) -> tuple[dict[str
 
 def _move(path: str, to: str) -> None:
     """Under a name that is not taken: the same step may be damaged again."""
-    with files.one_line(path):
+    with files.translate_errors(path):
         taken = files.listing(os.path.dirname(to))
         name, count = os.path.basename(to), 1
         while {name, f"{name}/"} & set(taken):
             count += 1
             name = f"{os.path.basename(to)}.{count}"
         files.make_folder(os.path.dirname(to))
-        files.move_folder(path, f"{os.path.dirname(to)}/{name}")
+        files.rename(path, f"{os.path.dirname(to)}/{name}")

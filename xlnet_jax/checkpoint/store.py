@@ -22,9 +22,6 @@ import errno
 import hashlib
 import json
 import logging
-import os
-import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -34,8 +31,9 @@ from orbax.checkpoint import v1 as ocp
 
 from xlnet_jax.checkpoint import checksums
 from xlnet_jax.config import CheckpointConfig
-from xlnet_jax.errors import BadInput, Diverged, XLNetError, reraise_stop
-from xlnet_jax.storage import buckets, files
+from xlnet_jax.errors import BadInput, Diverged, XLNetError, reraise_stop, summary
+from xlnet_jax.storage import files
+from xlnet_jax.storage.bucket import is_missing
 
 FORMAT_VERSION = 3
 
@@ -94,62 +92,48 @@ class Checkpoints:
 
     def __init__(self, workdir: str, keep: Keep | int | None = None) -> None:
         # Orbax writes to absolute paths only; a bucket's address is one.
-        self.workdir = workdir.rstrip("/") if files.in_bucket(workdir) else os.path.abspath(workdir)
+        self.workdir = files.resolve(workdir)
         self.path = epath.Path(self.workdir) / "checkpoints"
         self._keep = Keep(keep) if isinstance(keep, int) else keep
-        if files.in_bucket(self.workdir):
-            logging.getLogger("absl").addFilter(_is_not_raised_later)
+        # Orbax logs over many lines, from threads of its own too, errors that it also raises; those are told in one.
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
         with self._told():
             if keep is None and not self.path.exists():
                 raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
         self._writer: Any = None
         self._pending: Any = None
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _told(self) -> contextlib.AbstractContextManager[None]:
         """A bucket that refuses or does not answer is told in one line (BadInput, RestartMe)."""
-        if not files.in_bucket(str(self.path)):
-            yield
-            return
-        buckets.use(str(self.path))
-        with files.one_line(str(self.path)), buckets.answers(str(self.path)):
-            yield
+        return files.at(self.workdir).translate_errors(str(self.path))
 
     @contextlib.contextmanager
     def _read(self, step: int) -> Iterator[None]:
         """Raises Damaged for whatever a library says of a file that is not as it was written."""
         where = self.path / str(step)
-        remote = files.in_bucket(str(where))
         try:
             # A signal may come inside of a library: nothing is damaged then.
-            with _quiet_orbax(), buckets.answers(str(where)) if remote else contextlib.nullcontext(), reraise_stop():
+            with files.at(self.workdir).translate_errors(str(where)), reraise_stop():
                 yield
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise
-        except XLNetError as error:
-            if not (remote and buckets.is_missing(error)):
-                raise
-            raise Damaged(f"{where} is damaged: {_short(error)}") from error
-        except OSError as error:
-            if error.errno is not None and error.errno not in _MOVED:
-                raise BadInput(f"{error.filename or where}: {error.strerror}; put that right") from error
-            raise Damaged(f"{where} is damaged: {_short(error)}") from error
         except Exception as error:
+            if isinstance(error, XLNetError) and not is_missing(error):
+                raise
+            refused = isinstance(error, OSError) and error.errno not in (None, *_MOVED)
+            if refused or "PERMISSION_DENIED" in str(error):
+                file = getattr(error, "filename", None) or where
+                raise BadInput(f"{file}: {summary(error)}; fix this and rerun the same command") from error
             # Orbax and TensorStore have no error of their own for a file that makes no sense to them.
-            if "PERMISSION_DENIED" in str(error):
-                raise BadInput(f"{where}: {_short(error)}; put that right") from error
-            raise Damaged(f"{where} is damaged: {_short(error)}") from error
+            raise Damaged(f"{where} is damaged: {summary(error.__cause__ or error)}") from error
 
     def steps(self) -> list[int]:
         """The steps of all complete checkpoints, the newest first. What is in them has not been looked at."""
         folder = str(self.path)
-        with files.one_line(folder):
-            names = [name[:-1] for name in files.listing(folder) if name.endswith("/")]
-            # Not those that somebody has set aside as 0008.
-            found = [int(name) for name in names if name.isdecimal() and str(int(name)) == name]
-            if files.in_bucket(folder):
-                found = [step for step in found if _COMPLETE_IN_BUCKET in files.listing(f"{folder}/{step}")]
-        return sorted(found, reverse=True)
+        with files.translate_errors(folder):
+            names = files.finished_folders(folder, _COMPLETE_IN_BUCKET)
+        # Not those that an operator has set aside as 0008.
+        return sorted((int(name) for name in names if name.isdecimal() and str(int(name)) == name), reverse=True)
 
     def latest(self) -> int | None:
         """The newest complete step, or None."""
@@ -242,7 +226,9 @@ class Checkpoints:
         options = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
         alone = alone if jax.process_count() > 1 else None
         with self._read(step), ocp.Context(multiprocessing_options=alone, pytree_options=options):
-            return ocp.load_checkpointables(where, abstract)
+            # One after the other: when one of several fails, Orbax leaves the others in flight, and Python complains.
+            read = (ocp.load_checkpointables(where, {name: tree}) for name, tree in abstract.items())
+            return {name: tree for each in read for name, tree in each.items()}
 
     def verify(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
         """Compares what was read with the checksums of what was saved. All processes must call it together.
@@ -273,49 +259,6 @@ class Checkpoints:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _is_not_raised_later(record: logging.LogRecord) -> bool:
-    """False for the tracebacks that Orbax logs of errors in its threads: it raises them too, and they are told then."""
-    return record.levelno < logging.ERROR or "/orbax/" not in record.pathname
-
-
-@contextlib.contextmanager
-def _quiet_orbax() -> Iterator[None]:
-    """Keeps back what Orbax logs of files that it cannot read, over many lines: that is told in one."""
-
-    def is_not_told_later(record: logging.LogRecord) -> bool:
-        return record.levelno < logging.WARNING or "/orbax/" not in record.pathname
-
-    # When one read fails, Orbax ends its event loop while others are in flight. What Python tells of those, and
-    # TensorStore's threads of the loop, comes at any time later.
-    warnings.filterwarnings("ignore", message="coroutine '.*' was never awaited", category=RuntimeWarning)
-    logging.getLogger("asyncio").addFilter(_is_not_of_a_failed_read)
-    if sys.unraisablehook is sys.__unraisablehook__:
-        sys.unraisablehook = _without_closed_loops
-    logger = logging.getLogger("absl")
-    logger.addFilter(is_not_told_later)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_not_told_later)
-
-
-def _is_not_of_a_failed_read(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith("Task exception was never retrieved")
-
-
-def _without_closed_loops(told: sys.UnraisableHookArgs) -> None:
-    if str(told.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(told)
-
-
-def _short(error: BaseException) -> str:
-    """What the first of a chain of errors says. TensorStore goes on with the whole specification in brackets."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    text = buckets.line(error).partition(" [tensorstore_spec")[0]
-    return f"{type(error).__name__}: {text[:300]}{'...' if len(text) > 300 else ''}"
 
 
 def _hash(record: dict[str, Any]) -> str:

@@ -47,7 +47,7 @@ def export(
     workdirs.check_tokenizer(workdir, mixture)
     tokenizer = mixture.tokenizer
     # Whatever mesh the run had, one device is enough to read the parameters once.
-    mesh = meshes.make_mesh(MeshConfig(), jax.local_devices()[:1])
+    mesh = meshes.make_mesh(MeshConfig(), meshes.available_devices(local=True)[:1])
     abstract = build_step(make_recipe(config), mesh).abstract_state.params
     placed, found = restore.parameters(workdir, abstract, Session(), step)
     params = jax.device_get(placed)

@@ -14,13 +14,16 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.messages import printable
+from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
 
 
 def count_parameters(config: Config) -> dict[str, Any]:
     """`parameters` and `tensors`, under the names of the original's checkpoints if they have some. Computes nothing."""
+    available_devices()  # JAX makes a random key even where nothing is computed
     recipe = make_recipe(config)
     params = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
     tensors = jax.tree.leaves(params if config.model.share_layers else recipe.official(params))
@@ -90,7 +93,8 @@ def print_example(shown: dict[str, Any]) -> None:
     content, query = visible(shown["rank"], list(targets))
     sight = query if shown["objective"] == "plm" else content
     context = {i for i in range(len(shown["tokens"])) if i not in targets}
-    console = Console()
+    # A piece may look like markup.
+    console = Console(markup=False, emoji=False)
     console.print(
         f"step {shown['step']} row {shown['row']}: {'forward' if shown['direction'] > 0 else 'reversed'}, "
         f"{'continues its memory' if shown['continues'] else 'starts with an empty memory'}, "
@@ -103,7 +107,8 @@ def print_example(shown: dict[str, Any]) -> None:
             earlier = [j for j in sorted(targets) if sight[i, j]]
             others = sum(sight[i, j] for j in context)
             sees = f"{others} others, targets {' '.join(map(str, earlier)) or '-'}"
-        table.add_row(str(i), piece, str(shown["segments"][i]), str(shown["rank"][i]), targets.get(i, ""), sees)
+        predicted = printable(targets.get(i, ""))
+        table.add_row(str(i), printable(piece), str(shown["segments"][i]), str(shown["rank"][i]), predicted, sees)
     console.print(table)
 
 
@@ -124,4 +129,4 @@ def draw(shown: dict[str, Any], path: str) -> None:
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
-        raise BadInput(f"--output={path}: {' '.join(str(error).split())}") from error
+        raise BadInput(f"--output={path}: {summary(error)}") from error

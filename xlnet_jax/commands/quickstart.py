@@ -16,7 +16,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config
@@ -51,26 +50,28 @@ def quickstart(config: Config, workdir: str, install_seconds: float) -> dict[str
         heldout=HELDOUT,
         sample_bytes=TOKENIZER_SAMPLE_BYTES,
     )
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=corpus))
+    config = dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, corpus=corpus),
+        evaluation=dataclasses.replace(config.evaluation, final=True),
+    )
     every = config.checkpoint.every
     half = max(every, config.train.steps // 2 // every * every)
     log.info("training to step %d of %d, then again from its checkpoint", half, config.train.steps)
     train(config, run, stop_at=half)
-    train(config, run)
-    scores = evaluate(run)
+    trained = train(config, run)
+    (scores,) = [line for line in read_jsonl(os.path.join(run, "evaluations.jsonl")) if line["step"] == trained["step"]]
     # Ours, from an earlier call: the parameters may have been trained on since.
     shutil.rmtree(exported, ignore_errors=True)
     export(run, exported)
-    picture = os.path.join(workdir, "loss.png")
-    draw_loss(run, scores, picture)
     result = {
-        "heldout_loss": scores["loss"],
-        "unigram_cross_entropy": scores["unigram_cross_entropy"],
+        "heldout_loss": trained["heldout_loss"],
+        "unigram_cross_entropy": trained["unigram_cross_entropy"],
         "install_seconds": install_seconds,
         "seconds": time.perf_counter() - began,
         "workdir": workdir,
         "export": exported,
-        "picture": picture,
+        "picture": trained["picture"],
     }
     _print_summary(result, scores)
     return result
@@ -84,35 +85,20 @@ def speeches() -> str:
     return os.path.join(spec.submodule_search_locations[0], "data", "speeches")
 
 
-def draw_loss(run: str, scores: dict[str, Any], path: str) -> None:
-    """A picture of the training loss with the two held-out lines."""
-    from matplotlib.figure import Figure
-
-    lines = [line for line in read_jsonl(os.path.join(run, "metrics.jsonl")) if line["loss"] is not None]
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([line["step"] for line in lines], [line["loss"] for line in lines], linewidth=0.6, label="training")
-    axes.axhline(scores["loss"], color="tab:green", label="held out, at the end")
-    axes.axhline(scores["unigram_cross_entropy"], color="tab:gray", linestyle="--", label="unigram, same targets")
-    axes.set(xlabel="step", ylabel="nats per target", title="Permutation-LM loss")
-    axes.legend()
-    figure.savefig(path, dpi=120)
-
-
 def _print_summary(result: dict[str, Any], scores: dict[str, Any]) -> None:
     table = Table(title="XLNet, pretrained", show_header=False)
     table.add_row("held-out loss", f"{scores['loss']:.4f} nats ({scores['tokens']:,} targets)")
     table.add_row("  without memory", f"{scores['loss_without_memory']:.4f} nats")
     table.add_row("unigram cross-entropy", f"{scores['unigram_cross_entropy']:.4f} nats, same targets")
     table.add_row("checkpoints, metrics", os.path.join(result["workdir"], "run"))
-    table.add_row("loss curve", result["picture"])
+    table.add_row("loss curve", result["picture"] or "none: matplotlib is not installed")
     table.add_row("Hugging Face folder", result["export"])
     table.add_row("time", f"{result['seconds']:.0f} s, and {result['install_seconds']:.0f} s to install")
     console = Console(stderr=True)
     console.print(table)
     console.print(
         "Next: your own text with `xlnet-jax prepare --input=DIR --output=CORPUS`, then\n"
-        "`xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=CORPUS --workdir=RUN`.\n"
+        "`xlnet-jax configure CORPUS --minutes=30 --output=my.py` and `xlnet-jax train --config=my.py --workdir=RUN`.\n"
         f"Look at an example: `xlnet-jax inspect --config=configs/quickstart.py "
         f"--config.data.corpus={result['workdir']}/corpus`.",
         soft_wrap=True,

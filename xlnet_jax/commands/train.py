@@ -20,14 +20,14 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session, session
 from xlnet_jax.run import goodput as goodputs
-from xlnet_jax.run import lock
+from xlnet_jax.run import lock, loss_curve
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import Goodput
-from xlnet_jax.run.metrics import MetricsWriter
+from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.run.signals import StopRequest, stop_request
 from xlnet_jax.run.watchdog import Watchdog
-from xlnet_jax.storage import buckets, files
+from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
 from xlnet_jax.train.evaluation import Evaluator, HeldoutLoss
 from xlnet_jax.train.loop import Run
@@ -46,7 +46,8 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
       dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
 
     Returns:
-      `step`, `loss`, `tokens_per_second`, `workdir`; `seconds` by cause and `goodput`, see `accounting.summary`.
+      `step`, `loss`, `tokens_per_second`, `workdir`; `seconds` by cause and `goodput`, see `goodput.summary`; of a run
+      that is at its end `heldout_loss`, `unigram_cross_entropy` (of the same targets) and `picture`, else None.
 
     Raises:
       BadInput: a configuration, corpus or work directory that does not fit.
@@ -63,8 +64,7 @@ def _together(
     """Checks what can be checked without a device, then brings the processes of the run together."""
     if stop_at is not None and stop_at < 1:
         raise BadInput(f"--stop_at={stop_at} must be at least 1")
-    if files.in_bucket(workdir):
-        buckets.use(workdir)
+    workdirs.check_folder(workdir)
     # The run remembers its corpus, and may be evaluated from another folder.
     config = dataclasses.replace(
         config, data=dataclasses.replace(config.data, corpus=workdirs.absolute(config.data.corpus))
@@ -77,7 +77,7 @@ def _together(
         workdirs.check_resume(found, config, mixture, workdir)
     mixture.stream(config).check(config.train.batch_size, mixture.described())
     mixture.check(config)
-    heldout = open_mixture(config, "heldout") if config.evaluation.every else None
+    heldout = evaluation.open_heldout(config, mixture)
     # Nothing has touched a device yet, and no process writes before all have read what is in the work directory.
     equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
     with session(config, equal) as processes:
@@ -102,20 +102,22 @@ def _train(
         check = None
         with contextlib.ExitStack() as stack:
             if jax.process_index() == 0:
-                files.make_folder(workdir)
+                with files.translate_errors(workdir):
+                    files.make_folder(workdir)
                 check = stack.enter_context(lock.held(workdir))
             workdirs.check_shared(workdir, processes)
             keep = Keep.of(config.checkpoint, functools.partial(workdirs.losses, workdir))
             checkpoints = stack.enter_context(Checkpoints(workdir, keep))
             with goodput.measure("restore"):
                 state, plan, start, origin = restore_or_init(recipe, mixture, built, checkpoints, processes)
-            unscored = evaluation.missing(config, workdir, start, processes)
+            unscored = heldout is not None and evaluation.missing(config, workdir, start, processes)
             if start >= stop and not unscored:
                 log.info("%s is at step %d already, and was to stop at %d", workdir, start, stop)
                 last = workdirs.metrics_of(workdir, start)
-                return goodputs.result(
+                result = goodputs.result(
                     workdir, start, last.get("loss"), last.get("tokens_per_second"), workdirs.times_of(workdir)
                 )
+                return result | _outcome(config, workdir, start, again=True)
             workdirs.write_start(workdir, config, mixture, start, origin)
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
@@ -125,14 +127,38 @@ def _train(
             run = Run(recipe, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, goodput,
                       stack.enter_context(watchdog))  # fmt: skip
             if heldout:
-                score = HeldoutLoss(recipe, mesh, heldout, config.evaluation.blocks)
-                run.evaluations = Evaluator(score, writer, processes, request, goodput, watchdog)
+                score = HeldoutLoss(recipe, mesh, heldout, evaluation.blocks_of(config))
+                run.evaluations = Evaluator(
+                    score, writer, processes, request, goodput, watchdog, mixture.token_counts
+                )  # fmt: skip
             run.corruption = (
                 CorruptionCheck(config, mesh, functools.partial(loss_and_gradient, recipe))
                 if config.watchdog.sdc_every
                 else None
             )
-            return run.loop(state, start, stop, unscored)
+            result = run.loop(state, start, stop, unscored)
+            return result | _outcome(config, workdir, result["step"])
+
+
+def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> dict[str, Any]:
+    """What a whole run has come to; None before its last step, and in all processes but the first.
+
+    Args:
+      again: the run had come to this step before, so its picture may be there.
+    """
+    scores, picture = None, None
+    if config.evaluation.final and step == config.train.steps and jax.process_index() == 0:
+        lines = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
+        scores = next((line for line in lines if line["step"] == step), None)
+        if again and loss_curve.PICTURE in files.listing(workdir):
+            picture = os.path.join(workdir, loss_curve.PICTURE)
+        else:
+            picture = loss_curve.draw(workdir, scores)
+    return {
+        "heldout_loss": scores and scores["loss"],
+        "unigram_cross_entropy": scores and scores["unigram_cross_entropy"],
+        "picture": picture,
+    }
 
 
 def _dry_run(config: Config, workdir: str, mixture: Mixture, built: BuiltStep, mesh: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""A trained model as a folder that Hugging Face `transformers` loads: weights, configuration and tokenizer.
+"""Exports a trained model as a folder that Hugging Face `transformers` loads: weights, configuration and tokenizer.
 
-Nothing of that library is needed to write it. Its XLNet is the original graph with three differences that matter here:
-dense kernels are transposed, biases are always per layer, and its "gelu" is the erf form where the original has tanh.
-The fine-tuning heads of that library find what they need in the same folder.
+The library itself is not needed. Its XLNet is the original graph with three differences that matter here: dense kernels
+are transposed, biases are always per layer, and its "gelu" is the erf form, where the original has tanh. The
+fine-tuning heads of that library load from the same folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.model import names
 
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
-"""Our activations under that library's names; its plain "gelu" would move logits by 1e-2."""
+"""That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
 
 
 def export(
@@ -35,28 +35,28 @@ def export(
     normalization: Normalization,
     output: str,
 ) -> list[str]:
-    """Writes the folder; it appears whole or not at all.
+    """Writes the folder; it appears complete or not at all.
 
     Args:
       params: the unboxed tree of `XLNet`, numpy or jax arrays.
       model: its architecture.
       tokenizer_path: the SentencePiece model of the training run.
-      normalization: what the training run did to text before SentencePiece.
+      normalization: of the text before SentencePiece, as in the training run.
       output: a local folder that does not exist yet, or is empty.
 
     Returns:
       Paths of the files written, sorted.
 
     Raises:
-      BadInput: the library cannot express the model or the tokenizer, the two do not belong together, or the folder
-        cannot be written or holds something.
+      BadInput: the library cannot express the model or the tokenizer, the two do not fit each other, or the folder
+        cannot be written or is not empty.
     """
     check(model, output)
-    tokenizer = Tokenizer(tokenizer_path)  # refuses what is no XLNet tokenizer
+    tokenizer = Tokenizer(tokenizer_path)  # raises BadInput if it is not an XLNet tokenizer
     if tokenizer.vocab_size != model.vocab_size:
         raise BadInput(
             f"tokenizer {tokenizer_path}: has {tokenizer.vocab_size} pieces, the model {model.vocab_size}; "
-            "use the tokenizer the model was trained with"
+            "use the tokenizer that the model was trained with"
         )
     pieces = epath.Path(tokenizer_path).read_bytes()
     bos_eos_pad = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
@@ -72,12 +72,12 @@ def export(
     try:
         _write(output, documents, pieces, state_dict(params, model))
     except OSError as error:
-        raise BadInput(f"export folder {output}: {error.strerror or error}; choose another place") from error
+        raise BadInput(f"export folder {output}: {error.strerror or error}; choose another folder") from error
     return sorted(os.path.join(output, name) for name in os.listdir(output))
 
 
 def check(model: ModelConfig, output: str) -> None:
-    """Refuses early, before a checkpoint is read. Raises BadInput."""
+    """Checks the model and the folder before a checkpoint is read. Raises BadInput."""
     if model.share_layers:
         raise BadInput(
             "model.share_layers=True: Hugging Face's XLNet has parameters of each layer; no export of this model"
@@ -88,7 +88,7 @@ def check(model: ModelConfig, output: str) -> None:
             f"which Hugging Face's XLNet requires; train with model.head_dim={model.d_model / model.heads:g} to export"
         )
     if "://" in output:
-        raise BadInput(f"export folder {output}: must be a local folder; copy it to where it is needed afterwards")
+        raise BadInput(f"export folder {output}: must be a local folder; export to one and copy it afterwards")
     if os.path.lexists(output) and not os.path.isdir(output):
         raise BadInput(f"export folder {output}: is not a folder; choose another name")
     if os.path.isdir(output) and os.listdir(output):
@@ -96,9 +96,9 @@ def check(model: ModelConfig, output: str) -> None:
 
 
 def state_dict(params: Mapping[str, Any], model: ModelConfig) -> dict[str, np.ndarray]:
-    """The parameters under that library's names, float32.
+    """The parameters with that library's names, float32.
 
-    `lm_loss.weight` is left out: it is the word embedding, and is tied on loading.
+    `lm_loss.weight` is left out: it is the word embedding, and the library ties it when it loads.
     """
     official = names.official(params)
     root = "model/transformer"
@@ -113,7 +113,7 @@ def state_dict(params: Mapping[str, Any], model: ModelConfig) -> dict[str, np.nd
             tensors[f"{theirs}.rel_attn.{letter}"] = official[f"{ours}/rel_attn/{letter}/kernel"]
         for bias in ("r_w_bias", "r_r_bias", "r_s_bias"):
             values = official[f"{root}/{bias}"]
-            # One set for all layers does not exist there; copies are the same function until they are fine-tuned.
+            # The library has no single set for all layers; copies are the same function until they are fine-tuned.
             tensors[f"{theirs}.rel_attn.{bias}"] = values[i] if model.untie_biases else values
         tensors[f"{theirs}.rel_attn.seg_embed"] = official[f"{root}/seg_embed"][i]
         for part in ("rel_attn", "ff"):
@@ -122,7 +122,7 @@ def state_dict(params: Mapping[str, Any], model: ModelConfig) -> dict[str, np.nd
         for dense in ("layer_1", "layer_2"):
             tensors[f"{theirs}.ff.{dense}.weight"] = official[f"{ours}/ff/{dense}/kernel"].T
             tensors[f"{theirs}.ff.{dense}.bias"] = official[f"{ours}/ff/{dense}/bias"]
-    # The file format stores bytes in the order of the buffer, so a transposed view must become a copy.
+    # The file format stores the bytes in buffer order, so a transposed view must be copied.
     return {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
 
 
@@ -145,7 +145,7 @@ def _config(model: ModelConfig) -> dict[str, Any]:
         "attn_type": "bi",
         "untie_r": True,
         "tie_word_embeddings": True,
-        # A length left over from pretraining would change inference and generation there.
+        # The lengths of pretraining would change inference and generation there.
         "mem_len": None,
         "reuse_len": None,
         "bi_data": False,
@@ -174,7 +174,7 @@ def _write(output: str, documents: dict[str, Any], pieces: bytes, tensors: dict[
         with open(vocabulary, "wb") as file:
             file.write(pieces)
         save_file(tensors, weights, metadata={"format": "pt"})
-        os.chmod(weights, os.stat(vocabulary).st_mode)  # the package makes a file for its owner alone
+        os.chmod(weights, os.stat(vocabulary).st_mode)  # safetensors creates a file that only its owner can read
         os.rename(partial, output)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -1,14 +1,15 @@
-"""A SentencePiece model as the `tokenizer.json` of the `tokenizers` library, without that library and without protobuf.
+"""Converts a SentencePiece model to the `tokenizer.json` of the `tokenizers` library, without it or protobuf.
 
-`tokenizer.json` holds the whole way from text to ids: normaliser, pre-tokeniser, Unigram pieces with their scores,
-template of the special tokens. Written by us it agrees with the tokenizer of the training run; the conversions inside
-`transformers` do not (they make every user-defined piece, such as `(`, a special token). What stays different:
+`tokenizer.json` describes every step from text to ids: normaliser, pre-tokeniser, Unigram pieces with their scores,
+template of the special tokens. Our conversion agrees with the tokenizer of the training run; the conversions inside
+`transformers` do not (they turn every user-defined piece, such as `(`, into a special token). Remaining differences:
 
-- Text that spells out a special piece (`<sep>`) becomes that piece's id, and a space before it vanishes; in training
-  only `<eop>` does, and the space stays.
-- The digit-comma rule encodes a number again on its own, which a Unigram model cannot say. Instead the pieces it would
-  cut ("2000,") are made unlikely; that differs where the rest of the word is then cut another way ("12,000,").
-- Scores are added in float64, in SentencePiece in float32: ties and near-ties between two ways to cut a word.
+- Text that spells a special piece (`<sep>`) becomes the id of that piece, and a space before it is dropped; in training
+  only `<eop>` is converted, and the space stays.
+- The digit-comma rule encodes a number again on its own, which a Unigram model cannot express. Instead the pieces that
+  the rule would split ("2000,") get a low score; the result differs where the rest of the word is then segmented in
+  another way ("12,000,").
+- Scores are summed in float64, in SentencePiece in float32: ties and near-ties between two segmentations of a word.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization
 from xlnet_jax.errors import BadInput
 
 UNIGRAM = 1
-"""`TrainerSpec.ModelType` of the only kind of model XLNet has."""
+"""`TrainerSpec.ModelType` of the only kind of model that XLNet uses."""
 
 UNUSED, BYTE = 5, 6
-"""`ModelProto.SentencePiece.Type`; the others need no special care."""
+"""`ModelProto.SentencePiece.Type`; the other types need no special case."""
 
-_UNLIKELY = 100.0  # far below any sum of scores that could make up for it
+_UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up for it
 _WORD = "▁"
 
 
 @dataclasses.dataclass(frozen=True)
 class SentencePieceModel:
-    """What `tokenizer.json` needs of a SentencePiece model file."""
+    """The parts of a SentencePiece model file that `tokenizer.json` needs."""
 
     pieces: list[tuple[str, float, int]]
     """(piece, score, type) by id."""
@@ -44,15 +45,15 @@ class SentencePieceModel:
     rule: str
     """Name of the normalisation rule, such as nmt_nfkc."""
     charsmap: bytes
-    """The rule, compiled; empty for identity."""
+    """The compiled rule; empty for identity."""
     add_dummy_prefix: bool
-    """Whether a text begins with a word boundary."""
+    """Whether a text starts with a word boundary."""
 
 
 def parse(model: bytes) -> SentencePieceModel:
-    """Reads a SentencePiece model file that SentencePiece itself has already accepted.
+    """Reads a SentencePiece model file, which SentencePiece itself has already accepted.
 
-    The file is a protocol buffer; field numbers and defaults are those of `sentencepiece_model.proto`.
+    The file is a protocol buffer; the field numbers and defaults are from `sentencepiece_model.proto`.
     """
     pieces: list[tuple[str, float, int]] = []
     trainer: dict[int, Any] = {}
@@ -75,7 +76,7 @@ def parse(model: bytes) -> SentencePieceModel:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """(field number, value) of a protocol buffer: an int for varints, the raw bytes for all else."""
+    """(field number, value) pairs of a protocol buffer: an int for varints, the raw bytes for other types."""
     at = 0
 
     def varint() -> int:
@@ -105,23 +106,23 @@ def tokenizer_json(model: SentencePieceModel, normalization: Normalization, name
 
     Args:
       model: its ids 0-8 are XLNet's special pieces.
-      normalization: what the training run did to text before SentencePiece.
+      normalization: of the text before SentencePiece, as in the training run.
       name: of the model file, for messages.
 
     Raises:
-      BadInput: the model is of a kind the Unigram format has no room for.
+      BadInput: the Unigram format cannot express this kind of model.
     """
     if model.kind != UNIGRAM:
-        raise BadInput(f"tokenizer {name}: not a unigram model; only those can be exported")
+        raise BadInput(f"tokenizer {name}: not a unigram model; only unigram models can be exported")
     if any(kind == BYTE for _, _, kind in model.pieces):
-        raise BadInput(f"tokenizer {name}: has byte pieces, which XLNet tokenizers of other libraries do not know")
+        raise BadInput(f"tokenizer {name}: has byte pieces, which XLNet tokenizers of other libraries do not support")
     metaspace = {
         "type": "Metaspace",
         "replacement": _WORD,
         "prepend_scheme": "always" if model.add_dummy_prefix else "never",
         "split": True,
     }
-    # SentencePiece cuts at white space only after its own rule has run, and so does this pre-tokeniser.
+    # SentencePiece splits at white space only after its own rule has run, and so does this pre-tokeniser.
     pre_tokenizer = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]}
     return {
         "version": "1.0",
@@ -145,8 +146,8 @@ def tokenizer_config(normalization: Normalization) -> dict[str, Any]:
     """The content of `tokenizer_config.json`."""
     named = ("unk", "bos", "eos", "cls", "sep", "pad", "mask")
     return {
-        # Takes tokenizer.json as it is. `XLNetTokenizer` of transformers 5 puts a normaliser of its own in place of
-        # ours: it always strips accents, and takes the vowel signs of Thai or Devanagari for accents.
+        # Uses tokenizer.json unchanged. `XLNetTokenizer` of transformers 5 replaces our normaliser with its own: that
+        # one always strips accents, and treats the vowel signs of Thai or Devanagari as accents.
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{f"{name}_token": piece for name, piece in zip(named, SPECIAL_PIECES, strict=False)},
         "additional_special_tokens": ["<eop>", "<eod>"],
@@ -155,7 +156,7 @@ def tokenizer_config(normalization: Normalization) -> dict[str, Any]:
         "remove_space": normalization.remove_space,
         "clean_up_tokenization_spaces": False,
         "padding_side": "left",
-        # Without this line no token_type_ids are returned, and fine-tuning silently loses segments A, B and CLS.
+        # Without this line token_type_ids are not returned, and fine-tuning silently loses segments A, B and CLS.
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }
 
@@ -164,7 +165,7 @@ def _normalizers(model: SentencePieceModel, normalization: Normalization) -> lis
     """The steps of `data.tokenizer.Normalization`, then the model's own rule."""
     steps: list[dict[str, Any]] = []
     if normalization.remove_space:
-        # Python counts the four separators as white space, Unicode does not.
+        # The four separators U+001C to U+001F are white space in Python, but not in Unicode.
         steps.append(_replace({"Regex": "[\\s\u001c-\u001f]+"}, " "))
     steps += [_replace({"String": "``"}, '"'), _replace({"String": "''"}, '"')]
     if not normalization.keep_accents:
@@ -173,10 +174,10 @@ def _normalizers(model: SentencePieceModel, normalization: Normalization) -> lis
     if normalization.nfkc:
         steps.append({"type": "NFKC"})
     if normalization.lower:
-        # The library lowers character by character; the sigma at the end of a word has a form of its own.
+        # The library lowers each character alone; but a final sigma has its own form.
         steps += [_replace({"Regex": "(?<=\\p{L})Σ(?!\\p{L})"}, "ς"), {"type": "Lowercase"}]
     if "nfkc" in model.rule:
-        # The rule composes, but the library applies it to pieces of text too short to compose Hangul.
+        # The rule composes characters, but the library applies it to strings that are too short to compose Hangul.
         steps.append({"type": "NFC"})
     if model.charsmap:
         steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()})
@@ -188,7 +189,7 @@ def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
 
 
 def _combining_characters() -> str:
-    """All characters with a canonical combining class, as the inside of a regular expression's character class."""
+    """All characters with a canonical combining class, as the content of a regular expression's character class."""
     codes = [code for code in range(0x110000) if unicodedata.combining(chr(code))]
     first = [code for code in codes if not unicodedata.combining(chr(code - 1))]
     last = [code for code in codes if not unicodedata.combining(chr(code + 1))]
@@ -201,7 +202,7 @@ def _score(piece: str, score: float, kind: int) -> float:
 
 
 def _added_token(index: int, piece: str) -> dict[str, Any]:
-    mask = piece == "<mask>"  # takes the space before it, so that "a <mask>" is two tokens
+    mask = piece == "<mask>"  # absorbs the space before it, so that "a <mask>" is two tokens
     return {
         "id": index,
         "content": piece,
@@ -214,7 +215,7 @@ def _added_token(index: int, piece: str) -> dict[str, Any]:
 
 
 def _template() -> dict[str, Any]:
-    """A SEP CLS and A SEP B SEP CLS; A has type 0, B type 1, CLS type 2, each SEP that of its segment."""
+    """A SEP CLS and A SEP B SEP CLS; A has type 0, B type 1, CLS type 2, each SEP the type of its segment."""
 
     def token(piece: str, segment: int) -> dict[str, Any]:
         return {"SpecialToken": {"id": piece, "type_id": segment}}

@@ -1,4 +1,4 @@
-"""Worker processes: how many a machine bears, and that none outlives the process that started it."""
+"""Worker processes: how many cores there are for them, and how they end with the process that started them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import threading
 
 
 def cores() -> int:
-    """Cores this process may run on: a scheduler may allow fewer than the machine has."""
+    """Number of cores this process may run on: a scheduler may allow fewer than the machine has."""
     return len(os.sched_getaffinity(0))
 
 
 def die_with_parent() -> None:
-    """Ends this worker process when the one that started it is killed; it would wait for work for ever.
+    """Ends this worker process when its parent is killed; otherwise it would wait for work indefinitely.
 
-    In a process that is nobody's worker it does nothing.
+    Does nothing in a process that is not a worker.
     """
 
     def watch(sentinel: int) -> None:

@@ -1,7 +1,7 @@
-"""Where everything lives: the device mesh, one line per logical axis, and placement of State and Batch.
+"""The device mesh, one sharding rule per logical axis, and the placement of State and Batch.
 
 The model names logical axes only. Mesh axes: `slices` (rows; TPU slices, joined by the data-centre network), `data`
-(rows), `fsdp` (rows, and parameters split over their width), `tensor` (heads, feed-forward, vocabulary). All axes are
+(rows), `fsdp` (rows, and parameters, split along d_model), `tensor` (heads, feed-forward, vocabulary). All axes are
 Auto: the compiler inserts the collectives.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from xlnet_jax.errors import BadInput
 
 @dataclasses.dataclass(frozen=True)
 class ShardingRules:
-    """Mesh axes of every logical axis."""
+    """The mesh axes of each logical axis."""
 
     batch: tuple[str, ...] = ("slices", "data", "fsdp")
     embed: str | None = "fsdp"
@@ -37,7 +38,7 @@ class ShardingRules:
     layers: str | None = None
 
     def spec(self, axes: tuple[str | None, ...]) -> PartitionSpec:
-        """The PartitionSpec of an array with these logical axes. ValueError if a mesh axis would be used twice."""
+        """The PartitionSpec of an array with these logical axes. Raises ValueError if it uses a mesh axis twice."""
         placed = [None if axis is None else getattr(self, axis) for axis in axes]
         used = [name for place in placed for name in ((place,) if isinstance(place, str) else place or ())]
         if len(used) != len(set(used)):
@@ -49,7 +50,7 @@ class ShardingRules:
         return dataclasses.replace(self, batch=tuple(axis for axis in self.batch if axis not in axes))
 
     def pairs(self) -> list[tuple[str, Any]]:
-        """As Flax's `logical_axis_rules` wants them."""
+        """The rules in the form of Flax's `logical_axis_rules`."""
         return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
 
 
@@ -57,12 +58,25 @@ RULES = ShardingRules()
 
 
 AXES = ("slices", "data", "fsdp", "tensor")
-"""From the slowest network to the fastest."""
+"""Mesh axes, from the slowest network to the fastest."""
+
+
+def available_devices(local: bool = False) -> list[Any]:
+    """The devices of the run, or those of this process. Raises BadInput if the platform wanted is not here."""
+    try:
+        return jax.local_devices() if local else jax.devices()
+    # JAX asserts that a platform of GPUs, whose plugin is not installed, has one.
+    except (RuntimeError, AssertionError) as error:
+        platforms = f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: " if os.environ.get("JAX_PLATFORMS") else ""
+        why = " ".join(str(error).split()).partition(" (set JAX_PLATFORMS=")[0] or "no such platform here"
+        raise BadInput(
+            f"{platforms}{why}; set JAX_PLATFORMS to a platform that this machine has, such as cpu"
+        ) from error
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their number."""
-    devices = jax.devices() if devices is None else devices
+    devices = available_devices() if devices is None else devices
     found = slices_of(devices)
     slices = config.slices or found
     if found > 1 and slices != found:
@@ -72,7 +86,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     free = [name for name, size in sizes.items() if size == -1]
     if len(devices) % known or (not free and known != len(devices)):
         shape = " x ".join(f"mesh.{name}={size}" for name, size in sizes.items() if name != "slices" or size > 1)
-        raise BadInput(f"{shape} does not fit {len(devices)} devices; set one axis to -1: it takes what is left")
+        raise BadInput(f"{shape} does not fit {len(devices)} devices; set one axis to -1: it takes the rest")
     for name in free:
         sizes[name] = len(devices) // known
     shape, types = tuple(sizes[name] for name in AXES), (AxisType.Auto,) * len(AXES)
@@ -83,12 +97,12 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def slices_of(devices: Sequence[Any]) -> int:
-    """How many TPU slices the devices belong to; devices of other kinds are one."""
+    """The number of TPU slices that the devices belong to; other kinds of devices count as one slice."""
     return len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}) or 1
 
 
 def check_batch_size(batch_size: int, mesh: Mesh, key: str = "train.batch_size", parts: int = 1) -> None:
-    """Raises BadInput if the rows, in `parts` micro-batches, do not divide over the devices that share them."""
+    """Raises BadInput if the rows of `parts` micro-batches do not divide over the devices that share them."""
     devices = math.prod(mesh.shape[axis] for axis in RULES.batch)
     ways = devices * parts
     if batch_size % ways:
@@ -115,7 +129,7 @@ def check_model(model: ModelConfig, mesh: Mesh) -> None:
 
 
 def shardings(abstract: Any, mesh: Mesh) -> Any:
-    """NamedShardings of a tree whose arrays carry logical axes (Flax boxes); arrays without are replicated."""
+    """NamedShardings of a tree whose arrays have logical axes (Flax boxes); arrays without them are replicated."""
     return jax.tree.map(
         lambda spec: NamedSharding(mesh, RULES.spec(tuple(spec))),
         nn.get_partition_spec(abstract),
@@ -124,14 +138,14 @@ def shardings(abstract: Any, mesh: Mesh) -> Any:
 
 
 def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
-    """Rows over all devices that share them, behind `leading` unsplit axes (the K steps of a dispatch)."""
+    """Shards the rows over all devices that share them, after `leading` unsharded axes (the K steps of a dispatch)."""
     return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES.batch))
 
 
 def rows_here(batch_size: int, mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of the global batch that this process feeds, rising; and whether it is the first process that has them.
+    """The rows of the global batch that this process feeds, ascending, and whether it is the first process with each.
 
-    Where the mesh splits the model over processes, several of them hold the same rows.
+    If the mesh shards the model over processes, several of them hold the same rows.
     """
     first: dict[int, int] = {}
     mine: set[int] = set()
@@ -149,8 +163,8 @@ def place(batch: Batch, mesh: Mesh, batch_size: int | None = None) -> Batch:
     """Puts this process's rows of K stacked batches on its devices: numpy [K, b, ...] -> global jax.Array [K, B, ...].
 
     Args:
-      batch: the rows of `rows_here`, in their order.
-      batch_size: B, of the global batch; None = all rows are here.
+      batch: the rows of `rows_here`, in that order.
+      batch_size: B of the global batch; None = this process has all rows.
     """
     sharding = batch_sharding(mesh, leading=1)
 

@@ -1,6 +1,6 @@
-"""Several processes in one run: which one this is, how they start together and end together.
+"""Several processes in one run: which one this is, their common start, and their common end.
 
-`session` does nothing in a single process. Otherwise it holds the rendezvous, starts `jax.distributed`, and watches the
+`session` does nothing in a single process. Otherwise it runs the rendezvous, starts `jax.distributed`, and watches the
 others until the run ends. All processes end with the same exit code: the one of the first that ended.
 """
 
@@ -22,8 +22,10 @@ from jax.experimental import multihost_utils
 
 import xlnet_jax
 from xlnet_jax import config as configs
+from xlnet_jax import messages
 from xlnet_jax.config import Config
-from xlnet_jax.errors import BadInput, RestartMe, Stopped, XLNetError
+from xlnet_jax.errors import BadInput, RestartMe, Stopped, XLNetError, summary
+from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.parallel.rendezvous import Link, ProcessInfo, Timeouts, meet
 from xlnet_jax.parallel.watch import Watch, hold_aborts
 
@@ -34,26 +36,26 @@ ENVIRONMENT = {
     "processes": "JAX_NUM_PROCESSES",
     "process_id": "JAX_PROCESS_ID",
 }
-"""Where the keys of `distributed` come from if they are not set."""
+"""Environment variables that replace unset keys of `distributed`."""
 
 MAY_DIFFER = {
     "distributed.coordinator", "distributed.processes", "distributed.process_id", "distributed.detect",
     "data.corpus", "data.shard_cache", "data.read_threads", "data.prefetch", "data.workers", "log.compilation_cache",
 }  # fmt: skip
-"""Keys that say where and how a host works, not what. The content of the corpus is compared by its hash."""
+"""Keys about where and how a host works, not about the result. The corpus is compared by its hash."""
 
 SETTLE_SECONDS = 3.0
-"""How long a process that failed waits to hear that another one has ended, which may be the reason."""
+"""Time for which a failed process waits for news of the end of another one, which may be the cause."""
 
 
 class Session:
-    """What a run asks the other processes; without any, the answers are its own.
+    """Communication with the other processes of a run; a single process answers itself.
 
-    Barriers and values go over JAX's coordination service, not over the devices: Gloo gives a process that comes late
-    to a collective operation 30 s, a compilation may take longer. JAX has no public way to that service.
+    Barriers and values use JAX's coordination service, not the devices: Gloo gives a late process 30 s to join a
+    collective operation, and a compilation may take longer. JAX has no public interface to that service.
 
     Args:
-      patience: seconds to wait for the slowest process. A lost one ends the others sooner.
+      patience: seconds to wait for the slowest process. A lost process ends the others sooner.
     """
 
     def __init__(self, watch: Watch | None = None, patience: float = 0.0) -> None:
@@ -62,26 +64,25 @@ class Session:
         self._boundaries = 0
 
     def stop(self, signal_name: str | None) -> str | None:
-        """Which signal ends the run at this boundary, the same in all processes; None = go on. See `Watch.stop`.
+        """The signal that ends the run at this boundary, the same in all processes; None = continue. See `Watch.stop`.
 
-        All processes ask after every dispatch and every batch of an evaluation; the boundaries are counted here.
+        All processes ask after every dispatch and every batch of an evaluation; this method counts the boundaries.
         """
         self._boundaries += 1
         return self.watch.stop(self._boundaries, signal_name) if self.watch else signal_name
 
     def end(self, code: int, line: str) -> None:
-        """Ends this process at once, from any thread, and tells the others."""
-        print(f"xlnet-jax{f', process {self.watch.process}' if self.watch else ''}: {line}", file=sys.stderr)
+        """Ends this process at once, from any thread, and informs the others."""
+        messages.error(f"xlnet-jax{f', process {self.watch.process}' if self.watch else ''}", line, code)
         if self.watch:
             self.watch.leave(code, line)
-        sys.stderr.flush()
         os._exit(code)
 
     def barrier(self, what: str) -> None:
-        """Until all processes are here. They must come to the same barriers in the same order.
+        """Waits until all processes are here. They must reach the same barriers in the same order.
 
         Raises:
-          RestartMe: some have not come; names them, and `what` they had to do before.
+          RestartMe: some processes did not come; the message names them, and `what`, their work before the barrier.
         """
         if not self.watch:
             return
@@ -96,11 +97,11 @@ class Session:
             missing = [f"{p} ({host})" for p, host in self.hosts().items() if p not in came]
             raise RestartMe(
                 f"{what}: waited {self.patience:g} s (distributed.rendezvous_seconds) for process "
-                f"{', '.join(missing) or '?'}; run the same command on every host to go on"
+                f"{', '.join(missing) or '?'}; rerun the same command on every host to resume"
             ) from error
 
     def of_first(self, value: int) -> int:
-        """The value that process 0 has."""
+        """The value of process 0."""
         if not self.watch:
             return value
         service, name = self._service()
@@ -109,23 +110,23 @@ class Session:
         return int(service.blocking_key_value_get(name, int(self.patience * 1000)))
 
     def gather(self, text: str) -> list[str]:
-        """What each process says here, in their order."""
+        """The texts of all processes, in process order."""
         if not self.watch:
             return [text]
         service, name = self._service()
-        # An empty value cannot be told from none.
+        # An empty value cannot be distinguished from a missing one.
         service.key_value_set(f"{name}/{self.watch.process}", f"={text}")
         patience = int(self.patience * 1000)
         said = [service.blocking_key_value_get(f"{name}/{i}", patience) for i in range(jax.process_count())]
         return [each[1:] for each in said]
 
     def publish(self, name: str, text: str) -> None:
-        """Leaves something for the others to read, under a name that is used once."""
+        """Publishes a text for the other processes; a name may be used only once."""
         if self.watch:
             _client().key_value_set(f"xlnet_jax/{name}/{self.watch.process}", text)
 
     def fetch(self, name: str, process: int, seconds: float) -> str | None:
-        """What a process has left under a name, waiting for it; None if it does not come. It is removed."""
+        """Waits for the text that a process publishes under a name, and removes it. None if it does not arrive."""
         key = f"xlnet_jax/{name}/{process}"
         try:
             text = _client().blocking_key_value_get(key, int(seconds * 1000))
@@ -137,12 +138,12 @@ class Session:
         return text
 
     def hosts(self) -> dict[int, str]:
-        """The name of every process's host, as far as it has told: `session` has all of them do so."""
+        """The host name of each process, if published: in a `session` all processes publish it."""
         told = {int(key.rpartition("/")[2]): host for key, host in _client().key_value_dir_get("xlnet_jax/host")}
         return {process: told.get(process, "unknown host") for process in range(jax.process_count())}
 
     def _service(self) -> tuple[Any, str]:
-        """The client of the coordination service, and a name that all processes come to now and never again."""
+        """The client of the coordination service, and a unique name, the same in all processes."""
         self._count += 1
         return _client(), f"xlnet_jax/{self._count}"
 
@@ -154,7 +155,7 @@ def _client() -> Any:
 
 
 def sum_over_processes(counts: np.ndarray) -> np.ndarray:
-    """Adds up non-negative int64 arrays of all processes."""
+    """Sums non-negative int64 arrays over all processes."""
     if jax.process_count() == 1:
         return counts
     # JAX has no 64-bit integers by default.
@@ -164,12 +165,12 @@ def sum_over_processes(counts: np.ndarray) -> np.ndarray:
 
 
 def find_process_info(config: Config) -> ProcessInfo | None:
-    """Which process of how many this is; None if it is the only one.
+    """The number of this process and of all processes; None if it is the only one.
 
-    From the keys `distributed.*`, or the environment, or what JAX detects: TPU VM, GKE, SLURM.
+    From the keys `distributed.*`, the environment, or JAX's detection of TPU VM, GKE and SLURM.
 
     Raises:
-      BadInput: half of what is needed, or a number that makes no sense.
+      BadInput: a needed setting is missing, or a number is invalid.
       RestartMe: the cluster does not answer.
     """
     given = config.distributed
@@ -184,7 +185,7 @@ def find_process_info(config: Config) -> ProcessInfo | None:
     for name, known in (("coordinator", coordinator), ("processes", processes), ("process_id", process >= 0)):
         if not known:
             raise BadInput(
-                f"distributed.{name} is not set, and {ENVIRONMENT[name]} neither; several processes need all three of "
+                f"neither distributed.{name} nor {ENVIRONMENT[name]} is set; several processes need all three of "
                 f"distributed.coordinator, .processes and .process_id"
             )
     port = coordinator.rpartition(":")[2]
@@ -205,11 +206,11 @@ def _from_environment(name: str, default: int) -> int:
 
 
 def _detected(config: Config, coordinator: str, processes: int, process: int) -> tuple[str, int, int, Any]:
-    """What JAX's own detection adds to what is known. JAX has no public way to ask without starting at once."""
+    """Adds the results of JAX's own detection. JAX has no public function that only detects and does not start."""
     from jax._src.clusters import ClusterEnv, GceTpuCluster, GkeTpuCluster, SlurmCluster
 
     try:
-        # JAX would ask Kubernetes as well, which has an answer for pods of a job only, and fails in any other.
+        # JAX would also ask Kubernetes, which can answer only for pods of a job, and fails in any other pod.
         cluster = next((each for each in (SlurmCluster, GkeTpuCluster, GceTpuCluster) if each.is_env_present()), None)
         if cluster is None:
             return coordinator, processes, process, None
@@ -219,23 +220,23 @@ def _detected(config: Config, coordinator: str, processes: int, process: int) ->
         )  # fmt: skip
     except (RuntimeError, OSError, ValueError) as error:
         raise RestartMe(
-            f"the cluster does not say which process this is: {' '.join(str(error).split())}; "
+            f"the cluster does not report which process this is: {summary(error)}; "
             "set distributed.detect=false for a single process"
         ) from error
-    # SLURM means one device for each task; JAX reads this variable itself, where a task has several.
+    # With SLURM detection gives one device per task; JAX itself reads this variable, for tasks with several.
     devices = None if "JAX_LOCAL_DEVICE_IDS" in os.environ else found[3]
     return found[0] or "", found[1] or 0, -1 if found[2] is None else found[2], devices
 
 
 @contextlib.contextmanager
 def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
-    """Starts the processes of a run together, before any device is touched, and ends them together.
+    """Starts the processes of a run together, before any device is used, and ends them together.
 
-    An error that leaves this context is told to the other processes, which end with the same exit code. If the error
-    comes from a process that is lost, this process ends with 42 before it gets here.
+    An error that leaves this context is sent to the other processes, which end with the same exit code. If a lost
+    process caused the error, this process ends with 42 before the error gets here.
 
     Args:
-      identity: what must be equal in all processes beside the configuration and the versions.
+      identity: values that must be equal in all processes, besides the configuration and the versions.
 
     Raises:
       BadInput, RestartMe: see `rendezvous.meet`.
@@ -255,10 +256,11 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
         processes = Session(watch, given.rendezvous_seconds)
         processes.publish("host", platform.node())
         processes.barrier("the start")
-        # While all are here: the first collective operation over all devices connects them.
+        available_devices()
+        # The first collective operation connects all devices: run it now, while all processes are here.
         multihost_utils.sync_global_devices("start")
         yield processes
-        # All come here, or the watch ends those that wait.
+        # All processes get here, or the watch ends those that wait.
         jax.distributed.shutdown()
     except XLNetError as error:
         _leave(watch, error.exit_code, str(error))
@@ -271,16 +273,16 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
         raise
     except Exception as error:
         traceback.print_exc()
-        # Where a host vanished, an operation with it may fail before the watch is sure and ends this process with 42.
+        # If a host is lost, an operation with it may fail before the watch notices and ends this process with 42.
         of_jax = isinstance(error, jax.errors.JaxRuntimeError)
         time.sleep(given.heartbeat_seconds + SETTLE_SECONDS if of_jax else SETTLE_SECONDS)
-        _leave(watch, 1, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        _leave(watch, 1, f"{type(error).__name__}: {summary(error)}")
         end_process(1)
     watch.leave(0, "")
 
 
 def _meet(config: Config, me: ProcessInfo, identity: dict[str, Any]) -> dict[int, Link]:
-    """The rendezvous, over everything that must be equal."""
+    """Runs the rendezvous, with all values that must be equal."""
     given = config.distributed
     values = {name: value for name, value in configs.flat(config).items() if name not in MAY_DIFFER}
     values |= identity | {
@@ -298,14 +300,14 @@ def _meet(config: Config, me: ProcessInfo, identity: dict[str, Any]) -> dict[int
 
 def _start_jax(config: Config, me: ProcessInfo) -> None:
     given = config.distributed
-    # JAX's notifier would take SIGTERM for itself. The loop handles signals, and agrees with the others by the watch:
-    # see train/signals.py.
+    # JAX's notifier would take over SIGTERM. The loop handles signals, and agrees with the others through the watch:
+    # see run/signals.py.
     jax.config.update("jax_enable_preemption_service", False)
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):  # type: ignore[attr-defined]
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         me.coordinator, me.processes, me.process, me.devices,
-        # The watch names who is silent, and shall come first.
+        # Longer than the watch's own limit: the watch must come first, because it names the silent process.
         heartbeat_timeout_seconds=int(3 * given.heartbeat_seconds) + 10,
         initialization_timeout=int(given.rendezvous_seconds) + 1,
         shutdown_timeout_seconds=int(given.rendezvous_seconds) + 1,
@@ -314,20 +316,20 @@ def _start_jax(config: Config, me: ProcessInfo) -> None:
 
 
 def _keep_stdout() -> None:
-    """Sends what libraries print to stderr: Gloo greets every peer on stdout, where `--json` promises one object."""
+    """Redirects output of libraries to stderr: Gloo greets every peer on stdout, where `--json` prints one object."""
     sys.stdout.flush()
-    # Ours alone from here on.
+    # From here on only this program writes to stdout.
     sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
     os.dup2(2, 1)
 
 
 def _beside(port: int) -> int:
-    """The rendezvous has the port after the coordinator's, the last one the port before."""
+    """The port of the rendezvous: the one after the coordinator's, or before it if that is the last port."""
     return port + 1 if port < 65535 else port - 1
 
 
 _left: list[int] = []
-"""The exit code, once this process has left the others with an error."""
+"""The exit code, after this process has left the others with an error."""
 
 
 def _leave(watch: Watch, code: int, why: str) -> None:
@@ -336,7 +338,7 @@ def _leave(watch: Watch, code: int, why: str) -> None:
 
 
 def end_process(code: int) -> None:
-    """Ends the process at once if it has left the others: what JAX does at a normal exit would wait for them."""
+    """Ends the process at once if it has left the others: JAX's work at a normal exit would wait for them."""
     if _left:
         sys.stdout.flush()
         sys.stderr.flush()

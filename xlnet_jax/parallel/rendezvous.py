@@ -1,15 +1,15 @@
-"""Where the processes of a run find each other before JAX is started: who is missing is named, who differs is refused.
+"""The processes of a run find each other before JAX starts: missing ones are named, different settings are an error.
 
-Process 0 listens; every other process connects, says who it is and what it wants to run, and keeps the connection for
-the whole run (see `watch`). JAX's own start would end without saying which process is missing, and would let processes
-with different settings run into each other. Only the standard library is used: no device has been touched yet.
+Process 0 listens; every other process connects, sends its number and its settings, and keeps the connection for the
+whole run (see `watch`). JAX's own start would fail without the number of the missing process, and would let processes
+with different settings run together. Only the standard library is used: no device has been used yet.
 
-Messages are JSON objects, one a line:
+Messages are JSON objects, one per line:
 
-    hello      process, processes, host, values (what must be equal everywhere)
-    waiting    which processes are missing, for the others' log
-    go         all are here and agree
-    end, why   the run does not start: the exit code and the line for the user
+    hello      process, processes, host, values (that must be equal everywhere)
+    waiting    the missing processes, for the logs of the others
+    go         all processes are here and agree
+    end, why   the run does not start: the exit code and the message for the user
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from xlnet_jax.errors import BadInput, RestartMe, XLNetError
 log = logging.getLogger("xlnet_jax")
 
 MESSAGE_BYTES = 1 << 20
-"""Longer ones are not ours."""
+"""Limit for a message; a longer one is not from this program."""
 TICK_SECONDS = 0.2
 CONNECT_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessInfo:
-    """Which process this is.
+    """The place of this process in the run.
 
     Attributes:
       coordinator: HOST:PORT of JAX's coordination service, in process 0.
-      devices: the local device numbers to use, where a scheduler starts one process for each; None = all.
+      devices: the local device numbers to use, if a scheduler starts one process per device; None = all.
     """
 
     coordinator: str
@@ -51,7 +51,7 @@ class ProcessInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Timeouts:
-    """Seconds: until the rendezvous is given up, and between two lines of the log about who is missing."""
+    """In seconds: the limit of the rendezvous, and the interval of log lines about missing processes."""
 
     deadline: float
     report: float
@@ -68,7 +68,7 @@ class Link:
         self._sending = threading.Lock()
 
     def send(self, **message: Any) -> bool:
-        """False if the other end is gone."""
+        """Sends a message; returns False if the other end is gone."""
         data = json.dumps(message).encode() + b"\n"
         try:
             with self._sending:
@@ -78,7 +78,7 @@ class Link:
         return True
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """The messages that have come, once the socket is readable; None if the other end is gone or is not ours."""
+        """The received messages, when the socket is readable; None if the other end is gone or is another program."""
         try:
             data = self.socket.recv(65536)
         except TimeoutError:
@@ -108,20 +108,20 @@ def meet(me: ProcessInfo, port: int, values: dict[str, Any], timeouts: Timeouts)
 
     Args:
       port: on the host of the coordinator.
-      values: what must be equal in all processes, by the name that a message shall give it.
+      values: the values that must be equal in all processes, by their name in messages.
 
     Returns:
-      By process number: in process 0 the links to all others, in another one the link to process 0.
+      By process number: in process 0 the links to all others, in other processes the link to process 0.
 
     Raises:
-      BadInput: values differ (the first key, with both values and hosts), or a process number came twice.
-      RestartMe: somebody did not come in time.
+      BadInput: values differ (names the first key, with both values and hosts), or a process number came twice.
+      RestartMe: a process did not come in time.
     """
     hello = {
         "process": me.process,
         "processes": me.processes,
         "host": socket.gethostname(),
-        # As it arrives at the other end, so that only real differences count.
+        # In the form in which they arrive at the other end, so that only real differences count.
         "values": json.loads(json.dumps(values)),
     }
     if me.process == 0:
@@ -137,7 +137,7 @@ class _Leader:
         self.hellos: dict[int, dict[str, Any]] = {0: hello}
         self.links: dict[int, Link] = {}
         self.unknown: set[Link] = set()
-        """Connected, but have not said who they are."""
+        """Connections without a hello yet."""
 
     def meet(self) -> dict[int, Link]:
         began = reported = time.monotonic()
@@ -149,7 +149,7 @@ class _Leader:
                 now = time.monotonic()
                 if now - began > self.timeouts.deadline:
                     self._end(RestartMe(f"{_who(missing)} did not come within {self.timeouts.deadline:g} s "
-                                        f"(here: {self._here()}); start the missing one, then all again"))  # fmt: skip
+                                        f"(here: {self._here()}); start it, then restart all"))  # fmt: skip
                 if now - reported > self.timeouts.report:
                     reported = now
                     line = f"waiting for {_who(missing)} of {self.me.processes} (here: {self._here()})"
@@ -165,7 +165,7 @@ class _Leader:
         return self.links
 
     def _listen(self, began: float) -> socket.socket:
-        """The listening socket. A run that is just ending may still have the port: that one is waited for."""
+        """The listening socket. A run that is ending may still hold the port: waits for it."""
         reported = began
         while True:
             try:
@@ -180,7 +180,7 @@ class _Leader:
                     ) from error
                 if now - reported > self.timeouts.report:
                     reported = now
-                    log.warning("port %d of this host: %s; trying on", self.port, error.strerror or error)
+                    log.warning("port %d of this host: %s; retrying", self.port, error.strerror or error)
                 time.sleep(TICK_SECONDS)
 
     def _serve(self, selector: selectors.BaseSelector, server: socket.socket, link: Link | None) -> None:
@@ -193,7 +193,7 @@ class _Leader:
             return
         messages = link.receive()
         if messages is None:
-            # Gone before all were here: it may come again, so its number is free.
+            # It disconnected before all were here: it may reconnect, so its number is free.
             selector.unregister(link.socket)
             self._forget(link)
             return
@@ -204,7 +204,7 @@ class _Leader:
         link.close()
         self.unknown.discard(link)
         for process in [p for p, each in self.links.items() if each is link]:
-            log.warning("process %d (%s) left again", process, link.host)
+            log.warning("process %d (%s) disconnected", process, link.host)
             del self.links[process], self.hellos[process]
 
     def _welcome(self, link: Link, hello: dict[str, Any]) -> None:
@@ -256,11 +256,11 @@ def _who(processes: list[int]) -> str:
 
 
 def _follow(me: ProcessInfo, port: int, hello: dict[str, Any], timeouts: Timeouts) -> Link:
-    """Another process's side: connects, says hello, waits for the word."""
+    """The side of the other processes: connects, sends hello, waits for `go` or `end`."""
     host = me.coordinator.rsplit(":", 1)[0].strip("[]")
     began = reported = time.monotonic()
     what = "no answer"
-    # Process 0 gives up first, and says who is missing; this is for when it is process 0 that does not come.
+    # Process 0 gives up first and names the missing process; this limit is for the case that process 0 is missing.
     while (now := time.monotonic()) - began < timeouts.deadline + CONNECT_SECONDS:
         if now - reported > timeouts.report:
             reported = now
@@ -283,12 +283,12 @@ def _follow(me: ProcessInfo, port: int, hello: dict[str, Any], timeouts: Timeout
         time.sleep(TICK_SECONDS)
     raise RestartMe(
         f"process {me.process}: process 0 at {host}:{port} did not come within {timeouts.deadline:g} s ({what}); "
-        "start it, then all again"
+        "start it, then restart all"
     )
 
 
 def _word(link: Link, until: float) -> dict[str, Any]:
-    """What process 0 says in the end, `go` or `end`; empty if it hangs up."""
+    """The last message of process 0, `go` or `end`; empty if it closes the connection."""
     link.socket.settimeout(TICK_SECONDS)
     while time.monotonic() < until:
         messages = link.receive()

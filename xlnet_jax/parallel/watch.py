@@ -1,14 +1,14 @@
-"""What the processes of a run tell each other while it goes on: that they live, that they end, that all shall stop.
+"""Messages between the processes of a run: heartbeats, exit codes, and the agreement on a common stop.
 
-A thread in every process holds the connections of the rendezvous: process 0 to all others, they to process 0. It ends
-the whole process when another one is lost, because by then the main thread waits for it inside a collective operation
-and will not come back. JAX notices the same later, or at the same time, and aborts: see `hold_aborts`.
+A thread in every process holds the connections of the rendezvous: process 0 to all others, the others to process 0. It
+ends the whole process when another one is lost, because by then the main thread waits for the lost one inside a
+collective operation that never returns. JAX notices the loss at the same time or later, and aborts: see `hold_aborts`.
 
-    beat         nothing else to say
-    bye, why     this process ends with that exit code; a connection that closes without it is a lost process
-    end, why     process 0 passes on what happened to another process
-    stop         a signal came here: ask everybody how far they are
-    poll         tell me which boundary you are at (`at`), and go no further until I say after which to stop
+    beat         heartbeat
+    bye, why     this process ends with that exit code; a connection that closes without a bye is a lost process
+    end, why     process 0 forwards the end of another process
+    stop         a signal came to this process: ask all processes for their boundary
+    poll         reply with your boundary (`at`), and wait there until you know after which one to stop
     stop_after   stop at the first boundary after this one
 """
 
@@ -24,24 +24,25 @@ import threading
 import time
 from typing import Any
 
+from xlnet_jax import messages
 from xlnet_jax.errors import RestartMe
 from xlnet_jax.parallel.rendezvous import TICK_SECONDS, Link
 
 log = logging.getLogger("xlnet_jax")
 
 GRACE_SECONDS = 5.0
-"""How long a process that was told of another's end may take to end by itself. Less than `hold_aborts` gives."""
+"""Time for a process to end on its own after the end of another one. Shorter than the delay of `hold_aborts`."""
 
 
 def hold_aborts() -> None:
-    """Makes an abort of this process wait for six seconds.
+    """Delays an abort of this process by six seconds.
 
-    When process 0 is gone, and JAX's coordination service with it, JAX calls abort() in every other process at once,
-    from a thread of its own. The watch sees the same and ends the process with a clear line and exit code 42, but may
-    come second. JAX has no way to prevent it: `jax_enable_recoverability` is for the loss of any process but 0, the
-    client's `missed_heartbeat_callback` cannot be a Python function (std::bad_cast, jaxlib 0.10), and abort() undoes
-    blocked and ignored signals. The handler is libc's sleep(), called with the signal's number, 6; nothing of Python
-    runs in it. An abort for another reason then goes on as ever.
+    When process 0 is lost, and with it JAX's coordination service, JAX calls abort() in every other process at once,
+    from a thread of its own. The watch notices the loss too and ends the process with a clear message and exit code 42,
+    but may be slower. JAX offers no way to prevent the abort: `jax_enable_recoverability` covers the loss of any
+    process except 0, the client's `missed_heartbeat_callback` cannot be a Python function (std::bad_cast, jaxlib 0.10),
+    and abort() overrides blocked and ignored signals. The handler is libc's sleep(), called with the signal's number,
+    6; no Python code runs in it. An abort for any other reason proceeds after the delay.
     """
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -49,12 +50,12 @@ def hold_aborts() -> None:
 
 
 class Watch:
-    """The thread, and what the main thread asks of it.
+    """The thread, and its interface for the main thread.
 
     Args:
-      process: the number of this one.
-      links: what `rendezvous.meet` returned.
-      heartbeat: seconds of silence after which a process is lost.
+      process: the number of this process.
+      links: the result of `rendezvous.meet`.
+      heartbeat: seconds of silence after which a process counts as lost.
     """
 
     def __init__(self, process: int, links: dict[int, Link], heartbeat: float) -> None:
@@ -64,7 +65,7 @@ class Watch:
         self._left: set[int] = set()
         self._leaving = False
         self._ending: tuple[float, int, str] | None = None
-        # How all come to stop at the same step; guarded by the condition.
+        # The agreement to stop at the same step; guarded by the condition.
         self._turn = threading.Condition(threading.RLock())
         self._at = -1
         self._frozen = False
@@ -117,7 +118,7 @@ class Watch:
                 self._pass_on(int(message["bye"]), line, process)
                 self._end_soon(int(message["bye"]), line)
             elif process == 0:
-                # Nobody is left to answer a signal that came too late.
+                # Process 0 has ended and cannot answer a signal that came too late.
                 self._decide(self._agreed)
         elif "end" in message:
             self._end_soon(int(message["end"]), str(message.get("why")))
@@ -135,7 +136,7 @@ class Watch:
     def _lost(self, process: int, how: str) -> None:
         if self._ending or self._leaving:
             return
-        line = f"lost process {process} ({self.links[process].host}): {how}; the same command on every host goes on"
+        line = f"lost process {process} ({self.links[process].host}): {how}; rerun the same command on all hosts"
         self._pass_on(RestartMe.exit_code, line, process)
         self._exit(RestartMe.exit_code, line)
 
@@ -144,27 +145,26 @@ class Watch:
             self._tell(but, end=code, why=line)
 
     def _end_soon(self, code: int, line: str) -> None:
-        # A lost process leaves nothing to wait for; one that ended in order is likely followed by this one.
+        # After a loss there is nothing to wait for; after a clean end of another process, this one probably ends too.
         if line.startswith("lost process") and not self._leaving:
             self._exit(code, line)
         self._ending = self._ending or (time.monotonic() + GRACE_SECONDS, code, line)
 
     def _exit(self, code: int, line: str) -> None:
-        print(f"xlnet-jax, process {self.process}: {line}", file=sys.stderr)
+        messages.error(f"xlnet-jax, process {self.process}", line, code)
         sys.stdout.flush()
-        sys.stderr.flush()
-        # Not sys.exit: the main thread and those of JAX wait for a process that will not come.
+        # Not sys.exit: the main thread and the threads of JAX wait for a process that will not answer.
         os._exit(code)
 
     def stop(self, at: int, signal_name: str | None) -> str | None:
         """Whether all stop here; every process asks at every boundary, and all get the same answer at the same one.
 
         Args:
-          at: the number of this boundary, counted up.
-          signal_name: of the signal that came to this process, if one did.
+          at: the increasing number of this boundary.
+          signal_name: of the signal that this process received; None = none.
 
         Returns:
-          Which signal came where; None = go on.
+          Which signal came to which process; None = continue.
         """
         with self._turn:
             if signal_name and self._asked is None and self._agreed is None:
@@ -179,7 +179,7 @@ class Watch:
             return self._agreed[1] if self._agreed and at > self._agreed[0] else None
 
     def _poll(self, why: str) -> None:
-        """In process 0: freezes everybody and asks how far they are. A second signal changes nothing."""
+        """In process 0: stops all processes at their next boundary and asks for its number. Ignores a second signal."""
         with self._turn:
             if self._waiting_for is not None:
                 return
@@ -205,10 +205,11 @@ class Watch:
             self._turn.notify_all()
 
     def leave(self, code: int, why: str) -> None:
-        """Says that this process ends, and waits a little for the others.
+        """Announces the end of this process, and waits a little for the others.
 
-        Process 0, whose service they need, stays until they have said so too; they, until it closes. Nobody sends after
-        its bye: data that nobody reads would reset the connection, and a bye on its way would be lost with it.
+        Process 0 runs the coordination service, so it stays until the others have announced their end; they stay until
+        it closes. No process sends after its bye: unread data would reset the connection, and a bye in flight would be
+        lost with it.
         """
         self._leaving = True
         self._tell(bye=code, why=why)

@@ -1,11 +1,11 @@
-"""Silent data corruption: a chip that computes wrongly now and then.
+"""Silent data corruption: detects a chip that sometimes computes wrong results.
 
 Every `watchdog.sdc_every` steps the gradient of the next step is computed twice by the same program from the same
-parameters, memory and batch, and checksums over the bits are compared. Nothing is kept but the checksums: there is no
-second state. The same program on the same device gives the same bits (on a GPU with `--xla_gpu_deterministic_ops`).
+parameters, memory and batch, and checksums of the bits are compared. Only the checksums are kept: there is no second
+state. The same program on the same device gives the same bits (on a GPU with `--xla_gpu_deterministic_ops`).
 
-Gradients of parameters that all devices hold have been added up over them, and then a difference is everywhere. The
-losses and the memory of a row come from the devices that have the row: if those differ, the host is known.
+The gradients of replicated parameters are sums over all devices, so a difference appears on all of them. The losses and
+the memory of a row come from the devices that hold the row: if those differ, the host is known.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def checksum(x: jax.Array, axes: tuple[int, ...] | None = None) -> jax.Array:
 
 
 class CorruptionCheck:
-    """Compiled at the first use.
+    """The check; compiled at the first use.
 
     Args:
-      loss_and_gradient: what is computed twice.
+      loss_and_gradient: the function that is computed twice.
     """
 
     def __init__(self, config: Config, mesh: Mesh, loss_and_gradient: LossAndGradient) -> None:
@@ -64,7 +64,7 @@ class CorruptionCheck:
         self._sums = jax.jit(sums, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
     def due(self, steps: range) -> bool:
-        """Whether a multiple of `every` lies among the steps of a dispatch; step 0 is none."""
+        """Whether the steps of a dispatch include a multiple of `every`; step 0 does not count."""
         return bool(self._every) and any(step and step % self._every == 0 for step in steps)
 
     def __call__(self, state: Any, batches: Batch, step: int) -> None:
@@ -84,13 +84,14 @@ class CorruptionCheck:
         line = (
             f"silent data corruption on {self._where(rows_B)} at step {step}: computed twice, {len(wrong)} gradients "
             f"({', '.join(wrong[:3]) or 'none'}) and {len(rows_B)} rows of the batch differ in their bits; nothing "
-            "was saved since. Take the host out of service, then the same command goes on from the newest checkpoint"
+            "was saved since. Take the host out of service and rerun the same command: it resumes from the newest "
+            "checkpoint"
         )
         log.error("%s", line)
         raise RestartMe(line)
 
     def _where(self, rows_B: np.ndarray) -> str:
-        """The processes whose devices have the rows."""
+        """The processes whose devices hold the rows."""
         if not len(rows_B):
             return f"one of {jax.process_count()} hosts"
         devices = meshes.batch_sharding(self._mesh, leading=0).devices_indices_map((self._batch_size,))

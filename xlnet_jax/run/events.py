@@ -1,7 +1,7 @@
-"""TensorBoard event files: in a folder, or written on this machine and sent to a bucket.
+"""TensorBoard event files: in a folder, or written on this machine and copied to a bucket.
 
-tensorboardX appends, which a bucket cannot; there, a file is sent whole at every flush, until it has `FILE_BYTES` and
-the next one begins.
+tensorboardX appends to files, which a bucket cannot do; there, every flush copies the complete file, until it has
+`FILE_BYTES` and the next one starts.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from typing import Any
 from xlnet_jax.storage import files
 
 FILE_BYTES = 4 << 20
-"""An event file in a bucket that has so many bytes is complete: some thousand steps."""
+"""An event file in a bucket with this many bytes is complete: some thousand steps."""
 
 
 class Events:
     """The folder `tensorboard/` of a work directory.
 
     Args:
-      step: the step the run resumes from; TensorBoard drops what earlier files have of later ones.
+      step: the step that the run resumes from; TensorBoard drops the later steps of earlier files.
     """
 
     def __init__(self, workdir: str, step: int) -> None:
         self._to = os.path.join(workdir, "tensorboard")
         self._stack = contextlib.ExitStack()
         self._folder = self._to
-        if files.in_bucket(workdir):
-            files.sweep(workdir)  # what killed runs left on this machine
+        self._sends = not files.at(workdir).appends
+        if self._sends:
+            files.sweep(workdir)  # removes leftovers of killed runs on this machine
             self._folder = self._stack.enter_context(files.scratch(self._to))
         self._count = 0
         self._dirty = False
@@ -37,8 +38,8 @@ class Events:
     def _new_file(self, purge_step: int | None) -> Any:
         from tensorboardX import SummaryWriter
 
-        # Without an own ending two files of one second would have one name.
-        ending = f".{self._count}" if files.in_bucket(self._to) else ""
+        # Without a suffix two files of the same second would have the same name.
+        ending = f".{self._count}" if self._sends else ""
         self._count += 1
         return SummaryWriter(self._folder, purge_step=purge_step, filename_suffix=ending)
 
@@ -48,9 +49,9 @@ class Events:
         self._dirty = True
 
     def flush(self) -> None:
-        """To the disk or the bucket."""
+        """Writes to the disk or the bucket."""
         self._writer.flush()
-        if files.in_bucket(self._to) and self._dirty:
+        if self._sends and self._dirty:
             self._send()
 
     def _send(self) -> None:
@@ -66,6 +67,6 @@ class Events:
             self._writer = self._new_file(purge_step=None)
 
     def close(self) -> None:
-        """Ends the file; in a bucket, what was not flushed is lost."""
+        """Closes the file; in a bucket, unflushed values are lost."""
         self._writer.close()
         self._stack.close()

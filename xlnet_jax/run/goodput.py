@@ -1,9 +1,9 @@
-"""Where the time of a run went, over all its restarts: what was training, and what was lost to what.
+"""Goodput: the time of a run over all its restarts, divided into training and the causes of lost time.
 
-A clock that always runs for exactly one cause. At every save the sums go into `time.jsonl` of the work directory, so
-that the next start goes on from the sums of the step it resumes from; what lies between that save and the next start
-(work that is done again, and waiting for a machine) is lost to restarts. Nothing is counted twice and nothing left out:
-the seconds add up to the time since the first start, but for pauses after an end in order.
+The clock always runs for exactly one cause. Every save writes the sums to `time.jsonl` of the work directory, and the
+next start continues from the sums of the step it resumes from; the time between that save and the next start (repeated
+work, and waiting for a machine) is lost to restarts. Nothing is counted twice and nothing is left out: the seconds add
+up to the time since the first start, except pauses after a clean end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Goodput:
 
     @property
     def cause(self) -> str:
-        """What the clock runs for now."""
+        """The cause that the clock runs for now."""
         return self._causes[-1]
 
     def _turn(self) -> None:
@@ -38,9 +38,8 @@ class Goodput:
 
     @contextlib.contextmanager
     def measure(self, cause: str) -> Iterator[None]:
-        """Counts what is inside for a cause. The outermost one counts: waiting for data in an evaluation is evaluation.
-
-        But for `host`, which gives way.
+        """Counts the time inside for a cause. The outermost cause counts: waiting for data in an evaluation is
+        evaluation. Exceptions: `host` and `start` give way to an inner cause.
         """
         self._turn()
         self._causes.append(cause if self.cause in (HOST, "start") else self.cause)
@@ -51,12 +50,12 @@ class Goodput:
             self._causes.pop()
 
     def work(self) -> None:
-        """Training begins: from here on what has no other cause is the host's part of it."""
+        """Training starts: from here on, time without another cause is the host's part of training."""
         self._turn()
         self._causes[0] = HOST
 
     def resume_from(self, lines: list[dict[str, Any]]) -> None:
-        """Adds what earlier starts have used, up to the step that this one resumes from: the lines of `time.jsonl`."""
+        """Adds the seconds of earlier starts: `lines` of `time.jsonl`, up to the step that this start resumes from."""
         last = last_complete(lines)
         if last is None:
             return
@@ -66,18 +65,18 @@ class Goodput:
             self.seconds["restarts"] += max(0.0, self.began - last["time"])
 
     def line(self, step: int, ended: bool = False) -> dict[str, Any]:
-        """For `time.jsonl`. `ended`: the run ends here in order, and what comes after is no loss."""
+        """A line for `time.jsonl`. `ended`: the run ends cleanly here, and the time after it is not lost."""
         self._turn()
         return {"step": step, "time": time.time(), "ended": ended, "seconds": dict(self.seconds)}
 
 
 def last_complete(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The last of the lines of `time.jsonl` that has all that is read from it."""
+    """The last line of `time.jsonl` that has all the keys that are read."""
     return next((line for line in reversed(lines) if line.keys() >= {"time", "ended", "seconds"}), None)
 
 
 def summary(line: dict[str, Any] | None) -> dict[str, Any]:
-    """Of a line of `time.jsonl`: `seconds` by cause (`steps` is training), and `goodput`, the share of training."""
+    """From a line of `time.jsonl`: `seconds` by cause (`steps` is training), and `goodput`, the share of training."""
     if line is None:
         return {"seconds": None, "goodput": None}
     spent = line["seconds"]
@@ -88,7 +87,7 @@ def summary(line: dict[str, Any] | None) -> dict[str, Any]:
 def result(
     workdir: str, step: int, loss: float | None, tokens_per_second: float | None, line: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """What `train` returns."""
+    """The result of `train`."""
     return {"step": step, "loss": loss, "tokens_per_second": tokens_per_second, "workdir": workdir, **summary(line)}
 
 

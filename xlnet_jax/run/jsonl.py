@@ -1,8 +1,8 @@
-"""Values step by step as JSON lines: one file on disk; in a bucket, where nothing can be appended, a few objects.
+"""Values per step as JSON lines: one file on disk; in a bucket, which cannot append, a few objects.
 
-On disk `metrics.jsonl` grows line by line. In a bucket there is a folder `metrics/` beside where that file would be,
-with parts named after the first step in them. Only the last part is written again, whole, at every flush, until it has
-`PART_BYTES`; so a long run neither sends all its lines again and again nor leaves an object per flush.
+On disk `metrics.jsonl` grows line by line. In a bucket the folder `metrics/` replaces that file, with parts named after
+their first step. Every flush writes only the last part again, until it has `PART_BYTES`; so a long run neither sends
+all its lines repeatedly nor leaves one object per flush.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from xlnet_jax.storage import files
 log = logging.getLogger("xlnet_jax")
 
 PART_BYTES = 1 << 20
-"""A part that has so many bytes is complete: about 3000 steps."""
+"""A part with this many bytes is complete: about 3000 steps."""
 FILE_BYTES = 1 << 13
-"""So many bytes are written to a file on disk without waiting for a flush, for those who watch it."""
+"""This many bytes are written to a file on disk without a flush, for users who follow the file."""
 
 
 class JsonlFile:
-    """Lines of a file on disk. Those of steps after `step` are cut off first."""
+    """Lines of a file on disk. Lines of steps after `step` are removed first."""
 
     def __init__(self, path: str, step: int) -> None:
         cut_back(path, step)
@@ -33,17 +33,17 @@ class JsonlFile:
         self._data = b""
 
     def append(self, values: dict[str, Any]) -> None:
-        """One line."""
+        """Adds one line."""
         self._data += json.dumps(values).encode() + b"\n"
         if len(self._data) >= FILE_BYTES:
             try:
                 self._write()
             except OSError as error:
-                # `flush` tries again, and tells.
+                # `flush` tries again, and raises.
                 log.warning("%s: %s", self._file.name, error)
 
     def _write(self) -> None:
-        """All or nothing: what a full disk took of the lines is cut off, and they stay here."""
+        """All or nothing: on a full disk the partial lines are cut off, and all lines stay in memory."""
         try:
             rest = memoryview(self._data)
             while rest:
@@ -56,28 +56,28 @@ class JsonlFile:
         self._data = b""
 
     def flush(self) -> None:
-        """To the disk."""
+        """Writes to the disk, with fsync."""
         self._write()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Closes the file; what was not flushed is lost."""
+        """Closes the file; unflushed lines are lost."""
         self._file.close()
 
 
 class JsonlParts:
-    """Lines in parts in a bucket. Those of steps after `step` are removed first."""
+    """Lines in parts in a bucket. Lines of steps after `step` are removed first."""
 
     def __init__(self, path: str, step: int) -> None:
         self._folder = folder_of(path)
-        self._first: int | None = None  # step of the part that is being written; None = the next line begins one
+        self._first: int | None = None  # first step of the current part; None = the next line starts a part
         self._text = ""
         self._changed = False
         for name in sorted(_parts(self._folder), reverse=True):
             if _first_step(name) > step:
                 files.remove(f"{self._folder}/{name}")
                 continue
-            # Those before it are of earlier steps.
+            # The parts before it have earlier steps.
             self._go_on(name, step)
             return
 
@@ -89,14 +89,14 @@ class JsonlParts:
         self.flush()
 
     def append(self, values: dict[str, Any]) -> None:
-        """One line."""
+        """Adds one line."""
         if self._first is None:
             self._first = values["step"]
         self._text += json.dumps(values) + "\n"
         self._changed = True
 
     def flush(self) -> None:
-        """To the bucket, and on to the next part if this one is large."""
+        """Writes to the bucket, and starts the next part if this one is full."""
         if self._changed and self._first is not None:
             files.write(f"{self._folder}/{_name(self._first)}", self._text.encode())
             self._changed = False
@@ -104,17 +104,17 @@ class JsonlParts:
             self._first, self._text = None, ""
 
     def close(self) -> None:
-        """Nothing is left open; what was not flushed is lost."""
+        """Does nothing: no file is open. Unflushed lines are lost."""
 
 
 def open_jsonl(path: str, step: int) -> JsonlFile | JsonlParts:
-    """To write further lines of `path`, a name as on disk, after those of steps up to `step`."""
-    return JsonlParts(path, step) if files.in_bucket(path) else JsonlFile(path, step)
+    """Opens `path`, a name as on disk, to append lines after those of steps up to `step`."""
+    return JsonlFile(path, step) if files.at(path).appends else JsonlParts(path, step)
 
 
 def read_jsonl(path: str) -> list[dict[str, Any]]:
-    """The complete lines of a file, or of its parts; a line cut off by a crash is left out. Empty if there is none."""
-    if files.in_bucket(path):
+    """The complete lines of a file or of its parts, without a line that a crash cut off. Empty if there is no file."""
+    if not files.at(path).appends:
         folder = folder_of(path)
         parts = [files.read(f"{folder}/{name}").decode() for name in sorted(_parts(folder))]
         return [json.loads(line) for text in parts for line in text.splitlines()]
@@ -126,19 +126,19 @@ def read_jsonl(path: str) -> list[dict[str, Any]]:
 
 
 def _values(path: str, number: int, line: str) -> dict[str, Any] | None:
-    """A line's values; None, and a warning, for what a crash of the machine may have left in its place."""
+    """The values of a line; None, with a warning, if a crash of the machine has left something else in its place."""
     try:
         values = json.loads(line)
     except ValueError:
         values = None
     if isinstance(values, dict) and isinstance(values.get("step"), int):
         return values
-    log.warning("%s: line %d makes no sense and is left out", path, number)
+    log.warning("%s: line %d is damaged and is ignored", path, number)
     return None
 
 
 def cut_back(path: str, step: int) -> None:
-    """Drops the lines of steps after `step` from a file on disk, by writing a new file beside and renaming it."""
+    """Removes the lines of steps after `step` from a file on disk: writes a new file and renames it."""
     lines = read_jsonl(path)
     kept = [line for line in lines if line["step"] <= step]
     if os.path.exists(path):
@@ -146,7 +146,7 @@ def cut_back(path: str, step: int) -> None:
 
 
 def folder_of(path: str) -> str:
-    """Where the parts of what is `path` on disk are in a bucket."""
+    """The folder in a bucket with the parts of the file that is `path` on disk."""
     return path.removesuffix(".jsonl")
 
 

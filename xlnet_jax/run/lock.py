@@ -1,9 +1,9 @@
 """Keeps a second run out of a work directory.
 
-On disk the lock is the system's, which goes when the process goes. A bucket has none: there it is the object
-`lock.json`, which is only ever written over the version of it that its writer knows, and which its holder writes anew
-every `RENEW_SECONDS`. One that is not renewed for `STALE_SECONDS`, or whose holder is known to be gone, is taken over.
-A holder that was cut off for so long finds out before it writes anything more.
+On disk the lock is the kernel's, which ends with the process. A bucket has no locks: there it is the object
+`lock.json`. A writer only replaces the version that it knows, and the holder renews the object every `RENEW_SECONDS`.
+Another run takes over a lock that is not renewed for `STALE_SECONDS`, or whose holder is known to be dead. A holder
+that was disconnected for that long notices the loss before it writes anything more.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError
-from xlnet_jax.storage import buckets, files
+from xlnet_jax.storage import files
 
 RENEW_SECONDS = 15.0
 STALE_SECONDS = 180.0
 RETRY_SECONDS = 60.0
-"""How long one request is repeated while the bucket does not answer."""
+"""Time for which one request is retried while the bucket does not answer."""
 REQUEST_SECONDS = 30
 
 log = logging.getLogger("xlnet_jax")
 
 _given_up: set[str] = set()
-"""Locks that this process could not give back: they are nobody's."""
+"""Locks that this process could not release: they have no owner."""
 
 
 @contextlib.contextmanager
 def held(workdir: str) -> Iterator[Callable[[], None]]:
-    """Holds the work directory, which on disk must exist; yields what is to be called before something is written.
+    """Locks the work directory, which on disk must exist; yields a check to call before each write.
 
     Raises:
-      BadInput: another run holds it.
-      RestartMe: the bucket does not answer. What is yielded raises it also once another run has taken over.
+      BadInput: another run holds the lock.
+      RestartMe: the bucket does not answer. The check also raises it after another run has taken over.
     """
-    if not files.in_bucket(workdir):
+    if files.at(workdir).locks:
         with files.locked(workdir, "another training runs here"):
             yield lambda: None
         return
@@ -56,7 +56,7 @@ def held(workdir: str) -> Iterator[Callable[[], None]]:
 
 
 class Found(NamedTuple):
-    """What is in the object: its version, who wrote it, and when by the bucket's clock."""
+    """The content of the object: its version, its writer, and the time of writing by the bucket's clock."""
 
     generation: int
     holder: dict[str, Any]
@@ -80,10 +80,10 @@ class Lease:
         self._ended = threading.Event()
 
     def take(self) -> None:
-        """Gets the lock, waiting for a sign of life if somebody has it, and keeps it alive from then on.
+        """Acquires the lock and renews it from then on. If it has a holder, waits for a sign of life first.
 
         Raises:
-          BadInput: its holder is alive.
+          BadInput: the holder is alive.
         """
         known = 0
         while not self._write(known):
@@ -92,7 +92,7 @@ class Lease:
             if found is None:
                 continue
             if found.holder.get("token") == self._me["token"]:
-                # Written, but the answer was lost.
+                # The write succeeded, but the response was lost.
                 self._generation, self._renewed = found.generation, time.monotonic()
                 break
             if self._is_gone(found):
@@ -101,11 +101,11 @@ class Lease:
         threading.Thread(target=self._beat, name="lock", daemon=True).start()
 
     def _is_gone(self, found: Found) -> bool:
-        """Whether the holder ended without giving the lock back. Raises BadInput if it is alive."""
+        """Whether the holder ended without releasing the lock. Raises BadInput if it is alive."""
         alive = _lives(found.holder)
         if alive is not None:
             return not alive or self._refuse(found)
-        # By two clocks, so it may be wrong; therefore never less than two signs of life could take.
+        # The age uses two clocks and may be wrong; so the wait is never shorter than two signs of life can take.
         age = (datetime.datetime.now(datetime.UTC) - found.updated).total_seconds()
         patience = min(STALE_SECONDS, max(STALE_SECONDS - age, 2.5 * RENEW_SECONDS))
         log.warning(
@@ -117,7 +117,7 @@ class Lease:
             time.sleep(RENEW_SECONDS / 5)
             now = self._object.read()
             if now is None:
-                return False  # given back, and free
+                return False  # released
             if now.generation != found.generation:
                 self._refuse(now)
         return True
@@ -132,7 +132,7 @@ class Lease:
         """Returns only if this run still holds the lock.
 
         Raises:
-          RestartMe: another run has taken over, or the bucket does not answer and one may have.
+          RestartMe: another run has taken over, or may have because the bucket does not answer.
         """
         if time.monotonic() - self._renewed > 2 * RENEW_SECONDS:
             self._renew()
@@ -140,7 +140,7 @@ class Lease:
             raise RestartMe(self._lost)
 
     def release(self) -> None:
-        """Gives the lock back, unless another run has it."""
+        """Releases the lock, unless another run has it."""
         self._ended.set()
         with self._one_at_a_time:
             if self._lost:
@@ -149,14 +149,14 @@ class Lease:
                 self._object.delete(self._generation)
             except (XLNetError, OSError) as error:
                 _given_up.add(self._me["token"])
-                log.warning("the lock stays, and will be taken over: %s", error)
+                log.warning("the lock could not be released; the next run takes it over: %s", error)
 
     def _beat(self) -> None:
         while not self._ended.wait(RENEW_SECONDS):
             try:
                 self._renew()
             except (XLNetError, OSError) as error:
-                # The loop finds out by `check`, if this goes on.
+                # If this continues, the loop notices it in `check`.
                 log.warning("the lock could not be renewed: %s", error)
 
     def _renew(self) -> None:
@@ -166,10 +166,13 @@ class Lease:
             began = time.monotonic()
             found = self._object.read()
             if found and found.holder.get("token") == self._me["token"]:
-                self._generation, self._renewed = found.generation, began  # written, but the answer was lost
+                self._generation, self._renewed = found.generation, began  # the response was lost
                 return
-            whom = f"{_named(found.holder)} has taken over" if found else "somebody removed lock.json"
-            self._lost = f"{self._workdir}: {whom}; this run writes nothing more. The same command goes on if it may"
+            whom = f"{_named(found.holder)} has taken over" if found else "lock.json was removed"
+            self._lost = (
+                f"{self._workdir}: {whom}; this run writes nothing more. Rerun the same command when no other run uses "
+                "the work directory"
+            )
             log.error("%s", self._lost)
 
     def _write(self, generation: int) -> bool:
@@ -181,20 +184,16 @@ class Lease:
 
 
 class _Object:
-    """An object that is written and deleted only in the version that is known: 0 is none."""
+    """An object that is only replaced or deleted in a known version; version 0 means that it does not exist."""
 
     def __init__(self, path: str) -> None:
-        with files.bucket(path):
-            from google.cloud import storage
+        files.resolve(path)
+        from google.cloud import storage
+
         self._path = path
         bucket, _, self._name = path.removeprefix("gs://").partition("/")
-        with self._told():
+        with files.translate_errors(path):
             self._bucket = storage.Client().bucket(bucket)
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        with files.one_line(self._path), buckets.answers(self._path):
-            yield
 
     def _retry(self) -> Any:
         from google.cloud.storage.retry import DEFAULT_RETRY
@@ -202,11 +201,11 @@ class _Object:
         return DEFAULT_RETRY.with_timeout(RETRY_SECONDS)
 
     def write(self, data: bytes, generation: int) -> int | None:
-        """The new version; None if there was another one than `generation`."""
+        """Writes the object. Returns the new version; None if the present one is not `generation`."""
         from google.api_core.exceptions import PreconditionFailed
 
         blob = self._bucket.blob(self._name)
-        with self._told():
+        with files.translate_errors(self._path):
             try:
                 blob.upload_from_string(
                     data, content_type="application/json", if_generation_match=generation, retry=self._retry(),
@@ -217,18 +216,18 @@ class _Object:
         return int(blob.generation or 0)
 
     def read(self) -> Found | None:
-        """What is there."""
+        """The present object; None if there is none."""
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         while True:
-            with self._told():
+            with files.translate_errors(self._path):
                 try:
                     blob = self._bucket.get_blob(self._name, retry=self._retry())
                     if blob is None:
                         return None
                     text = blob.download_as_bytes(if_generation_match=blob.generation, retry=self._retry())
                 except (NotFound, PreconditionFailed):
-                    continue  # written anew in between
+                    continue  # replaced in between
             try:
                 holder = json.loads(text)
             except ValueError:
@@ -237,10 +236,10 @@ class _Object:
             return Found(int(blob.generation), holder if isinstance(holder, dict) else {}, blob.updated)
 
     def delete(self, generation: int) -> None:
-        """Deletes this version; another one stays."""
+        """Deletes this version; any other version stays."""
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
-        with self._told(), contextlib.suppress(NotFound, PreconditionFailed):
+        with files.translate_errors(self._path), contextlib.suppress(NotFound, PreconditionFailed):
             self._bucket.blob(self._name).delete(if_generation_match=generation, retry=self._retry())
 
 
@@ -251,7 +250,7 @@ def _named(holder: dict[str, Any]) -> str:
 
 
 def _machine() -> str | None:
-    """Changes with the start of the machine and with the container: within one, a number means one process."""
+    """Identifies the boot of the machine and the container: within one, a process number is unique."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return f"{file.read().strip()}/{os.stat('/proc/self/ns/pid').st_ino}"
@@ -260,7 +259,7 @@ def _machine() -> str | None:
 
 
 def _started(pid: int) -> str | None:
-    """When a process of this machine began, in ticks since the machine started; None if there is none."""
+    """Start time of a process of this machine, in ticks since boot; None if it does not run."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -270,7 +269,7 @@ def _started(pid: int) -> str | None:
 
 
 def _lives(holder: dict[str, Any]) -> bool | None:
-    """Whether a holder on this machine is alive; None if it is elsewhere."""
+    """Whether a holder on this machine is alive; None if it is on another machine."""
     if holder.get("token") in _given_up:
         return False
     if holder.get("machine") is None or holder["machine"] != _machine():

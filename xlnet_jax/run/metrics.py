@@ -35,7 +35,7 @@ class MetricsWriter:
         if not self._active:
             return
         self._workdir, self._check = workdir, check
-        with files.one_line(workdir):
+        with files.translate_errors(workdir):
             paths = [os.path.join(workdir, name) for name in ("metrics.jsonl", "evaluations.jsonl", "time.jsonl")]
             self._steps, self._evaluations, self._times = (open_jsonl(path, step) for path in paths)
             self.earlier = read_jsonl(paths[2])
@@ -79,7 +79,7 @@ class MetricsWriter:
         self._failed = True
         if self._check:
             self._check()
-        with files.one_line(self._workdir):
+        with files.translate_errors(self._workdir):
             self._steps.flush()
             self._evaluations.flush()
             self._times.flush()

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import math
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,14 @@ log = logging.getLogger("xlnet_jax")
 
 LOG_EVERY = 100
 """Steps between two lines of the log where there is no progress bar."""
+
+LOG_FIRST = (1, 2, 5, 10, 20, 50)
+"""Steps that are logged as well: a run that does not learn is best ended early."""
+
+TRAINING = "training"
+
+BUSY_SECONDS = 30.0
+"""Between two lines of the log about one long compilation."""
 
 
 @dataclasses.dataclass
@@ -67,9 +76,11 @@ class Reporter:
             row["mfu"] = None if self.seconds_at_peak is None else rate * self.seconds_at_peak
             self.writer.step(row)
             self.last = row
+            self._log(row)
             if row["consecutive_bad"] >= self.config.train.max_bad_steps:
                 raise Diverged(self._diverged(step, row["consecutive_bad"]))
-        self._show(steps, row)
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=steps[-1] + 1, loss=_shown(row["loss"]))
 
     def _diverged(self, step: int, bad: int) -> str:
         what = "non-finite steps or spikes" if self.config.train.spike_zscore else "non-finite steps"
@@ -79,13 +90,39 @@ class Reporter:
             "(inspect counts from 0)"
         )
 
-    def _show(self, steps: range, row: dict[str, Any]) -> None:
-        done = steps[-1] + 1
-        shown = f"{row['loss']:.4f}" if row["loss"] is not None else "not finite"
+    def _log(self, row: dict[str, Any]) -> None:
+        step = row["step"]
+        if self.bar is None and (step in LOG_FIRST or step % LOG_EVERY == 0):
+            log.info("step %d: loss %s, %.0f tokens/s", step, _shown(row["loss"]), row["tokens_per_second"])
+
+    @contextlib.contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Says what holds the steps up: in the bar, whose clock goes on, or in the log, now and every `BUSY_SECONDS`.
+
+        Args:
+          what: such as `compiling`.
+        """
         if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=done, loss=shown)
-        elif done // LOG_EVERY != steps[0] // LOG_EVERY:
-            log.info("step %d: loss %s, %.0f tokens/s", done, shown, row["tokens_per_second"])
+            self.bar.update(self.bar.task_ids[0], description=what)
+            try:
+                yield
+            finally:
+                self.bar.update(self.bar.task_ids[0], description=TRAINING)
+            return
+        began, done = time.perf_counter(), threading.Event()
+
+        def remind() -> None:
+            while not done.wait(BUSY_SECONDS):
+                log.info("still %s, for %.0f s", what, time.perf_counter() - began)
+
+        log.info("%s ...", what)
+        thread = threading.Thread(target=remind, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def _by_corpus(self, step: int, by_row: dict[str, np.ndarray]) -> dict[str, Any]:
         """Epochs, and of several corpora each one's own and the mean loss over its targets."""
@@ -110,11 +147,15 @@ def progress_bar(total: int, start: int) -> Iterator[Progress | None]:
         return
     from rich.console import Console
 
-    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"),
-               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TextColumn("loss {task.fields[loss]}"), TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        progress.add_task("training", total=total, completed=start, loss="-")
+        progress.add_task(TRAINING, total=total, completed=start, loss="-")
         yield progress
+
+
+def _shown(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.4f}"
 
 
 def number(value: np.ndarray | np.floating) -> int | float | None:

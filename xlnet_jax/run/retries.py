@@ -12,9 +12,9 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError, causes, summary
 
 log = logging.getLogger("xlnet_jax")
 
@@ -52,16 +52,20 @@ def until_it_works(action: Callable[[], None], what: str, seconds: float, alive:
                 raise
             left = until - time.monotonic()
             if left <= 0:
-                raise kind(f"{what}: {_line(error)}; tried for {seconds:g} s (checkpoint.io_deadline_seconds); "
-                           f"{_advice(kind)}") from error  # fmt: skip
-            log.warning("%s: %s; trying again in %.0f s, until %.0f s from now", what, _line(error), pause, left)
+                # One of ours has said what to do.
+                advice = "" if isinstance(error, XLNetError) else f"; {_advice(kind)}"
+                raise kind(
+                    f"{what}: {summary(error)}; tried for {seconds:g} s (checkpoint.io_deadline_seconds){advice}"
+                ) from error
+            why = summary(error.__cause__ or error)
+            log.warning("%s: %s; trying again in %.0f s, until %.0f s from now", what, why, pause, left)
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def verdict(error: BaseException) -> type[XLNetError] | None:
     """How a run ends of which this is the last error; None if it is not one of a disk or a bucket."""
-    for cause in _causes(error):
+    for cause in causes(error):
         if isinstance(cause, OSError) and cause.errno in PASSES:
             return RestartMe
         if isinstance(cause, OSError) and cause.errno in REPAIR:
@@ -76,19 +80,7 @@ def verdict(error: BaseException) -> type[XLNetError] | None:
     return None
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    yield error
-    for inner in getattr(error, "exceptions", ()):
-        yield from _causes(inner)
-    if error.__cause__ is not None:
-        yield from _causes(error.__cause__)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:400] or repr(error)
-
-
 def _advice(kind: type[XLNetError]) -> str:
     if kind is BadInput:
-        return "put that right and give the same command again, it goes on from the newest checkpoint"
+        return "fix this and rerun the same command to go on from the newest checkpoint"
     return "run the same command to go on from the newest checkpoint"

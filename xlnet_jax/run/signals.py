@@ -1,18 +1,18 @@
-"""SIGTERM and Ctrl-C: the first asks for an orderly end, the second ends the process at once.
+"""SIGTERM and Ctrl-C: the first signal asks for a clean end, the second ends the process at once.
 
-What the first one does depends on where the process is:
+The effect of the first signal depends on the phase of the process:
 
     start-up, restoring, the first compilation, `evaluate`     ends now; there is nothing to save
-    waiting for data                                           ends now, if the state in hand can be saved
-    anywhere else                                              goes on to the next boundary, where the loop asks
+    waiting for data                                           ends now, if the current state can be saved
+    anywhere else                                              continues to the next boundary, where the loop checks
 
-A handler of Python runs only between two of its instructions, and a compilation is a single one of minutes. A thread
-therefore hears of signals as well, by the file descriptor that the system's handler writes to.
+A Python signal handler runs only between two bytecode instructions, and a compilation is a single one that takes
+minutes. So a thread also receives the signals, through the file descriptor that the C handler writes to.
 
 `jax.experimental.multihost_utils.reached_preemption_sync_point` is not used. It is always false in a single process;
-with several its notifier takes SIGTERM for itself, hears of nothing else (no Ctrl-C), and knows nothing of evaluation,
-compilation or waiting for data. What it promises, that all processes stop at one step, `parallel.watch` keeps. A TPU VM
-that is taken away gets SIGTERM.
+with several processes its notifier takes over SIGTERM, ignores all other signals (no Ctrl-C), and does not cover
+evaluation, compilation or waiting for data. `parallel.watch` guarantees the same property: all processes stop at one
+step. A preempted TPU VM gets SIGTERM.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ import logging
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
+from xlnet_jax import messages
 from xlnet_jax.errors import Interrupted, RestartMe, Stopped
 
 log = logging.getLogger("xlnet_jax")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 START_SECONDS = 1.0
-"""How long the main thread may take to notice a signal while there is nothing to save."""
+"""Time for the main thread to notice a signal while there is nothing to save."""
 CLEANUP_SECONDS = 10.0
-"""How long it may then take to let go of what it holds, such as the lock of a bucket."""
+"""Further time for it to release its resources, such as the lock of a bucket."""
 DATA_SECONDS = 10.0
-"""How long after a signal data may still come, where the state in hand cannot be saved without it."""
+"""Time after a signal for data to arrive, where the current state cannot be saved without it."""
 
 
 class Phase(NamedTuple):
-    """Where the main thread is, if a signal shall do more there than ask."""
+    """What the main thread is doing, where a signal must do more than ask."""
 
     what: str
     raises: bool
     seconds: float
-    """After which the process is ended from outside the main thread."""
+    """Time after which the process is ended from outside the main thread."""
     since: float
 
 
 class StopRequest:
-    """Context manager that catches both signals; true once one of them came. The old handlers come back at the end.
+    """Context manager that catches both signals; true after the first one. At its end it restores the old handlers.
 
     Attributes:
-      end: ends the process with a code and a line, also for the other processes of the run.
+      end: ends the process with an exit code and a message, and informs the other processes of the run.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class StopRequest:
     def working(self) -> None:
         """From here on there is something to save: signals only ask, and the loop saves.
 
-        Raises Stopped, the first time it is called, if one came before.
+        The first call raises Stopped if a signal came before it.
         """
         if self._phase is not None:
             self._phase = None
@@ -104,14 +104,14 @@ class StopRequest:
     def check(self) -> None:
         """Raises Stopped if a signal came."""
         if self.name is not None:
-            raise Stopped(f"{self.name}: run the same command to go on")
+            raise Stopped(f"{self.name}: rerun the same command to resume")
 
     @contextlib.contextmanager
     def waiting(self, what: str, raises: bool) -> Iterator[None]:
-        """Around what may take forever.
+        """Used around an operation that may never return.
 
         Args:
-          raises: a signal raises Stopped here; otherwise the process is ended `DATA_SECONDS` after it.
+          raises: a signal raises Stopped here; otherwise the process is ended `DATA_SECONDS` after the signal.
         """
         before = self._phase
         if before is None:
@@ -130,12 +130,12 @@ class StopRequest:
         phase = self._phase
         if phase and phase.raises:
             self._raised = True
-            log.warning("%s during %s: ending; once more ends at once", self.name, phase.what)
-            raise Stopped(f"{self.name} during {phase.what}: run the same command to go on")
-        log.warning("%s: saving after this dispatch; once more ends at once", self.name)
+            log.warning("%s during %s: ending; a second signal ends at once", self.name, phase.what)
+            raise Stopped(f"{self.name} during {phase.what}: rerun the same command to resume")
+        log.warning("%s: saving after this dispatch; a second signal ends at once", self.name)
 
     def _listen(self) -> None:
-        """Ends the process where the main thread does not, because it is inside a library."""
+        """Ends the process if the main thread does not, because it is inside a library."""
         first = threading.Event()
         threading.Thread(target=self._patience, args=(first,), name="signals_patience", daemon=True).start()
         count = 0
@@ -155,22 +155,24 @@ class StopRequest:
         came = time.monotonic()
         while not self._closed:
             phase = self._phase
-            # The main thread that has raised is on its way out, unless a library has swallowed it.
+            # After Stopped was raised the main thread is about to end, unless a library swallowed the exception.
             more = CLEANUP_SECONDS if self._raised else 0.0
             if phase and time.monotonic() - max(came, phase.since) > phase.seconds + more:
-                self.end(RestartMe.exit_code, f"{self._first} during {phase.what}: run the same command to go on")
+                self.end(RestartMe.exit_code, f"{self._first} during {phase.what}: rerun the same command to resume")
             time.sleep(0.05)
 
 
 def _end_at_once(number: int) -> None:
-    log.error("second %s: ending at once; the newest checkpoint is good", signal.Signals(number).name)
-    sys.stderr.flush()
-    # Not sys.exit: writers and readers in other threads would hold the process back.
-    os._exit(Interrupted.exit_code)
+    line = f"second {signal.Signals(number).name}: ending at once; the newest checkpoint is good"
+    try:
+        messages.error("xlnet-jax", line, Interrupted.exit_code)
+    finally:
+        # Not sys.exit: it would wait for writers and readers in other threads.
+        os._exit(Interrupted.exit_code)
 
 
 def _end(code: int, line: str) -> None:
-    print(f"xlnet-jax: {line}", file=sys.stderr, flush=True)
+    messages.error("xlnet-jax", line, code)
     os._exit(code)
 
 
@@ -179,9 +181,9 @@ _active: list[StopRequest] = []
 
 @contextlib.contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """The StopRequest in force, or a new one: a command enters it first of all, and what it calls finds it.
+    """The active StopRequest, or a new one: a command enters it first, and the functions that it calls share it.
 
-    Raises RestartMe for Stopped.
+    Converts Stopped to RestartMe.
     """
     if _active:
         yield _active[-1]

@@ -1,10 +1,10 @@
-"""Every so often: how long each host takes for a step, and which one the others wait for.
+"""Reports at intervals how long each host takes for a step, and the straggler that the others wait for.
 
-All processes of a run take the same time for a step, since they wait for each other inside of it. What tells them apart
-is the time a host spends outside: waiting for its data, in Python, in saves. That is hidden behind the device as long
-as it is shorter than the step; the host where it is not is the straggler. A slow chip is not seen by this.
+All processes of a run take the same time for a step, because they wait for each other inside it. They differ in the
+time that a host spends outside the step: waiting for its data, in Python, in saves. The device hides this time while it
+is shorter than the step; a host where it is longer is the straggler. This does not detect a slow chip.
 
-The numbers go over the coordination service, and process 0 reads them in a thread: the loop waits for nothing.
+The numbers go through the coordination service, and process 0 reads them in a thread: the loop never waits for them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from xlnet_jax.run.goodput import DEVICE, HOST, Goodput
 log = logging.getLogger("xlnet_jax")
 
 FACTOR = 1.5
-"""A straggler's host takes so many times as long as the median host."""
+"""A straggler's host takes at least this many times as long as the median host."""
 SHARE = 0.25
-"""And at least so much of the step: less is hidden behind the device."""
+"""And at least this share of the step: the device hides less."""
 READ_SECONDS = 60.0
 
 CAUSES = ("data", HOST, "save")
 
 
 class Row(NamedTuple):
-    """Of one process, in seconds per step."""
+    """The times of one process, in seconds per step."""
 
     process: int
     host: str
@@ -42,22 +42,22 @@ class Row(NamedTuple):
 
     @property
     def outside(self) -> float:
-        """Not inside the step."""
+        """Time outside the step."""
         return self.data + self.python + self.save
 
 
 def stragglers(rows: list[Row]) -> list[Row]:
-    """Those that the others wait for, the slowest first."""
+    """The processes that the others wait for, the slowest first."""
     median = statistics.median_low(row.outside for row in rows)
     slow = [row for row in rows if row.outside > FACTOR * median and row.outside > SHARE * row.step]
     return sorted(slow, key=lambda row: -row.outside)
 
 
 class StepTimes:
-    """What one process tells of itself, and process 0 of all.
+    """Publishes the step times of this process; in process 0 also logs those of all processes.
 
     Args:
-      every: steps between two tables; 0 = none.
+      every: steps between two tables; 0 = no tables.
     """
 
     def __init__(self, goodput: Goodput, processes: Session, every: int, start: int) -> None:
@@ -86,7 +86,7 @@ class StepTimes:
         for process, host in self._processes.hosts().items():
             text = self._processes.fetch(f"steps/{step}", process, max(1.0, until - time.monotonic()))
             if text is None:
-                log.warning("step times: process %d (%s) has not told its own for step %d", process, host, step)
+                log.warning("step times: process %d (%s) has not published its times for step %d", process, host, step)
                 continue
             rows.append(Row(process, host, *json.loads(text)))
         for line in table(rows, step, steps):
@@ -100,7 +100,7 @@ class StepTimes:
             )  # fmt: skip
 
     def close(self) -> None:
-        """Waits for the table that is being made."""
+        """Waits until the current table is logged."""
         if self._reader is not None:
             self._reader.join(READ_SECONDS)
 

@@ -1,7 +1,7 @@
-"""Ends a process that makes no progress, after writing down where all its threads are.
+"""Ends a process that makes no progress, after it has written the stacks of all threads.
 
-Progress is a dispatch that has come back, a batch of an evaluation, a save. Compiling the step is none, and may take as
-long as it does. The thread that looks is Python's: a library that hangs while it holds Python's lock hangs the watchdog
+Progress is a finished dispatch, a batch of an evaluation, or a save. Compilation of the step has no time limit: the
+watchdog is suspended. The watchdog is a Python thread: a library that hangs while it holds the GIL blocks the watchdog
 too; the other processes of the run then find this one silent.
 """
 
@@ -23,17 +23,17 @@ from xlnet_jax.storage import files
 log = logging.getLogger("xlnet_jax")
 
 WRITE_SECONDS = 10.0
-"""How long writing the stacks to the work directory may take: that may be what hangs."""
+"""Time limit for writing the stacks to the work directory: its file system may be the cause of the hang."""
 
 
 class Watchdog:
     """Context manager.
 
     Args:
-      seconds: without progress, before the process is ended; 0 = never.
-      path: the file the stacks go to, beside stderr.
-      doing: says what the main thread is doing, for the line.
-      end: ends this process with a code and a line, and tells the others of the run.
+      seconds: without progress, after which the process is ended; 0 = never.
+      path: the file for the stacks, which also go to stderr.
+      doing: returns what the main thread is doing, for the message.
+      end: ends this process with an exit code and a message, and informs the other processes of the run.
     """
 
     def __init__(self, seconds: float, path: str, doing: Callable[[], str], end: Callable[[int, str], None]) -> None:
@@ -45,14 +45,14 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def progress(self, step: int | None = None) -> None:
-        """Something has been done; `step`: so many steps."""
+        """Reports progress; `step`: the number of steps done."""
         self._last = time.monotonic()
         if step is not None:
             self._step = step
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Around what may take as long as it does."""
+        """Suspends the watchdog around an operation without a time limit."""
         self._suspended = True
         try:
             yield
@@ -76,7 +76,7 @@ class Watchdog:
             if not self._suspended and time.monotonic() - self._last > self.seconds:
                 line = (
                     f"no progress for {self.seconds:g} s (watchdog.seconds) after step {self._step}, during "
-                    f"{self._doing()}; the stacks are in {self.path}; run the same command to go on"
+                    f"{self._doing()}; the stacks are in {self.path}; rerun the same command to resume"
                 )
                 log.error("%s", line)
                 self._dump()
@@ -97,5 +97,5 @@ class Watchdog:
             files.make_folder(os.path.dirname(self.path))
             files.write(self.path, stacks)
         except Exception as error:
-            # They are on stderr as well.
+            # The stacks are also on stderr.
             log.error("%s could not be written: %s", self.path, error)

@@ -29,11 +29,11 @@ import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.mixture import Mixture
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, check_link
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import goodput
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.storage import buckets, files
+from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")
 
@@ -41,6 +41,9 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
 
 
+OURS = {"config.json", "checkpoints", "lock.json"}
+"""A run makes one of them before it writes anything else but the compilation cache."""
+ALLOWED = {"lost+found", "compilation_cache"}
 IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
 
 
@@ -74,10 +77,26 @@ def check_resume(found: dict[str, Any], config: Config, mixture: Mixture, where:
             log.info("resuming with another %s key: %s", rule, line)
 
 
+def check_folder(workdir: str) -> None:
+    """Raises BadInput unless a run can be written there: a new folder, an empty one, or that of a run.
+
+    Hidden files, `lost+found` and `*.log` may be in it already; nothing is written.
+    """
+    files.check_writable(workdir, "--workdir")
+    with files.translate_errors(workdir):
+        names = [name.rstrip("/") for name in files.listing(workdir)]
+    strange = [name for name in names if name not in ALLOWED and not name.startswith(".") and not name.endswith(".log")]
+    if strange and not OURS & set(names):
+        some = ", ".join(sorted(strange)[:2]) + (", ..." if len(strange) > 2 else "")
+        raise BadInput(
+            f"--workdir={workdir} holds other files ({some}) and no run; name a new folder, or that of a run"
+        )
+
+
 def read_config(workdir: str) -> dict[str, Any] | None:
     """The identity in `config.json`, or None in a new work directory."""
     path = os.path.join(workdir, "config.json")
-    with files.one_line(path):
+    with files.translate_errors(path):
         data = files.read_if_there(path)
     if data is None:
         return None
@@ -100,6 +119,7 @@ def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Co
     """
     found = read_config(workdir)
     if found is None:
+        check_link("--workdir", workdir)
         raise BadInput(f"{workdir}: no config.json; give the --workdir of a training run")
     nested: dict[str, dict[str, Any]] = {}
     for name, value in found["config"].items():
@@ -151,7 +171,7 @@ def write_start(workdir: str, config: Config, mixture: Mixture, step: int, origi
     """Writes `config.json` and appends this start to `runs.jsonl`, with `origin`: where its parameters are from."""
     if jax.process_index() != 0:
         return
-    with files.one_line(workdir):
+    with files.translate_errors(workdir):
         files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, mixture)))
         files.append_line(
             os.path.join(workdir, "runs.jsonl"), json.dumps({"step": step, **origin, **manifest()}) + "\n"
@@ -209,7 +229,7 @@ def losses(workdir: str) -> dict[int, float]:
 def absolute(corpus: str) -> str:
     """`data.corpus.corpus` with paths that hold from any working directory; bucket addresses stay as they are."""
     folders = DataConfig(corpus=corpus).folders()
-    return ",".join(path if "://" in path or not path else os.path.abspath(path) for path in folders)
+    return ",".join(path and files.resolve(path) for path in folders)
 
 
 def times_of(workdir: str) -> dict[str, Any] | None:
@@ -220,10 +240,6 @@ def times_of(workdir: str) -> dict[str, Any] | None:
 def use_compilation_cache(config: Config, workdir: str) -> None:
     """Points JAX's persistent compilation cache at the configured folder, on disk or in a bucket."""
     folder = config.log.compilation_cache or os.path.join(workdir, "compilation_cache")
-    if files.in_bucket(folder):
-        buckets.use(folder)
-    elif folder != "none":
-        folder = os.path.abspath(folder)
-    jax.config.update("jax_compilation_cache_dir", None if folder == "none" else folder)
+    jax.config.update("jax_compilation_cache_dir", None if folder == "none" else files.resolve(folder))
     # JAX settles on a folder (or on none) with the first compilation of the process; this makes it look again.
     compilation_cache.reset_cache()

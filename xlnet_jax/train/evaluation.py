@@ -25,7 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
-from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.errors import BadInput, Stopped, reraise_stop
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
@@ -38,6 +38,9 @@ from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
+
+FINAL_BATCHES = 32
+"""Batches of blocks in the evaluation after the last step, unless the configuration says how many blocks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,10 +154,44 @@ def _losses(recipe: Recipe, params: Any, batches: Batch) -> tuple[jax.Array, jax
     return with_WB.sum(axis=0), without_WB.sum(axis=0), targets_WB.sum(axis=0)
 
 
+def open_heldout(config: Config, train: Mixture) -> Mixture | None:
+    """The held-out splits, or None where nothing is to be evaluated during training.
+
+    Raises BadInput where `evaluation.every` asks for them and they are missing. For the evaluation after the last step,
+    which is there by default, a line in the log is enough.
+    """
+    if config.evaluation.every:
+        return open_mixture(config, "heldout")
+    if not config.evaluation.final:
+        return None
+    without = [corpus.path for corpus in train.corpora if "heldout" not in corpus.manifest["splits"]]
+    if without:
+        log.info("%s has no held-out documents: there will be no held-out loss", without[0])
+        return None
+    heldout = open_mixture(config, "heldout")
+    try:
+        heldout.check(config)
+    except BadInput as error:
+        log.info("there will be no held-out loss: %s", error)
+        return None
+    return heldout
+
+
+def blocks_of(config: Config) -> int:
+    """Blocks to score of each corpus during training; 0 = all. What nobody asked for ends after `FINAL_BATCHES`."""
+    some = FINAL_BATCHES * (config.evaluation.batch_size or config.train.batch_size)
+    return config.evaluation.blocks or (0 if config.evaluation.every else some)
+
+
+def due(config: Config, step: int) -> bool:
+    """Whether an evaluation belongs to a step."""
+    every, last = config.evaluation.every, config.evaluation.final and step == config.train.steps
+    return step > 0 and (last or (every > 0 and step % every == 0))
+
+
 def missing(config: Config, workdir: str, step: int, processes: Session) -> bool:
     """Whether the evaluation of a saved step was cut off, by a stop right after its checkpoint or inside of it."""
-    every = config.evaluation.every
-    if not (every and step and step % every == 0):
+    if not due(config, step):
         return False
     done = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
     # Another process may see the file a little later than the one that writes it.
@@ -175,6 +212,8 @@ class Evaluator:
     request: StopRequest
     goodput: Goodput
     watchdog: Watchdog
+    train_counts_V: np.ndarray
+    """int64: how often each piece occurs in the train split."""
 
     def __call__(self, step: int, params: Any) -> float:
         """Returns the seconds it took. Raises CutOff; nothing is written then."""
@@ -191,8 +230,13 @@ class Evaluator:
                 raise
             raise CutOff(self.request.name) from stopped
         seconds = time.perf_counter() - began
-        self.writer.evaluation({"step": step, **result.scores(), "seconds": seconds})
-        log.info("step %d: held-out loss %.4f (%.4f without memory)", step, result.loss, result.loss_without_memory)
+        unigram = result.unigram_cross_entropy(self.train_counts_V)
+        scores = {**result.scores(), "unigram_cross_entropy": unigram, "seconds": seconds}
+        self.writer.evaluation({"step": step, **scores})
+        log.info(
+            "step %d: held-out loss %.4f (%.4f without memory; unigram %.4f)",
+            step, result.loss, result.loss_without_memory, unigram,
+        )  # fmt: skip
         return seconds
 
     def _between(self) -> None:

@@ -38,6 +38,7 @@ from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.stragglers import StepTimes
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
+from xlnet_jax.train import evaluation
 from xlnet_jax.train.evaluation import CutOff, Evaluator
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import MUST_BE_FINITE, State
@@ -150,7 +151,7 @@ class Run:
                     self._save(at, state, wait=at == stop or bool(stopping))
                 if stopping:
                     self._stopped(stopping, at, state)
-                if self.evaluations and at % config.evaluation.every == 0:
+                if self.evaluations and evaluation.due(config, at):
                     self._report()
                     self._evaluate(at, state)
             times.close()
@@ -184,7 +185,7 @@ class Run:
         return meshes.place(batch, self.mesh, self.config.train.batch_size)
 
     def _compile(self, state: State, batch: Batch) -> Any:
-        with self.goodput.measure("compile"), self.watchdog.suspended():
+        with self.goodput.measure("compile"), self.watchdog.suspended(), self.report.busy("compiling the step"):
             executable = compile_step(self.built, state, batch)
             # Compiling takes longer than a collective operation waits for a process that comes late.
             self.processes.barrier("compiling the step")
@@ -258,7 +259,8 @@ class Run:
     def _evaluate(self, step: int, state: State) -> None:
         assert self.evaluations is not None
         try:
-            self.report.clock += self.evaluations(step, state.params)
+            with self.report.busy("evaluating"):
+                self.report.clock += self.evaluations(step, state.params)
         except CutOff as cut:
             self._stopped(f"{cut} in the evaluation, which the next start makes again,", step, state, cut)
         self._persist(self.writer.flush, f"the evaluation of step {step}")

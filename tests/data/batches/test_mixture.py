@@ -90,7 +90,7 @@ def test_weights_that_are_none_are_refused(second, weights):
 
 def test_folders_named_twice_or_not_at_all_are_refused(second):
     for corpus in (f"{second},{second}", f"{second},", f",{second}"):
-        with pytest.raises(BadInput, match="names a folder twice or none"):
+        with pytest.raises(BadInput, match="names a folder twice or has an empty name"):
             open_mixture(tiny.config(data={"corpus": corpus}))
 
 

@@ -139,9 +139,11 @@ def _refused(path, *words, split="train"):
 
 def test_not_a_corpus(tmp_path):
     _refused(tmp_path / "none", "no such folder", "xlnet-jax prepare")
+    _refused(tmp_path, "no such folder, or nothing in it", "xlnet-jax prepare")
+    (tmp_path / "thesis.tex").write_text("")
     _refused(tmp_path, "is not a corpus", "xlnet-jax prepare")
     (tmp_path / "prepare.json").write_text("{}")
-    _refused(tmp_path, "is not finished", "goes on")
+    _refused(tmp_path, "is not finished", "rerun the same")
     (tmp_path / MANIFEST).write_text("{")
     _refused(tmp_path, "manifest.json is damaged")
 
@@ -168,7 +170,7 @@ def test_a_page_size_that_is_not_that_of_the_shards(copy):
     shutil.copytree(GOLDEN, copy, dirs_exist_ok=True)
     manifest = json.loads((GOLDEN / MANIFEST).read_text())
     (copy / MANIFEST).write_text(json.dumps(manifest | {"page_tokens": 65}))
-    _refused(copy, "page 0: a record of", "is no page of 65 tokens", "copy the corpus again")
+    _refused(copy, "page 0: a record of", "is not a page of 65 tokens", "copy the corpus again")
 
 
 def test_missing_cut_and_damaged_shards(copy):
@@ -191,7 +193,7 @@ def test_pages_of_another_corpus_in_the_file(copy):
     """Right in themselves, and as many, and of the same size: what they hold is checked all the same."""
     entry = Corpus(copy).manifest["splits"]["train"]["shards"][0]
     flags = np.zeros(data.PAGE_TOKENS, np.uint8)
-    for token, flag, words in ((data.VOCAB_SIZE, 0, "token 5 is 200, which"), (9, 9, "the flags of token 5 are 9")):
+    for token, flag, words in ((data.VOCAB_SIZE, 0, "token 5 is 200, outside"), (9, 9, "the flags of token 5 are 9")):
         writer = array_record_module.ArrayRecordWriter(str(copy / entry["file"]), "group_size:1")
         for page in range(entry["pages"]):
             tokens, flags = np.full(data.PAGE_TOKENS, 9, np.int32), np.zeros(data.PAGE_TOKENS, np.uint8)
@@ -208,14 +210,14 @@ def test_other_tokenizer_or_counts(copy, tmp_path):
     other = tmp_path / "other.model"
     train_tokenizer(data.synthetic_text(1, 200).split("\n"), str(other), 150, seed=0, threads=2)
     shutil.copy(other, copy / "spiece.model")
-    _refused(copy, "spiece.model: not the tokenizer this corpus was made with")
+    _refused(copy, "spiece.model is not the tokenizer that this corpus was made with")
     os.remove(copy / "spiece.model")
     _refused(copy, "spiece.model", "No such file")
     shutil.copy(os.path.join(data.corpus_path(), "spiece.model"), copy)
     counts = copy / "token_counts-train.npy"
     whole = counts.read_bytes()
     counts.write_bytes(b"junk")
-    _refused(copy, "token_counts-train.npy is not the file that the manifest has the hash of", "copy the corpus again")
+    _refused(copy, "token_counts-train.npy does not match its hash in the manifest", "copy the corpus again")
     counts.unlink()
     _refused(copy, "token_counts-train.npy is missing")
     # Without a hash, as format 1 is.
@@ -224,7 +226,7 @@ def test_other_tokenizer_or_counts(copy, tmp_path):
     (copy / MANIFEST).write_text(json.dumps(manifest))
     for content in (b"", b"junk", whole[:-1], whole.replace(b"<i8", b"<u8"), pickle.dumps([1] * 400)):
         counts.write_bytes(content)
-        _refused(copy, "token_counts-train.npy is damaged: no int64 array of 200 counts")
+        _refused(copy, "token_counts-train.npy is damaged: it is not an int64 array of 200 counts")
     counts.write_bytes(whole[:-1] + b"\x01")
     _refused(copy, "token_counts-train.npy does not add up to the")
     counts.write_bytes(whole)

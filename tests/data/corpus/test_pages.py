@@ -55,16 +55,16 @@ def test_other_records():
 
     tokens, starts = page(64)
     record = pages.encode(tokens, starts)
-    refused(b"", "0 bytes is no page of 64 tokens")
-    refused(record[:-1], "no page of 64 tokens")
-    refused(record, "no page of 32 tokens", page_tokens=32)
-    refused(record.replace(b"tokens", b"tokenz"), "no tf.Example")
-    refused(b"\x00" * len(record), "no tf.Example")
+    refused(b"", "0 bytes is not a page of 64 tokens")
+    refused(record[:-1], "not a page of 64 tokens")
+    refused(record, "not a page of 32 tokens", page_tokens=32)
+    refused(record.replace(b"tokens", b"tokenz"), "not a tf.Example")
+    refused(b"\x00" * len(record), "not a tf.Example")
     wide = tfds.features.FeaturesDict({"tokens": tfds.features.Tensor(shape=(64,), dtype=np.int64, encoding="bytes")})
-    refused(wide.serialize_example({"tokens": tokens.astype(np.int64)}), "no page of 64 tokens")
+    refused(wide.serialize_example({"tokens": tokens.astype(np.int64)}), "not a page of 64 tokens")
     for bad in (VOCAB_SIZE, -1, -(2**31), 2**31 - 1):
         tokens[7] = bad
-        refused(pages.encode(tokens, starts), f"token 7 is {bad}, which the vocabulary of {VOCAB_SIZE} pieces has not")
+        refused(pages.encode(tokens, starts), f"token 7 is {bad}, outside the vocabulary of {VOCAB_SIZE} pieces")
     tokens[7], starts[9] = VOCAB_SIZE - 1, 8
     refused(pages.encode(tokens, starts), "flags of token 9 are 8")
 
@@ -93,17 +93,17 @@ def test_check_shard(tmp_path, monkeypatch):
     np.testing.assert_array_equal(np.concatenate([part[0] for part in parts]), tokens)
     np.testing.assert_array_equal(np.concatenate([part[1] for part in parts]), starts)
     for name, value, words in (
-        ("tokens", 960, "16 pages of 64 are too many or too few"),
+        ("tokens", 960, "16 pages of 64 do not fit its number"),
         ("pages", 15, "15 pages of 64"),
         ("bytes", 7, "bytes, not 7"),
-        ("sha256", "0" * 64, "the file is not the one"),
-        ("content", "0" * 64, "tokens or starts are not those"),
+        ("sha256", "0" * 64, "the file does not match its hash"),
+        ("content", "0" * 64, "tokens or starts do not match their hash"),
     ):
         shard_refused(path, entry | {name: value}, words)
-    shard_refused(path, entry | {"tokens": 999}, "page 15: it has 39 tokens, but what follows is no padding")
+    shard_refused(path, entry | {"tokens": 999}, "page 15: it has 39 tokens, but the rest is not padding")
     shard_refused(path, entry | {"tokens": 900, "pages": 15}, "holds 16 pages, not the 15")
     shard_refused(path, entry, "page 0: token . is", vocab_size=100)
-    shard_refused(path, entry | {"tokens": 32 * 16}, "page 0: a record of .* no page of 32 tokens", page_tokens=32)
+    shard_refused(path, entry | {"tokens": 32 * 16}, "page 0: a record of .* not a page of 32 tokens", page_tokens=32)
     shard_refused(tmp_path / "none", entry, "No such file")
 
 
@@ -122,7 +122,7 @@ def test_the_damaged_page_is_named(tmp_path):
     assert len(seen) > 10
     last = write(tmp_path / "other", tokens, np.roll(starts, 1))
     shutil.copy(tmp_path / "other", path)
-    shard_refused(path, entry | {"sha256": last["sha256"]}, "tokens or starts are not those")
+    shard_refused(path, entry | {"sha256": last["sha256"]}, "tokens or starts do not match their hash")
 
 
 def test_padding(tmp_path):
@@ -137,4 +137,4 @@ def test_padding(tmp_path):
         writer.write(pages.encode(edited, starts))
         writer.close()
         size = os.path.getsize(tmp_path / "edited")
-        shard_refused(tmp_path / "edited", entry | {"bytes": size}, "page 0: it has 40 tokens, but what follows")
+        shard_refused(tmp_path / "edited", entry | {"bytes": size}, "page 0: it has 40 tokens, but the rest")

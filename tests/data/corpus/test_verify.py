@@ -90,7 +90,7 @@ def test_verify_tells_all_problems(copy, capsys):
             rf"{shards[0]}, page \d+ is damaged \(Corrupted",
             f"{shards[1]}: No such file",
             rf"{shards[2]} has \d+ bytes, not",
-            "token_counts-heldout.npy is not the file",
+            "token_counts-heldout.npy does not match its hash",
         ),
         strict=False,
     ):
@@ -149,7 +149,7 @@ def test_flags_that_make_no_sense(copy, place):
     writer.write(tokens, starts)
     new = writer.close()
     problems = edited(copy, lambda manifest: manifest["splits"]["train"]["shards"][0].update(new))
-    words = "its last document has no end" if place == "no end" else "flags do not fit the ends of its documents"
+    words = "its last document has no end" if place == "no end" else "flags do not match the ends of its documents"
     assert len(problems) == 1 and entry["file"] in problems[0] and words in problems[0]
 
 

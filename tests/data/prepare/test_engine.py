@@ -87,8 +87,8 @@ def test_beam_is_named_where_it_is_missing(tmp_path, monkeypatch):
         (["--output=c", "--input=TEXT", "--heldout=nan"], "--heldout=nan must lie in [0, 1)"),
         (["--output=c", "--input=TEXT", "--vocab_size=99999999999"], "--vocab_size=99999999999 "),
         (["--output=c", "--input=TEXT", "--shard_bytes=0"], "--shard_bytes=0 must be at least 1"),
-        (["--output=file", "--input=TEXT"], "file: Not a directory; put that right"),
-        (["--output=file/c", "--input=TEXT"], "file/c: Not a directory; put that right"),
+        (["--output=file", "--input=TEXT"], "file: Not a directory; fix this"),
+        (["--output=file/c", "--input=TEXT"], "file/c: Not a directory; fix this"),
         (["--output=s3://bucket/c", "--input=TEXT"], "s3://bucket/c: of the addresses only gs://BUCKET/"),
     ],
 )

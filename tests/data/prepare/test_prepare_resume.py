@@ -63,7 +63,7 @@ def _begun(tmp_path, monkeypatch):
     """A folder with some units done, and what is not."""
     with monkeypatch.context() as patch:
         patch.setattr(manifests, "write_tfds_metadata", lambda *_: os.listdir(tmp_path / "nowhere"))
-        with pytest.raises(BadInput, match="nowhere: No such file or directory; put that right and give the same"):
+        with pytest.raises(BadInput, match="nowhere: No such file or directory; fix this and rerun the same"):
             data.make_corpus(tmp_path / "c")
     return tmp_path / "c"
 
@@ -84,7 +84,7 @@ def test_what_killed_processes_leave_is_cleared_away(tmp_path, monkeypatch):
 def test_what_somebody_removed_is_made_anew(tmp_path, monkeypatch):
     folder = _begun(tmp_path, monkeypatch)
     (folder / "corpus-train.array_record-00001-of-00004").unlink()
-    with pytest.raises(BadInput, match="units/.*.train has gone; give the same command again, it makes it anew"):
+    with pytest.raises(BadInput, match="units/.*.train has gone; rerun the same command, which makes it again"):
         data.make_corpus(folder)
     data.make_corpus(folder)
     assert data.contents(folder) == data.contents(data.corpus_path())
@@ -104,7 +104,7 @@ def test_a_file_in_place_of_a_folder(tmp_path):
     shutil.copytree(data.corpus_path(), tmp_path / "c")
     (tmp_path / "c" / "manifest.json").unlink()
     (tmp_path / "c" / "units").write_text("")
-    with pytest.raises(BadInput, match="c/units: Not a directory; put that right and give the same command again"):
+    with pytest.raises(BadInput, match="c/units: Not a directory; fix this and rerun the same command"):
         data.make_corpus(tmp_path / "c")
     (tmp_path / "c" / "units").unlink()
     data.make_corpus(tmp_path / "c")

@@ -1,14 +1,14 @@
-"""From a place in the corpus to a Batch, by `data.objective`.
+"""Builds the Batch from positions in the corpus, by `data.objective`.
 
     plm  [ reuse window, R tokens ][ A ][SEP][ B ][SEP][CLS]     T tokens in all, some of them targets
            segment 0                 0    0    1    1    2
     clm  [ R = T tokens ]                                        each predicts the one after it
     mlm  [CLS][ A ][SEP][ B ][SEP]                               R = T - 3 tokens; the targets are corrupted
 
-In `plm` A begins right after the reuse window; the window and the rest have their own targets and their own
+In `plm` A starts right after the reuse window. The window and the rest have separate targets and separate
 factorisation orders, and the first half never sees the second. In `mlm` A and B are the window itself, which is BERT's
-input. What differs between the objectives is which rank a position has and what stands at the targets, no more: the
-model gets one and the same Batch. All rows of a batch are built together, in numpy.
+input. The objectives differ only in the ranks of the positions and in the tokens fed at the targets: the model gets
+the same Batch type. All rows of a batch are built together, in numpy.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from xlnet_jax.data.tokenizer import CLS, MASK, SEP, SPECIAL_PIECES
 from xlnet_jax.errors import BadInput
 
 MASKED, RANDOM = 0.8, 0.1
-"""Shares of the `mlm` targets that become MASK or another piece; the rest stays as it is (BERT, section 3.1)."""
+"""Shares of the `mlm` targets that become MASK or a random piece; the others are unchanged (BERT, section 3.1)."""
 
 
 def layout(data: DataConfig, memory_len: int) -> Layout:
-    """Splits the targets over the two parts in proportion to their lengths; an `mlm` example has one part."""
+    """Divides the targets between the two parts in proportion to their lengths; an `mlm` example has one part."""
     if data.objective == "mlm":
         return Layout(data.segment_len, 0, memory_len, 0, data.num_predict)
     second = data.num_predict * (data.segment_len - data.reuse_len) // data.segment_len
@@ -39,7 +39,7 @@ def layout(data: DataConfig, memory_len: int) -> Layout:
 
 
 def check(text: Text, config: Config, name: str) -> None:
-    """Raises BadInput if the text is too short for random B to keep clear of its own row."""
+    """Raises BadInput if the text is too short for a random B that does not overlap its own row."""
     shape = layout(config.data, config.model.memory_len)
     need = config.data.segment_len + 1 if config.data.objective == "clm" else shape.own + 3 * shape.budget
     if text.tokens < need:
@@ -51,7 +51,7 @@ def check(text: Text, config: Config, name: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ExampleBuilder:
-    """What examples are built from, and what their random draws are keyed by (see `stream.uniforms`)."""
+    """The inputs of examples, and the keys of their random draws (see `stream.uniforms`)."""
 
     text: Text
     word_start_V: np.ndarray
@@ -61,7 +61,7 @@ class ExampleBuilder:
     step: int
 
     def draws(self, where: Windows, rows: np.ndarray, fixed: int, fresh: int) -> np.ndarray:
-        """`fixed + fresh` uniform draws per row; with static targets the fixed ones belong to the window."""
+        """`fixed + fresh` uniform draws per row; with static targets the fixed ones depend only on the window."""
         seed = self.config.seeds.data
         draws = uniforms(seed, self.name, self.step, rows, fixed + fresh)
         if self.config.compat.on("static_targets"):
@@ -70,13 +70,13 @@ class ExampleBuilder:
         return draws
 
     def draws_needed(self, length: int) -> int:
-        """Draws that `targets` takes for so many positions."""
+        """Number of draws that `targets` takes for `length` positions."""
         return spans.draws_needed(length, self.config.data.mask_alpha, self.config.data.mask_beta)
 
     def targets(self, tokens_BN: np.ndarray, direction_B: np.ndarray, goal: int, draws_BX: np.ndarray) -> np.ndarray:
         """Chooses up to `goal` targets in each row, bool [B, N]."""
         data, compat = self.config.data, self.config.compat
-        # Words are words in the text's own order, so reversed rows are turned round to find spans and then back.
+        # Words exist in the text's own order only: reversed rows are flipped to find spans, and flipped back after.
         turned_B1 = direction_B[:, None] < 0
         natural = np.where(turned_B1, tokens_BN[:, ::-1], tokens_BN)
         text_only = (natural != SEP) & (natural != CLS)
@@ -90,10 +90,10 @@ class ExampleBuilder:
 
 
 def ranks(tokens_BT: np.ndarray, target_BT: np.ndarray, reuse_len: int, draws_BT: np.ndarray) -> np.ndarray:
-    """The factorisation order: context -1, targets and SEP/CLS their place in a random order of their half.
+    """The factorisation order, int32 [B, T]: context -1; targets and SEP/CLS a random place in their half.
 
-    The second half starts R + 1 higher, so that all of it sees all of the first and never the other way round
-    (`_local_perm` of the original with perm_size = the length of a half). int32 [B, T].
+    The ranks of the second half are R + 1 higher: all of it sees all of the first half, and the first half sees none
+    of it (`_local_perm` of the original with perm_size = the length of a half).
     """
     order_BT = np.concatenate(
         [np.argsort(np.argsort(half, axis=1), axis=1) for half in np.split(draws_BT, [reuse_len], axis=1)], axis=1
@@ -114,12 +114,12 @@ def build(
     step: int,
     rows: np.ndarray,
 ) -> Batch:
-    """The Batch that `where` describes.
+    """Builds the Batch that `where` describes.
 
     Args:
       word_start_V: bool [V]: the piece begins a word.
-      where: places of the B rows, from `stream`.
-      name, step, rows: what the random draws are keyed by, beside the data seed; see `stream.uniforms`.
+      where: positions of the B rows, from `stream`.
+      name, step, rows: with the data seed, the key of the random draws; see `stream.uniforms`.
     """
     builder = ExampleBuilder(text, word_start_V, config, name, step)
     if config.data.objective == "clm":
@@ -132,7 +132,7 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
     data, shape = config.data, layout(config.data, config.model.memory_len)
     T, R, tot = shape.segment_len, shape.reuse_len, shape.budget
     needs = [4, builder.draws_needed(R), builder.draws_needed(T - R)]
-    # All but the factorisation order may be static.
+    # With `static_targets` all draws but the factorisation order are static.
     draws = builder.draws(where, rows, sum(needs), T)
     pair_draws, first_draws, second_draws, order_draws = np.split(draws, np.cumsum(needs), axis=1)
 
@@ -165,7 +165,7 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     pair_draws, target_draws, corrupt_draws = np.split(
         builder.draws(where, rows, sum(needs), 0), np.cumsum(needs[:-1]), axis=1
     )
-    # Nothing is read ahead of the window, so that a B that follows A is the rest of it.
+    # Nothing past the window is read: a B that follows A is the rest of the window.
     text_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, tot)
     pairs = choose_pairs(
         builder.text, where, text_BX, starts_BX, shape, pair_draws, data.follow_probability, data.pairs
@@ -213,7 +213,7 @@ def _join(pairs: Pairs, budget: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _corrupted(tokens_BT: np.ndarray, target_BT: np.ndarray, vocab_size: int, draws_BX: np.ndarray) -> np.ndarray:
-    """The targets replaced: most by MASK, some by any piece of text, some not at all."""
+    """Replaces the targets: most by MASK, some by a random piece of text; the others stay as they are."""
     kind_BT, piece_BT = np.split(draws_BX, 2, axis=1)
     first = len(SPECIAL_PIECES)
     any_BT = first + (piece_BT * (vocab_size - first)).astype(int)
@@ -222,8 +222,8 @@ def _corrupted(tokens_BT: np.ndarray, target_BT: np.ndarray, vocab_size: int, dr
 
 
 def _predicted(tokens_BT: np.ndarray, target_BT: np.ndarray, slots: int, where: Windows) -> dict[str, Any]:
-    """The fields of a Batch about the targets, and about the row's place."""
-    # A stable sort of "is no target" brings the targets' positions to the front, ascending.
+    """The fields of a Batch for the targets, and `direction` and `continues`."""
+    # A stable sort of "is not a target" moves the positions of the targets to the front, ascending.
     position_BP = np.argsort(~target_BT, axis=1, kind="stable")[:, :slots]
     used_BP = np.arange(slots)[None, :] < target_BT.sum(axis=1, keepdims=True)
     position_BP = np.where(used_BP, position_BP, 0)

@@ -1,8 +1,8 @@
-"""Grain reads, builds and prefetches; what is built is a function of the step alone.
+"""Grain reads, builds and prefetches batches; the content of a batch is a function of the step alone.
 
-A loader is an index-addressable Grain dataset whose element i is one whole dispatch (K stacked batches). It has no
-state to save: a resumed run opens it at the step it has reached. Threads, worker processes and prefetch depth change
-when a batch is built, never what is in it.
+A loader is a random-access Grain dataset whose element i is one whole dispatch (K stacked batches). It has no state to
+save: a resumed run opens it at the step it has reached. Threads, worker processes and prefetch depth change when a
+batch is built, never its content.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture, join
 from xlnet_jax.data.batches.stream import Plan, SinglePass, Stream
 from xlnet_jax.data.workers import cores, die_with_parent
-from xlnet_jax.errors import RestartMe
+from xlnet_jax.errors import RestartMe, summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +28,8 @@ class TrainDispatches:
     """Dispatch number i of a run: the batches of up to K consecutive steps, cut at multiples of K.
 
     Attributes:
-      rows: the rows of the global batch to build (those this host feeds).
-      start, stop: the first step, and the step before which to stop.
+      rows: the rows of the global batch to build (those that this host feeds).
+      start, stop: the first step, and the first step that is not built.
     """
 
     mixture: Mixture
@@ -70,7 +70,7 @@ class HeldoutDispatches:
 
     Attributes:
       limit: score only the first blocks of each corpus; 0 = all.
-      rows: those of the `batch_size` blocks of a dispatch that this host feeds.
+      rows: which of the `batch_size` blocks of a dispatch this host feeds.
     """
 
     mixture: Mixture
@@ -104,7 +104,7 @@ class HeldoutDispatches:
 
 
 def stack(batches: list[Batch]) -> Batch:
-    """K batches as one with a leading axis."""
+    """Stacks K batches into one with a leading axis."""
     return join(batches, np.stack)
 
 
@@ -118,14 +118,14 @@ def prefetched(dispatches: TrainDispatches | HeldoutDispatches, config: Config) 
     data = config.data
     workers = data.workers if data.workers >= 0 else min(8, cores() // 4)
     if isinstance(dispatches, HeldoutDispatches):
-        workers = 0  # to start processes for every evaluation would take longer than they save
+        workers = 0  # starting processes for every evaluation takes longer than they save
     dataset = grain.MapDataset.range(len(dispatches)).map(dispatches)
     if not workers:
         options = grain.ReadOptions(num_threads=data.read_threads, prefetch_buffer_size=data.prefetch)
         yield from dataset.to_iter_dataset(options)
         return
     if not flags.FLAGS.is_parsed():
-        # Grain's workers read an absl flag; this program parses its own command line.
+        # Grain's workers read an absl flag, but this program does not parse its command line with absl.
         flags.FLAGS.mark_as_parsed()
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=data.prefetch)
     try:
@@ -136,6 +136,6 @@ def prefetched(dispatches: TrainDispatches | HeldoutDispatches, config: Config) 
         if "terminated unexpectedly" not in str(error):
             raise
         raise RestartMe(
-            f"a data worker was killed (out of memory?): {' '.join(str(error).split())}; run the same command to go "
-            f"on, with fewer than data.workers={workers} if memory is short"
+            f"a data worker was killed (out of memory?): {summary(error)}; rerun the same command to "
+            f"resume, with fewer than data.workers={workers} if memory is short"
         ) from error

@@ -1,4 +1,4 @@
-"""The corpora of a run: one, or several with weights, and from each its part of every batch."""
+"""The corpora of a run: one, or several with weights, each of which gives its rows of every batch."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 
 PAGE_CACHE_BYTES = 256_000_000
-"""Decoded pages kept by a process, of all its corpora."""
+"""Limit for the decoded pages that a process keeps, over all corpora."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """One split of every corpus of a run. They share a tokenizer; a row's text all comes from one of them.
+    """One split of every corpus of a run. They share a tokenizer; all text of a row comes from one corpus.
 
     Attributes:
-      names: by which logs and metrics tell the corpora apart.
-      cycle: which corpus gets which block number.
+      names: of the corpora, in logs and metrics.
+      cycle: maps block numbers to corpora.
     """
 
     corpora: tuple[Corpus, ...]
@@ -39,27 +39,27 @@ class Mixture:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The one of all corpora."""
+        """The tokenizer of all corpora."""
         return self.corpora[0].tokenizer
 
     @property
     def sha256(self) -> str:
-        """Of all that is read: the corpus's own, or one of all of theirs in order."""
+        """The corpus's own hash, or for several corpora the hash of their hashes in order."""
         hashes = [corpus.sha256 for corpus in self.corpora]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
 
     @property
     def path(self) -> str:
-        """As in `data.corpus.corpus`."""
+        """The folders, in the form of `data.corpus`."""
         return ",".join(corpus.path for corpus in self.corpora)
 
     @property
     def token_counts(self) -> np.ndarray:
-        """int64 [V]: how often each piece occurs in all of the splits together."""
+        """int64 [V]: how often each piece occurs in all splits together."""
         return np.sum([corpus.token_counts for corpus in self.corpora], axis=0)
 
     def described(self) -> list[str]:
-        """Each corpus's split, for messages."""
+        """A name for the split of each corpus, for messages."""
         return [f"the {corpus.split} split of {corpus.path}" for corpus in self.corpora]
 
     def check(self, config: Config) -> None:
@@ -98,25 +98,26 @@ class Mixture:
                 parts.append(
                     examples.build(corpus, word_start, config, where.take(mine), name=name, step=step, rows=rows[mine])
                 )
-        # Row i of the joined parts belongs at order[i].
+        # Row i of the joined parts is row order[i] of the batch.
         back = np.argsort(np.concatenate(order))
         return join(parts, lambda arrays: np.concatenate(arrays)[back])
 
 
 def join(batches: Sequence[Batch], how: Any) -> Batch:
-    """One Batch of several: `how` makes one array of the list of each field's arrays."""
+    """Combines batches into one: `how` maps the list of arrays of a field to one array."""
     names = [field.name for field in dataclasses.fields(Batch)]
     return Batch(**{name: how([getattr(batch, name) for batch in batches]) for name in names})
 
 
 def open_mixture(config: Config, split: str = "train", weighted: bool = True) -> Mixture:
-    """Opens a split of every corpus in `data.corpus.corpus` and checks that they go together.
+    """Opens a split of every corpus in `data.corpus` and checks that they are compatible.
 
     Args:
-      weighted: by `data.weights`; False where nobody draws by them, so that a run can be evaluated on other corpora.
+      weighted: whether to use `data.weights`; False where they have no effect, so that a run can be evaluated on other
+        corpora.
 
     Raises:
-      BadInput: no corpus, a damaged one, or some that do not fit the model, the weights or each other.
+      BadInput: there is no corpus, one is damaged, or they do not fit the model, the weights or each other.
       RestartMe: a bucket does not answer.
     """
     data = config.data
@@ -124,7 +125,9 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True) ->
     if not paths:
         raise BadInput("data.corpus is empty; give the folder that `xlnet-jax prepare` wrote: --config.data.corpus=DIR")
     if len(set(paths)) < len(paths) or "" in paths:
-        raise BadInput(f"data.corpus={data.corpus} names a folder twice or none; separate different folders by commas")
+        raise BadInput(
+            f"data.corpus={data.corpus} names a folder twice or has an empty name; separate different folders by commas"
+        )
     cache_bytes = PAGE_CACHE_BYTES // len(paths)
     corpora = tuple(Corpus(path, split, cache_bytes, data.shard_cache) for path in paths)
     for corpus in corpora:
@@ -136,8 +139,8 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True) ->
         mine, first = ((c.tokenizer.sha256, c.tokenizer.normalization) for c in (corpus, corpora[0]))
         if mine != first:
             raise BadInput(
-                f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation; prepare one again "
-                "with the same options and --tokenizer of the other's spiece.model"
+                f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation; prepare one of them "
+                "again with the same options and with the spiece.model of the other as --tokenizer"
             )
     cycle = _cycle(config, corpora) if weighted else from_weights([1] * len(corpora))
     return Mixture(corpora, _names(paths), cycle)
@@ -153,6 +156,6 @@ def _cycle(config: Config, corpora: tuple[Corpus, ...]) -> Cycle:
 
 
 def _names(paths: list[str]) -> tuple[str, ...]:
-    """The folders' own names, or, where two are alike, their paths."""
+    """The base names of the folders; the full path where two base names are equal."""
     names = [os.path.basename(path.rstrip("/")) for path in paths]
     return tuple(name if names.count(name) == 1 else path for name, path in zip(names, paths, strict=True))

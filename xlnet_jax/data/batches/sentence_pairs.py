@@ -1,12 +1,12 @@
-"""Segments A and B of an example: where they begin and end, and what B is.
+"""Segments A and B of an example: their start, their end, and the choice of B.
 
-A begins at the row's place in the text. B is the text that follows A, or, as `data.pairs` says,
+A starts at the row's position in the text. B is the text that follows A (label 1), or, depending on `data.pairs`,
 
-    next     text from elsewhere in the corpus that shares nothing with this row's own window, look-ahead and memory
-             (`_split_a_and_b` of the original, which drew it from the same stretch of text and let it overlap): label 0
-    order    what follows, and the two change places: label 0 (ALBERT's sentence order)
+    next     text from elsewhere in the corpus that does not overlap this row's own window, look-ahead and memory
+             (`_split_a_and_b` of the original, which drew it from the same range of text, with overlaps): label 0
+    order    the text that follows, with A and B swapped: label 0 (ALBERT's sentence order)
 
-Both end where a sentence does, and are cut to the budget of the example.
+Both end at the end of a sentence, and are cut to the budget of the example.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from xlnet_jax.data.batches.stream import Windows
 
 
 class Text(Protocol):
-    """What examples are made from: `corpus.Corpus`, or anything that reads like it."""
+    """The source of examples: `corpus.Corpus`, or anything with the same interface."""
 
     tokens: int
 
     def read(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens int32 [B, length] and sentence starts bool [B, length], wrapping round at the end."""
+        """Tokens int32 [B, length] and sentence starts bool [B, length]; wraps around at the end."""
         ...
 
 
@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def own(self) -> int:
-        """Tokens around the window that random B keeps away from: memory, window, look-ahead."""
+        """Number of tokens around the row that a random B must not overlap: memory, window, look-ahead."""
         return self.memory_len + self.reuse_len + self.budget
 
 
@@ -57,17 +57,17 @@ class Pairs:
 
     a_len_B: np.ndarray
     tokens_BY: np.ndarray
-    """A's tokens and then B's."""
+    """The tokens of A, then those of B."""
     follows_B: np.ndarray
     """bool: B is the text after A."""
     labelled_B: np.ndarray
-    """bool: whether that was a choice."""
+    """bool: whether there was a choice, so that the label means something."""
 
 
 def read_in_order(text: Text, cursor_B: np.ndarray, direction_B: np.ndarray, length: int) -> tuple:
-    """Text from each cursor on in reading order, and where sentences start in that order.
+    """Text from each cursor on in reading order, and the sentence starts in that order.
 
-    Read backwards, a sentence starts where forwards the next one does: its last token comes first.
+    In reversed text a sentence starts with its last token, the one before the start of the next sentence.
     """
     reversed_B1 = direction_B[:, None] < 0
     tokens_BN, starts_BN = text.read(np.where(direction_B < 0, cursor_B - length + 1, cursor_B), length + 1)
@@ -77,7 +77,7 @@ def read_in_order(text: Text, cursor_B: np.ndarray, direction_B: np.ndarray, len
 
 
 def split_lengths(a_len: np.ndarray, b_len: np.ndarray, budget: int) -> np.ndarray:
-    """How much of A stays when both are cut to `budget` tokens, always from the longer one, from B at a tie."""
+    """The length of A after both are cut to `budget` tokens: always from the longer one, from B at a tie."""
     return np.minimum(a_len, np.maximum(budget - b_len, -(-budget // 2)))
 
 
@@ -88,9 +88,9 @@ def choose_pairs(
     """Chooses A and B; `kind` is `data.pairs`.
 
     Args:
-      ahead_BX: tokens from A's begin on in reading order, at least the budget. With budget + budget // 2 of them B ends
-        where a sentence does: beyond that, a longer B would be cut to the same length.
-      starts_BX: where sentences start among them.
+      ahead_BX: tokens from the start of A on in reading order, at least the budget. With budget + budget // 2 of them B
+        ends at the end of a sentence: a B longer than that would be cut to the same length.
+      starts_BX: bool, the sentence starts among them.
     """
     tot, (B, X) = shape.budget, ahead_BX.shape
     columns = np.arange(X)
@@ -110,7 +110,7 @@ def choose_pairs(
     source_BX = np.zeros((B, 3 * tot), ahead_BX.dtype)
     others = np.flatnonzero(~follows_B if kind == "next" else np.zeros(B, bool))
     if others.size:
-        # Distances ahead of A's begin, in reading order and round the corpus: [tot, tot + room) is nobody's own.
+        # Distances from the start of A, in reading order around the corpus: [tot, tot + room) does not overlap the row.
         room = text.tokens - shape.own
         wanted = np.maximum(1, tot - a_end_B[others])
         place = tot + (draws_B4[others, 2] * (room - 2 * tot + 1)).astype(np.int64)
@@ -120,7 +120,7 @@ def choose_pairs(
             text, begin + direction * (place - tot), where.direction_B[others], 3 * tot
         )
         columns = np.arange(3 * tot)
-        # Left to the start of its sentence, but neither into the row's own text nor further than the budget.
+        # Move left to the start of the sentence, but not into the row's own text and not further than the budget.
         lowest = np.maximum(0, 2 * tot - place)[:, None]
         is_begin = (starts | (columns == lowest)) & (columns >= lowest) & (columns <= tot)
         b_begin_B[others] = tot - is_begin[:, tot::-1].argmax(axis=1)
@@ -133,7 +133,7 @@ def choose_pairs(
     in_a_BY = place_BY < a_len_B[:, None]
     following = np.take_along_axis(ahead_BX, np.where(in_a_BY, place_BY, np.minimum(from_b_BY, X - 1)), axis=1)
     if kind == "order":
-        # A text without a sentence start within the budget is all A, in whatever order.
+        # Text without a sentence start within the budget is all A, in either order.
         swapped_B1 = ~follows_B[:, None] & (a_len_B[:, None] < tot)
         following = np.where(
             swapped_B1, np.take_along_axis(following, (place_BY + a_len_B[:, None]) % tot, 1), following

@@ -1,9 +1,10 @@
-"""Which positions are predicted: short spans, each with alpha / beta times its length of context around it.
+"""Partial prediction: chooses the targets, short spans with alpha / beta times their length of context around each.
 
-Along the text: draw a span length n with P(n) proportional to 1/n, lay out alpha / beta times its pieces of context,
-put the span at a uniform place in it (moved right to the next word start), go on behind it. When the text ends before
-the goal is met, single positions fill the rest (`_sample_mask` of the original). Spans are n whole words, and count as
-n words of mean length; the 2019 code, by an oversight its authors kept, takes n pieces from a word start.
+Along the text: draw a span length n with P(n) proportional to 1/n, reserve alpha / beta times its pieces of context,
+put the span at a uniform position in it (moved right to the next word start), and continue after the context. If the
+text ends before the goal is met, single positions fill the rest (`_sample_mask` of the original). Spans are n whole
+words, and count as n words of mean length; the 2019 code takes n pieces from a word start, by an oversight that its
+authors kept.
 
 All rows of a batch advance together, one span per iteration.
 """
@@ -14,12 +15,12 @@ import numpy as np
 
 
 def draws_needed(length: int, alpha: int, beta: int) -> int:
-    """Uniform draws `sample` consumes per row."""
+    """Number of uniform draws that `sample` consumes per row."""
     return 2 * _most_spans(length, alpha, beta) + length
 
 
 def _most_spans(length: int, alpha: int, beta: int) -> int:
-    # A span of one piece takes the least: itself and alpha // beta pieces of context.
+    # A span of one piece takes the least space: itself and alpha // beta pieces of context.
     return -(-length // (1 + alpha // beta)) + 1
 
 
@@ -38,7 +39,7 @@ def sample(
 
     Args:
       word_start_BN: bool; the piece begins a word.
-      eligible_BN: bool; False where no target may stand (SEP, CLS).
+      eligible_BN: bool; False where a target is not allowed (SEP, CLS).
       kind: `words`, `pieces` or `random` (single positions only).
       draws_BX: float [B, draws_needed(N, alpha, beta)], uniform in [0, 1).
 
@@ -51,7 +52,7 @@ def sample(
     cumulative = np.cumsum(1.0 / np.arange(1, max_span + 1))
     length_BS = 1 + np.searchsorted(cumulative / cumulative[-1], length_BS, side="right").clip(max=max_span - 1)
 
-    # first_BW[w] is where word w starts, N past the last; before_BN counts the word starts in front of a position.
+    # first_BW[w] is the start of word w, N past the last word; before_BN counts the word starts before a position.
     columns = np.arange(N)
     first_BW = np.sort(np.where(word_start_BN, columns, N), axis=1)
     first_BW = np.concatenate([first_BW, np.full((B, max_span + 1), N)], axis=1)
@@ -61,8 +62,8 @@ def sample(
     def at(table: np.ndarray, index: np.ndarray) -> np.ndarray:
         return np.take_along_axis(table, index, axis=1)
 
-    # Pieces that a span of length 1 stands for: a mean word of the row. With fewer, the scan would meet its goal early
-    # and starve the end of the text.
+    # Pieces per unit of span length: a mean word of the row. With fewer, the scan would meet its goal early and the
+    # end of the text would have too few targets.
     words_in_B1 = np.maximum(before_BN[:, -1:], 1)
     unit_B1 = N / words_in_B1 if kind == "words" else np.ones((B, 1))
 
@@ -81,7 +82,7 @@ def sample(
         word_B1 = at(before_BN, np.minimum(cursor_B1 + lead_B1, N))
         begin_B1 = at(first_BW, word_B1)
         if kind == "words":
-            # The longest run of at most n words that does not exceed the goal; a word too long alone is stepped over.
+            # The longest run of at most n words that does not exceed the goal; a single word that does is skipped.
             ends_BS = at(first_BW, word_B1 + np.arange(1, max_span + 1))
             size_BS = at(eligible_before_BN, ends_BS) - at(eligible_before_BN, begin_B1)
             fits_BS = (size_BS <= left_B1) & (np.arange(1, max_span + 1) <= n_B1)
@@ -90,14 +91,14 @@ def sample(
         else:
             words_B1 = n_B1
             end_B1 = begin_B1 + n_B1
-        # A span that touches the end of the text may have been cut off there: not taken, and the scan is over.
+        # A span that touches the end of the text may be cut off there: it is not taken, and the scan ends.
         going_B1 &= end_B1 < N
         taken_B1 = going_B1 & (words_B1 > 0)
         chosen_BN |= taken_B1 & (columns >= begin_B1) & (columns < end_B1) & eligible_BN
         done_B1 = chosen_BN.sum(axis=1, keepdims=True)
         cursor_B1 = end_B1 + context_B1 - lead_B1
 
-    # Fill: the free positions with the smallest draws, as many as are missing.
+    # Fill the missing targets with the free positions that have the smallest draws.
     free_BN = eligible_BN & ~chosen_BN
     order_BN = np.argsort(np.where(free_BN, fill_BN, 2.0), axis=1, kind="stable")
     place_in_order_BN = np.argsort(order_BN, axis=1, kind="stable")

@@ -1,13 +1,13 @@
-"""Data as a function of the step: which text every row of every step reads, and every random draw.
+"""Data as a function of the step: the text that each row of each step reads, and every random draw.
 
 A corpus is one long run of tokens. A *block* is W consecutive windows of R fresh tokens. With B rows, the row reads
 
     block number n = n0 + ((step - s0) // W) * B + row        epoch = n // N        window = (step - s0) % W
 
-where N blocks make an epoch and (s0, n0, B) is the newest entry of the *plan* at or before the step. The plan is a
-list because the batch size may change; a checkpoint carries it. Of several corpora, a fixed cycle deals the numbers n
-out; each corpus has its own blocks and epochs. Nothing here knows of processes, devices or time, so any host computes
-any row, and a resumed run reads on as if it had never stopped.
+where N blocks are an epoch and (s0, n0, B) is the newest entry of the *data plan* at or before the step. The plan is a
+list because the batch size may change; it is saved in the checkpoint. With several corpora, a fixed cycle assigns the
+numbers n to them; each corpus has its own blocks and epochs. Nothing here depends on processes, devices or time, so
+any host computes any row, and a resumed run reads the same text as a run that never stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xlnet_jax.data.batches.mixing import ONE, Cycle
 from xlnet_jax.errors import BadInput
 
 SHUFFLE_ROUNDS = 4
-"""Rounds of the index permutation; four is what Grain itself uses for shuffles."""
+"""Rounds of the index permutation; Grain itself uses four for shuffles."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +39,10 @@ Plan = tuple[PlanEntry, ...]
 
 
 def extend_plan(plan: Plan, step: int, batch_size: int, windows_per_block: int, rows_per_block: int = 1) -> Plan:
-    """The plan of a run that goes on at `step` with `batch_size`; unchanged if the batch size is.
+    """The plan of a run that resumes at `step` with `batch_size`; unchanged if the batch size is.
 
-    At a multiple of W after the entry's start nothing is lost; elsewhere each row leaves the rest of its block, at most
-    W - 1 windows, and its memory is emptied. `rows_per_block` is 2 where each block is read in both directions at once.
+    At a multiple of W after the entry's start nothing is lost; elsewhere each row drops the rest of its block, at most
+    W - 1 windows, and its memory is emptied. `rows_per_block` is 2 if each block is read in both directions at once.
     """
     if not plan:
         return (PlanEntry(step, 0, batch_size),)
@@ -75,25 +75,25 @@ def uniforms(seed: int, name: str, step: int, rows: np.ndarray, count: int) -> n
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Where the B rows of one step read; positions count tokens of the split of the row's corpus."""
+    """The positions that the B rows of one step read, in tokens of the split of the row's corpus."""
 
     cursor_B: np.ndarray
-    """int64: first token of the reuse window in reading order; a reversed row goes down from it."""
+    """int64: first token of the reuse window in reading order; a reversed row reads downwards from it."""
     direction_B: np.ndarray
     """int32: +1 or -1."""
     continues_B: np.ndarray
-    """bool: the row's memory holds the text just before."""
+    """bool: the row's memory holds the text immediately before."""
     exists_B: np.ndarray
     """bool: False for rows past the end of a single pass (evaluation)."""
     corpus_B: np.ndarray
-    """int64: which corpus."""
+    """int64: index of the corpus."""
     block_B: np.ndarray
-    """int64: which block of it."""
+    """int64: index of the block in its corpus."""
     window: int
-    """Which window of the block, in reading order."""
+    """Index of the window in the block, in reading order."""
 
     def take(self, rows: np.ndarray) -> Windows:
-        """The same for some of the rows."""
+        """The same for a subset of the rows."""
         arrays = {name: value[rows] for name, value in vars(self).items() if name.endswith("_B")}
         return dataclasses.replace(self, **arrays)
 
@@ -109,19 +109,19 @@ class ShuffledBlocks:
 
     @property
     def block_len(self) -> int:
-        """Tokens of a block."""
+        """Number of tokens of a block."""
         return self.window * self.windows_per_block
 
     @property
     def blocks(self) -> int:
-        """Blocks N of one epoch."""
+        """Number of blocks N of one epoch."""
         return self.tokens // self.block_len
 
     def locate(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Epoch, block and first token of the block, of each block number."""
+        """For each block number its epoch, its block, and the first token of the block."""
         epoch_B, index_B = np.divmod(numbers_B, self.blocks)
         block_B = np.array([self._shuffled(int(e), int(i)) for e, i in zip(epoch_B, index_B, strict=True)], np.int64)
-        # The tokens that do not fill a block are left out; which ones changes with the epoch.
+        # The tokens that do not fill a block are left out; the offset changes which ones with the epoch.
         offset_B = (epoch_B * self.window) % (self.tokens - self.blocks * self.block_len + 1)
         return epoch_B, block_B, offset_B + block_B * self.block_len
 
@@ -137,11 +137,11 @@ class Stream:
     """The endless training stream.
 
     Attributes:
-      tokens: of the training split of each corpus.
-      window: fresh tokens R of an example.
+      tokens: number of tokens in the training split of each corpus.
+      window: number of fresh tokens R per example.
       windows_per_block: W.
-      bidirectional: every other block is read from its end to its start, alternating with the epoch.
-      cycle: which corpus gets which block number.
+      bidirectional: every second block is read from its end to its start, alternating with the epoch.
+      cycle: maps block numbers to corpora.
       both_directions: instead, rows r and r + B/2 read the same block, one forward and one reversed (as in 2019).
     """
 
@@ -160,7 +160,7 @@ class Stream:
 
     @property
     def rows_per_block(self) -> int:
-        """Rows that read the same block at the same time."""
+        """Number of rows that read the same block at the same time."""
         return 2 if self.both_directions else 1
 
     def check(self, batch_size: int, names: Sequence[str]) -> None:
@@ -175,17 +175,17 @@ class Stream:
                 )
 
     def _width(self, step: int, plan: Plan) -> int:
-        """Blocks read at the same time."""
+        """Number of blocks read at the same time."""
         return current(plan, step).batch_size // self.rows_per_block
 
     def deal(self, step: int, rows: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-        """The corpus that `rows` (of the global batch) read at `step`, and which of its blocks, counted over epochs."""
+        """The corpus that `rows` (of the global batch) read at `step`, and its block number, counted over epochs."""
         entry, width = current(plan, step), self._width(step, plan)
         round_ = (step - entry.step) // self.windows_per_block
         return self.cycle.deal(entry.block + round_ * width + rows.astype(np.int64) % width)
 
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
-        """Where `rows` (of the global batch) read at `step`."""
+        """The positions that `rows` (of the global batch) read at `step`."""
         B = len(rows)
         corpus_B, number_B = self.deal(step, rows, plan)
         window = (step - current(plan, step).step) % self.windows_per_block
@@ -207,7 +207,7 @@ class Stream:
         )
 
     def epochs(self, step: int, plan: Plan) -> list[float]:
-        """For each corpus the epochs done before `step`: 1.73 is in its second."""
+        """For each corpus the epochs completed before `step`: 1.73 is in the second epoch."""
         entry = current(plan, step)
         blocks = entry.block + (step - entry.step) * self._width(step, plan) / self.windows_per_block
         return [blocks * share / epochs.blocks for share, epochs in zip(self.cycle.shares, self.corpora, strict=True)]
@@ -215,12 +215,12 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class SinglePass:
-    """The held-out splits once, one after the other, in order, forward: row r of round k is block k B + r for any B.
+    """The held-out splits once, in order, forward: row r of round k is block k B + r for any B.
 
-    The last window of a split wraps round to its start, so that every token is read.
+    The last window of a split wraps around to its start, so that every token is read.
 
     Attributes:
-      tokens: of each corpus's split.
+      tokens: number of tokens in the split of each corpus.
       limit: read only the first blocks of each; 0 = all.
     """
 
@@ -230,24 +230,24 @@ class SinglePass:
     limit: int = 0
 
     def windows(self, corpus: int) -> int:
-        """Windows of R tokens of a corpus, the last perhaps wrapped."""
+        """Number of windows of R tokens of a corpus; the last one may wrap around."""
         return -(-self.tokens[corpus] // self.window)
 
     def blocks_of(self, corpus: int) -> int:
-        """Blocks of a corpus, the last perhaps not full."""
+        """Number of blocks of a corpus; the last one may be incomplete."""
         blocks = -(-self.windows(corpus) // self.windows_per_block)
         return min(blocks, self.limit or blocks)
 
     @property
     def blocks(self) -> int:
-        """Blocks of all corpora."""
+        """Number of blocks of all corpora."""
         return sum(self.blocks_of(corpus) for corpus in range(len(self.tokens)))
 
     def locate(self, blocks: np.ndarray, window: int) -> Windows:
         """Window number `window` of each block; those past the end do not exist (`exists_B`)."""
         count = [self.blocks_of(corpus) for corpus in range(len(self.tokens))]
         before = np.cumsum([0, *count])
-        # Rows past the end read the last corpus, and count for nothing.
+        # Rows past the end read the last corpus; their weight is 0.
         corpus_B = np.minimum(np.searchsorted(before, blocks, side="right") - 1, len(count) - 1)
         block_B = blocks.astype(np.int64) - before[corpus_B]
         number_B = block_B * self.windows_per_block + window
@@ -270,7 +270,7 @@ def rows_of(process: int, processes: int, batch_size: int) -> np.ndarray:
 
 
 def plan_to_json(plan: Plan) -> list[list[int]]:
-    """As kept in a checkpoint."""
+    """The plan in the form that a checkpoint stores."""
     return [[entry.step, entry.block, entry.batch_size] for entry in plan]
 
 

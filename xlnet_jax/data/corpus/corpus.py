@@ -1,14 +1,14 @@
 """A corpus: tokens on disk in fixed-size pages, read as one long circle.
 
-    <corpus>/manifest.json          what is here and how it was made; written last, so that it means "finished"
-             prepare.json           the request it answers
+    <corpus>/manifest.json          the contents and how they were made; written last: its presence means "finished"
+             prepare.json           the arguments of `prepare`
              spiece.model           the tokenizer
              token_counts-SPLIT.npy int64 [V]
              corpus-SPLIT.array_record-00000-of-00003 ...   the pages
-             dataset_info.json features.json                so that TFDS reads it by the folder's name
+             dataset_info.json features.json                so that TFDS can open the folder by name
 
-A document is the pieces of its sentences, then one EOD that belongs to the last sentence. A split is the documents one
-after the other. A shard holds a run of them in pages.
+A document is the pieces of its sentences, then one EOD that belongs to the last sentence. A split is the concatenation
+of its documents. A shard holds consecutive documents in pages.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _ADVICE = "copy the corpus again"
 
 
 class Corpus:
-    """One split of a corpus, read at random. Safe to share between threads, and cheap to pickle.
+    """One split of a corpus, with random access. Safe to share between threads, and cheap to pickle.
 
     Attributes:
       path: the folder.
       split: `train` or `heldout`.
       tokens: number of tokens in the split; at least one.
       documents: number of documents in the split.
-      sha256: of the content of the whole corpus, all splits; a resumed run must find the same.
+      sha256: of the content of the whole corpus, all splits; a resumed run requires the same hash.
       tokenizer: the `Tokenizer` the corpus was made with.
       token_counts: int64 [V], how often each piece occurs in the split.
       manifest: the manifest as a dictionary.
@@ -57,19 +57,19 @@ class Corpus:
         shard_cache: str = "",
         shard_cache_bytes: int | None = None,
     ):
-        """Opens a split and checks what can be checked without reading it.
+        """Opens a split and checks everything that can be checked without reading the pages.
 
         Args:
           path: folder written by `prepare`; `gs://` works where `gcsfs` is installed.
           split: `train` or `heldout`.
-          cache_bytes: bound on the decoded pages kept in memory, per process.
-          shard_cache: folder on the local disk for copies of the shards of a corpus in a bucket, made when they are
-            first read; empty = read every page from the bucket. A corpus on disk makes no copies.
-          shard_cache_bytes: bound on that folder; None = until the disk is nearly full. What has no room is read from
-            the bucket.
+          cache_bytes: limit for the decoded pages kept in memory, per process.
+          shard_cache: folder on the local disk for copies of the shards of a corpus in a bucket; a shard is copied at
+            its first read. Empty = read every page from the bucket. A corpus on disk is never copied.
+          shard_cache_bytes: limit for that folder; None = until the disk is nearly full. Shards that do not fit are
+            read from the bucket.
 
         Raises:
-          BadInput: not a finished corpus, of an unknown format, damaged or incomplete, or without this split.
+          BadInput: the corpus is unfinished, damaged or incomplete, has an unknown format, or lacks this split.
           RestartMe: the bucket does not answer.
         """
         self.path = str(path)
@@ -90,8 +90,8 @@ class Corpus:
         self._first_token = np.cumsum([0, *(shard["tokens"] for shard in self._shards)]).tolist()
         self._first_page = np.cumsum([0, *(shard["pages"] for shard in self._shards)]).tolist()
         self._cached_pages = max(1, cache_bytes // (self._page_tokens * 5))
-        local = not shard_cache or not files.in_bucket(self.path)
-        self._copies = None if local else ShardCache(shard_cache, shard_cache_bytes)
+        copied = shard_cache and not files.at(self.path).seeks
+        self._copies = ShardCache(shard_cache, shard_cache_bytes) if copied else None
         self._start()
 
     def _start(self) -> None:
@@ -108,11 +108,11 @@ class Corpus:
         self._start()
 
     def read(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Reads runs of tokens; the split is a circle, so any start is good.
+        """Reads runs of tokens; the split is a circle, so any start is valid.
 
         Args:
           starts: int64 [B], any integers, taken modulo the number of tokens.
-          length: tokens of a run; it may be longer than the split.
+          length: tokens per run; may exceed the length of the split.
 
         Returns:
           tokens int32 [B, length], and bool [B, length]: whether a sentence starts there.
@@ -124,7 +124,7 @@ class Corpus:
         return tokens, (flags & SENTENCE_START).astype(bool)
 
     def read_flags(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """As `read`, but with all of the flags of `pages`, uint8 [B, length]."""
+        """Like `read`, but returns all flags of `pages`, uint8 [B, length]."""
         runs = list(self._runs(np.asarray(starts, np.int64) % self.tokens, length))
         pages = self._load({run[2] for run in runs})
         tokens = np.empty((len(starts), length), np.int32)
@@ -136,7 +136,7 @@ class Corpus:
         return tokens, flags
 
     def _runs(self, starts: np.ndarray, length: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """Cuts every row where a page ends: (row, column, page, offset in the page, count)."""
+        """Cuts every row at page boundaries: (row, column, page, offset in the page, count)."""
         for row, position in enumerate(starts.tolist()):
             column = 0
             while column < length:
@@ -149,7 +149,7 @@ class Corpus:
                 position = (position + count) % self.tokens
 
     def _load(self, wanted: set[int]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """The wanted pages by number, from the cache or from disk. Two threads may read the same page; no harm."""
+        """The wanted pages by number, from the cache or from disk. Two threads may read the same page: harmless."""
         with self._lock:
             pages = {page: self._pages[page] for page in wanted if page in self._pages}
             for page in pages:
@@ -173,12 +173,12 @@ class Corpus:
             return read_pages(reader, file, in_shard, self._page_tokens, self.tokenizer.vocab_size)
 
     def _reader(self, shard: int) -> tuple[str, Any]:
-        """The file of a shard, the original or its copy, and what reads it."""
+        """The file of a shard (the original or its copy) and its reader."""
         with self._lock:
             if shard in self._readers:
                 self._readers.move_to_end(shard)
                 return self._readers[shard]
-        # Not under the lock: in a bucket this takes a while.
+        # Without the lock: this is slow in a bucket.
         entry = self._shards[shard]
         file = os.path.join(self.path, entry["file"])
         if self._copies:
@@ -195,7 +195,7 @@ class Corpus:
 
 @contextlib.contextmanager
 def _advised() -> Iterator[None]:
-    """Says what to do about a damaged shard."""
+    """Adds the remedy to the error of a damaged shard."""
     try:
         yield
     except BadInput as error:
@@ -203,25 +203,23 @@ def _advised() -> Iterator[None]:
 
 
 def check_files(path: str, shards: list[dict[str, Any]]) -> None:
-    """Checks that all shards are there and have their size. Raises BadInput."""
-    sizes = files.listing(path) if files.in_bucket(path) else {}
+    """Checks that every shard exists and has the recorded size. Raises BadInput."""
+    sizes = files.listing(path)
     for shard in shards:
-        file = os.path.join(path, shard["file"])
-        try:
-            size = sizes[shard["file"]] if files.in_bucket(path) else os.stat(file).st_size
-        except (KeyError, FileNotFoundError) as error:
-            raise BadInput(f"{file} is missing; {_ADVICE}") from error
+        file, size = os.path.join(path, shard["file"]), sizes.get(shard["file"])
+        if size is None:
+            raise BadInput(f"{file} is missing; {_ADVICE}")
         if size != shard["bytes"]:
             raise BadInput(f"{file} has {size} bytes, not {shard['bytes']}; {_ADVICE}")
 
 
 def read_tokenizer(path: str, manifest: dict[str, Any]) -> Tokenizer:
-    """The tokenizer of a corpus. Raises BadInput if it is not the one the corpus was made with."""
+    """The tokenizer of a corpus. Raises BadInput if the corpus was made with another one."""
     entry = manifest["tokenizer"]
     file = os.path.join(path, entry["file"])
     tokenizer = Tokenizer(file, Normalization(**manifest["normalization"]))
     if tokenizer.sha256 != entry["sha256"]:
-        raise BadInput(f"{file}: not the tokenizer this corpus was made with; {_ADVICE}")
+        raise BadInput(f"{file} is not the tokenizer that this corpus was made with; {_ADVICE}")
     if tokenizer.vocab_size != entry["vocab_size"]:
         raise BadInput(f"{file} has {tokenizer.vocab_size} pieces, the manifest says {entry['vocab_size']}; {_ADVICE}")
     return tokenizer
@@ -236,11 +234,11 @@ def read_counts(path: str, manifest: dict[str, Any], split: str) -> np.ndarray:
     except OSError as error:
         raise BadInput(f"{file} is missing or cannot be read; {_ADVICE}") from error
     if entry["token_counts_sha256"] not in (None, hashlib.sha256(data).hexdigest()):
-        raise BadInput(f"{file} is not the file that the manifest has the hash of; {_ADVICE}")
-    # Compared with what numpy writes, because what it reads may be anything.
+        raise BadInput(f"{file} does not match its hash in the manifest; {_ADVICE}")
+    # Compared with the bytes that numpy writes: `np.load` accepts far more than this one form.
     empty = files.array_bytes(np.zeros(vocab_size, np.int64))
     if len(data) != len(empty) or not data.startswith(empty[: -8 * vocab_size]):
-        raise BadInput(f"{file} is damaged: no int64 array of {vocab_size} counts; {_ADVICE}")
+        raise BadInput(f"{file} is damaged: it is not an int64 array of {vocab_size} counts; {_ADVICE}")
     counts = np.frombuffer(data, "<i8", vocab_size, len(data) - 8 * vocab_size).copy()
     if counts.min() < 0 or counts.sum() != entry["tokens"]:
         raise BadInput(f"{file} does not add up to the {entry['tokens']} tokens of {split}; {_ADVICE}")

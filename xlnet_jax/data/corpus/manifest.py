@@ -1,17 +1,18 @@
-"""The manifest of a corpus: what the folder holds, how it was made, every hash. Written last: it means "finished".
+"""The manifest of a corpus: its contents, how they were made, every hash. Written last: it means "finished".
 
     format_version       2
-    sha256               of the content, see `content_hash`
+    sha256               of the content; see `content_hash`
     page_tokens
     tokenizer            file, sha256, vocab_size
     normalization        the fields of `tokenizer.Normalization`
     splits.NAME          tokens, documents, sentences, paragraphs, token_counts (a file), token_counts_sha256, and
                 shards   a list of: file, tokens, pages, bytes, sha256 (of the file), content (of its tokens and starts)
     options              of `prepare`
-    replaced, empty      places that were not UTF-8; documents without text
-    sources              a list of: path, start, end, sha256; every stretch of text that was read
+    replaced, empty      number of places that were not UTF-8; number of documents without text
+    dropped              may be absent: letters, marks, hangul; see `prepare.marks.Counts`
+    sources              a list of: path, start, end, sha256; every range of text that was read
 
-Format 1 had no paragraphs, no hash of the token counts and did not count empty documents: these are null.
+Format 1 had no paragraphs and no hash of the token counts, and did not count empty documents: these are null.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from etils import epath
 
 from xlnet_jax.data.corpus.pages import features
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.storage import files
 
 FORMAT_VERSION = 2
@@ -43,7 +44,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def shard_name(split: str, index: int, count: int) -> str:
-    """File name of a shard, by the template of TFDS."""
+    """File name of a shard, from the template of TFDS."""
     return f"{DATASET_NAME}-{split}.array_record-{index:05d}-of-{count:05d}"
 
 
@@ -53,9 +54,9 @@ def counts_name(split: str) -> str:
 
 
 def content_hash(manifest: dict[str, Any]) -> str:
-    """SHA-256 of what is read from a corpus: the vocabulary, and the tokens and starts of every shard in order.
+    """SHA-256 of the content of a corpus: the vocabulary, and the tokens and starts of every shard in order.
 
-    It does not depend on the page size, on compression, on where the corpus lies, or on the version of the format.
+    It does not depend on the page size, the compression, the location of the corpus, or the version of the format.
     """
     content = [manifest["tokenizer"]["sha256"]]
     content += [[name, [shard["content"] for shard in split["shards"]]] for name, split in manifest["splits"].items()]
@@ -63,7 +64,7 @@ def content_hash(manifest: dict[str, Any]) -> str:
 
 
 def write_tfds_metadata(path: str, manifest: dict[str, Any]) -> None:
-    """Writes what lets TFDS open the folder: `tfds.builder_from_directory(path).as_data_source("train")`."""
+    """Writes the files that TFDS needs: `tfds.builder_from_directory(path).as_data_source("train")`."""
     import tensorflow_datasets as tfds
 
     template = tfds.core.ShardedFileTemplate(
@@ -87,29 +88,30 @@ def write_tfds_metadata(path: str, manifest: dict[str, Any]) -> None:
 
 
 def read_manifest(path: str) -> dict[str, Any]:
-    """The manifest of a finished corpus, in the newest format and checked in itself.
+    """The manifest of a finished corpus, converted to the newest format and checked for consistency.
 
     Raises:
-      BadInput: there is none, it is damaged or was edited, or it has a format this program does not know.
+      BadInput: there is none, it is damaged or was edited, or this program does not know its format.
       RestartMe: the bucket does not answer.
     """
     name = os.path.join(path, MANIFEST)
     try:
         there = files.listing(path)
-        if not there and (files.in_bucket(path) or not os.path.isdir(path)):
-            raise BadInput(f"corpus {path}: no such folder; make one with `xlnet-jax prepare`")
+        if not there:
+            check_link("corpus", path)
+            raise BadInput(f"corpus {path}: no such folder, or nothing in it; make one with `xlnet-jax prepare`")
         if MANIFEST not in there:
             if REQUEST in there:
-                raise BadInput(f"corpus {path} is not finished; give the same `xlnet-jax prepare` again, it goes on")
+                raise BadInput(f"corpus {path} is not finished; rerun the same `xlnet-jax prepare` command, it resumes")
             raise BadInput(f"{path} is not a corpus: it has no {MANIFEST}; make one with `xlnet-jax prepare`")
         data = files.read(name)
     except OSError as error:
-        raise BadInput(f"corpus {path}: {error.strerror or error}; name the folder of a corpus") from error
+        raise BadInput(f"corpus {path}: {summary(error)}; name the folder of a corpus") from error
     return parse(data, name)
 
 
 def parse(data: bytes, name: str) -> dict[str, Any]:
-    """The manifest in the bytes of a file of that name; as `read_manifest`."""
+    """Parses the bytes of a manifest; `name` is its file, for messages. Result and errors as in `read_manifest`."""
     try:
         manifest = json.loads(data)
         _check(isinstance(manifest, dict), "it", manifest, "an object")
@@ -118,14 +120,14 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
         if version > FORMAT_VERSION:
             raise BadInput(
                 f"{name} has format {_short(version)}, this program reads up to {FORMAT_VERSION}; install a newer "
-                "version of it, or prepare the corpus again"
+                "version of this program, or prepare the corpus again"
             )
         for step in range(version, FORMAT_VERSION):
             manifest = _UPGRADES[step](manifest)
         _check_manifest(manifest)
-    # Deep nesting is a RecursionError.
+    # Deep nesting raises RecursionError.
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{name} is damaged: {' '.join(str(error).split())}; copy the corpus again") from error
+        raise BadInput(f"{name} is damaged: {summary(error)}; copy the corpus again") from error
     return manifest
 
 
@@ -163,7 +165,7 @@ def _check_keys(value: Any, where: str, keys: set[str]) -> None:
     if missing := sorted(keys - value.keys()):
         raise ValueError(f"{where} has no {missing[0]}")
     if unknown := sorted(value.keys() - keys):
-        raise ValueError(f"{where} has {_short(unknown[0])}, which means nothing")
+        raise ValueError(f"{where} has an unknown key {_short(unknown[0])}")
 
 
 def _check_number(value: Any, where: str, low: int, high: int = _LARGEST) -> None:
@@ -175,9 +177,9 @@ def _check_hash(value: Any, where: str) -> None:
 
 
 def _check_manifest(manifest: dict[str, Any]) -> None:
-    """Raises ValueError unless everything in a manifest of the newest format can be what it is used as."""
+    """Raises ValueError unless every value in a manifest of the newest format has a usable type and range."""
     keys = "format_version sha256 page_tokens tokenizer normalization splits options replaced empty sources"
-    _check_keys(manifest, "it", set(keys.split()))
+    _check_keys({name: value for name, value in manifest.items() if name != "dropped"}, "it", set(keys.split()))
     _check_hash(manifest["sha256"], "sha256")
     _check_number(manifest["page_tokens"], "page_tokens", 1, LARGEST_PAGE)
     tokenizer = manifest["tokenizer"]
@@ -191,7 +193,7 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
         _check(isinstance(value, bool), f"normalization.{name}", value, "true or false")
     _check(isinstance(manifest["options"], dict), "options", manifest["options"], "an object")
     chosen = manifest["options"].get("normalization")
-    # Format 1 did not know of nfkc.
+    # Format 1 had no nfkc.
     _check(
         isinstance(chosen, dict) and {"nfkc": False} | chosen == normalization,
         "normalization", normalization, "that of the options",
@@ -203,16 +205,20 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
         _check_split(split, name, manifest["page_tokens"])
     _check(isinstance(manifest["options"], dict), "options", manifest["options"], "an object")
     try:
-        # They are only shown, but that they must be: no NaN, no half of a character.
+        # The options are only printed, but that must work: no NaN, no lone surrogate.
         json.dumps(manifest["options"], ensure_ascii=False, allow_nan=False).encode()
     except ValueError as error:
-        raise ValueError(f"options cannot be shown: {error}") from error
+        raise ValueError(f"options cannot be printed: {error}") from error
     _check_number(manifest["replaced"], "replaced", 0)
     if manifest["empty"] is not None:
         _check_number(manifest["empty"], "empty", 0)
+    if "dropped" in manifest:
+        _check_keys(manifest["dropped"], "dropped", {"letters", "marks", "hangul"})
+        for name, value in manifest["dropped"].items():
+            _check_number(value, f"dropped.{name}", 0)
     _check_sources(manifest["sources"])
     if content_hash(manifest) != manifest["sha256"]:
-        raise ValueError("it does not add up to its own sha256")
+        raise ValueError("its content does not match its own sha256")
 
 
 def _check_split(split: Any, name: str, page_tokens: int) -> None:
@@ -233,7 +239,7 @@ def _check_split(split: Any, name: str, page_tokens: int) -> None:
             shard["pages"] == pages,
             f"{place}.pages",
             shard["pages"],
-            f"{pages}, as its tokens and page_tokens={page_tokens} make it",
+            f"{pages}, which follows from its tokens and page_tokens={page_tokens}",
         )
         _check_number(shard["bytes"], f"{place}.bytes", 1)
         _check_hash(shard["sha256"], f"{place}.sha256")
@@ -241,7 +247,7 @@ def _check_split(split: Any, name: str, page_tokens: int) -> None:
     tokens = sum(shard["tokens"] for shard in shards)
     _check_number(split["tokens"], f"{where}.tokens", 1)
     _check(split["tokens"] == tokens, f"{where}.tokens", split["tokens"], f"{tokens}, the sum of its shards")
-    # A document has a sentence and an end, a paragraph a sentence, a sentence a token.
+    # A document has at least a sentence and an EOD, a paragraph at least a sentence, a sentence at least a token.
     _check_number(split["documents"], f"{where}.documents", 1, tokens // 2)
     _check_number(split["sentences"], f"{where}.sentences", split["documents"], tokens - split["documents"])
     if split["paragraphs"] is not None:

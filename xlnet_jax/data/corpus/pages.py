@@ -1,11 +1,11 @@
 """Pages: the records of a corpus's shards.
 
 A page is a tf.Example of `page_tokens` tokens: `tokens` int32, and `starts` uint8 with bit 0 where a sentence starts,
-bit 1 where a document does and bit 2 where a paragraph does. Only the last page of a shard is padded. Pages are
-ArrayRecord records of their own (`group_size:1`), so any of them is read without its neighbours.
+bit 1 where a document does and bit 2 where a paragraph does. Only the last page of a shard is padded. Each page is an
+ArrayRecord record of its own (`group_size:1`), so it can be read without its neighbours.
 
-A tf.Example may be written in many ways; a page always is in the one in which TFDS writes it. So every page of a corpus
-has the same bytes around its numbers, whatever the version of protobuf, and reading one is a comparison and two views.
+A tf.Example has many valid serialisations; a page always uses the one that TFDS writes. So every page of a corpus has
+the same bytes around its numbers, whatever the version of protobuf, and to read one is a comparison and two views.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 
 from xlnet_jax.data.tokenizer import PAD
-from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
 from xlnet_jax.storage import files
 
 SENTENCE_START, DOCUMENT_START, PARAGRAPH_START = 1, 2, 4
@@ -43,10 +43,10 @@ def features(page_tokens: int) -> Any:
 
 @functools.lru_cache(8)
 def _around(page_tokens: int) -> tuple[bytes, bytes]:
-    """What stands before the starts of a page, and what between them and the tokens, which come last."""
+    """The bytes before the starts of a page, and those between the starts and the tokens, which come last."""
 
     def header(number: int, size: int) -> bytes:
-        """Of a protobuf field that holds bytes or a message."""
+        """Header of a protobuf field that holds bytes or a message."""
         varint = bytearray()
         while size > 127:
             varint.append(size & 127 | 128)
@@ -73,27 +73,27 @@ def encode(tokens: np.ndarray, starts: np.ndarray) -> bytes:
 
 
 def decode(record: bytes, page_tokens: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inverse of `encode`, as views of the record. Raises BadInput for every other string of bytes."""
+    """Inverse of `encode`; returns views of the record. Raises BadInput for any other bytes."""
     before, between = _around(page_tokens)
     first = len(before) + page_tokens
     if len(record) != first + len(between) + 4 * page_tokens:
-        raise BadInput(f"a record of {len(record)} bytes is no page of {page_tokens} tokens")
+        raise BadInput(f"a record of {len(record)} bytes is not a page of {page_tokens} tokens")
     if not record.startswith(before) or not record.startswith(between, first):
-        raise BadInput("no tf.Example of `starts` and `tokens`, as a page is")
+        raise BadInput("the record is not a tf.Example of `starts` and `tokens`")
     starts = np.frombuffer(record, np.uint8, page_tokens, len(before))
     tokens = np.frombuffer(record, "<i4", page_tokens, first + len(between))
-    # As unsigned numbers negative ones are large.
+    # Viewed as unsigned, negative numbers are large.
     if tokens.view("<u4").max() >= vocab_size:
         bad = int(np.flatnonzero(tokens.view("<u4") >= vocab_size)[0])
-        raise BadInput(f"token {bad} is {tokens[bad]}, which the vocabulary of {vocab_size} pieces has not")
+        raise BadInput(f"token {bad} is {tokens[bad]}, outside the vocabulary of {vocab_size} pieces")
     if starts.max() > _ALL_STARTS:
         bad = int(np.flatnonzero(starts > _ALL_STARTS)[0])
-        raise BadInput(f"the flags of token {bad} are {starts[bad]}; at most {_ALL_STARTS} has a meaning")
+        raise BadInput(f"the flags of token {bad} are {starts[bad]}; the largest valid value is {_ALL_STARTS}")
     return tokens, starts
 
 
 class PageWriter:
-    """Writes one shard under a temporary name; `close` makes it appear, whole."""
+    """Writes one shard under a temporary name; `close` publishes the complete file."""
 
     def __init__(self, path: str, page_tokens: int):
         self._path = path
@@ -119,7 +119,7 @@ class PageWriter:
         self._pages += 1
 
     def close(self) -> dict[str, Any]:
-        """Pads the last page, makes the shard durable and visible, and returns its entry in the manifest."""
+        """Pads the last page, makes the shard durable and visible, and returns its entry for the manifest."""
         tokens, starts = self._left
         if len(tokens):
             padding = (0, self._page_tokens - len(tokens))
@@ -148,10 +148,10 @@ def file_hash(path: str) -> str:
 
 
 def check_shard(path: str, entry: dict[str, Any], page_tokens: int, vocab_size: int = 2**31) -> None:
-    """Reads a local shard again and holds it against its entry in the manifest.
+    """Reads a local shard and compares it with its entry in the manifest.
 
     Raises:
-      BadInput: names the file, and the first page that does not hold if it is a page.
+      BadInput: names the file, and the first bad page if the fault is in a page.
     """
     for _ in scan(path, entry, page_tokens, vocab_size):
         pass
@@ -162,19 +162,19 @@ def scan(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The pages of a local shard in order, without the padding, in bounded memory; checked as in `check_shard`.
 
-    What concerns the whole file is known, and raised, after the last page.
+    Faults of the whole file (its hashes) are raised after the last page.
     """
     hashes = (hashlib.sha256(), hashlib.sha256())
     for page, (tokens, starts) in enumerate(_pages(path, entry, page_tokens, vocab_size)):
         used = min(page_tokens, entry["tokens"] - page * page_tokens)
         if (tokens[used:] != PAD).any() or starts[used:].any():
-            raise BadInput(f"{path}, page {page}: it has {used} tokens, but what follows is no padding")
+            raise BadInput(f"{path}, page {page}: it has {used} tokens, but the rest is not padding")
         _update(hashes, tokens[:used], starts[:used])
         yield tokens[:used], starts[:used]
     if _content_hash(hashes) != entry["content"]:
-        raise BadInput(f"{path}: tokens or starts are not those that the manifest has the hash of")
+        raise BadInput(f"{path}: the tokens or starts do not match their hash in the manifest")
     if file_hash(path) != entry["sha256"]:
-        raise BadInput(f"{path}: the pages are right, but the file is not the one that the manifest has the hash of")
+        raise BadInput(f"{path}: the pages are correct, but the file does not match its hash in the manifest")
 
 
 def _pages(
@@ -183,29 +183,29 @@ def _pages(
     try:
         size = os.path.getsize(path)
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from error
+        raise BadInput(f"{path}: {summary(error)}") from error
     if size != entry["bytes"]:
         raise BadInput(f"{path} has {size} bytes, not {entry['bytes']}")
     if entry["pages"] != -(-entry["tokens"] // page_tokens):
-        raise BadInput(f"{path}: {entry['pages']} pages of {page_tokens} are too many or too few for its tokens")
+        raise BadInput(f"{path}: {entry['pages']} pages of {page_tokens} do not fit its number of tokens")
     at_once = max(1, _CHECK_BYTES // (5 * page_tokens))
     for first in range(0, entry["pages"], at_once):
         numbers = list(range(first, min(first + at_once, entry["pages"])))
-        # A new reader every time: it maps the file, and what it has read counts as this process's memory.
+        # A new reader each time: it maps the file, and the pages it has read count as memory of this process.
         yield from read_pages(open_shard(path, entry["pages"]), path, numbers, page_tokens, vocab_size)
 
 
 def open_shard(path: str, pages: int) -> Any:
-    """A reader of a shard that should have so many pages. `gs://` works."""
-    # Pages are read at random, so no reading ahead.
+    """A reader of a shard that should have `pages` pages. `gs://` works. Raises BadInput, RestartMe."""
+    # No read-ahead, because pages are read at random.
     reader = array_record_module.ArrayRecordReader(path, "readahead_buffer_size:0")
     if not reader.ok():
         try:
             reader.read([0])
         except RuntimeError as error:
             raise failure(path, error) from error
-        raise BadInput(f"{path} is damaged, or was changed just now")
-    # A missing or cut file may open without complaint, and empty.
+        raise BadInput(f"{path} is damaged, or changed while it was opened")
+    # A missing or truncated file may open without an error, as an empty one.
     if (found := reader.num_records()) != pages:
         raise BadInput(f"{path} holds {found} pages, not the {pages} of the manifest")
     return reader
@@ -214,7 +214,7 @@ def open_shard(path: str, pages: int) -> Any:
 def read_pages(
     reader: Any, path: str, numbers: list[int], page_tokens: int, vocab_size: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Pages of a shard by number. Raises BadInput with the file and the page."""
+    """Reads pages of a shard by number. Raises BadInput with the file and the page."""
     try:
         records = reader.read(numbers)
     except RuntimeError as error:
@@ -229,8 +229,8 @@ def read_pages(
 
 
 def _first_failure(reader: Any, path: str, numbers: list[int], error: RuntimeError) -> XLNetError:
-    """Of pages that could not be read together, the first that cannot be read alone."""
-    if "Retry policy exhausted" not in str(error):  # that took a quarter of an hour
+    """The error of the first page that cannot be read alone, after a read of several failed."""
+    if "Retry policy exhausted" not in str(error):  # that took 15 minutes
         for number in numbers:
             try:
                 reader.read([number])
@@ -240,11 +240,11 @@ def _first_failure(reader: Any, path: str, numbers: list[int], error: RuntimeErr
 
 
 def failure(where: str, error: RuntimeError) -> XLNetError:
-    """What ArrayRecord says, as one line and with the exit code that fits."""
-    why = " ".join(str(error).split())
-    # Words of Google's client, which tries again what may pass.
-    if "Retry policy exhausted" in why:
-        return RestartMe(f"{where}: the bucket does not answer ({why}); give the same command again")
-    if "Permanent error" in why:
-        return BadInput(f"{where} is missing, or may not be read, in its bucket ({why})")
+    """An error of ArrayRecord as one line, with the exit code that fits."""
+    why = summary(error)
+    # Phrases of Google's client, which retries transient errors itself.
+    if "Retry policy exhausted" in str(error):
+        return RestartMe(f"{where}: the bucket does not answer ({why}); rerun the same command")
+    if "Permanent error" in str(error):
+        return BadInput(f"{where} is missing from its bucket or not readable ({why})")
     return BadInput(f"{where} is damaged ({why})")

@@ -1,6 +1,6 @@
-"""Copies on the local disk of shards that lie in a bucket, named by their hash, shared by the processes of a machine.
+"""Copies of a bucket's shards on the local disk, named by their hash, shared by the processes of a machine.
 
-Reading pages at random from a bucket costs a request per page. A copy costs one per shard, once.
+Random reads of pages from a bucket cost one request per page. A copy costs one request per shard and 8 MiB, once.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _log = logging.getLogger("xlnet_jax")
 class ShardCache:
     """A folder of copies. Safe to share between threads, cheap to pickle.
 
-    What is in the folder may be removed at any time when nobody reads it; another corpus may use the same folder.
+    Its files may be removed at any time when no process reads them; other corpora may use the same folder.
     """
 
     def __init__(self, folder: str, bound: int | None = None):
-        """Uses a folder, which is made if need be.
+        """Opens the folder, and creates it if it is missing.
 
         Args:
           folder: on the local disk.
-          bound: bytes in the folder, at most, but for what processes copy at the same moment; None = until the disk is
-            nearly full.
+          bound: maximal bytes in the folder, not counting copies in progress in other processes; None = until the disk
+            is nearly full.
 
         Raises:
           BadInput: the folder cannot be written to.
         """
-        if files.in_bucket(folder):
-            raise BadInput(f"shard cache {folder}: it must lie on the local disk")
+        if not files.at(folder).seeks:
+            raise BadInput(f"shard cache {folder}: it must be on the local disk")
         self._folder, self._bound = folder, bound
         try:
             os.makedirs(folder, exist_ok=True)
@@ -62,18 +62,18 @@ class ShardCache:
         self._start()
 
     def get(self, address: str, entry: dict[str, Any]) -> str:
-        """Where to read a shard: the path of its copy, made if need be; its address where there is no room for one.
+        """Where to read a shard: the path of its copy, made if it is missing; the address if a copy does not fit.
 
         Args:
           address: `gs://...`
-          entry: of the manifest.
+          entry: of the shard in the manifest.
 
         Raises:
-          BadInput: the shard is missing or is not that of the manifest, or the folder cannot be written to.
+          BadInput: the shard is missing or does not match the manifest, or the folder cannot be written to.
           RestartMe: the bucket does not answer.
         """
         path = os.path.join(self._folder, f"{entry['sha256']}.array_record")
-        # Hashed once in a process: a copy may have been made by a machine that lost its power.
+        # Hashed once per process: the machine may have lost power while a copy was written.
         if path in self._good and os.path.exists(path):
             return path
         try:
@@ -82,9 +82,7 @@ class ShardCache:
                     if not self._has_room(entry["bytes"]):
                         return self._full(address)
                     if download(address, part, entry["bytes"]) != entry["sha256"]:
-                        raise BadInput(
-                            f"{address} is not the file that the manifest has the hash of; copy the corpus again"
-                        )
+                        raise BadInput(f"{address} does not match its hash in the manifest; copy the corpus again")
                     os.replace(f"{path}.part", path)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -102,7 +100,7 @@ class ShardCache:
     def _full(self, address: str) -> str:
         if not self._told:
             self._told = True
-            _log.warning("shard cache %s is full: %s and others are read from the bucket", self._folder, address)
+            _log.warning("shard cache %s is full: reading %s and others from the bucket", self._folder, address)
         return address
 
 
@@ -132,9 +130,9 @@ def _is_whole(path: str, entry: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def _only_one(part: str, path: str) -> Iterator[int]:
-    """Lets one thread of one process at a time write the file `part`, which becomes `path`; gives its descriptor.
+    """Lets one thread of one process at a time write the file `part`, which becomes `path`; yields its descriptor.
 
-    The system's lock ends with the process. What a killed one has written is written over.
+    The kernel drops the lock when the process ends. The leftover of a killed process is overwritten.
     """
     while True:
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
@@ -144,7 +142,7 @@ def _only_one(part: str, path: str) -> Iterator[int]:
                 same = os.path.samestat(os.fstat(descriptor), os.stat(part))
             except FileNotFoundError:
                 same = False
-            # Otherwise whoever had the lock before has moved it away.
+            # Otherwise the previous holder of the lock has renamed or removed the file: open it again.
             if same:
                 try:
                     yield descriptor
@@ -161,10 +159,10 @@ def download(address: str, descriptor: int, size: int) -> str:
     """Copies an object of a bucket to an open file, in bounded memory, and makes the copy durable.
 
     Returns:
-      Its SHA-256.
+      The SHA-256 of the object.
 
     Raises:
-      BadInput: there is no such object.
+      BadInput: the object does not exist.
       RestartMe: the bucket does not answer.
       OSError: of the local disk.
     """
@@ -181,8 +179,7 @@ def download(address: str, descriptor: int, size: int) -> str:
 
 def _read_range(address: str, first: int, end: int) -> bytes:
     try:
-        with files.bucket(address) as remote:
-            return remote.cat_file(address, start=first, end=end)
+        return files.read(address, first, end)
     except OSError as error:
         raise BadInput(
             f"{address} cannot be read: {error.strerror or 'it is missing'}; copy the corpus again"

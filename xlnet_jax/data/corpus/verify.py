@@ -1,9 +1,8 @@
-"""What is in a corpus, whether all of it is still what it was, and what it reads like: `xlnet-jax corpus`."""
+"""`xlnet-jax corpus`: the contents of a corpus, a check of every hash and count, and samples of its text."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +13,12 @@ import numpy as np
 from xlnet_jax.data.corpus import corpus as corpora
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.corpus.manifest import read_manifest
-from xlnet_jax.data.corpus.shard_cache import download
 from xlnet_jax.data.tokenizer import EOD
 from xlnet_jax.data.workers import cores
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
+_LARGEST_SAMPLE = 10**7  # tokens, which people read
 _COUNTED = ("documents", "sentences", "paragraphs", "tokens")
 _BITS = {
     "documents": pages.DOCUMENT_START,
@@ -28,12 +27,12 @@ _BITS = {
 }
 _TFDS = ("dataset_info.json", "features.json")
 
-# Before a sentence, a paragraph and a document, in `sample`.
+# Printed by `sample` before a document, a paragraph and a sentence.
 _MARKS = ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SENTENCE_START, "|"))
 
 
 def info(path: str) -> dict[str, Any]:
-    """What the manifest says; counts over all splits, and of each. None where the format did not count. BadInput."""
+    """The manifest's figures, in total and per split; None where its format had no such count. Raises BadInput."""
     manifest = read_manifest(path)
     splits = {
         name: {
@@ -49,7 +48,7 @@ def info(path: str) -> dict[str, Any]:
         **{counted: None if None in values else sum(values) for counted, values in counts.items()},
         "vocabulary": manifest["tokenizer"]["vocab_size"],
         "sha256": manifest["sha256"],
-        # That of the folder: in memory a manifest always has the newest.
+        # The version on disk: `read_manifest` converts a manifest to the newest.
         "format_version": manifest["options"].get("format_version"),
         "page_tokens": manifest["page_tokens"],
         "sources": len({source["path"] for source in manifest["sources"]}),
@@ -61,13 +60,13 @@ def info(path: str) -> dict[str, Any]:
 
 
 class _Totals:
-    """What the pages of a split hold, added up by several threads."""
+    """Counts over the pages of a split, summed by several threads."""
 
     def __init__(self, vocab_size: int):
         self._lock = threading.Lock()
         self.counts = np.zeros(vocab_size, np.int64)
         self.marks: dict[int, int] = dict.fromkeys(_BITS.values(), 0)
-        self.whole = True  # all shards could be read
+        self.whole = True  # all shards were readable
 
     def add(self, counts: np.ndarray, marks: dict[int, int]) -> None:
         with self._lock:
@@ -77,17 +76,17 @@ class _Totals:
 
 
 def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[str]]:
-    """Reads a corpus from end to end and holds it against every hash and count it has.
+    """Reads the whole corpus and compares it with every hash and count of its manifest.
 
     Args:
       path: the folder; shards in a bucket are copied one by one to the system's folder for temporary files.
-      workers: shards at a time; None = the number of cores. A few MB of memory each.
+      workers: shards read at the same time; None = the number of cores. A few MB of memory each.
 
     Returns:
-      The number of shards, their bytes and tokens; and all problems, a line each.
+      The number of shards, their bytes and tokens; and all problems, one line each.
 
     Raises:
-      BadInput: there is no manifest to go by.
+      BadInput: there is no usable manifest.
       RestartMe: the bucket does not answer.
     """
     manifest = read_manifest(path)
@@ -128,33 +127,31 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
 
 def _check_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], totals: _Totals) -> None:
     address = os.path.join(path, shard["file"])
-    if not files.in_bucket(path):
-        _count_pages(address, shard, manifest, totals)
-        return
-    with tempfile.NamedTemporaryFile(prefix="xlnet_jax_verify_") as copy:
-        try:
-            download(address, copy.fileno(), shard["bytes"])
-        except OSError as error:
-            raise BadInput(f"{copy.name}: {error.strerror}; set TMPDIR to a folder with room for a shard") from error
-        try:
-            _count_pages(copy.name, shard, manifest, totals)
-        except BadInput as error:
-            raise BadInput(str(error).replace(copy.name, address)) from error
+    try:
+        with files.local_copy(address) as copy:
+            try:
+                _count_pages(copy, shard, manifest, totals)
+            except BadInput as error:
+                raise BadInput(str(error).replace(copy, address)) from error
+    except FileNotFoundError as error:
+        raise BadInput(f"{address} cannot be read: it is missing; copy the corpus again") from error
+    except OSError as error:
+        raise BadInput(f"{address}: {summary(error)}; set TMPDIR to a folder with room for a shard") from error
 
 
 def _count_pages(file: str, shard: dict[str, Any], manifest: dict[str, Any], totals: _Totals) -> None:
-    """Reads a shard; checks what its hashes leave open, whether its flags make sense; adds up what it holds."""
+    """Reads a shard, checks it and the consistency of its flags (hashes cannot), and adds its counts to `totals`."""
     page_tokens, vocab_size = manifest["page_tokens"], manifest["tokenizer"]["vocab_size"]
     counts = np.zeros(vocab_size, np.int64)
     marks: dict[int, int] = dict.fromkeys(totals.marks, 0)
-    ended = True  # a document, by the token before
+    ended = True  # whether the previous token ended a document
     for page, (tokens, starts) in enumerate(pages.scan(file, shard, page_tokens, vocab_size)):
         ends = tokens == EOD
         begins = (starts & pages.DOCUMENT_START).astype(bool)
         after_end = np.concatenate([[ended], ends[:-1]])
         sentence = (starts & pages.SENTENCE_START).astype(bool)
         if (begins != after_end).any() or (starts[ends] != 0).any() or not sentence[starts != 0].all():
-            raise BadInput(f"{file}, page {page}: the flags do not fit the ends of its documents")
+            raise BadInput(f"{file}, page {page}: the flags do not match the ends of its documents")
         ended = bool(ends[-1])
         counts += np.bincount(tokens, minlength=vocab_size)
         for mark in marks:
@@ -172,12 +169,12 @@ def _check_totals(path: str, manifest: dict[str, Any], name: str, totals: _Total
         yield str(error)
         counts = None
     if not totals.whole:
-        return  # the sums say nothing that the shards have not said
+        return  # the sums are incomplete, and the damaged shards are already reported
     if counts is not None and (counts != totals.counts).any():
         piece = int(np.flatnonzero(counts != totals.counts)[0])
         yield (
             f"{os.path.join(path, split['token_counts'])}: piece {piece} occurs {totals.counts[piece]} times in the "
-            f"pages, not {counts[piece]}"
+            f"pages, but is counted {counts[piece]} times"
         )
     for counted, bit in _BITS.items():
         if split[counted] not in (None, totals.marks[bit]):
@@ -185,25 +182,27 @@ def _check_totals(path: str, manifest: dict[str, Any], name: str, totals: _Total
 
 
 def sample(path: str, split: str, seed: int, count: int, length: int) -> list[dict[str, Any]]:
-    """Stretches of a split chosen at random, as text: the same for the same arguments.
+    """Random excerpts of a split as text; the same arguments give the same excerpts.
 
     Args:
       path: the folder.
       split: `train` or `heldout`.
-      seed: of the choice.
-      count: stretches.
-      length: tokens of each; at most the whole split.
+      seed: of the random choice.
+      count: number of excerpts.
+      length: tokens of each; cut to the length of the split.
 
     Returns:
-      Of each stretch its first token and its text, in which § stands before a document, ¶ before a paragraph and |
-      before a sentence; … where it begins within a sentence.
+      For each excerpt its first token and its text, with § before a document, ¶ before a paragraph and | before a
+      sentence; … if it starts within a sentence.
 
     Raises:
-      BadInput: not a corpus, or damaged.
+      BadInput: the folder is not a corpus, or the corpus is damaged.
     """
     for name, value, low, high in (("seed", seed, 0, 2**64), ("count", count, 1, 10**5), ("length", length, 1, 10**6)):
         if not low <= value <= high:
             raise BadInput(f"--{name}={value} must lie in [{low}, {high}]")
+    if count * length > _LARGEST_SAMPLE:
+        raise BadInput(f"--count={count} times --length={length} must be at most {_LARGEST_SAMPLE:,} tokens")
     corpus = corpora.Corpus(path, split)
     length = min(length, corpus.tokens)
     starts = np.random.Generator(np.random.Philox(seed)).integers(0, corpus.tokens - length + 1, count)

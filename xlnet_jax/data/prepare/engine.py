@@ -25,7 +25,7 @@ from xlnet_jax.data.prepare.progress import Progress
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
-from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
 from xlnet_jax.storage import files
 
 ENGINES = ("local", "beam")
@@ -98,7 +98,7 @@ def _run_local(jobs: Sequence[Job], workers: int | None, progress: Progress) -> 
             progress.add(future.result())
     except BrokenProcessPool as error:
         raise RestartMe(
-            f"{jobs[0].output}: a worker process was killed (out of memory?); give the same command again, it goes "
+            f"{jobs[0].output}: a worker process was killed (out of memory?); rerun the same command to go "
             f"on, with fewer than --workers={workers} if memory is short"
         ) from error
     finally:
@@ -154,7 +154,7 @@ def make_pipeline(options: Sequence[str]) -> Any:
     try:
         return beam.Pipeline(options=parsed)
     except (ValueError, ImportError) as error:
-        raise BadInput(f"--beam_options: {' '.join(str(error).split())}") from error
+        raise BadInput(f"--beam_options: {summary(error)}") from error
 
 
 def _run_beam(jobs: Sequence[Job], options: Sequence[str], progress: Progress) -> None:
@@ -175,7 +175,7 @@ def _run_beam(jobs: Sequence[Job], options: Sequence[str], progress: Progress) -
         code, message = files.read_json(errors[0])
         raise (RestartMe if code == RestartMe.exit_code else BadInput)(message)
     if state != "DONE":
-        raise RestartMe(f"{output}: the pipeline ended as {state}; give the same command again, it goes on")
+        raise RestartMe(f"{output}: the pipeline ended as {state}; rerun the same command to go on")
     if missing := _notes(jobs) - files.listing(os.path.join(output, work_unit.FOLDER)).keys():
         raise BadInput(
             f"{output}: the pipeline wrote no {min(missing)} here; workers on other machines need --output=gs://..."

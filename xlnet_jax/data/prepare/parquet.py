@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
 from xlnet_jax.data.prepare.tfds import no_field
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
 
 _BUFFER = 1 << 20
 _ROWS = 64  # read at once: one may be a whole book
 
 
-def row_group_bytes(path: str, file: io.BufferedReader) -> list[int]:
+def row_group_bytes(path: str, file: IO[bytes]) -> list[int]:
     """The uncompressed size of every row group. Raises BadInput if this is no Parquet file."""
     with _opened(path, file) as table:
         return [table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)]
 
 
-def strings(path: str, file: io.BufferedReader, start: int, end: int, field: str) -> Iterator[tuple[int, bytes | None]]:
+def strings(path: str, file: IO[bytes], start: int, end: int, field: str) -> Iterator[tuple[int, bytes | None]]:
     """A column of the row groups [start, end), every value with its row in the file; None where it is null.
 
     Args:
@@ -53,7 +52,7 @@ def strings(path: str, file: io.BufferedReader, start: int, end: int, field: str
 
 
 @contextlib.contextmanager
-def _opened(path: str, file: io.BufferedReader, where: Sequence[str] = ()) -> Iterator[Any]:
+def _opened(path: str, file: IO[bytes], where: Sequence[str] = ()) -> Iterator[Any]:
     """A Parquet file. Errors name the place that `where` holds when they happen."""
     import pyarrow
     from pyarrow import parquet
@@ -61,8 +60,8 @@ def _opened(path: str, file: io.BufferedReader, where: Sequence[str] = ()) -> It
     try:
         yield parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
     except (OSError, pyarrow.ArrowException) as error:
-        line = " ".join(str(error).split()) or repr(error)
-        reason = getattr(error, "strerror", None) or f"damaged ({line}); replace the file"
+        broken = not getattr(error, "strerror", None)
+        reason = f"damaged ({summary(error)}); replace the file" if broken else summary(error)
         raise BadInput(f"{path}:{''.join(where)} {reason}") from error
 
 

@@ -9,7 +9,6 @@ the same byte for byte.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import logging
@@ -23,7 +22,7 @@ import numpy as np
 from xlnet_jax.data.corpus import manifest as manifests
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.prepare import engine as engines
-from xlnet_jax.data.prepare import resume, work_unit
+from xlnet_jax.data.prepare import marks, resume, work_unit
 from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
 from xlnet_jax.data.prepare.text import DOCUMENT_RULES, SENTENCE_RULES
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
@@ -115,7 +114,7 @@ def prepare(
     elif beam_options:
         raise BadInput("--beam_options is for --engine=beam; give both or neither")
     request = work_unit.Request(document, sentences, normalization, heldout, errors, page_tokens, field)
-    with files.one_line(output):
+    with files.translate_errors(output):
         found = find_sources(inputs, data_dir)
         model = None if tokenizer is None else Tokenizer(tokenizer)
         options = {
@@ -184,6 +183,9 @@ def _train(
         if size >= sample_bytes:
             break
     _check_any(len(sample), held_out)
+    # After a minute, and not only at the end of a day.
+    if warning := reader.dropped.warning():
+        _log.warning("%s", warning)
     _log.info("training a tokenizer of %d pieces on %d bytes of text", vocab_size, size)
     train_tokenizer(sample, path, vocab_size, seed, _TRAINING_THREADS)
 
@@ -261,6 +263,9 @@ def _put_together(
         _log.warning("%d places were not UTF-8 and became U+FFFD", replaced)
     if empty:
         _log.warning("%d documents hold no text and were left out", empty)
+    dropped = sum((marks.Counts(**note["dropped"]) for note in notes), marks.Counts())
+    if warning := dropped.warning():
+        _log.warning("%s", warning)
     manifest = {
         "format_version": manifests.FORMAT_VERSION,
         "sha256": "",
@@ -271,11 +276,13 @@ def _put_together(
         "options": options,
         "replaced": replaced,
         "empty": empty,
+        "dropped": dataclasses.asdict(dropped),
         "sources": [part for note in notes for part in note["sources"]],
     }
     manifest["sha256"] = manifests.content_hash(manifest)
     # TFDS looks for the shards beside what it writes, so it must write there itself.
-    with files.bucket(output) if files.in_bucket(output) else contextlib.nullcontext():
+    files.resolve(output)
+    with files.translate_errors(output):
         manifests.write_tfds_metadata(output, manifest)
     files.write(os.path.join(output, manifests.MANIFEST), files.to_json(manifest))
     return manifest
@@ -288,7 +295,7 @@ def _finish_split(output: str, split: str, units: list[int], entries: list[dict[
             return files.read_array(path)
         except (ValueError, EOFError) as error:
             files.remove(work_unit.file_name(output, index, "json"))
-            raise BadInput(f"{path} is damaged; give the same command again, it makes it anew") from error
+            raise BadInput(f"{path} is damaged; rerun the same command, which makes it again") from error
 
     counts = np.sum(_each(counted, units), axis=0)
     names = [manifests.shard_name(split, number, len(units)) for number in range(len(units))]
@@ -300,16 +307,16 @@ def _finish_split(output: str, split: str, units: list[int], entries: list[dict[
         index, shard = job
         early, final = work_unit.file_name(output, index, split), os.path.join(output, shard["file"])
         try:
-            if not files.in_bucket(early) and pages.file_hash(early) != shard["sha256"]:
+            if files.at(early).seeks and pages.file_hash(early) != shard["sha256"]:
                 files.remove(work_unit.file_name(output, index, "json"))
-                raise BadInput(f"{early} was damaged after it was made; give the same command again, it makes it anew")
+                raise BadInput(f"{early} was damaged after it was made; rerun the same command, which makes it again")
             files.rename(early, final)
         except FileNotFoundError:
             # An earlier attempt may have been killed after some of the renames.
             # Or another process is at the same, just now.
             if shard["bytes"] not in (there.get(shard["file"]), files.listing(output).get(shard["file"])):
                 files.remove(work_unit.file_name(output, index, "json"))
-                raise BadInput(f"{early} has gone; give the same command again, it makes it anew") from None
+                raise BadInput(f"{early} has gone; rerun the same command, which makes it again") from None
 
     _each(settle, zip(units, shards, strict=True))
     data = files.array_bytes(counts)

@@ -37,7 +37,7 @@ def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> di
         raise BadInput(f"{output} holds other files ({others[0]}, ...); choose a new folder")
     # A folder that holds only a request was left by an attempt that failed before it had made anything; what is wrong
     # may be put right by another option. In a bucket, which has no lock, somebody may just have begun.
-    if not others and not files.in_bucket(output):
+    if not others and files.at(output).locks:
         files.write(path, files.to_json(now))
     elif manifests.REQUEST in there or not files.write_new(path, files.to_json(now)):
         return _compare(output, now, finished=manifests.MANIFEST in there)
@@ -93,10 +93,10 @@ def read_note(path: str) -> dict[str, Any]:
     """A unit's note. Raises BadInput if it is damaged, and FileNotFoundError."""
     try:
         note = files.read_json(path)
-        if note.keys() >= {"tokenizer", "splits", "sources", "replaced", "empty"}:
+        if note.keys() >= {"tokenizer", "splits", "sources", "replaced", "empty", "dropped"}:
             return note
     except (ValueError, AttributeError) as error:
-        raise BadInput(f"{path} is damaged ({error!r}); remove it and give the same command again") from error
+        raise BadInput(f"{path} is damaged ({error!r}); remove it and rerun the same command") from error
     raise BadInput(f"{path} is not of this version; choose another folder")
 
 

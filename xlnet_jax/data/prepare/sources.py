@@ -15,17 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
-import glob
 import gzip
-import io
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from xlnet_jax.data.prepare import parquet, tfds
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.storage import files
 
 LONGEST_LINE = 64_000_000
@@ -108,6 +105,7 @@ def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Sou
             wanted = ", ".join(f"*{suffix}" for suffix in _FOLDER_SUFFIXES)
             raise BadInput(f"input {name}: this folder holds no {wanted} file; give a pattern such as '{name}/**/*.md'")
         if not of_name:
+            check_link("input", name)
             raise BadInput(f"input {name}: no such file, folder or pattern")
         found.update((source.path, source) for source in of_name)
     if not found:
@@ -118,63 +116,10 @@ def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Sou
 def _list(name: str) -> tuple[list[Source], bool]:
     """The files of an input that is a path, and whether it is a folder."""
     try:
-        return _in_bucket(name) if files.in_bucket(name) else _on_disk(name)
+        found, is_folder = files.find(name, _FOLDER_SUFFIXES)
     except OSError as error:
-        raise BadInput(f"input {name}: {error.strerror or error}") from error
-
-
-def _on_disk(name: str) -> tuple[list[Source], bool]:
-    if is_folder := os.path.isdir(name):
-        paths = list(_below(name))
-    else:
-        paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]
-        if not paths and not glob.has_magic(name) and os.path.lexists(os.path.dirname(name) or "."):
-            with contextlib.suppress(FileNotFoundError):
-                os.stat(name)  # says why not
-    # One file under two names is read once, under the first of them.
-    stats = {os.path.realpath(path): (os.path.abspath(path), os.stat(path)) for path in sorted(paths, reverse=True)}
-    return [Source(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.values()], is_folder
-
-
-def _below(folder: str) -> Iterator[str]:
-    """The text files below a folder, by their names; OSError if a folder may not be read or a link leads nowhere."""
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    seen: set[str] = set()
-    for parent, folders, names in os.walk(folder, onerror=fail, followlinks=True):
-        # A link may lead to a folder that was read already, also to one above it.
-        if (real := os.path.realpath(parent)) in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders.sort()
-        for name in names:
-            if name.lower().endswith(_FOLDER_SUFFIXES):
-                os.stat(os.path.join(parent, name))
-                yield os.path.join(parent, name)
-
-
-def _in_bucket(name: str) -> tuple[list[Source], bool]:
-    with files.bucket(name) as bucket:
-        if glob.has_magic(name):
-            entries, is_folder = bucket.glob(name, detail=True), False
-        else:
-            entries = bucket.find(name, detail=True)
-            # A folder is there if something lies in it; the file itself is found under its own name.
-            is_folder = bool(entries) and bucket.info(name)["type"] == "directory"
-            entries = {
-                path: entry
-                for path, entry in entries.items()
-                if not is_folder or path.lower().endswith(_FOLDER_SUFFIXES)
-            }
-    return [
-        # In whole microseconds, which is all that a bucket has; a float cannot hold the nanoseconds of today.
-        Source(f"gs://{path}", entry["size"], round(entry["mtime"].timestamp() * 1_000_000) * 1000)
-        for path, entry in entries.items()
-        if entry["type"] == "file"
-    ], is_folder
+        raise BadInput(f"input {name}: {summary(error)}") from error
+    return [Source(*file) for file in found], is_folder
 
 
 def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tuple[Part, ...]]:
@@ -194,7 +139,7 @@ def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tupl
         try:
             parts = list(_parts(source, unit_bytes, document))
         except OSError as error:
-            raise BadInput(f"{source.path}: {error.strerror or _line(error)}") from error
+            raise BadInput(f"{source.path}: {summary(error)}") from error
         for part, part_bytes in parts:
             if current and size + part_bytes > unit_bytes:
                 units.append(tuple(current))
@@ -215,7 +160,7 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
             end = min(start + step, count)
             yield Part(source.path, start, end), mean * (end - start)
     elif kind.format == "parquet":
-        with _open(source.path, _SMALL_BLOCK) as file:
+        with files.open_to_read(source.path, _SMALL_BLOCK) as file:
             sizes = parquet.row_group_bytes(source.path, file)
         start = size = 0
         for end, each in enumerate(sizes):
@@ -230,7 +175,7 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
         is_cut = kind.compression is None and (kind.format == "json" or document != "file")
         if is_cut and source.bytes > unit_bytes:
             rule = "line" if kind.format == "json" else document
-            with _open(source.path, _SMALL_BLOCK) as file:
+            with files.open_to_read(source.path, _SMALL_BLOCK) as file:
                 while source.bytes - start > unit_bytes:
                     end = _next_document(file, source.path, start + unit_bytes, rule)
                     if end >= source.bytes:
@@ -242,7 +187,7 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
             yield Part(source.path, start, source.bytes), source.bytes - start
 
 
-def _next_document(file: io.BufferedReader, path: str, offset: int, document: str) -> int:
+def _next_document(file: IO[bytes], path: str, offset: int, document: str) -> int:
     """Where a document begins that is among the first to begin after byte `offset`; the file's size if none does."""
     file.seek(offset)
     _read_line(file, path)  # the rest of one
@@ -254,7 +199,7 @@ def _next_document(file: io.BufferedReader, path: str, offset: int, document: st
     return file.tell()
 
 
-def _read_line(file: io.BufferedReader, path: str) -> bytes:
+def _read_line(file: IO[bytes], path: str) -> bytes:
     line = file.readline(LONGEST_LINE + 1)
     if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
         raise _too_long(path, f"byte {file.tell() - len(line)}")
@@ -266,26 +211,7 @@ def _too_long(path: str, place: str) -> BadInput:
 
 
 @contextlib.contextmanager
-def _open(path: str, block: int = _BLOCK) -> Iterator[io.BufferedReader]:
-    """A file's bytes, on disk or in a bucket, which is asked for two blocks at once."""
-    if not files.in_bucket(path):
-        with open(path, "rb") as file:
-            yield file
-        return
-    with files.bucket(path) as bucket:
-        try:
-            remote = bucket.open(path, "rb", block_size=block)
-        except FileNotFoundError as error:
-            raise BadInput(f"{path}: {os.strerror(errno.ENOENT)}") from error
-        except OSError as error:
-            # Here, because while reading it would be taken for what a decoder says of damaged data.
-            raise BadInput(f"{path}: {error.strerror or _line(error)}") from error
-        with remote:
-            yield io.BufferedReader(remote, block)
-
-
-@contextlib.contextmanager
-def _decompressed(file: io.BufferedReader, compression: str | None) -> Iterator[Any]:
+def _decompressed(file: IO[bytes], compression: str | None) -> Iterator[Any]:
     if compression == "gzip":
         with gzip.open(file) as text:
             yield text
@@ -308,7 +234,7 @@ def blocks(part: Part) -> Iterator[bytes]:
     kind = kind_of(part.path)
     offset = part.start
     try:
-        with _open(part.path) as file, _decompressed(file, kind.compression) as text:
+        with files.open_to_read(part.path, _BLOCK) as file, _decompressed(file, kind.compression) as text:
             if kind.compression:
                 # Little at once: of what is damaged, all that comes before it counts.
                 while block := text.read1(min(_SMALL_BLOCK, LONGEST_LINE)):
@@ -323,10 +249,10 @@ def blocks(part: Part) -> Iterator[bytes]:
                 yield block
                 offset += len(block)
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None)
-        if kind.compression and not reason:
-            reason = f"damaged or cut short at {kind.place(offset)} ({_line(error)}); fetch or compress it again"
-        raise BadInput(f"{part.path}: {reason or _line(error)}") from error
+        reason = summary(error)
+        if kind.compression and not getattr(error, "strerror", None):
+            reason = f"damaged or cut short at {kind.place(offset)} ({reason}); fetch or compress it again"
+        raise BadInput(f"{part.path}: {reason}") from error
 
 
 def lines(part: Part) -> Iterator[tuple[int, bytes]]:
@@ -365,9 +291,5 @@ def records(part: Part, field: str) -> Iterator[tuple[int, bytes | None]]:
     if kind_of(part.path).format == "tfds":
         yield from tfds.examples(part.path, part.start, part.end, field)
         return
-    with _open(part.path, _SMALL_BLOCK) as file:
+    with files.open_to_read(part.path, _SMALL_BLOCK) as file:
         yield from parquet.strings(part.path, file, part.start, part.end, field)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or repr(error)

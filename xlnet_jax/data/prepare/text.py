@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from xlnet_jax.data.prepare import sources, tfds
+from xlnet_jax.data.prepare import marks, sources, tfds
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput
@@ -56,6 +56,7 @@ class TextReader:
     Attributes:
       replaced: undecodable bytes or runs of them that were replaced by U+FFFD so far.
       empty: documents without a sentence that were left out so far.
+      dropped: what normalisation dropped so far.
       hashes: SHA-256 of every part read to its end so far: of its bytes (decompressed), or of its records.
     """
 
@@ -72,6 +73,7 @@ class TextReader:
         """
         self.replaced = 0
         self.empty = 0
+        self.dropped = marks.Counts()
         self.hashes: list[str] = []
         self._document = document
         self._sentences = sentences
@@ -217,6 +219,7 @@ class TextReader:
         self.empty += 1
 
     def _normalise(self, text: str) -> str:
+        self.dropped += marks.count(text, self._normalization)
         if "\r" in text:
             # Old Mac files end their lines with a lone carriage return.
             lines = (piece for line in text.split("\n") for piece in line.rstrip("\r").split("\r"))

@@ -6,14 +6,13 @@ the code, for the name of the default configuration, and for many data sets that
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from xlnet_jax.data.corpus.pages import failure
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
 PREFIX = "tfds:"
@@ -53,7 +52,7 @@ def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
     from tensorflow_datasets.core import constants
 
     root = data_dir or constants.get_default_data_dir()
-    root = root.rstrip("/") if files.in_bucket(root) else os.path.abspath(os.path.expanduser(root))
+    root = files.resolve(os.path.expanduser(root))
     folder = f"{root}/{name.strip('/')}"
     versions = _versions(folder)
     if not versions and "/" not in name:
@@ -86,7 +85,7 @@ def _listing(folder: str) -> dict[str, int]:
     try:
         return files.listing(folder)
     except OSError as error:
-        raise BadInput(f"{folder}: {error.strerror or error}") from error
+        raise BadInput(f"{folder}: {summary(error)}") from error
 
 
 def info_file(path: str) -> str:
@@ -111,17 +110,15 @@ def _split(path: str) -> Any:
     from google.protobuf import json_format
 
     folder, split = _folder_and_split(path)
-    errors = contextlib.nullcontext()
-    if files.in_bucket(folder):
-        errors = files.bucket(folder)
+    files.resolve(folder)  # so that TFDS gets there
     try:
-        with errors:
+        with files.at(folder).translate_errors(folder):
             builder = tfds.builder_from_directory(folder)
             available = sorted(each.value for each in builder.info.available_file_formats())
             if "array_record" in available:  # perhaps beside another
                 builder.info.set_file_format("array_record", override=True, override_if_initialized=True)
     except (OSError, ValueError, ImportError, json_format.ParseError) as error:
-        raise BadInput(f"{folder}: no data set that TFDS can read ({_line(error)}); build it again") from error
+        raise BadInput(f"{folder}: no data set that TFDS can read ({summary(error)}); build it again") from error
     if available == ["parquet"]:
         raise BadInput(
             f"{folder} is written as parquet, and TFDS loses rows when it writes that; build it again with "
@@ -187,7 +184,7 @@ def _field(path: str, number: int, record: bytes, field: str) -> bytes:
     try:
         example = tf_example_pb2.Example.FromString(record)  # pyright: ignore[reportAttributeAccessIssue]
     except message.DecodeError as error:
-        raise BadInput(f"{path}, example {number}: no tf.Example ({_line(error)}); build it again") from error
+        raise BadInput(f"{path}, example {number}: no tf.Example ({summary(error)}); build it again") from error
     fields = example.features.feature
     if field not in fields:
         raise BadInput(f"{path}, example {number}: {no_field(field, fields)}")
@@ -201,7 +198,3 @@ def no_field(field: str, names: Iterable[str]) -> str:
     """What to say where a record lacks a field. Names are quoted, for they are data."""
     shown = ", ".join(repr(name[:40]) for name in sorted(names)[:20])
     return f"no field {field!r}, but {shown or 'none at all'}; choose one with --field"
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or repr(error)

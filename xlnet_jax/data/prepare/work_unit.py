@@ -124,7 +124,7 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
     Returns the number of tokens. Raises BadInput as `TextReader.documents` does, and where a file cannot be written.
     """
     note = file_name(output, index, "json")
-    with files.one_line(note), files.scratch(file_name(output, index, "scratch")) as folder:
+    with files.translate_errors(note), files.scratch(file_name(output, index, "scratch")) as folder:
         reader = request.reader()
         paths = {split: os.path.join(folder, split) for split in SPLITS}
         writers = {split: _SplitWriter(path, request.page_tokens, tokenizer) for split, path in paths.items()}
@@ -142,6 +142,6 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
         ]
         empty = reader.empty + sum(writer.empty for writer in writers.values())
         content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": sources, "replaced": reader.replaced,
-                   "empty": empty}  # fmt: skip
+                   "empty": empty, "dropped": dataclasses.asdict(reader.dropped)}  # fmt: skip
         files.write(note, files.to_json(content, indent=None))
     return sum(writer.counted["tokens"] for writer in writers.values())

@@ -1,0 +1,115 @@
+"""`configure`: the file it writes is accepted by `train`, whatever the corpus, and is never written over another."""
+
+import json
+import os
+
+import data_fixtures
+import jax
+import pytest
+
+from xlnet_jax import config as configs
+from xlnet_jax.cli import main
+from xlnet_jax.commands import configure as configuring
+from xlnet_jax.commands.configure import MOST_EPOCHS, SHORT, SIZES, Size, Speed, configure
+from xlnet_jax.errors import BadInput
+
+
+def dry_run(path, workdir):
+    return main(["train", f"--config={path}", f"--workdir={workdir}", "--dry_run", "--json"])
+
+
+def test_train_accepts_the_file_with_the_probe_of_one_size(tmp_path, capsys, monkeypatch):
+    # One small size, so one cheap compilation, and few steps.
+    monkeypatch.setattr(configuring, "SIZES", (Size(1, 32, 32, 16, 16, 1, 1e-3, 0.1),))
+    monkeypatch.setattr(configuring, "_PROBE_SECONDS", 0.0)
+    corpus, path = data_fixtures.corpus_path(), str(tmp_path / "small.py")
+    assert main(["configure", corpus, "--minutes=30", f"--output={path}", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    config = configs.load(path)
+    assert result["measured"] and result["tokens_per_second"] > 0 and result["minutes"] > 0
+    assert (result["steps"], result["batch_size"]) == (config.train.steps, config.train.batch_size)
+    assert config.model.vocab_size == data_fixtures.VOCAB_SIZE and config.data.corpus == corpus
+    assert config.train.batch_size % jax.device_count() == 0
+    # Nothing is left to chance: held-out losses, saves, and a rate that rises and falls.
+    assert 0 < config.evaluation.every <= config.train.steps and config.evaluation.blocks
+    assert 0 < config.checkpoint.every <= config.train.steps and result["epochs"] <= MOST_EPOCHS
+    assert 0 < config.optimizer.warmup_steps < config.train.steps
+    assert dry_run(path, tmp_path / "run") == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == result["parameters"]
+    with open(path, encoding="utf-8") as file:
+        docstring = file.read().split('"""')[1]
+    assert result["command"] in docstring and path in result["command"] and "Hardware: 8 x cpu" in docstring
+    before = os.stat(path)
+    assert main(["configure", corpus, f"--output={path}"]) == 2
+    assert "is there already" in capsys.readouterr().err and os.stat(path) == before
+
+
+def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, caplog):
+    outcomes = set()
+    for documents in (2, 30, 120):
+        text = data_fixtures.write(tmp_path, **{f"text{documents}": data_fixtures.synthetic_text(7, documents)})
+        corpus = str(tmp_path / f'a "corpus" of {documents}  \\ words')
+        data_fixtures.make_corpus(corpus, text, heldout=0.3)
+        path = str(tmp_path / f"{documents}.py")
+        try:
+            result = configure(corpus, path, 1, probe=False)
+        except BadInput as error:
+            assert "tokens" in str(error) and "\n" not in str(error) and not os.path.exists(path)
+            outcomes.add("refused")
+            continue
+        config = configs.load(path)
+        assert config.data.corpus == corpus and not result["measured"]
+        assert dry_run(path, tmp_path / "run") == 0
+        outcomes.add((config.data.segment_len, config.data.windows_per_block))
+    assert "refused" in outcomes and len(outcomes) > 2, outcomes
+
+
+def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_than_help(monkeypatch):
+    text = configuring._Text.open(data_fixtures.corpus_path())
+    # Nothing is read of it, so it may be as long as we say.
+    (corpus,) = text.train.corpora
+    corpus.tokens = 10**9
+    layers = []
+    for minutes, steps in ((1, 1), (60, 100), (60 * 24, 1000), (60 * 24, 100_000)):
+        monkeypatch.setattr(configuring, "_estimated", lambda _, steps=steps: Speed(steps, 10.0, False))
+        config, speed = configuring._choose(text, 60.0 * minutes, probe=False)
+        config = configuring._with_length(config, text, 60.0 * minutes, speed)
+        text.check(config)
+        layers.append(config.model.layers)
+        epochs = config.train.steps * config.train.batch_size * config.data.reuse_len / corpus.tokens
+        assert epochs <= MOST_EPOCHS * 1.1
+        assert config.train.steps <= 60 * minutes * speed.steps
+    assert layers == sorted(layers) and layers[0] == SIZES[0].layers < layers[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "nowhere: no such folder"),
+        (["CORPUS", "--minutes=0"], "--minutes=0.0 must lie in"),
+        (["CORPUS", "--minutes=nan"], "--minutes=nan must lie in"),
+        (["CORPUS", "--output=config.json"], "give a file that ends in .py"),
+        (["CORPUS", "--output=no/config.py"], "in a folder that exists"),
+        (["CORPUS", "--config.train.steps=3"], "unknown option"),
+        ([""], "data.corpus is empty"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    words = [data_fixtures.corpus_path() if word == "CORPUS" else word for word in words]
+    assert main(["configure", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1 and os.listdir(tmp_path) == []
+
+
+def test_a_corpus_without_held_out_documents_is_configured_without_evaluations(tmp_path, caplog):
+    corpus = str(tmp_path / "corpus")
+    data_fixtures.make_corpus(corpus, heldout=0.0)
+    configure(corpus, str(tmp_path / "config.py"), 5, probe=False)
+    assert configs.load(str(tmp_path / "config.py")).evaluation.every == 0
+    assert sum("no held-out documents" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_the_sizes_rise():
+    for sizes in (SIZES, SHORT[::-1]):
+        assert [size.layers * size.T for size in sizes] == sorted({size.layers * size.T for size in sizes})

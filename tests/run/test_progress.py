@@ -1,0 +1,70 @@
+"""What a run says of itself on the way: which losses are logged, and what it does while nothing moves."""
+
+import io
+import logging
+import re
+import time
+
+import numpy as np
+import pytest
+import tiny
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.run import progress
+from xlnet_jax.run.progress import Reporter
+
+
+class Nothing:
+    """A writer of metrics that writes nothing."""
+
+    def step(self, values):
+        pass
+
+
+def reporter(bar=None):
+    config = tiny.config()
+    return Reporter(config, tiny.mixture(), extend_plan((), 0, 8, config.data.windows_per_block), Nothing(), bar)
+
+
+def report(to, steps):
+    losses = np.array([float(step + 1) for step in steps])
+    to(steps, {"loss": losses, "consecutive_bad": np.zeros(len(losses), np.int32)})
+
+
+@pytest.mark.parametrize("size", [1, 10, 64])
+def test_the_first_losses_are_logged_and_then_every_hundredth(size, caplog):
+    to = reporter()
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        for first in range(0, 320, size):
+            report(to, range(first, min(first + size, 320)))
+    # Every line is of its own step, wherever the dispatch ends.
+    said = [re.match(r"step (\d+): loss (\d+)\.0000, \d+ tokens/s", r.getMessage()).groups() for r in caplog.records]
+    assert said == [(str(step),) * 2 for step in (1, 2, 5, 10, 20, 50, 100, 200, 300)]
+
+
+def test_a_long_compilation_is_told_in_the_log_again_and_again(caplog, monkeypatch):
+    monkeypatch.setattr(progress, "BUSY_SECONDS", 0.05)
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        with pytest.raises(ValueError), reporter().busy("compiling the step"):
+            time.sleep(0.4)
+            raise ValueError
+        said = [record.getMessage() for record in caplog.records]
+        assert said[0] == "compiling the step ..." and len(said) >= 3
+        assert all(re.fullmatch(r"still compiling the step, for \d+ s", line) for line in said[1:])
+        time.sleep(0.2)
+    assert len(caplog.records) == len(said), "it goes on after the end"
+
+
+def test_the_bar_says_compiling_and_then_training(caplog):
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with Progress(TextColumn("{task.description}"), console=console) as bar:
+        bar.add_task(progress.TRAINING, total=40, loss="-")
+        to = reporter(bar)
+        with caplog.at_level(logging.INFO, "xlnet_jax"):
+            with to.busy("compiling the step"):
+                assert bar.tasks[0].description == "compiling the step"
+            assert bar.tasks[0].description == "training"
+            report(to, range(2))
+    assert not caplog.records and bar.tasks[0].completed == 2 and bar.tasks[0].fields["loss"] == "2.0000"

@@ -1,0 +1,39 @@
+"""The tests really compile without optimisation, unless they are told not to."""
+
+import os
+import re
+
+import compiling
+import pytest
+import tiny
+
+
+def test_the_flags_are_added_to_the_callers_who_wins(monkeypatch):
+    monkeypatch.setattr(compiling, "PRODUCTION", False)
+    monkeypatch.setenv("XLA_FLAGS", "--a=1 --xla_backend_optimization_level=2")
+    for _ in range(2):  # a worker of pytest-xdist finds those of its parent
+        compiling.set_flags()
+        words = "--a=1 --xla_backend_optimization_level=2 --xla_cpu_use_fusion_emitters=false"
+        assert os.environ["XLA_FLAGS"] == words
+    monkeypatch.setattr(compiling, "PRODUCTION", True)
+    monkeypatch.setenv("XLA_FLAGS", "--a=1")
+    compiling.set_flags()
+    assert os.environ["XLA_FLAGS"] == "--a=1"
+
+
+@pytest.mark.production
+def test_this_session_has_them_or_production_has_none():
+    given = "--xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", "")
+    assert given != compiling.PRODUCTION
+
+
+def test_every_test_that_a_guarantee_names_is_there():
+    text = (tiny.ROOT / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("## What is guaranteed") : text.index("## Exit codes")]
+    rows = [line for line in table.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 20
+    for row in rows:
+        named = re.findall(r"`(tests/[^`]*|make [a-z]+)`", row.rpartition(" | ")[2])
+        assert named, f"no test is named: {row}"
+        for name in named:
+            assert name.startswith("make") or (tiny.ROOT / name).exists(), name

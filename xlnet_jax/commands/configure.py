@@ -1,0 +1,352 @@
+"""`xlnet-jax configure`: a configuration for this corpus, this machine and the time there is, as a file to train by.
+
+The largest model is taken that reads `TOKENS_PER_PARAMETER` in that time (Hoffmann et al., arXiv:2203.15556), from the
+speed of the smallest, which is measured here; the speed of the one taken is then measured too. No text is read more
+than `MOST_EPOCHS` times: more is of little use (Muennighoff et al., arXiv:2305.16264). All of it is a beginning, not an
+optimum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import shlex
+import tempfile
+import textwrap
+import time
+from typing import Any
+
+import jax
+
+from xlnet_jax import config as configs
+from xlnet_jax.commands.inspect import count_parameters
+from xlnet_jax.config import Config
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.data.corpus.manifest import read_manifest
+from xlnet_jax.data.workers import cores
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model import flops
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.step import build_step, create_state
+
+TOKENS_PER_PARAMETER = 20
+MOST_EPOCHS = 40
+
+log = logging.getLogger("xlnet_jax")
+
+_MOST_MINUTES = 1_000_000
+_PROBE_SECONDS = 5.0  # of steps, after compiling
+_SECOND_PROBE = 25.0  # is made if the first took less, compiling included
+_START_SECONDS, _COMPILE_SECONDS = 15.0, 30.0  # of the run; the second where nothing was compiled
+_CPU_FLOPS = 2e9  # a core, where nothing is measured
+_UTILISATION = 0.2  # of an accelerator's peak, likewise
+_DISPATCH_SECONDS, _CHECKPOINT_SECONDS = 5.0, 300.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """A model, the lengths of its examples, and rows for a device."""
+
+    layers: int
+    d_model: int
+    T: int
+    R: int
+    M: int
+    rows: int
+    learning_rate: float
+    init_std: float
+
+    @property
+    def head_dim(self) -> int:
+        """Of small models half the usual one, so that there are four heads at least."""
+        return 64 if self.d_model >= 256 else 32
+
+
+# The first is the quick start's, the last XLNet-Base.
+SIZES = (
+    Size(2, 128, 128, 64, 64, 16, 2e-3, 0.08),
+    Size(4, 256, 128, 64, 64, 16, 1e-3, 0.06),
+    Size(6, 384, 256, 128, 128, 16, 7e-4, 0.05),
+    Size(12, 768, 512, 256, 384, 8, 4e-4, 0.02),
+)
+# For texts that are too short for the first.
+SHORT = tuple(dataclasses.replace(SIZES[0], T=T, R=T // 2, M=T // 2) for T in (64, 32))
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """Of one configuration: optimizer steps per second, seconds to compile one, and whether they were measured."""
+
+    steps: float
+    compile: float
+    measured: bool
+
+
+def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> dict[str, Any]:
+    """Writes a configuration for one process on this machine.
+
+    Args:
+      corpus: folder that `prepare` wrote, or several separated by commas.
+      output: Python file to write; it must not be there.
+      minutes: how long training may take, start and evaluations included.
+      probe: measure the speed, in about a minute; else it is estimated.
+
+    Returns:
+      `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`, `tokens_per_second`, `epochs`,
+      `minutes` (expected), `measured`.
+
+    Raises:
+      BadInput: no corpus, too short a one, `output` is there, or impossible minutes.
+    """
+    if not 0 < minutes <= _MOST_MINUTES:
+        raise BadInput(f"--minutes={minutes} must lie in (0, {_MOST_MINUTES}]")
+    if not output.endswith(".py") or not os.path.isdir(os.path.dirname(output) or "."):
+        raise BadInput(f"--output={output}: give a file that ends in .py, in a folder that exists")
+    if os.path.lexists(output):
+        raise BadInput(f"--output={output} is there already; remove it, or give another name")
+    text = _Text.open(corpus)
+    config, speed = _choose(text, 60 * minutes, probe)
+    config = _with_length(config, text, 60 * minutes, speed)
+    text.check(config)
+    result = _result(config, text, output, speed)
+    source = _file(config, result, minutes)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "config.py")
+        files.write(path, source.encode())
+        assert configs.load(path) == config, "the file does not say what was chosen"
+    with files.translate_errors(output):
+        files.write(output, source.encode())
+    log.info("next: %s", result["command"])
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class _Text:
+    """What there is to train on; `config` has its corpus and vocabulary, and defaults else."""
+
+    config: Config
+    train: Mixture
+    heldout: Mixture | None
+
+    @classmethod
+    def open(cls, corpus: str) -> _Text:
+        """Raises BadInput if there is no finished corpus."""
+        config = _replaced(Config(), data={"corpus": workdirs.absolute(corpus)})
+        if folders := [folder for folder in config.data.folders() if folder]:
+            config = _replaced(config, model={"vocab_size": read_manifest(folders[0])["tokenizer"]["vocab_size"]})
+        train = open_mixture(config)
+        without = [each.path for each in train.corpora if "heldout" not in each.manifest["splits"]]
+        if without:
+            log.warning(
+                "%s has no held-out documents: prepare it with a larger --heldout to see held-out losses", without[0]
+            )
+        return cls(config, train, None if without else open_mixture(config, "heldout"))
+
+    def check(self, config: Config) -> None:
+        """All that `train` checks on this machine. Raises BadInput."""
+        configs.check(config)
+        self.train.stream(config).check(config.train.batch_size, self.train.described())
+        self.train.check(config)
+        mesh = meshes.make_mesh(config.mesh)
+        meshes.check_batch_size(config.train.batch_size, mesh)
+        meshes.check_model(config.model, mesh)
+
+    def has_heldout(self, config: Config) -> bool:
+        """Whether there are held-out documents, and long enough for an example."""
+        if self.heldout is None:
+            return False
+        try:
+            self.heldout.check(config)
+        except BadInput as error:
+            log.warning("there will be no held-out losses: %s", error)
+            return False
+        return True
+
+
+def _replaced(config: Config, **sections: dict[str, Any]) -> Config:
+    changed = {name: dataclasses.replace(getattr(config, name), **values) for name, values in sections.items()}
+    return dataclasses.replace(config, **changed)
+
+
+def _choose(text: _Text, seconds: float, probe: bool) -> tuple[Config, Speed]:
+    """The largest size that fits the text and reads enough in the time, or the smallest, and its speed."""
+    fitting = _fitting(text)
+    began = time.monotonic()
+    known = _measured(fitting[0], text.train) if probe else _estimated(fitting[0])
+    chosen = fitting[0]
+    for config in fitting[1:]:
+        steps = _steps(config, text.train, seconds, _scaled(known, fitting[0], config))
+        fresh = steps * config.train.batch_size * config.data.reuse_len
+        if fresh >= TOKENS_PER_PARAMETER * count_parameters(config)["parameters"]:
+            chosen = config
+    speed = _scaled(known, fitting[0], chosen)
+    if probe and chosen is not fitting[0] and time.monotonic() - began < _SECOND_PROBE:
+        speed = _measured(chosen, text.train)
+    return chosen, speed
+
+
+def _fitting(text: _Text) -> list[Config]:
+    """The sizes that the text is long enough for, the smallest first. Raises BadInput if there is none."""
+    fitting = [config for size in SIZES if (config := _fitted(size, text))]
+    fitting = fitting or [config for size in SHORT if (config := _fitted(size, text))][:1]
+    if not fitting:
+        text.check(_laid_out(SHORT[-1], text, 1, 1))  # says how much is missing
+    return fitting
+
+
+def _fitted(size: Size, text: _Text) -> Config | None:
+    """A size with the largest batch and the longest blocks that the text has room for."""
+    for windows in ((8, 4), (2, 1)):  # a memory is worth more than a large batch
+        rows = size.rows
+        while rows:
+            for windows_per_block in windows:
+                config = _laid_out(size, text, rows, windows_per_block)
+                try:
+                    text.check(config)
+                except BadInput as error:
+                    log.debug("%s, %d rows of %d windows: %s", size, rows, windows_per_block, error)
+                else:
+                    return config
+            rows //= 2
+    return None
+
+
+def _laid_out(size: Size, text: _Text, rows: int, windows_per_block: int) -> Config:
+    on_cpu = jax.default_backend() == "cpu"
+    return _replaced(
+        text.config,
+        model={"layers": size.layers, "d_model": size.d_model, "heads": size.d_model // size.head_dim,
+               "head_dim": size.head_dim, "d_ff": 4 * size.d_model, "memory_len": size.M, "init_std": size.init_std,
+               "compute_dtype": "float32" if on_cpu else "bfloat16"},
+        data={"segment_len": size.T, "reuse_len": size.R, "num_predict": size.T // 6,
+              "windows_per_block": windows_per_block},
+        optimizer={"learning_rate": size.learning_rate, "warmup_steps": 0, "schedule": "cosine"},
+        train={"batch_size": rows * jax.device_count()},
+    )  # fmt: skip
+
+
+def _measured(config: Config, mixture: Mixture) -> Speed:
+    """Compiles two steps, and runs them on the corpus's own batches for `_PROBE_SECONDS`."""
+    config = _replaced(config, train={"steps_per_dispatch": 2})
+    log.info("measuring %s", _described(config))
+    mesh = meshes.make_mesh(config.mesh)
+    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
+    rows, _ = meshes.rows_here(config.train.batch_size, mesh)
+    with jax.set_mesh(mesh):
+        recipe = make_recipe(config)
+        built = build_step(recipe, mesh)
+        state = create_state(recipe, built)
+        batch = meshes.place(loader.TrainDispatches(mixture, config, plan, rows, 0, 2)(0), mesh)
+        began = time.perf_counter()
+        executable = built.jitted.lower(state, batch).compile()
+        compiling = time.perf_counter() - began
+        state, metrics = jax.block_until_ready(executable(state, batch))
+        began, steps = time.perf_counter(), 0
+        while not steps or time.perf_counter() - began < _PROBE_SECONDS:
+            state, metrics = executable(state, batch)
+            jax.block_until_ready(metrics)
+            steps += 2
+        rate = steps / (time.perf_counter() - began)
+    log.info("%.3g steps a second, compiled in %.1f s", rate, compiling)
+    return Speed(rate, compiling, True)
+
+
+def _estimated(config: Config) -> Speed:
+    """From the device's published peak, or a guess for processors."""
+    device = jax.devices()[0]
+    peak = flops.PEAK_FLOPS.get(device.device_kind)
+    rate = _UTILISATION * peak * jax.device_count() if peak else _CPU_FLOPS * cores()
+    return Speed(rate / flops.step_flops(config), _COMPILE_SECONDS, False)
+
+
+def _scaled(speed: Speed, of: Config, to: Config) -> Speed:
+    """The speed of another configuration at the same rate of operations; larger ones are rather faster than that."""
+    if of is to:
+        return speed
+    return Speed(speed.steps * flops.step_flops(of) / flops.step_flops(to), speed.compile, False)
+
+
+def _steps(config: Config, mixture: Mixture, seconds: float, speed: Speed) -> int:
+    """Steps for which there is time and text, at least one."""
+    # The step and the evaluation are compiled; a twentieth goes into evaluations and saves.
+    left = max(0.95 * (seconds - _START_SECONDS - 2 * speed.compile), seconds / 4)
+    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
+    epochs_a_step = max(mixture.stream(config).epochs(1000, plan)) / 1000
+    return max(1, min(int(left * speed.steps), int(MOST_EPOCHS / epochs_a_step)))
+
+
+def _with_length(config: Config, text: _Text, seconds: float, speed: Speed) -> Config:
+    """The same with steps, warm-up, dispatches, checkpoints and evaluations."""
+    steps = _steps(config, text.train, seconds, speed)
+    fit = [size for size in (10, 5, 2) if size <= steps // 4 and size <= _DISPATCH_SECONDS * speed.steps]
+    dispatch = fit[0] if fit else 1
+    steps -= steps % dispatch
+
+    def whole(most: float) -> int:
+        return dispatch * max(1, int(most) // dispatch)
+
+    # Four evaluations, each of as many rows as one step in a hundred has.
+    blocks = max(config.train.batch_size, steps * config.train.batch_size // (100 * config.data.windows_per_block))
+    return _replaced(
+        config,
+        optimizer={"warmup_steps": min(10_000, -(-steps // 10), steps - 1)},
+        train={"steps": steps, "steps_per_dispatch": dispatch},
+        checkpoint={"every": whole(min(_CHECKPOINT_SECONDS * speed.steps, steps / 4))},
+        evaluation={"every": whole(steps / 4), "blocks": blocks} if text.has_heldout(config) else {},
+    )
+
+
+def _result(config: Config, text: _Text, output: str, speed: Speed) -> dict[str, Any]:
+    train = config.train
+    plan = extend_plan((), 0, train.batch_size, config.data.windows_per_block)
+    seconds = train.steps / (0.95 * speed.steps) + _START_SECONDS + 2 * speed.compile
+    return {
+        "output": output,
+        "command": f"xlnet-jax train --config={shlex.quote(output)} --workdir=run",
+        "parameters": count_parameters(config)["parameters"],
+        "steps": train.steps,
+        "batch_size": train.batch_size,
+        "tokens_per_second": speed.steps * train.batch_size * config.data.segment_len,
+        "epochs": max(text.train.stream(config).epochs(train.steps, plan)),
+        "minutes": seconds / 60,
+        "measured": speed.measured,
+    }
+
+
+def _described(config: Config) -> str:
+    model, data = config.model, config.data
+    return (
+        f"{model.layers} layers of width {model.d_model}, segments of {data.segment_len}, batch "
+        f"{config.train.batch_size}"
+    )
+
+
+def _file(config: Config, result: dict[str, Any], minutes: float) -> str:
+    """The Python source: a docstring, and every key that differs from its default."""
+    devices = jax.devices()
+    about = textwrap.fill(
+        f"Hardware: {len(devices)} x {devices[0].device_kind}, {cores()} cores. Expect about {result['minutes']:.0f} "
+        f"minutes, at {result['tokens_per_second']:,.0f} tokens a second "
+        f"({'measured here' if result['measured'] else 'estimated'}). The run reads the text {result['epochs']:.2f} "
+        f"times, at most {MOST_EPOCHS}. Nothing here is published: sizes and rates are a beginning, not an optimum.",
+        width=118, break_long_words=False,
+    )  # fmt: skip
+    head = (
+        f"{_described(config)}, {result['parameters']:,} parameters: made by `xlnet-jax configure` for {minutes:g} "
+        f"minutes.\n\n    {result['command']}\n\n{about}\n"
+    )
+    head = head.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    default, lines = configs.flat(Config()), []
+    for section in dataclasses.fields(Config):
+        values = vars(getattr(config, section.name)).items()
+        changed = [f"{name}={value!r}," for name, value in values if default[f"{section.name}.{name}"] != value]
+        if changed:
+            lines += [f"config.{section.name}.update(", *(f"    {key}" for key in changed), ")"]
+    body = textwrap.indent("\n".join(["config = base.default()", *lines, "return config"]), "    ")
+    return f'"""{head}"""\n\nfrom xlnet_jax import config as base\n\n\ndef get_config():\n{body}\n'

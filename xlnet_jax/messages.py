@@ -1,0 +1,48 @@
+"""What a command says to a person or a script: the line and the JSON object of an error, durations, safe text."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+
+_JOINERS = "\u200c\u200d"
+_json = False
+
+
+def use_json(on: bool) -> None:
+    """Whether errors are told on stdout as well; the command line sets it from `--json`."""
+    global _json
+    _json = on
+
+
+def error(who: str, line: str, code: int) -> None:
+    """Prints `who: line` on stderr; with `--json` also `{"error": line, "exit_code": code}` on stdout, once."""
+    line = printable(line)
+    print(f"{who}: {line}", file=sys.stderr, flush=True)
+    if _json:
+        # Another thread may end the process with an error of its own: stdout holds one object.
+        use_json(False)
+        # Nobody may read it any more, and stderr has it.
+        with contextlib.suppress(OSError):
+            print(json.dumps({"error": line, "exit_code": code}), flush=True)
+
+
+def printable(text: str) -> str:
+    """Text that changes nothing but a line of a terminal: other characters are escaped, such as `\\x1b` and `\\n`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() or character in _JOINERS else ascii(character)[1:-1] for character in text
+    )
+
+
+def duration(seconds: float) -> str:
+    """`12.3 s`, `5 min 03 s` or `1 h 02 min`."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    if seconds < 3599.5:
+        minutes, seconds = divmod(round(seconds), 60)
+        return f"{minutes} min {seconds:02} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02} min"

@@ -1,0 +1,232 @@
+"""Files on disk: written under a temporary name, made durable and renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import glob
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from typing import IO, NamedTuple
+
+from xlnet_jax.errors import BadInput, check_link
+
+_TEMPORARY = re.compile(r"\.\d+\.tmp$")
+
+
+class File(NamedTuple):
+    """A file that was found, with its size and its time of change."""
+
+    path: str
+    bytes: int
+    mtime_ns: int
+
+
+def temporary(path: str) -> str:
+    """Where to write the file on disk that `publish` will move to `path`; another process gets another name."""
+    return f"{path}.{os.getpid()}.tmp"
+
+
+def publish(path: str) -> None:
+    """Makes `temporary(path)` durable and gives it its name, in place of any file that is there."""
+    descriptor = os.open(temporary(path), os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary(path), path)
+
+
+class Local:
+    """Paths on a disk of this machine, or that it has mounted."""
+
+    appends = True
+    """Whether a file can grow."""
+    locks = True
+    """Whether `locked` keeps others out."""
+    seeks = True
+    """Whether reading at random, and reading twice, costs little."""
+
+    def translate_errors(self, path: str) -> contextlib.AbstractContextManager[None]:
+        """Leaves an OSError as it is; it says what is wrong."""
+        del path
+        return contextlib.nullcontext()
+
+    def resolve(self, path: str) -> str:
+        """The path for other libraries, from any working directory. Raises BadInput for an address of no use."""
+        return os.path.abspath(path)
+
+    def check_writable(self, path: str, option: str) -> None:
+        """Raises BadInput, naming the option, unless the folder can be written in or can be made."""
+        check_link(option, path)
+        above = os.path.abspath(path)
+        while not os.path.lexists(above):
+            above = os.path.dirname(above)
+        if not os.path.isdir(above):
+            raise BadInput(f"{option}={path}: {above} is a file; name a new folder, or that of a run")
+        if not os.access(above, os.R_OK | os.W_OK | os.X_OK):
+            raise BadInput(f"{option}={path}: no permission to write in {above}; choose another folder")
+
+    def make_folder(self, path: str) -> None:
+        """Makes a folder, and those above it."""
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)  # makedirs says only: File exists
+        os.makedirs(path, exist_ok=True)
+
+    def listing(self, folder: str) -> dict[str, int]:
+        """The names right in a folder (of a folder: with `/`), each with its bytes; nothing if there is no folder."""
+        if not os.path.lexists(folder):
+            return {}
+        with os.scandir(folder) as entries:
+            # A link has the size of its file; one that leads nowhere, its own.
+            return {
+                entry.name + "/" * entry.is_dir(): entry.stat(follow_symlinks=os.path.exists(entry.path)).st_size
+                for entry in entries
+            }
+
+    def finished_folders(self, folder: str, mark: str) -> list[str]:
+        """The names of the folders right in a folder that are complete: here they get their names in the end.
+
+        Args:
+          mark: a file that is written last where folders cannot be renamed at once.
+        """
+        del mark
+        return [name[:-1] for name in self.listing(folder) if name.endswith("/")]
+
+    def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], bool]:
+        """The files that a name stands for, and whether it is a folder.
+
+        Args:
+          name: of a file, of a folder (its files with one of `suffixes`, at any depth), or a pattern.
+
+        Raises OSError if one of them cannot be looked at, or a link leads nowhere.
+        """
+        if is_folder := os.path.isdir(name):
+            paths = list(self._below(name, suffixes))
+        else:
+            paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]
+            if not paths and not glob.has_magic(name) and os.path.lexists(os.path.dirname(name) or "."):
+                with contextlib.suppress(FileNotFoundError):
+                    os.stat(name)  # says why not
+        # One file under two names is read once, under the first of them.
+        stats = {os.path.realpath(path): (os.path.abspath(path), os.stat(path)) for path in sorted(paths, reverse=True)}
+        return [File(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.values()], is_folder
+
+    def _below(self, folder: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+        def fail(error: OSError) -> None:
+            raise error
+
+        seen: set[str] = set()
+        for parent, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+            # A link may lead to a folder that was read already, also to one above it.
+            if (real := os.path.realpath(parent)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders.sort()
+            for name in names:
+                if name.lower().endswith(suffixes):
+                    os.stat(os.path.join(parent, name))
+                    yield os.path.join(parent, name)
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """Reads a file, or its bytes [start, end); FileNotFoundError if there is none."""
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(-1 if end is None else end - start)
+
+    @contextlib.contextmanager
+    def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:
+        """A file's bytes; a bucket is asked for `block` bytes at once."""
+        del block
+        with open(path, "rb") as file:
+            yield file
+
+    @contextlib.contextmanager
+    def local_copy(self, path: str) -> Iterator[str]:
+        """A file on disk with the same bytes."""
+        yield path
+
+    def write(self, path: str, data: bytes) -> None:
+        """Writes a whole file."""
+        try:
+            with open(temporary(path), "wb") as file:
+                file.write(data)
+            publish(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.remove(temporary(path))  # a full disk needs the room
+            error.filename = path
+            raise
+
+    def write_new(self, path: str, data: bytes) -> bool:
+        """Writes a file that must not be there yet; returns whether it was so."""
+        if os.path.exists(path):
+            return False
+        self.write(path, data)
+        return True
+
+    def append_line(self, path: str, line: str) -> None:
+        """Adds a line to a file of few lines: where files cannot grow, the whole is written again."""
+        with open(path, "a+b") as file:
+            # A killed process may have left a line without an end.
+            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                file.write(b"\n")
+            file.write(line.encode())
+
+    def move(self, path: str, to: str) -> None:
+        """Takes a finished file from `scratch` to its place."""
+        os.replace(path, to)
+
+    def rename(self, path: str, to: str) -> None:
+        """Gives another name to a file, in place of one that is there, or to a folder with all in it: here at once."""
+        os.replace(path, to)
+
+    def remove(self, path: str) -> None:
+        """Removes a file or a folder with all in it; one that is not there is removed already."""
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+
+    @contextlib.contextmanager
+    def locked(self, folder: str, otherwise: str) -> Iterator[None]:
+        """Keeps a second process out of a folder that exists; BadInput with the reason `otherwise` if one is in it.
+
+        The lock is the system's: it ends with the process. A bucket has none, so there nobody is kept out.
+        """
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BadInput(f"{folder}: {otherwise}; wait for it, or choose another folder") from error
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def scratch(self, path: str) -> Iterator[str]:
+        """A new folder on disk to write in, before `move` takes the result to `path` or beside it; then removed."""
+        folder = temporary(path)  # on the same disk, so that moving is renaming
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed process that had this number
+        os.mkdir(folder)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep(self, folder: str) -> None:
+        """Removes what killed processes left of `temporary` and `scratch`; on disk only while the folder is locked."""
+        for name in os.listdir(folder) if os.path.isdir(folder) else []:
+            if _TEMPORARY.search(name):
+                self.remove(os.path.join(folder, name))
+
+    @contextlib.contextmanager
+    def on_disk(self, folder: str) -> Iterator[str]:
+        """A folder for a library that writes to disks only; in the end its files are in `folder`."""
+        yield folder
