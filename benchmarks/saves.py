@@ -41,14 +41,15 @@ def writer_cpu_seconds(config, workdir: str) -> float:
     """CPU seconds of one save in all threads, from the copy to the last byte."""
     import jax
 
-    from xlnet_jax.checkpoint import store
     from xlnet_jax.checkpoint.store import Checkpoints
     from xlnet_jax.parallel.mesh import make_mesh
+    from xlnet_jax.train.recipe import make_recipe
     from xlnet_jax.train.step import build_step, create_state
 
     mesh = make_mesh(config.mesh)
     with jax.set_mesh(mesh):
-        trees = store.split(jax.block_until_ready(create_state(config, build_step(config, mesh))))
+        recipe = make_recipe(config)
+        trees = jax.block_until_ready(create_state(recipe, build_step(recipe, mesh))).split()
     spent = []
     with Checkpoints(workdir, keep=2) as checkpoints:
         for step in range(SAVES + 1):

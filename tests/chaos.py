@@ -32,9 +32,10 @@ import numpy as np
 import tiny
 from hosts import Hosts
 
-from xlnet_jax.checkpoint.store import Checkpoints, split
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
 STEPS, EVERY = 40, 4
@@ -126,9 +127,9 @@ class Chaos:
 def fingerprint(workdir: pathlib.Path) -> dict:
     """Hashes of every saved array, the plan, and what every step and every evaluation measured."""
     config = tiny.config(mesh={"data": 1})
-    built = build_step(config, make_mesh(config.mesh, jax.devices()[:1]))
+    built = build_step(make_recipe(config), make_mesh(config.mesh, jax.devices()[:1]))
     with Checkpoints(str(workdir)) as checkpoints:
-        trees = checkpoints.restore(STEPS, split(built.abstract_state))
+        trees = checkpoints.restore(STEPS, built.abstract_state.split())
         plan = checkpoints.record(STEPS)["plan"]
     arrays = {
         jax.tree_util.keystr(path): hashlib.sha256(np.asarray(array).tobytes()).hexdigest()

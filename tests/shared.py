@@ -23,9 +23,10 @@ import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax.checkpoint.store import Checkpoints, split
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
 STEPS = 40
@@ -56,7 +57,7 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
 def _abstract() -> dict[str, Any]:
     """The whole state, on one device."""
     config = tiny.config(mesh={"data": 1})
-    return split(build_step(config, make_mesh(config.mesh, jax.devices()[:1])).abstract_state)
+    return build_step(make_recipe(config), make_mesh(config.mesh, jax.devices()[:1])).abstract_state.split()
 
 
 def arrays(workdir: Any, step: int) -> tuple[dict[str, str], Any]:

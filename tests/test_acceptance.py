@@ -23,10 +23,12 @@ from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import extend_plan, plan_from_json, plan_to_json
 from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.kernels import xla
-from xlnet_jax.model import heads, names, positions
+from xlnet_jax.model import names, positions
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train import state as states
+from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.optimizer import make_optimizer, schedule
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import train_step
 
 pytestmark = pytest.mark.production
@@ -39,9 +41,8 @@ TARGETS = np.array([1, 2, 5, 8, 11])
 
 
 def parameters(config, seed=0):
-    shapes = nn.meta.unbox(
-        jax.eval_shape(lambda: states.init_params(Config(model=config, data=DataConfig(segment_len=16, reuse_len=8))))
-    )
+    recipe = make_recipe(Config(model=config, data=DataConfig(segment_len=16, reuse_len=8)))
+    shapes = nn.meta.unbox(jax.eval_shape(lambda: states.init_params(recipe)))
     rng = np.random.default_rng(seed)
 
     def draw(path, x):
@@ -82,7 +83,7 @@ def run(params, batch, memory):
         {"params": params}, batch, memory, deterministic=True, mutable=["intermediates"]
     )  # fmt: skip
     layers = {name: x[0] for name, x in seen["intermediates"]["layers"].items() if name.endswith("_stream")}
-    return out, heads.logits(params, out.target_vectors_BPD), layers
+    return out, LanguageModel(XLNet(CONFIG, R)).logits(params, out.target_vectors_BPD), layers
 
 
 def original_masks(functional, masked, z):
@@ -189,7 +190,7 @@ def released_shapes(model):
 )
 def test_row_3_parameters_are_those_of_the_released_checkpoints(x64, model, count, tensors):
     """3. Number of parameters and of tensors, and every name and shape; a checkpoint with these names loads."""
-    params = nn.meta.unbox(jax.eval_shape(lambda: states.init_params(Config(model=model))))
+    params = nn.meta.unbox(jax.eval_shape(lambda: states.init_params(make_recipe(Config(model=model)))))
     official = names.official(params)
     assert {name: x.shape for name, x in official.items()} == released_shapes(model)
     assert len(official) == tensors and sum(math.prod(x.shape) for x in official.values()) == count
@@ -372,7 +373,7 @@ def test_row_9_the_learning_rate_starts_at_0_and_a_step_worked_by_hand(x64):
             assert float(rate(t)) == pytest.approx(expected, rel=1e-6, abs=1e-12)
         assert float(rate(0)) == 0
     for switches, expected in (("no_bias_correction", 2.02564963), ("", 1.96828205)):
-        optimizer = make_optimizer(config, 10, 2, dataclasses.replace(Config().compat, switches=switches))
+        optimizer = make_optimizer(config, 10, {"kernel": 0}, dataclasses.replace(Config().compat, switches=switches))
         params = {"kernel": jnp.array([2.0])}
         state = optimizer.init(params)
         for gradient, after in ((0.5, 2.0), (-1.0, expected)):
@@ -387,8 +388,8 @@ def test_row_10_a_resumed_run_reproduces_the_undisturbed_one():
     `test_resume.py` does the same with processes that are killed.
     """
     config = tiny.config()
-    optimizer = states.optimizer_of(config)
-    step = jax.jit(functools.partial(train_step, config))
+    recipe = make_recipe(config)
+    step = jax.jit(functools.partial(train_step, recipe))
 
     def go_on(state, plan, start, stop):
         rows = np.arange(config.train.batch_size)
@@ -400,7 +401,7 @@ def test_row_10_a_resumed_run_reproduces_the_undisturbed_one():
             measured.append(jax.device_get(metrics))
         return state, fed, measured
 
-    first = jax.jit(lambda: nn.meta.unbox(states.init_state(config, optimizer)))()
+    first = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe)))()
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     whole, fed, measured = go_on(first, plan, 0, 6)
     middle, *_ = go_on(first, plan, 0, 3)

@@ -51,6 +51,7 @@ class ModelConfig:
         "gelu", "gelu is the tanh approximation, as in the original", choices=("gelu", "gelu_erf", "relu")
     )
     untie_biases: bool = key(True, "every layer has its own u, v and w biases (`untie_r`)")
+    share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT); such a model has no export")
     memory_len: int = key(384, "memory slots M; 0 = no memory")
     clamp_len: int = key(-1, "clip relative distances to +-clamp_len; -1 = off")
     dropout: float = key(0.1, "embedding, position table, both sub-layer outputs, final output")

@@ -20,7 +20,7 @@ from hosts import Hosts
 from orbax.checkpoint import v1 as ocp
 
 from xlnet_jax.checkpoint import restore
-from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Keep, split
+from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Keep
 from xlnet_jax.commands.train import train
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
@@ -29,7 +29,9 @@ from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.train.step import build_step
+from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.resume import restore_or_init
+from xlnet_jax.train.step import build_step, create_state
 
 # Orbax leaves coroutines behind when it fails.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -59,7 +61,7 @@ def run(tmp_path_factory, pytestconfig):
 def abstract():
     """Of the whole state, on one device."""
     settings = tiny.config(mesh={"data": 1})
-    return split(build_step(settings, meshes.make_mesh(settings.mesh, jax.devices()[:1])).abstract_state)
+    return build_step(make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])).abstract_state.split()
 
 
 @pytest.fixture(scope="session")
@@ -285,9 +287,9 @@ MESHES = {"1": {}, "2": {"fsdp": 2}, "4": {"data": 2, "fsdp": 2}, "8": {"data": 
 def test_other_devices_have_the_same_arrays_and_the_same_next_batch(run, saved, pytestconfig, devices):
     settings = config(pytestconfig, mesh={"data": 1} | MESHES[devices])
     mesh = meshes.make_mesh(settings.mesh, jax.devices()[: int(devices)])
-    built = build_step(settings, mesh)
+    built = build_step(make_recipe(settings), mesh)
     with Checkpoints(str(run)) as checkpoints:
-        found = restore.newest(checkpoints, lambda *_: split(built.abstract_state), Session())
+        found = restore.newest(checkpoints, lambda *_: built.abstract_state.split(), Session())
     assert found.step == 12 and contents(found.trees) == saved[12]
     assert all(len(x.sharding.device_set) == int(devices) for x in jax.tree.leaves(found.trees))
     plan = plan_from_json(found.record["plan"])
@@ -344,7 +346,7 @@ def test_parameters_of_another_run(run, tmp_path, pytestconfig, abstract, saved)
 
 def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pytestconfig):
     other = tiny.config(model={"d_ff": 64}, mesh={"data": 1})
-    built = build_step(other, meshes.make_mesh(other.mesh, jax.devices()[:1]))
+    built = build_step(make_recipe(other), meshes.make_mesh(other.mesh, jax.devices()[:1]))
     with pytest.raises(BadInput, match=r"\(step 12\): params/\S+ is float32\[[\d,]*32\S* there and \S+64\S* in this"):
         restore.foreign_parameters(str(run), built.abstract_state.params, Session())
     with pytest.raises(BadInput, match=r"checkpoint.init_from=.*/nothing: .* no such folder"):
@@ -352,6 +354,27 @@ def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pyte
     with pytest.raises(BadInput, match="no such folder"):
         train(config(pytestconfig, checkpoint={"init_from": "/nowhere"}), str(tmp_path / "run"))
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp_path, pytestconfig, saved, caplog):
+    """Would fail if a fresh parameter were taken for a damaged one, or a loaded one stayed as it was drawn."""
+    settings = config(pytestconfig, model={"untie_biases": False}, mesh={"data": 1}, checkpoint={"init_from": str(run)})
+    recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
+    with jax.set_mesh(mesh), Checkpoints(str(tmp_path), keep=1) as checkpoints:
+        built = build_step(recipe, mesh)
+        state, _, step, origin = restore_or_init(recipe, open_mixture(settings), built, checkpoints, Session())
+        drawn = contents({"params": create_state(recipe, built).params})
+    biases = ("content_bias", "position_bias", "segment_bias")
+    assert step == 0 and origin["init_from"]["fresh"] == [f"params/biases/{name}" for name in biases]
+    assert origin["init_from"]["left_over"] == [f"params/layers/attention/{name}" for name in biases]
+    assert "fresh are params/biases/content_bias, params/biases/position_bias" in caplog.text
+    loaded = contents({"params": state.params})
+    for name, value in loaded.items():
+        assert value == (drawn if "['biases']" in name else saved[12])[name], name
+    assert loaded != drawn and loaded.keys() == drawn.keys()
+    nothing = {"tower": built.abstract_state.params["word_embedding"]}
+    with pytest.raises(BadInput, match="has none of this model's parameters"):
+        restore.foreign_parameters(str(run), nothing, Session())
 
 
 class Payload:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from xlnet_jax.batch import Memory
-from xlnet_jax.checkpoint import checksums, restore, store
+from xlnet_jax.checkpoint import checksums, restore
 from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Keep
 from xlnet_jax.errors import BadInput, Diverged
 from xlnet_jax.parallel.processes import Session
-from xlnet_jax.train.state import State
+from xlnet_jax.train.state import MUST_BE_FINITE, State
 
 
 def make_state(scale=1.0) -> State:
@@ -39,13 +39,13 @@ def test_everything_comes_back_bit_for_bit(tmp_path):
     state = make_state()
     with Checkpoints(str(tmp_path), keep=2) as writer:
         assert writer.latest() is None
-        writer.save(5, store.split(state), {"plan": [[0, 0, 8]]})
+        writer.save(5, state.split(), {"plan": [[0, 0, 8]]})
     with Checkpoints(str(tmp_path)) as reader:
         assert reader.latest() == 5
         record = reader.record(5)
-        assert (record["format_version"], record["plan"]) == (2, [[0, 0, 8]])
+        assert (record["format_version"], record["plan"]) == (3, [[0, 0, 8]])
         assert {name.split("/")[0] for name in record["checksums"]} == {"params", "optimizer", "memory", "counters"}
-        back = store.join(reader.restore(5, store.split(abstract(state))), State)
+        back = State.join(reader.restore(5, abstract(state).split()))
     assert jax.tree.structure(back) == jax.tree.structure(state)
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(back), strict=True):
         assert a.dtype == b.dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes()
@@ -54,7 +54,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path):
 def test_a_relative_work_directory_is_fine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with Checkpoints("run", keep=1) as writer:
-        writer.save(3, store.split(make_state()), {})
+        writer.save(3, make_state().split(), {})
     assert (tmp_path / "run" / "checkpoints" / "3").is_dir()
 
 
@@ -64,7 +64,7 @@ def test_a_state_donated_right_after_the_save_is_saved_as_it_was(tmp_path):
     expected = np.asarray(state.params["a"]).copy()
     overwrite = jax.jit(lambda s: jax.tree.map(lambda x: x * 0 + 9, s), donate_argnums=0)
     with Checkpoints(str(tmp_path), keep=1) as writer:
-        writer.save(1, store.split(state), {})
+        writer.save(1, state.split(), {})
         overwritten = overwrite(state)
     assert not np.array_equal(overwritten.params["a"], expected)
     with Checkpoints(str(tmp_path)) as reader:
@@ -75,7 +75,7 @@ def test_a_state_donated_right_after_the_save_is_saved_as_it_was(tmp_path):
 def test_parts_can_be_read_alone_and_old_ones_go(tmp_path):
     with Checkpoints(str(tmp_path), keep=2) as writer:
         for step in (2, 4, 6):
-            writer.save(step, store.split(make_state(scale=step)), {})
+            writer.save(step, make_state(scale=step).split(), {})
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["4", "6"]
     with Checkpoints(str(tmp_path)) as reader:
         only = reader.restore(4, {"params": abstract(make_state()).params})
@@ -84,7 +84,7 @@ def test_parts_can_be_read_alone_and_old_ones_go(tmp_path):
 
 def test_a_reader_leaves_unfinished_writing_alone_and_a_writer_clears_it(tmp_path):
     with Checkpoints(str(tmp_path), keep=2) as writer:
-        writer.save(2, store.split(make_state()), {})
+        writer.save(2, make_state().split(), {})
     unfinished = tmp_path / "checkpoints" / "4.orbax-checkpoint-tmp"
     unfinished.mkdir()
     with Checkpoints(str(tmp_path)) as reader:
@@ -92,7 +92,7 @@ def test_a_reader_leaves_unfinished_writing_alone_and_a_writer_clears_it(tmp_pat
     assert unfinished.exists()
     with Checkpoints(str(tmp_path), keep=2) as writer:
         assert writer.latest() == 2
-        writer.save(4, store.split(make_state()), {})
+        writer.save(4, make_state().split(), {})
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["2", "4"]
 
 
@@ -101,9 +101,9 @@ def test_missing_and_foreign_checkpoints_are_refused(tmp_path):
         Checkpoints(str(tmp_path))
     with Checkpoints(str(tmp_path), keep=2) as writer:
         assert restore.resume(writer, wanted, Session()) is None
-        writer.save(2, store.split(make_state()), {"format_version": 99})
+        writer.save(2, make_state().split(), {"format_version": 99})
         writer.wait()
-        with pytest.raises(BadInput, match="checkpoint format 99, this version reads 2; use the xlnet_jax") as e:
+        with pytest.raises(BadInput, match="checkpoint format 99, this version reads 3; use the xlnet_jax") as e:
             restore.resume(writer, wanted, Session())
         assert not isinstance(e.value, Damaged)
     with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="no checkpoint of step 3; there are 2"):
@@ -115,12 +115,12 @@ def test_missing_and_foreign_checkpoints_are_refused(tmp_path):
 
 
 def wanted(step, record):
-    return store.split(abstract(make_state()))
+    return abstract(make_state()).split()
 
 
 def test_a_record_that_lost_its_hashes_is_damaged(tmp_path):
     with Checkpoints(str(tmp_path), keep=2) as writer:
-        writer.save(2, store.split(make_state()), {})
+        writer.save(2, make_state().split(), {})
     path = tmp_path / "checkpoints" / "2" / "_CHECKPOINT_METADATA"
     metadata = json.loads(path.read_text())
     del metadata["custom_metadata"]["checksums"], metadata["custom_metadata"]["record_sha256"]
@@ -137,10 +137,10 @@ def test_a_state_that_is_not_finite_is_not_saved(tmp_path, place):
     name = {"params": "params/a", "optimizer": "optimizer/0/mu"}[place]
     with Checkpoints(str(tmp_path), keep=2) as writer:
         with pytest.raises(Diverged, match=f"step 6: {name} is not finite") as raised:
-            writer.save(6, store.split(dataclasses.replace(state, **bad)), {})
+            writer.save(6, dataclasses.replace(state, **bad).split(), {}, MUST_BE_FINITE)
         assert raised.value.exit_code == 3 and writer.steps() == []
-        # After a bad step the rest is as before, and is worth saving.
-        writer.save(6, store.split(dataclasses.replace(state, consecutive_bad=jnp.array(2, jnp.int32))), {})
+        # A running mean of losses heals: the rest is worth saving.
+        writer.save(6, dataclasses.replace(state, loss_mean=jnp.array(jnp.nan)).split(), {}, MUST_BE_FINITE)
     assert os.listdir(tmp_path / "checkpoints") == ["6"]
 
 
@@ -158,7 +158,7 @@ def test_which_checkpoints_stay(tmp_path, rules, stay):
     losses = {}
     with Checkpoints(str(tmp_path), Keep(**rules, losses=lambda: losses)) as writer:
         for step, loss in zip((2, 4, 6, 8, 10, 12), (5.0, 4.0, 3.5, 4.5, 4.25, 3.0), strict=True):
-            writer.save(step, store.split(make_state()), {})
+            writer.save(step, make_state().split(), {})
             # An evaluation comes after the save of its step, and step 2 has none.
             losses |= {step: loss} if step > 2 else {}
     with Checkpoints(str(tmp_path)) as reader:

@@ -22,7 +22,8 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.convert import huggingface, tokenizer_json
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, train_tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.model.transformer import XLNet
+from xlnet_jax.train.loss import LanguageModel
 
 VOCAB = 400
 FILES = [
@@ -40,9 +41,9 @@ def random_params(model: ModelConfig) -> dict:
     zeros, one = jnp.zeros((1, 4), jnp.int32), jnp.zeros(1, jnp.int32)
     batch = Batch(zeros, zeros, zeros, one + 1, one > 0, zeros[:, :2], zeros[:, :2], zeros[:, :2] * 1.0, one, one, one)
     key = jax.random.key(0)
-    init = lambda: XLNet(model).init(key, batch, empty_memory(model, 1), deterministic=True)  # noqa: E731
+    init = lambda: LanguageModel(XLNet(model)).init(key, batch)  # noqa: E731
     generator = np.random.default_rng(0)
-    shapes = nn.unbox(jax.eval_shape(init))["params"]
+    shapes = nn.unbox(jax.eval_shape(init))
     return jax.tree.map(lambda leaf: jnp.asarray(generator.normal(size=leaf.shape), jnp.float32), shapes)
 
 
@@ -91,7 +92,7 @@ def test_tensors(exported):
     expected = {
         "transformer.word_embedding.weight": params["word_embedding"],
         "transformer.mask_emb": params["mask_embedding"][None, None],
-        "lm_loss.bias": params["lm_bias"],
+        "lm_loss.bias": params["lm_head"]["bias"],
     }
     for i in range(2):
         layer = f"transformer.layer.{i}"
@@ -207,6 +208,7 @@ def test_accents_are_the_characters_the_normalization_drops(tokenizer):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (dict(share_layers=True), "model.share_layers=True: .* no export of this model"),
         (dict(head_dim=5), "model.heads=3 times model.head_dim=5 is not model.d_model=12.*head_dim=4 to export"),
         (dict(vocab_size=VOCAB + 1), f"has {VOCAB} pieces, the model {VOCAB + 1}"),
     ],

@@ -5,11 +5,13 @@ import dataclasses
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import pytest
 import tiny
 
 from xlnet_jax.config import Config, DataConfig, ModelConfig, TrainConfig
-from xlnet_jax.model import flops, heads
+from xlnet_jax.model import flops
 from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import example_batch, init_params
 
 
@@ -43,12 +45,14 @@ def test_the_compiler_counts_about_the_same_forward():
             "layers": 1, "d_model": 64, "head_dim": 32, "d_ff": 256, "vocab_size": 500}),
     )  # fmt: skip
     batch, memory = example_batch(config, 4), empty_memory(config.model, 4)
-    params = jax.eval_shape(lambda: init_params(config))
+    recipe = make_recipe(config)
+    params = jax.eval_shape(lambda: init_params(recipe))
 
     def forward(p, batch):
         p = nn.meta.unbox(p)
         out = XLNet(config.model, 32).apply({"params": p}, batch, memory, deterministic=True)
-        return jnp.sum(heads.nll(p, out.target_vectors_BPD, batch.target_tokens)) + jnp.sum(out.hidden_BTD)
+        nll_BP = recipe.model.nll(p, out.target_vectors_BPD, batch.target_tokens)
+        return jnp.sum(nll_BP) + jnp.sum(out.hidden_BTD)
 
     counted = jax.jit(forward).lower(params, batch).compile().cost_analysis()["flops"]
     two_layers = dataclasses.replace(config, model=dataclasses.replace(config.model, layers=2))
@@ -59,3 +63,9 @@ def test_the_compiler_counts_about_the_same_forward():
     extra = 2 * (N - (24 + 64)) * 64 * (64 + 16)
     expected = 4 * (per_row + extra) + 2 * N * D * 64
     assert 1.0 < counted / expected < 1.25, counted / expected
+
+
+def test_utilisation_is_needed_flops_over_the_peak_of_all_devices(monkeypatch):
+    assert flops.seconds_at_peak(10**9) is None
+    monkeypatch.setitem(flops.PEAK_FLOPS, jax.devices()[0].device_kind, 1e12)
+    assert flops.seconds_at_peak(10**9) == pytest.approx(1e-3 / jax.device_count())

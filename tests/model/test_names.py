@@ -12,7 +12,8 @@ from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import names
-from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.model.transformer import XLNet
+from xlnet_jax.train.loss import LanguageModel
 
 SMALL = dict(vocab_size=11, layers=3, d_model=8, heads=2, head_dim=4, d_ff=12, memory_len=0, compute_dtype="float32")
 
@@ -21,13 +22,18 @@ def shapes_of(model: ModelConfig) -> dict:
     zeros, one = jnp.zeros((1, 4), jnp.int32), jnp.zeros(1, jnp.int32)
     batch = Batch(zeros, zeros, zeros, one + 1, one > 0, zeros[:, :2], zeros[:, :2], zeros[:, :2] * 1.0, one, one, one)
     key = jax.random.key(0)
-    init = lambda: XLNet(model).init(key, batch, empty_memory(model, 1), deterministic=True)  # noqa: E731
-    return nn.unbox(jax.eval_shape(init))["params"]
+    init = lambda: LanguageModel(XLNet(model)).init(key, batch)  # noqa: E731
+    return nn.unbox(jax.eval_shape(init))
 
 
 def random_params(model: ModelConfig) -> dict:
     generator = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), shapes_of(model))
+
+
+def test_shared_layers_have_no_name_there():
+    with pytest.raises(BadInput, match="share_layers=True: the original's checkpoints have parameters of each layer"):
+        names.official(random_params(ModelConfig(**SMALL, share_layers=True)))
 
 
 @pytest.mark.parametrize(

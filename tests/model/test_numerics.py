@@ -20,6 +20,7 @@ from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.train import state as states
 from xlnet_jax.train.loss import mean_loss
+from xlnet_jax.train.recipe import make_recipe
 
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 B, T, P, M, K, N, D, F, H = 8, 32, 6, 24, 56, 87, 16, 32, 2
@@ -34,7 +35,7 @@ def batch_of(config, step=1):
 def params():
     """The same float32 weights for every test, larger than fresh ones so that attention is not uniform."""
     config = tiny.config(model={"init_std": 0.3})
-    return jax.jit(lambda: nn.meta.unbox(states.init_params(config)))()
+    return jax.jit(lambda: nn.meta.unbox(states.init_params(make_recipe(config))))()
 
 
 def equations(jaxpr):
@@ -49,7 +50,7 @@ def equations(jaxpr):
 
 
 def loss_and_gradient(config, batch=None):
-    model, batch = states.make_model(config), batch_of(config) if batch is None else batch
+    model, batch = make_recipe(config).model, batch_of(config) if batch is None else batch
     memory = empty_memory(config.model, 8)
     return jax.value_and_grad(lambda p: mean_loss(p, model, batch, memory)[0])
 
@@ -91,7 +92,7 @@ def test_bfloat16_stays_close_to_float32():
 def masks(**rates):
     """Shapes of all dropout masks of one training step's forward pass, outside and inside the scan over layers."""
     config = tiny.config(model={**NO_DROPOUT, "activation_dropout": 0.0, **rates})
-    model, batch, memory = states.make_model(config), batch_of(config), empty_memory(config.model, 8)
+    model, batch, memory = make_recipe(config).model.transformer, batch_of(config), empty_memory(config.model, 8)
 
     def run(p, key):
         return model.apply({"params": p}, batch, memory, deterministic=False, rngs={"dropout": key})
@@ -140,7 +141,7 @@ def test_a_mask_is_the_same_on_one_two_and_eight_devices():
 
 def test_every_site_stream_layer_and_step_has_a_mask_of_its_own(monkeypatch):
     config = tiny.config(model={"activation_dropout": 0.3})
-    model, batch, memory = states.make_model(config), batch_of(config), empty_memory(config.model, 8)
+    model, batch, memory = make_recipe(config).model.transformer, batch_of(config), empty_memory(config.model, 8)
     used = []
 
     def drop(x, rate, key, *indices):
@@ -162,7 +163,7 @@ def test_every_site_stream_layer_and_step_has_a_mask_of_its_own(monkeypatch):
 def test_no_mask_depends_on_the_slot_of_a_target():
     """Targets in another order of slots: the same vectors, in that order."""
     config = tiny.config(model={"activation_dropout": 0.3})
-    model, batch, memory = states.make_model(config), batch_of(config), empty_memory(config.model, 8)
+    model, batch, memory = make_recipe(config).model.transformer, batch_of(config), empty_memory(config.model, 8)
     turned = dataclasses.replace(batch, target_positions=batch.target_positions[:, ::-1])
 
     @jax.jit
@@ -181,7 +182,7 @@ def test_slots_of_weight_zero_give_exactly_no_gradient():
     loss, grads = run(params(), none)
     assert loss == 0 and all(not np.any(g) for g in jax.tree.leaves(grads))
     # A likelihood that overflows in an unused slot stays where it is.
-    huge = jax.tree.map(lambda x: x, params()) | {"lm_bias": jnp.full(tiny.VOCAB, -jnp.inf).at[:2].set(0.0)}
+    huge = jax.tree.map(lambda x: x, params()) | {"lm_head": {"bias": jnp.full(tiny.VOCAB, -jnp.inf).at[:2].set(0.0)}}
     tokens = batch.target_tokens.copy()
     weights = batch.target_weights.copy()
     tokens[:, :3], tokens[:, 3:] = 1, 100

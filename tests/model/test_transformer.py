@@ -12,14 +12,16 @@ import pytest
 from xlnet_jax.batch import NEVER, Batch, Memory
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import xla
-from xlnet_jax.model import heads, positions
+from xlnet_jax.model import positions
 from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.train.loss import LanguageModel, mean_loss
 
 B, T, R, P, M = 2, 12, 6, 4, 5
 CONFIG = ModelConfig(
     vocab_size=60, layers=2, d_model=16, heads=2, head_dim=8, d_ff=24, memory_len=M, dropout=0.0,
     attention_dropout=0.0, init_std=0.5, compute_dtype="float64",
 )  # fmt: skip
+MODEL = LanguageModel(XLNet(CONFIG, R))
 
 
 def make_batch(seed=0, direction=(1, -1)) -> Batch:
@@ -53,17 +55,15 @@ def make_memory(seed=1, valid=(M, 3)) -> Memory:
 @functools.cache
 def make_params(config=CONFIG):
     """Parameters none of which sits at a value that hides its term, as biases of 0 and scales of 1 would."""
-    model = XLNet(config, R)
-    shapes = jax.eval_shape(
-        lambda: model.init(jax.random.key(0), make_batch(), empty_memory(config, B), deterministic=True)
-    )
+    model = LanguageModel(XLNet(config, R))
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), make_batch()))
     rng = np.random.default_rng(0)
 
     def draw(path, x):
         around = 1.0 if path[-1].key == "scale" else 0.0
         return jnp.asarray(around + 0.4 * rng.standard_normal(x.shape), config.compute_dtype)
 
-    return jax.tree_util.tree_map_with_path(draw, nn.meta.unbox(shapes["params"]))
+    return jax.tree_util.tree_map_with_path(draw, nn.meta.unbox(shapes))
 
 
 @jax.jit
@@ -245,7 +245,7 @@ def test_padding_is_seen_by_nobody_and_a_blind_row_gives_zeros_without_nan(x64):
     blind = dataclasses.replace(batch, rank=np.full((B, T), 5, np.int32))
 
     def loss(p):
-        return jnp.sum(heads.nll(p, run(p, blind, none).target_vectors_BPD, blind.target_tokens))
+        return jnp.sum(MODEL.nll(p, run(p, blind, none).target_vectors_BPD, blind.target_tokens))
 
     value, grads = jax.jit(jax.value_and_grad(loss))(params)
     assert np.isfinite(value) and all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
@@ -265,12 +265,34 @@ def test_tied_biases_equal_untied_ones_that_are_copies(x64):
     np.testing.assert_allclose(out.hidden_BTD, run(copied, batch, memory).hidden_BTD, rtol=0, atol=1e-12)
 
 
+def test_shared_layers_equal_separate_ones_that_are_copies(x64):
+    """Output, memory and gradient; would fail if a layer were drawn or updated by itself."""
+    config = dataclasses.replace(CONFIG, share_layers=True)
+    model, shared = LanguageModel(XLNet(config, R)), make_params(config)
+    stacked = {**shared, "layers": jax.tree.map(lambda x: jnp.stack([x] * CONFIG.layers), shared["layers"])}
+    assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, make_params())
+    assert model.depths["layers"] == CONFIG.layers == max(MODEL.depths["layers"])
+    batch, memory = make_batch(), make_memory()
+
+    def gradient(model):
+        return jax.jit(jax.value_and_grad(lambda p: mean_loss(p, model, batch, memory), has_aux=True))
+
+    (loss, aux), grads = gradient(model)(shared)
+    (expected, expected_aux), separate = gradient(MODEL)(stacked)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-12)
+    np.testing.assert_allclose(aux.memory.hidden_LBMD, expected_aux.memory.hidden_LBMD, rtol=0, atol=1e-12)
+    assert all(np.abs(x[0] - x[1]).max() > 0 for x in jax.tree.leaves(separate["layers"]["attention"]))
+    summed = separate | {"layers": jax.tree.map(lambda x: x.sum(axis=0), separate["layers"])}
+    for a, b in zip(jax.tree.leaves(grads), jax.tree.leaves(summed), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
 def test_nll_is_minus_the_log_softmax_of_the_logits(x64):
     params, batch = make_params(), make_batch()
     vectors = run(params, batch, make_memory()).target_vectors_BPD
-    log_softmax = jax.nn.log_softmax(vectors @ params["word_embedding"].T + params["lm_bias"][None, None])
+    log_softmax = jax.nn.log_softmax(vectors @ params["word_embedding"].T + params["lm_head"]["bias"][None, None])
     expected = -np.take_along_axis(np.asarray(log_softmax), batch.target_tokens[..., None], -1)[..., 0]
-    np.testing.assert_allclose(heads.nll(params, vectors, batch.target_tokens), expected, rtol=1e-12)
+    np.testing.assert_allclose(MODEL.nll(params, vectors, batch.target_tokens), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("remat", ["dots", "full"])
@@ -283,7 +305,7 @@ def test_remat_changes_memory_and_nothing_else(remat):
 
         def loss(p):
             out = model.apply({"params": p}, batch, empty_memory(config, B), deterministic=True)
-            return jnp.sum(heads.nll(p, out.target_vectors_BPD, batch.target_tokens))
+            return jnp.sum(MODEL.nll(p, out.target_vectors_BPD, batch.target_tokens))
 
         return jax.jit(jax.grad(loss)).lower(params).compile()
 
@@ -307,4 +329,4 @@ def test_bfloat16_keeps_float32_where_it_matters():
     kinds = {path[-2].key: x.dtype for path, x in jax.tree_util.tree_leaves_with_path(seen)}
     assert kinds["probability_content"] == kinds["probability_query"] == jnp.float32
     assert kinds["content_stream"] == kinds["query_stream"] == jnp.bfloat16
-    assert heads.nll(params, out.target_vectors_BPD, batch.target_tokens).dtype == jnp.float32
+    assert MODEL.nll(params, out.target_vectors_BPD, batch.target_tokens).dtype == jnp.float32

@@ -12,9 +12,10 @@ import tiny
 from hosts import HEARTBEAT, Hosts
 from test_meshes import assert_same_gradient, optax_moment
 
-from xlnet_jax.checkpoint.store import Checkpoints, split
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
 STEPS = 40
@@ -47,7 +48,7 @@ def assert_same_run(mine, wanted, within=1e-5):
 def gradient_of_step_1(workdir):
     """By array, up to a factor: Adam's first moment in the checkpoint of step 1."""
     settings = tiny.config(mesh={"data": 1})
-    abstract = split(build_step(settings, make_mesh(settings.mesh, jax.devices()[:1])).abstract_state)
+    abstract = build_step(make_recipe(settings), make_mesh(settings.mesh, jax.devices()[:1])).abstract_state.split()
     with Checkpoints(str(workdir)) as checkpoints:
         return jax.device_get(optax_moment(checkpoints.restore(1, {"optimizer": abstract["optimizer"]})["optimizer"]))
 

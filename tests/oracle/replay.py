@@ -30,9 +30,8 @@ from flax import traverse_util
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.model import heads
 from xlnet_jax.model.transformer import Output, XLNet, empty_memory
-from xlnet_jax.train.loss import mean_loss
+from xlnet_jax.train.loss import LanguageModel, mean_loss
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 WEIGHTS = "weights"
@@ -118,7 +117,7 @@ def model_config(case: Case, dtype: str, attention: str = "auto") -> ModelConfig
 _WHOLE = {
     "transformer.word_embedding.weight": "word_embedding",
     "transformer.mask_emb": "mask_embedding",
-    "lm_loss.bias": "lm_bias",
+    "lm_loss.bias": "lm_head/bias",
 }
 _PER_LAYER = {
     "rel_attn.q": "attention/query",
@@ -218,13 +217,14 @@ def measure(
     def content_loss(params: Any, model: Any) -> jax.Array:
         none = {name: getattr(batch, name)[:, :0] for name in ("target_positions", "target_tokens", "target_weights")}
         out = model.apply({"params": params}, dataclasses.replace(batch, **none), memory, deterministic=True)
-        nll_BP = heads.nll(params, at_targets(out.hidden_BTD, batch.target_positions), batch.target_tokens)
+        vectors_BPD = at_targets(out.hidden_BTD, batch.target_positions)
+        nll_BP = LanguageModel(model).nll(params, vectors_BPD, batch.target_tokens)
         return jnp.sum(nll_BP * batch.target_weights) / jnp.sum(batch.target_weights)
 
     def loss(params: Any) -> tuple[jax.Array, Any]:
         model: Any = Observed(XLNet(config, reuse_len))
         if two_streams:
-            value, _ = mean_loss(params, model, batch, memory)
+            value, _ = mean_loss(params, LanguageModel(model), batch, memory)
         else:
             value = content_loss(params, model)
         return value, (model.out, model.layers)
@@ -235,7 +235,7 @@ def measure(
     found = {
         "content": layers["content_stream"][0],
         "attention_content": jax.vmap(lambda x: at_targets(x, positions))(attention["probability_content"][0]),
-        "logits": heads.logits(params, vectors),
+        "logits": LanguageModel(XLNet(config, reuse_len)).logits(params, vectors),
         "loss": value,
         "gradient": gradient,
         "memory": out.memory,
@@ -297,7 +297,7 @@ def chained_gradient(case: Case, weights: Arrays, recorded: Arrays) -> Arrays:
     def loss(params: Any) -> jax.Array:
         value, memory = None, empty_memory(model.config, len(case.direction))
         for batch in batches:
-            value, aux = mean_loss(params, model, batch, memory)
+            value, aux = mean_loss(params, LanguageModel(model), batch, memory)
             memory = aux.memory
         return value
 

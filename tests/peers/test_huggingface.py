@@ -19,8 +19,8 @@ from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.convert import huggingface
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, train_tokenizer
-from xlnet_jax.model import heads
 from xlnet_jax.model.transformer import XLNet
+from xlnet_jax.train.loss import LanguageModel
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 torch = pytest.importorskip("torch")
@@ -55,8 +55,8 @@ def random_params(model: ModelConfig) -> dict:
         scale, shift = (1.0 if "word" in name else 0.25), float("scale" in name)
         return jnp.asarray(shift + scale * generator.normal(size=leaf.shape), jnp.float32)
 
-    init = lambda: XLNet(model).init(jax.random.key(0), batch_of(zero_ranks()), memory_of(model, 0), deterministic=True)  # noqa: E731
-    return jax.tree_util.tree_map_with_path(draw, nn.unbox(jax.eval_shape(init))["params"])
+    init = lambda: LanguageModel(XLNet(model)).init(jax.random.key(0), batch_of(zero_ranks()))  # noqa: E731
+    return jax.tree_util.tree_map_with_path(draw, nn.unbox(jax.eval_shape(init)))
 
 
 def zero_ranks() -> np.ndarray:
@@ -196,7 +196,7 @@ def test_two_streams(remembered, spiece, tmp_path):
     found = dict(
         content=difference(ours.hidden_BTD, content),
         query=difference(ours.target_vectors_BPD, query),
-        logits=difference(heads.logits(params, ours.target_vectors_BPD), out.logits),
+        logits=difference(LanguageModel(XLNet(model)).logits(params, ours.target_vectors_BPD), out.logits),
     )
     assert found["content"] < TOLERANCE and found["query"] < TOLERANCE
     assert found["logits"] < 10 * TOLERANCE  # sums over the width of products of order 1

@@ -19,7 +19,7 @@ import pytest
 import tiny
 
 from xlnet_jax import cli
-from xlnet_jax.checkpoint.store import Checkpoints, split
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.run import events, jsonl, lock
@@ -27,6 +27,7 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.storage import files
 from xlnet_jax.train import loop
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
 HERE = str(tiny.TESTS)
@@ -75,9 +76,9 @@ def train_words(workdir, *options):
 def result(workdir):
     """What a run leaves: every array, the plan, and what every step measured."""
     config = tiny.config(mesh={"data": 1})
-    built = build_step(config, make_mesh(config.mesh, jax.devices()[:1]))
+    built = build_step(make_recipe(config), make_mesh(config.mesh, jax.devices()[:1]))
     with Checkpoints(workdir) as checkpoints:
-        trees = checkpoints.restore(STEPS, split(built.abstract_state))
+        trees = checkpoints.restore(STEPS, built.abstract_state.split())
         plan = checkpoints.record(STEPS)["plan"]
     arrays = {
         jax.tree_util.keystr(path): np.asarray(array).tobytes()

@@ -18,6 +18,7 @@ from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run import corruption
 from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
 BAD = 1
@@ -42,10 +43,10 @@ def stepper():
         with jax.set_mesh(grid):
             key = tuple(sorted(train.items()))
             if key not in made:
-                made[key] = build_step(config, grid)
+                made[key] = build_step(make_recipe(config), grid)
             built = made[key]
             state = jax.device_put(
-                jax.device_get(create_state(config, built)) if state is None else state,
+                jax.device_get(create_state(make_recipe(config), built)) if state is None else state,
                 jax.tree.map(lambda x: x.sharding, built.abstract_state),
             )
             metrics = []

@@ -5,10 +5,7 @@ import json
 import math
 
 import numpy as np
-import pytest
-import tiny
 
-from xlnet_jax.model import flops
 from xlnet_jax.run import metrics, workdir
 from xlnet_jax.train.evaluation import HeldoutResult
 
@@ -44,16 +41,6 @@ def test_float32_values_survive_exactly(tmp_path):
     value = np.float32(0.1) * np.float32(3)
     line = json.loads(json.dumps({"loss": value.item()}))
     assert np.float32(line["loss"]).tobytes() == value.tobytes()
-
-
-def test_utilisation_is_needed_flops_over_the_peak_of_all_devices(monkeypatch):
-    import jax
-
-    config = tiny.config()
-    assert metrics.utilisation(config, 10.0) is None
-    monkeypatch.setitem(flops.PEAK_FLOPS, jax.devices()[0].device_kind, 1e12)
-    expected = flops.step_flops(config) * 10.0 / (1e12 * jax.device_count())
-    assert metrics.utilisation(config, 10.0) == pytest.approx(expected)
 
 
 def test_only_finite_losses_decide_which_checkpoint_is_best(tmp_path):

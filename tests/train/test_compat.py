@@ -17,11 +17,13 @@ from xlnet_jax.config import COMPAT_SWITCHES, CompatConfig
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
 from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.model import heads
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train import state as states
 from xlnet_jax.train.gradients import core_clipped_gradient
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.optimizer import make_optimizer
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import train_step
 
 ROWS = np.arange(8)
@@ -33,7 +35,7 @@ def with_switches(switches="", cores=1, **changes):
 
 def params_of(config):
     """Fresh parameters, compiled rather than op by op: that is several seconds faster."""
-    return jax.jit(lambda: nn.meta.unbox(states.init_params(config)))()
+    return jax.jit(lambda: nn.meta.unbox(states.init_params(make_recipe(config))))()
 
 
 def batch_of(config, step, plan=None):
@@ -55,9 +57,9 @@ def test_2019_is_all_switches_and_every_one_is_documented():
 
 def test_all_together_take_a_step():
     config = with_switches("2019", cores=4)
-    optimizer = states.optimizer_of(config)
-    state = jax.jit(lambda: nn.meta.unbox(states.init_state(config, optimizer)))()
-    new, metrics = jax.jit(functools.partial(train_step, config))(state, batch_of(config, 0))
+    recipe = make_recipe(config)
+    state = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe)))()
+    new, metrics = jax.jit(functools.partial(train_step, recipe))(state, batch_of(config, 0))
     assert np.isfinite(metrics["loss"]) and metrics["grad_norm"] > 0 and new.step == 1
 
 
@@ -132,9 +134,9 @@ def test_zero_memory_attends_to_zeros_and_is_emptied_every_1000_steps():
     np.testing.assert_allclose(run(model, junk, batch), run(plain, zeros, goes_on), atol=1e-6)
     assert np.abs(run(model, junk, batch) - run(plain, junk, batch)).max() > 1e-4
 
-    optimizer = states.optimizer_of(config)
-    state = jax.jit(lambda: nn.meta.unbox(states.init_state(config, optimizer)))()
-    step = jax.jit(functools.partial(train_step, config))
+    recipe = make_recipe(config)
+    state = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe)))()
+    step = jax.jit(functools.partial(train_step, recipe))
     losses = {}
     for at in (999, 1000):
         for name, memory in (("junk", junk), ("empty", empty_memory(config.model, 8))):
@@ -150,7 +152,7 @@ def test_position_dropout_per_row_draws_a_mask_for_every_row():
         batch, memory = batch_of(config, 0), empty_memory(config.model, 8)
 
         def run(params, key):
-            model = states.make_model(config)
+            model = make_recipe(config).model.transformer
             return model.apply({"params": params}, batch, memory, deterministic=False, rngs={"dropout": key})
 
         text = str(jax.make_jaxpr(run)(params, jax.random.key(0)))
@@ -180,9 +182,10 @@ def test_core_clip_averages_and_clips_each_cores_rows_by_themselves():
     batch = dataclasses.replace(batch, target_weights=weights)
     params, memory = params_of(config), empty_memory(config.model, 8)
     key = jax.random.key(0)
-    (loss, aux), grads = jax.jit(functools.partial(core_clipped_gradient, config))(params, batch, memory, key)
+    recipe = make_recipe(config)
+    (loss, aux), grads = jax.jit(functools.partial(core_clipped_gradient, recipe))(params, batch, memory, key)
 
-    model = states.make_model(config)
+    model = recipe.model
     gradient = jax.jit(jax.value_and_grad(lambda p, b, m: mean_loss(p, model, b, m)[0]))
     expected, losses, clipped = jax.tree.map(jnp.zeros_like, params), [], 0
     for first in range(0, 8, 2):
@@ -209,18 +212,21 @@ OPTIMIZER = configs.OptimizerConfig(
 )
 
 
+DEPTHS = {"word_embedding": 0, "layers": (1, 2, 3), "lm_head": heads.DEPTH}
+
+
 def first_update(config, compat=""):
-    params = {"word_embedding": jnp.ones(2), "lm_bias": jnp.ones(2), "layers": {"query": jnp.ones((3, 2))}}
+    params = {"word_embedding": jnp.ones(2), "lm_head": jnp.ones(2), "layers": {"query": jnp.ones((3, 2))}}
     grads = jax.tree.map(lambda x: jnp.full_like(x, 0.3), params)
-    optimizer = make_optimizer(config, 10, layers=3, compat=CompatConfig(compat))
+    optimizer = make_optimizer(config, 10, DEPTHS, CompatConfig(compat))
     updates, _ = optimizer.update(grads, optimizer.init(params), params)
     return jax.tree.map(lambda x: np.asarray(x).reshape(-1, 2)[:, 0], updates)
 
 
 def test_no_bias_correction_by_hand():
     corrected, raw = first_update(OPTIMIZER), first_update(OPTIMIZER, "no_bias_correction")
-    np.testing.assert_allclose(corrected["lm_bias"], -0.1, rtol=1e-5)
-    np.testing.assert_allclose(raw["lm_bias"], -0.1 * (0.1 * 0.3) / np.sqrt(0.001 * 0.09), rtol=1e-5)
+    np.testing.assert_allclose(corrected["lm_head"], -0.1, rtol=1e-5)
+    np.testing.assert_allclose(raw["lm_head"], -0.1 * (0.1 * 0.3) / np.sqrt(0.001 * 0.09), rtol=1e-5)
 
 
 def test_layer_decay_is_a_learning_rate_and_under_compat_only_a_gradient_scale():
@@ -228,7 +234,7 @@ def test_layer_decay_is_a_learning_rate_and_under_compat_only_a_gradient_scale()
     rates = first_update(decayed)
     np.testing.assert_allclose(rates["layers"]["query"], [-0.025, -0.05, -0.1], rtol=1e-5)
     np.testing.assert_allclose(rates["word_embedding"], [-0.0125], rtol=1e-5)
-    np.testing.assert_allclose(rates["lm_bias"], [-0.1], rtol=1e-5)
+    np.testing.assert_allclose(rates["lm_head"], [-0.1], rtol=1e-5)
     # Adam undoes the scale of a gradient, but for epsilon: the original's rule acts through that alone.
     scaled = first_update(decayed, "layer_decay_on_gradients")
     np.testing.assert_allclose(scaled["layers"]["query"], [-0.1] * 3, rtol=1e-5)

@@ -25,7 +25,7 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.data.batches import examples
 from xlnet_jax.model import transformer
 from xlnet_jax.model.transformer import XLNet, empty_memory
-from xlnet_jax.train.loss import mean_loss
+from xlnet_jax.train.loss import LanguageModel, mean_loss
 
 VALUES = 8
 VALUE, LEFT, RIGHT, COPY = 9, 9 + VALUES, 9 + 2 * VALUES, 9 + 3 * VALUES
@@ -37,13 +37,13 @@ T, P, R = len(UNIT_OF_COLUMN), 8, 7
 STEPS, FRESH_STEPS, ROWS = 300, 50, 48
 """Rows are never used twice. In the last steps the learning rate is 0: they measure."""
 
-MODEL = XLNet(
+MODEL = LanguageModel(XLNet(
     ModelConfig(
         vocab_size=COPY + 1, layers=2, d_model=32, heads=4, head_dim=8, d_ff=64, memory_len=0, dropout=0.0,
         attention_dropout=0.0, init_std=0.2, compute_dtype="float32",
     ),
     R,
-)  # fmt: skip
+))  # fmt: skip
 
 ABOVE, BELOW = 0.1, 0.03
 """How far the loss of a right model may lie above its floor, and (by chance, on fresh rows) below it, in nats."""
@@ -90,7 +90,7 @@ def make_rows(rows: int, seed: int, edit_ranks=lambda rank: rank) -> tuple[Batch
 def trainer():
     """Jits a whole training run: rows of all steps -> loss on the last ones, nats per target."""
     optimizer = optax.adam(optax.cosine_decay_schedule(7e-3, STEPS))
-    memory = empty_memory(MODEL.config, ROWS)
+    memory = empty_memory(MODEL.transformer.config, ROWS)
     gradient = jax.value_and_grad(functools.partial(mean_loss, model=MODEL, memory=memory), has_aux=True)
 
     def step(carry, batch):
@@ -101,7 +101,7 @@ def trainer():
 
     def run(batches):
         first = jax.tree.map(lambda x: x[0], batches)
-        params = nn.meta.unbox(MODEL.init(jax.random.key(0), first, memory, deterministic=True)["params"])
+        params = nn.meta.unbox(MODEL.init(jax.random.key(0), first))
         _, (loss_S, weight_S) = jax.lax.scan(step, (params, optimizer.init(params)), batches)
         return loss_S[STEPS:].sum() / weight_S[STEPS:].sum()
 

@@ -12,6 +12,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
 pytestmark = pytest.mark.production
@@ -51,8 +52,8 @@ def run(shape: tuple, accumulation: int = 1):
     mesh = meshes.make_mesh(settings.mesh, jax.devices()[: int(np.prod([size for _, size in shape]))])
     meshes.check_batch_size(16, mesh, parts=accumulation)
     with jax.set_mesh(mesh):
-        built = build_step(settings, mesh)
-        state = create_state(settings, built)
+        built = build_step(make_recipe(settings), mesh)
+        state = create_state(make_recipe(settings), built)
         step = built.jitted.lower(built.abstract_state, built.abstract_batch).compile()
         losses, first = [], None
         for batch in batches():

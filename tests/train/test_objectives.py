@@ -17,7 +17,7 @@ from xlnet_jax.data.tokenizer import CLS, MASK, SEP
 from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import state as states
-from xlnet_jax.train.loss import row_losses
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
 T = 32
@@ -147,7 +147,8 @@ def test_a_text_without_a_sentence_start_has_no_label_for_its_order():
 @pytest.mark.parametrize("data", [CLM, MLM], ids=["clm", "mlm"])
 def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data):
     settings = config(data, model={"dropout": 0.0, "attention_dropout": 0.0})
-    model, params = states.make_model(settings), states.init_params(settings)
+    recipe = make_recipe(settings)
+    model, params = recipe.model.transformer, states.init_params(recipe)
     params = jax.tree.map(jnp.asarray, jax.device_get(nn.meta.unbox(params)))
     batch = jax.tree.map(jnp.asarray, batch_of(settings))
     M = settings.model.memory_len
@@ -184,8 +185,8 @@ def test_it_learns(data):
     plan = extend_plan((), 0, 8, 4)
     batches = loader.TrainDispatches(tiny.mixture(text), settings, plan, ROWS, 0, 60)(0)
     with jax.set_mesh(mesh):
-        built = build_step(settings, mesh)
-        _, metrics = built.jitted(create_state(settings, built), meshes.place(batches, mesh))
+        built = build_step(make_recipe(settings), mesh)
+        _, metrics = built.jitted(create_state(make_recipe(settings), built), meshes.place(batches, mesh))
     loss = np.asarray(metrics["loss"])
     assert loss[0] > 4.5 and loss[-5:].mean() < loss[0] - 1.0, loss
 
@@ -193,12 +194,12 @@ def test_it_learns(data):
 def test_the_loss_is_the_likelihood_of_the_tokens_that_were_there():
     settings = config(MLM, model={"dropout": 0.0, "attention_dropout": 0.0})
     batch = jax.tree.map(jnp.asarray, batch_of(settings))
-    model = states.make_model(settings)
-    params = nn.meta.unbox(states.init_params(settings))
+    recipe = make_recipe(settings)
+    model, params = recipe.model, nn.meta.unbox(states.init_params(recipe))
     memory = Memory(jnp.zeros((2, 8, 0, 16)), jnp.zeros(8, jnp.int32))
-    rows = row_losses(model, params, batch, memory)
-    hidden = model.apply({"params": params}, batch, memory, deterministic=True).hidden_BTD
-    logits = hidden @ params["word_embedding"].T + params["lm_bias"][None, None]
+    rows = model.row_losses(params, batch, memory)
+    hidden = model.transformer.apply({"params": params}, batch, memory, deterministic=True).hidden_BTD
+    logits = hidden @ params["word_embedding"].T + params["lm_head"]["bias"][None, None]
     log_probability = jax.nn.log_softmax(logits, axis=-1)
     expected = np.zeros(8)
     for row in range(8):

@@ -7,9 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tiny
 
 from xlnet_jax.config import OptimizerConfig
+from xlnet_jax.model import heads
 from xlnet_jax.train.optimizer import decay_mask, make_optimizer, schedule
+from xlnet_jax.train.recipe import make_recipe
 
 CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=4, min_lr_ratio=0.2, weight_decay=0.5, clip=0.0)
 
@@ -31,7 +34,7 @@ def test_without_warm_up_the_first_step_has_the_peak():
 
 def test_two_adamw_steps_by_hand():
     config = dataclasses.replace(CONFIG, warmup_steps=0, min_lr_ratio=1.0, adam_epsilon=1e-3)
-    optimizer = make_optimizer(config, 10, layers=2)
+    optimizer = make_optimizer(config, 10, {"kernel": 0, "bias": 0})
     params = {"kernel": jnp.array([2.0]), "bias": jnp.array([2.0])}
     state = optimizer.init(params)
     m = v = 0.0
@@ -48,21 +51,40 @@ def test_two_adamw_steps_by_hand():
 
 def test_decay_spares_layer_norm_and_dense_biases_only():
     params = {
-        "word_embedding": 0, "mask_embedding": 0, "lm_bias": 0,
+        "word_embedding": 0, "mask_embedding": 0, "lm_head": {"bias": 0},
         "layers": {
             "attention": {"query": 0, "content_bias": 0, "segment_bias": 0, "norm": {"scale": 0, "bias": 0}},
             "feed_forward": {"inner": {"kernel": 0, "bias": 0}},
         },
     }  # fmt: skip
     mask = decay_mask(params)
-    assert mask["word_embedding"] and mask["mask_embedding"] and not mask["lm_bias"]
+    assert mask["word_embedding"] and mask["mask_embedding"] and not mask["lm_head"]["bias"]
     assert mask["layers"]["attention"] == {"query": True, "content_bias": True, "segment_bias": True,
                                            "norm": {"scale": False, "bias": False}}  # fmt: skip
     assert mask["layers"]["feed_forward"]["inner"] == {"kernel": True, "bias": False}
 
 
+def test_a_head_learns_at_the_full_rate_and_a_parameter_without_a_depth_is_an_error():
+    """A new head used to learn at the rate of the embeddings, silently."""
+    depths = {**make_recipe(tiny.config()).model.depths, "classifier": heads.DEPTH}
+    assert depths["word_embedding"] == 0 and depths["layers"] == (1, 2)
+    params = {
+        "word_embedding": jnp.ones(1),
+        "layers": {"query": jnp.ones((2, 1))},
+        "classifier": {"kernel": jnp.ones(1)},
+    }
+    config = dataclasses.replace(CONFIG, layer_decay=0.5, warmup_steps=0, weight_decay=0.0)
+    optimizer = make_optimizer(config, 10, depths)
+    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    rates = [float(x) / -0.1 for x in (*updates["word_embedding"], *updates["layers"]["query"][:, 0])]
+    np.testing.assert_allclose(rates, [0.25, 0.5, 1.0], rtol=1e-5)
+    assert float(updates["classifier"]["kernel"][0]) == pytest.approx(-0.1, rel=1e-5)
+    with pytest.raises(ValueError, match="no depth is stated for span/bias, span/kernel; add it to `depths`"):
+        optimizer.init({**params, "span": {"kernel": jnp.ones(1), "bias": jnp.ones(1)}})
+
+
 def test_the_clip_bounds_the_global_norm():
-    clipped = make_optimizer(dataclasses.replace(CONFIG, clip=1.0, warmup_steps=0), 10, layers=2)
+    clipped = make_optimizer(dataclasses.replace(CONFIG, clip=1.0, warmup_steps=0), 10, {"kernel": 0, "query": 0})
     params = {"kernel": jnp.zeros(2), "query": jnp.zeros(2)}
     big = {"kernel": jnp.array([3.0, 0.0]), "query": jnp.array([0.0, 4.0])}
     small = {"kernel": jnp.array([0.6, 0.0]), "query": jnp.array([0.0, 0.8])}

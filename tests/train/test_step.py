@@ -14,6 +14,7 @@ from xlnet_jax.batch import Batch
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
 pytestmark = pytest.mark.production
@@ -32,7 +33,7 @@ def built(**mesh):
     config = tiny.config(mesh=mesh)
     devices = jax.devices()[: int(np.prod(list(mesh.values())))] if mesh else jax.devices()[:1]
     grid = meshes.make_mesh(config.mesh, devices)
-    return config, grid, build_step(config, grid)
+    return config, grid, build_step(make_recipe(config), grid)
 
 
 @functools.cache
@@ -40,7 +41,7 @@ def initial(**mesh):
     """The first state, on the host: it is donated to every run."""
     config, grid, step = built(**mesh)
     with jax.set_mesh(grid):
-        return jax.device_get(create_state(config, step))
+        return jax.device_get(create_state(make_recipe(config), step))
 
 
 def run(cuts, edit=lambda batch: batch, execute=None, **mesh):

@@ -21,6 +21,7 @@ from xlnet_jax.aot.topology import Topology
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.step import BuiltStep, build_step
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -30,7 +31,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 class Trial:
     """One configuration, compiled or refused by the compiler. Bytes are of one device."""
 
-    config: Config
+    recipe: Recipe
     mesh: Mesh
     arguments: dict[str, int]
     seconds: float
@@ -43,25 +44,31 @@ class Trial:
     executable: Any = None
 
     @property
+    def config(self) -> Config:
+        """Of the recipe."""
+        return self.recipe.config
+
+    @property
     def fits(self) -> bool:
         """Whether it compiled and fits into the HBM."""
         return self.executable is not None and self.needed <= self.available
 
 
-def lower(config: Config, mesh: Mesh) -> tuple[BuiltStep, Any]:
+def lower(recipe: Recipe, mesh: Mesh) -> tuple[BuiltStep, Any]:
     """The jitted training step for a mesh, as `train` calls it, and its lowered form. Raises BadInput."""
+    config = recipe.config
     meshes.check_batch_size(config.train.batch_size, mesh, parts=config.train.accumulation)
     meshes.check_model(config.model, mesh)
     with jax.set_mesh(mesh):
-        built = build_step(config, mesh)
+        built = build_step(recipe, mesh)
         return built, built.jitted.lower(built.abstract_state, built.abstract_batch)
 
 
-def attempt(config: Config, topology: Topology) -> Trial:
+def attempt(recipe: Recipe, topology: Topology) -> Trial:
     """Compiles once. A program that is too large for the HBM also gives a Trial; other errors are raised."""
-    mesh = meshes.make_mesh(config.mesh, topology.devices)
+    mesh = meshes.make_mesh(recipe.config.mesh, topology.devices)
     began = time.monotonic()
-    built, lowered = lower(config, mesh)
+    built, lowered = lower(recipe, mesh)
     arguments = argument_bytes(built)
     try:
         with _uncached():
@@ -70,14 +77,14 @@ def attempt(config: Config, topology: Topology) -> Trial:
         required, available = out_of_memory(str(error))
         # The compiler reports the size of the temporaries only; the arguments are added here.
         needed = required + sum(arguments.values())
-        return Trial(config, mesh, arguments, time.monotonic() - began, needed, available)
+        return Trial(recipe, mesh, arguments, time.monotonic() - began, needed, available)
     memory = compiled.memory_analysis()
     needed = (
         memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
         + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
     )  # fmt: skip
     seconds = time.monotonic() - began
-    return Trial(config, mesh, arguments, seconds, needed, topology.hbm_bytes, memory.temp_size_in_bytes, compiled)
+    return Trial(recipe, mesh, arguments, seconds, needed, topology.hbm_bytes, memory.temp_size_in_bytes, compiled)
 
 
 @contextlib.contextmanager
@@ -107,10 +114,8 @@ def out_of_memory(message: str) -> tuple[int, int]:
 
 def argument_bytes(built: BuiltStep) -> dict[str, int]:
     """Bytes per device, by group, from shapes and shardings: without the compiler's padding."""
-    state = built.abstract_state
-    counters = (state.step, state.skipped, state.consecutive_bad, state.loss_mean, state.loss_variance)
-    groups = {"parameters": state.params, "optimizer": state.opt_state, "memory": state.memory,
-              "batch": built.abstract_batch, "counters": counters}  # fmt: skip
+    trees = built.abstract_state.split()
+    groups = {"parameters": trees.pop("params"), "memory": (), **trees, "batch": built.abstract_batch}
     return {
         name: sum(
             int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)

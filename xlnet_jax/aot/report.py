@@ -20,6 +20,7 @@ from xlnet_jax.aot.topology import Topology, describe
 from xlnet_jax.config import Config, override
 from xlnet_jax.model import flops
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train.recipe import make_recipe
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
       BadInput: the topology is unknown, libtpu is missing, or a mesh, batch or model does not divide over the devices.
     """
     topology = describe(name, slices)
-    trial = attempt(config, topology)
+    trial = attempt(make_recipe(config), topology)
     result = report(trial, topology)
     result["advice"] = [] if trial.fits else advise(config, topology, trial)
     if budget:
@@ -64,7 +65,7 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         # Float32 and sharded like the parameters; part of the temporaries.
         "gradient_bytes": trial.arguments["parameters"],
         "collectives": [],
-        "analytic_flops": flops.step_flops(config),
+        "analytic_flops": trial.recipe.flops_per_step,
         "compiler_bytes": None,
         "projected_step_seconds": None,
         "projected_tokens_per_second": None,
@@ -158,7 +159,7 @@ def _advice(words: list[str], trial: Trial) -> dict[str, Any]:
 
 def _try(config: Config, words: list[str], topology: Topology) -> Trial:
     log.info("compiling with %s", " ".join(words) or "the unchanged configuration")
-    return attempt(override(config, words), topology)
+    return attempt(make_recipe(override(config, words)), topology)
 
 
 def _ways(trial: Trial) -> int:

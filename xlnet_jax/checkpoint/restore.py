@@ -81,16 +81,18 @@ def parameters(workdir: str, abstract_params: Any, processes: Session, step: int
     return found.trees["params"], found.step
 
 
-def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[Any, dict[str, Any]]:
-    """Parameters of another run to begin with.
+def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters of another run to begin with: those that both models have. The log lists the others.
 
     Args:
       path: a work directory (its newest good checkpoint), or the folder of one checkpoint in it.
+      abstract_params: nested dictionaries.
 
     Returns:
-      The parameters, and where they are from: `path`, `step`, `corpus_sha256`, `tokenizer_sha256`.
+      The parameters, without those that the other run lacks, and where they are from: `path`, `step`, `corpus_sha256`,
+      `tokenizer_sha256`, and the names that begin `fresh` and those `left_over` there.
 
-    Raises BadInput, naming the first array whose shape or dtype differs.
+    Raises BadInput, naming the first array whose shape or dtype differs, or if the two have nothing in common.
     """
     workdir, step = path.rstrip("/"), None
     above, _, name = workdir.rpartition("/checkpoints/")
@@ -98,29 +100,51 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
         workdir, step = above, int(name)
 
     def wanted(at: int, record: dict[str, Any]) -> Trees:
-        _check_forms(f"{path} (step {at})", record, {"params": abstract_params})
-        return {"params": abstract_params}
+        common, _, _ = _compare(f"{path} (step {at})", record, abstract_params)
+        return {"params": _only(abstract_params, common)}
 
     try:
         with Checkpoints(workdir) as checkpoints:
             found = newest(checkpoints, wanted, processes, step)
     except BadInput as error:
         raise type(error)(f"checkpoint.init_from={path}: {error}") from error
+    _, fresh, left_over = _compare(path, found.record, abstract_params)
+    if fresh or left_over:
+        log.warning("checkpoint.init_from=%s has not all of this model's parameters, or others: fresh are %s; left "
+                    "over are %s", path, ", ".join(fresh) or "none", ", ".join(left_over) or "none")  # fmt: skip
     origin = {name: found.record.get(name) for name in ("corpus_sha256", "tokenizer_sha256")}
+    origin |= {"fresh": fresh, "left_over": left_over}
     return found.trees["params"], {"path": path, "step": found.step, **origin}
 
 
-def _check_forms(where: str, record: dict[str, Any], trees: Trees) -> None:
-    if "checksums" not in record:
-        return  # what was read then says so itself
-    saved = {name: text.split(" ")[0] for name, text in record["checksums"].items() if name.startswith("params/")}
-    here = {name: checksums.form(array) for name, array in checksums.by_path(trees).items()}
-    for name in sorted(saved.keys() | here.keys()):
-        if saved.get(name) != here.get(name):
+def _compare(where: str, record: dict[str, Any], params: Any) -> tuple[set[str], list[str], list[str]]:
+    """Names of the parameters that both have, that only this model has, and that only the record has."""
+    checks = record["checksums"].items()
+    saved = {name: text.split(" ")[0] for name, text in checks if name.startswith("params/")}
+    here = {name: checksums.form(array) for name, array in checksums.by_path({"params": params}).items()}
+    common = saved.keys() & here.keys()
+    for name in sorted(common):
+        if saved[name] != here[name]:
             raise BadInput(
-                f"{where}: {name} is {saved.get(name, 'absent')} there and {here.get(name, 'absent')} in this model; "
+                f"{where}: {name} is {saved[name]} there and {here[name]} in this model; "
                 "set the same `model` keys, or leave checkpoint.init_from empty"
             )
+    if not common:
+        raise BadInput(f"{where} has none of this model's parameters; leave checkpoint.init_from empty")
+    return common, sorted(here.keys() - common), sorted(saved.keys() - common)
+
+
+def _only(tree: dict[str, Any], names: set[str], above: str = "params") -> dict[str, Any]:
+    """The part of nested dictionaries whose leaves are named."""
+    kept = {}
+    for key, value in tree.items():
+        path = f"{above}/{key}"
+        if isinstance(value, dict):
+            if below := _only(value, names, path):
+                kept[key] = below
+        elif path in names:
+            kept[key] = value
+    return kept
 
 
 def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, only: int | None = None) -> Found | None:

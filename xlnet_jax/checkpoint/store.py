@@ -1,13 +1,13 @@
-"""Checkpoints: the whole State and the data plan, saved asynchronously, restored exactly. The only importer of Orbax.
+"""Checkpoints: named trees of arrays, saved asynchronously, restored exactly. The only importer of Orbax.
 
-A checkpoint is four named trees and a JSON record:
+A checkpoint is some named trees and a JSON record. Of a run (`train.state.State.split`):
 
     params   optimizer   memory   counters (step, skipped, consecutive_bad, and the running loss)
     record   the data plan, the resolved configuration by dotted key, the corpus hash, the format version, the checksum
              of every array, and a hash of the record itself
 
 so that evaluation and export read the parameters alone. Saving copies the arrays to the host before it returns; the
-training step may then donate them while the writing goes on. Which checkpoint a run goes on from, `ladder` decides.
+training step may then donate them while the writing goes on. Which checkpoint a run goes on from, `restore` decides.
 
 A folder on disk gets its name when it is complete. In a bucket, where nothing can be renamed at once, a checkpoint is
 complete when Orbax's `commit_success.txt` is in it; what a killed run left without one is no checkpoint, and the next
@@ -29,21 +29,17 @@ import jax
 from etils import epath
 from orbax.checkpoint import v1 as ocp
 
-from xlnet_jax.batch import Memory
 from xlnet_jax.checkpoint import checksums
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, Diverged, XLNetError, reraise_stop, summary
 from xlnet_jax.storage import files
 from xlnet_jax.storage.bucket import is_missing
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 _COMPLETE_IN_BUCKET = "commit_success.txt"
 _MOVED = (errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 """What the system says of a file that is damaged; anything else (no permission, no memory) is not the file's fault."""
-
-COUNTERS = ("step", "skipped", "consecutive_bad", "loss_mean", "loss_variance")
-"""Scalars of the State."""
 
 log = logging.getLogger("xlnet_jax")
 
@@ -179,13 +175,13 @@ class Checkpoints:
         """Compiles, and runs once, what the first save would stand still for. All processes take part."""
         checksums.of_trees(trees)
 
-    def save(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
+    def save(self, step: int, trees: Trees, record: dict[str, Any], finite: Sequence[str] = ()) -> None:
         """Starts writing a checkpoint; waits for the one before. Errors of the writer surface at the next call.
 
-        Raises Diverged if parameters or optimizer are not finite; then nothing is written.
+        Raises Diverged if a tree named in `finite` is not finite; then nothing is written.
         """
         sums, bad = checksums.of_trees(trees)
-        bad = [name for name in bad if name.split("/")[0] in ("params", "optimizer")]
+        bad = [name for name in bad if name.split("/")[0] in finite]
         if bad:
             raise Diverged(
                 f"step {step}: {bad[0]} is not finite (and {len(bad) - 1} other arrays), so no checkpoint is written; "
@@ -216,6 +212,7 @@ class Checkpoints:
     def read(self, step: int, abstract: Trees) -> Trees:
         """Reads the named trees of a checkpoint into the shapes, dtypes and shardings of `abstract`; see `verify`.
 
+        Arrays of a tree that `abstract` does not ask for are not read.
         Each process reads for itself: none waits for another, which may find its files damaged. Raises Damaged.
         """
         where = self.path / str(step)
@@ -228,7 +225,9 @@ class Checkpoints:
         alone = ocp.options.MultiprocessingOptions(
             primary_host=None, active_processes={me}, barrier_sync_key_prefix=f"read_{me}"
         )
-        with self._read(step), ocp.Context(multiprocessing_options=alone if jax.process_count() > 1 else None):
+        options = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
+        alone = alone if jax.process_count() > 1 else None
+        with self._read(step), ocp.Context(multiprocessing_options=alone, pytree_options=options):
             # One after the other: when one of several fails, Orbax leaves the others in flight, and Python complains.
             read = (ocp.load_checkpointables(where, {name: tree}) for name, tree in abstract.items())
             return {name: tree for each in read for name, tree in each.items()}
@@ -268,20 +267,3 @@ def _hash(record: dict[str, Any]) -> str:
     """Of all in the record but the hash itself."""
     rest = {name: value for name, value in record.items() if name != "record_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def split(state: Any) -> Trees:
-    """The named trees of a `train.State` (arrays or abstract). A memory without slots is not written: it is empty."""
-    memory = {"hidden": state.memory.hidden_LBMD, "valid": state.memory.valid_B}
-    return {
-        "params": state.params,
-        "optimizer": state.opt_state,
-        **({"memory": memory} if state.memory.hidden_LBMD.size else {}),
-        "counters": {name: getattr(state, name) for name in COUNTERS},
-    }
-
-
-def join(trees: Trees, kind: type) -> Any:
-    """Inverse of `split` for the State class `kind`."""
-    memory = Memory(trees["memory"]["hidden"], trees["memory"]["valid"])
-    return kind(params=trees["params"], opt_state=trees["optimizer"], memory=memory, **trees["counters"])

@@ -34,6 +34,7 @@ from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.evaluation import open_heldout
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
 TOKENS_PER_PARAMETER = 20
@@ -225,8 +226,9 @@ def _measured(config: Config, mixture: Mixture) -> Speed:
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     rows, _ = meshes.rows_here(config.train.batch_size, mesh)
     with jax.set_mesh(mesh):
-        built = build_step(config, mesh)
-        state = create_state(config, built)
+        recipe = make_recipe(config)
+        built = build_step(recipe, mesh)
+        state = create_state(recipe, built)
         batch = meshes.place(loader.TrainDispatches(mixture, config, plan, rows, 0, 2)(0), mesh)
         began = time.perf_counter()
         executable = built.jitted.lower(state, batch).compile()

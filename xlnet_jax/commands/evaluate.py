@@ -12,7 +12,7 @@ from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.evaluation import HeldoutLoss
-from xlnet_jax.train.state import check_precision
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
 
@@ -34,7 +34,7 @@ def evaluate(
       BadInput: no run or good checkpoint there, a corpus without held-out documents or with another tokenizer.
     """
     config = workdirs.load_config(workdir, overrides)
-    check_precision(config)
+    recipe = make_recipe(config)
     heldout = open_mixture(config, "heldout", weighted=False)
     workdirs.check_tokenizer(workdir, heldout)
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--blocks": blocks, "--workdir": workdir}
@@ -43,8 +43,8 @@ def evaluate(
         meshes.check_model(config.model, mesh)
         workdirs.use_compilation_cache(config, workdir)
         with jax.set_mesh(mesh):
-            score = HeldoutLoss(config, mesh, heldout, blocks)
-            abstract = build_step(config, mesh).abstract_state.params
+            score = HeldoutLoss(recipe, mesh, heldout, blocks)
+            abstract = build_step(recipe, mesh).abstract_state.params
             params, found = restore.parameters(workdir, abstract, processes, step)
             result = score(params)
     return {

@@ -14,6 +14,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session, find_process_info
 from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
 
@@ -47,7 +48,7 @@ def export(
     tokenizer = mixture.tokenizer
     # Whatever mesh the run had, one device is enough to read the parameters once.
     mesh = meshes.make_mesh(MeshConfig(), meshes.available_devices(local=True)[:1])
-    abstract = build_step(config, mesh).abstract_state.params
+    abstract = build_step(make_recipe(config), mesh).abstract_state.params
     placed, found = restore.parameters(workdir, abstract, Session(), step)
     params = jax.device_get(placed)
     files = huggingface.export(params, config.model, tokenizer.path, tokenizer.normalization, output)

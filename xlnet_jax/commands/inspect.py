@@ -16,17 +16,18 @@ from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import printable
-from xlnet_jax.model import names
 from xlnet_jax.parallel.mesh import available_devices
+from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
 
 
 def count_parameters(config: Config) -> dict[str, Any]:
-    """`parameters` and `tensors` under the names of the original's checkpoints. Computes nothing."""
+    """`parameters` and `tensors`, under the names of the original's checkpoints if they have some. Computes nothing."""
     available_devices()  # JAX makes a random key even where nothing is computed
-    params = jax.eval_shape(lambda: nn.meta.unbox(init_params(config)))
-    tensors = names.official(params)
-    return {"parameters": sum(int(np.prod(x.shape)) for x in tensors.values()), "tensors": len(tensors)}
+    recipe = make_recipe(config)
+    params = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
+    tensors = jax.tree.leaves(params if config.model.share_layers else recipe.official(params))
+    return {"parameters": sum(int(np.prod(x.shape)) for x in tensors), "tensors": len(tensors)}
 
 
 def example(config: Config, step: int, row: int) -> dict[str, Any]:

@@ -31,8 +31,8 @@ from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
 from xlnet_jax.train.evaluation import Evaluator, HeldoutLoss
 from xlnet_jax.train.loop import Run
+from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.resume import restore_or_init
-from xlnet_jax.train.state import check_precision
 from xlnet_jax.train.step import BuiltStep, build_step, loss_and_gradient
 
 log = logging.getLogger("xlnet_jax")
@@ -65,11 +65,11 @@ def _together(
     if stop_at is not None and stop_at < 1:
         raise BadInput(f"--stop_at={stop_at} must be at least 1")
     workdirs.check_folder(workdir)
-    check_precision(config)
     # The run remembers its corpus, and may be evaluated from another folder.
     config = dataclasses.replace(
         config, data=dataclasses.replace(config.data, corpus=workdirs.absolute(config.data.corpus))
     )
+    recipe = make_recipe(config)
     mixture = open_mixture(config)
     stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
     found = workdirs.read_config(workdir)
@@ -82,19 +82,20 @@ def _together(
     equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
     with session(config, equal) as processes:
         request.end = processes.end
-        return _train(config, workdir, mixture, heldout, stop, dry_run, processes, request, goodput)
+        return _train(recipe, workdir, mixture, heldout, stop, dry_run, processes, request, goodput)
 
 
 def _train(
-    config: Config, workdir: str, mixture: Mixture, heldout: Mixture | None, stop: int, dry_run: bool,
+    recipe: Recipe, workdir: str, mixture: Mixture, heldout: Mixture | None, stop: int, dry_run: bool,
     processes: Session, request: StopRequest, goodput: Goodput,
 ) -> dict[str, Any]:  # fmt: skip
     """What `train` does once all processes of the run are together."""
+    config = recipe.config
     mesh = meshes.make_mesh(config.mesh)
     meshes.check_batch_size(config.train.batch_size, mesh, parts=config.train.accumulation)
     meshes.check_model(config.model, mesh)
     with jax.set_mesh(mesh):
-        built = build_step(config, mesh)
+        built = build_step(recipe, mesh)
         if dry_run:
             return _dry_run(config, workdir, mixture, built, mesh)
         workdirs.use_compilation_cache(config, workdir)
@@ -108,7 +109,7 @@ def _train(
             keep = Keep.of(config.checkpoint, functools.partial(workdirs.losses, workdir))
             checkpoints = stack.enter_context(Checkpoints(workdir, keep))
             with goodput.measure("restore"):
-                state, plan, start, origin = restore_or_init(config, mixture, built, checkpoints, processes)
+                state, plan, start, origin = restore_or_init(recipe, mixture, built, checkpoints, processes)
             unscored = heldout is not None and evaluation.missing(config, workdir, start, processes)
             if start >= stop and not unscored:
                 log.info("%s is at step %d already, and was to stop at %d", workdir, start, stop)
@@ -123,15 +124,15 @@ def _train(
             goodput.resume_from(writer.earlier)
             stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
             watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, processes.end)
-            run = Run(config, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, goodput,
+            run = Run(recipe, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, goodput,
                       stack.enter_context(watchdog))  # fmt: skip
             if heldout:
-                score = HeldoutLoss(config, mesh, heldout, evaluation.blocks_of(config))
+                score = HeldoutLoss(recipe, mesh, heldout, evaluation.blocks_of(config))
                 run.evaluations = Evaluator(
                     score, writer, processes, request, goodput, watchdog, mixture.token_counts
                 )  # fmt: skip
             run.corruption = (
-                CorruptionCheck(config, mesh, functools.partial(loss_and_gradient, config))
+                CorruptionCheck(config, mesh, functools.partial(loss_and_gradient, recipe))
                 if config.watchdog.sdc_every
                 else None
             )

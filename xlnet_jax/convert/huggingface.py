@@ -78,6 +78,10 @@ def export(
 
 def check(model: ModelConfig, output: str) -> None:
     """Checks the model and the folder before a checkpoint is read. Raises BadInput."""
+    if model.share_layers:
+        raise BadInput(
+            "model.share_layers=True: Hugging Face's XLNet has parameters of each layer; no export of this model"
+        )
     if model.heads * model.head_dim != model.d_model:
         raise BadInput(
             f"model.heads={model.heads} times model.head_dim={model.head_dim} is not model.d_model={model.d_model}, "

@@ -7,6 +7,8 @@ that nothing flows back into the memory; docs/training.md has the formula.
 
 from __future__ import annotations
 
+import jax
+
 from xlnet_jax.config import Config
 
 PEAK_FLOPS = {
@@ -67,3 +69,12 @@ def step_flops(config: Config) -> int:
     # The sinusoids are constants: their projection has a gradient for its kernel only.
     table = model.layers * 2 * 2 * N * D * W
     return config.train.batch_size * (per_row - into_memory) + table
+
+
+def seconds_at_peak(flops: int) -> float | None:
+    """Seconds that so many FLOPs take all devices at their peak; None if no peak is published for them.
+
+    Steps per second times this time of a step is the model FLOPs utilisation (docs/training.md).
+    """
+    peak = PEAK_FLOPS.get(jax.devices()[0].device_kind)
+    return None if peak is None else flops / (peak * jax.device_count())

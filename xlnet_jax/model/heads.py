@@ -1,12 +1,12 @@
-"""From vectors at the targets to negative log-likelihoods.
+"""Heads: from vectors of the transformer to what is predicted. Each declares the parameters that it has of its own.
 
-The softmax is tied to the word embedding and has a bias of its own; there is no transform layer in between
-(`lm_loss` of the original). Training asks only for `nll`, so that a fused or adaptive loss fits behind it.
+A head stands above all layers. Training asks the head of language modelling only for `nll`, so that a fused or adaptive
+loss fits behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -15,18 +15,29 @@ import jax.numpy as jnp
 
 from xlnet_jax.model.layers import accumulator
 
-
-def logits(params: Mapping[str, Any], vectors_BPD: jax.Array) -> jax.Array:
-    """[B, P, V], accumulated in at least float32: for tests, generation and export."""
-    high = accumulator(vectors_BPD.dtype)
-    table_VD = params["word_embedding"].astype(vectors_BPD.dtype)
-    logits_BPV = jnp.einsum("bpd,vd->bpv", vectors_BPD, table_VD, preferred_element_type=high)
-    logits_BPV = logits_BPV + params["lm_bias"].astype(high)[None, None]
-    return nn.with_logical_constraint(logits_BPV, ("batch", None, "vocab"))
+DEPTH = math.inf
+"""The depth of a head's parameters: with layer-wise decay they learn at the full rate, like the top layer."""
 
 
-def nll(params: Mapping[str, Any], vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
-    """-log p(target) in nats: [B, P], at least float32."""
-    logits_BPV = logits(params, vectors_BPD)
-    chosen_BP1 = jnp.take_along_axis(logits_BPV, target_tokens_BP[..., None], axis=-1)
-    return jax.nn.logsumexp(logits_BPV, axis=-1) - chosen_BP1[..., 0]
+class LMHead(nn.Module):
+    """The softmax over the vocabulary, tied to the word embedding, with a bias of its own (`lm_loss` of the original).
+
+    There is no transform layer in between.
+    """
+
+    @nn.compact
+    def __call__(self, table_VD: jax.Array, vectors_BPD: jax.Array) -> jax.Array:
+        """Logits [B, P, V], accumulated in at least float32: for tests, generation and export."""
+        high = accumulator(vectors_BPD.dtype)
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        bias_V: Any = self.param("bias", zeros, table_VD.shape[:1], jnp.float32)
+        table_VD = table_VD.astype(vectors_BPD.dtype)
+        logits_BPV = jnp.einsum("bpd,vd->bpv", vectors_BPD, table_VD, preferred_element_type=high)
+        logits_BPV = logits_BPV + bias_V.astype(high)[None, None]
+        return nn.with_logical_constraint(logits_BPV, ("batch", None, "vocab"))
+
+    def nll(self, table_VD: jax.Array, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
+        """-log p(target) in nats: [B, P], at least float32."""
+        logits_BPV = self(table_VD, vectors_BPD)
+        chosen_BP1 = jnp.take_along_axis(logits_BPV, target_tokens_BP[..., None], axis=-1)
+        return jax.nn.logsumexp(logits_BPV, axis=-1) - chosen_BP1[..., 0]

@@ -21,7 +21,7 @@ _ROOT = "model/transformer"
 
 _WHOLE = {
     "word_embedding": f"{_ROOT}/word_embedding/lookup_table",
-    "lm_bias": "model/lm_loss/bias",
+    "lm_head/bias": "model/lm_loss/bias",
     "layers/attention/segment_embedding": f"{_ROOT}/seg_embed",
 }
 
@@ -54,13 +54,19 @@ def official(params: Mapping[str, Any]) -> dict[str, Any]:
     """Our tree as the original's variables, one entry per variable.
 
     Args:
-      params: the unboxed tree of `XLNet`; leaves are numpy or jax arrays, or `jax.ShapeDtypeStruct` (to count).
+      params: the unboxed tree of `XLNet` with its `LMHead`; leaves are numpy or jax arrays, or `jax.ShapeDtypeStruct`
+        (to count).
 
     Returns:
       Name -> leaf of the same kind. Per-layer variables lose the axis L; `r_w_bias`, `r_r_bias` and `r_s_bias` are
       [L, H, E], or [H, E] where one set serves all layers; `mask_emb` is [1, 1, D].
+
+    Raises:
+      BadInput: all layers share one set of parameters, which those checkpoints cannot hold.
     """
     flat: dict[str, Any] = dict(traverse_util.flatten_dict(dict(params), sep="/"))
+    if flat["layers/attention/query"].ndim == 3:
+        raise BadInput("model.share_layers=True: the original's checkpoints have parameters of each layer")
     tensors = {name: flat[ours] for ours, name in _WHOLE.items()}
     tensors[_MASK] = _reshape(flat["mask_embedding"], (1, 1, *flat["mask_embedding"].shape))
     scope = "biases" if "biases/content_bias" in flat else "layers/attention"
@@ -79,7 +85,7 @@ def from_official(tensors: Mapping[str, Any], model: ModelConfig) -> dict[str, A
       model: the architecture the tensors are read as.
 
     Returns:
-      The tree of `XLNet`, numpy arrays.
+      The tree of `XLNet` with its `LMHead`, numpy arrays.
 
     Raises:
       BadInput: a tensor is missing or has another shape than `model` gives it.
@@ -87,7 +93,7 @@ def from_official(tensors: Mapping[str, Any], model: ModelConfig) -> dict[str, A
     D, F, V = model.d_model, model.d_ff, model.vocab_size
     heads = (model.heads, model.head_dim)
     bias_shape = (model.layers, *heads) if model.untie_biases else heads
-    shapes = {"word_embedding": (V, D), "lm_bias": (V,), "attention/segment_embedding": (model.layers, 2, *heads)}
+    shapes = {"word_embedding": (V, D), "lm_head/bias": (V,), "attention/segment_embedding": (model.layers, 2, *heads)}
     shapes |= {f"attention/{name}": (D, *heads) for name in ("query", "key", "value", "position", "output")}
     shapes |= {
         "feed_forward/inner/kernel": (D, F),

@@ -4,13 +4,14 @@
     query stream     g_0 = Drop(one learned vector)             knows its position, not its token; target rows only
     memory           m_l' = last M of [m_l ; first R inputs of layer l], no gradient     (Transformer-XL, section 3.2)
 
-The layers are one `nn.scan`: parameters and memory are stacked over a leading axis L. The module is a pure function
-of (parameters, batch, memory); nothing is kept between calls.
+`XLNet` composes modules that can be exchanged: `Embedding`, `RelativePositions` and the `Stack` of layers. It is a pure
+function of (parameters, batch, memory); nothing is kept between calls.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
@@ -18,14 +19,18 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
-from xlnet_jax.model import positions
 from xlnet_jax.model.attention import AttentionInputs, RelativeAttention, attention_biases
-from xlnet_jax.model.layers import Dropout, FeedForward, accumulator, parameter
+from xlnet_jax.model.embeddings import Embedding, RelativePositions
+from xlnet_jax.model.layers import Dropout, FeedForward
 
 REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
+
+Depths = Mapping[str, float | tuple[int, ...]]
+"""How far above the input parameters lie, by the first part of their path: the embeddings 0, layer l at l + 1, heads
+infinity. A tuple has the depth of each entry of a leading axis."""
 
 
 @jax.tree_util.register_dataclass
@@ -68,6 +73,40 @@ class Layer(nn.Module):
         return streams, new_memory_BMD
 
 
+class Stack(nn.Module):
+    """L layers as one scan, which the memory follows. Each has parameters of its own, stacked over a leading axis L, or
+    with `share_layers` all have the same, without that axis."""
+
+    config: ModelConfig
+    reuse_len: int | None
+    deterministic: bool
+
+    @property
+    def depth(self) -> int | tuple[int, ...]:
+        """Of each layer's parameters; of shared ones that of the top layer."""
+        return self.config.layers if self.config.share_layers else tuple(range(1, self.config.layers + 1))
+
+    @nn.compact
+    def __call__(
+        self, streams: tuple, hidden_LBMD: jax.Array, inputs: AttentionInputs, tied_biases: dict | None
+    ) -> tuple:
+        """((h, g), memory) -> ((h, g), memory of the next segment)."""
+        body, share = Layer, self.config.share_layers
+        if self.config.remat != "none":
+            body = nn.remat(Layer, policy=REMAT_POLICIES[self.config.remat], prevent_cse=False)
+        layers = nn.scan(
+            body,
+            length=self.config.layers,
+            variable_axes={"intermediates": 0} if share else {"params": 0, "intermediates": 0},
+            variable_broadcast="params" if share else False,
+            split_rngs={"params": not share, "dropout": True},
+            in_axes=(0, nn.broadcast, nn.broadcast),  # type: ignore[arg-type]
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )(self.config, self.reuse_len, self.deterministic, name="each")
+        nn.share_scope(self, layers)
+        return layers(streams, hidden_LBMD, inputs, tied_biases)
+
+
 class TiedBiases(nn.Module):
     """u, v and w when one set serves all layers."""
 
@@ -94,6 +133,11 @@ class XLNet(nn.Module):
     compat: CompatConfig = CORRECT
     two_streams: bool = True
 
+    @property
+    def depths(self) -> Depths:
+        """The biases that all layers share are at 0, like the embeddings."""
+        return {**Embedding.DEPTHS, "biases": 0, "layers": Stack(self.config, self.reuse_len, True).depth}
+
     @nn.compact
     def __call__(self, batch: Batch, memory: Memory, rows_B: jax.Array | None = None, *, deterministic: bool) -> Output:
         """Runs one segment.
@@ -104,27 +148,17 @@ class XLNet(nn.Module):
           rows_B: the rows' numbers in the global batch, where this is a part of one; they key the dropout masks.
           deterministic: True switches dropout off; False needs an rng named `dropout`.
         """
-        config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
-        # Looked up before it is rounded: gradients of frequent pieces are sums of many, which float32 can hold.
-        high = accumulator(dtype)
-        table_VD = parameter(self, "word_embedding", (config.vocab_size, config.d_model), ("vocab", "embed"), high)
-        glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
-        mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), dtype, glorot)
-        # Declared here so that one tree holds everything; read by `heads`.
-        parameter(self, "lm_bias", (config.vocab_size,), ("vocab",), dtype, nn.initializers.zeros)
+        config = self.config
         tied_biases = None if config.untie_biases else TiedBiases(config, name="biases")()
-
         B, T = batch.tokens.shape
         rows_B = jnp.arange(B) if rows_B is None else rows_B
 
-        def drop(x: jax.Array, position_BQ: jax.Array | None = None, keyed_by: jax.Array = rows_B) -> jax.Array:
-            return Dropout(config.dropout)(x, keyed_by, position_BQ, deterministic=deterministic)
-
         P, M = batch.target_positions.shape[1], memory.hidden_LBMD.shape[2]
-        h_BTD = nn.with_logical_constraint(drop(table_VD[batch.tokens].astype(dtype)), ("batch", None, None))
-        g_BPD = None
-        if P and self.two_streams:
-            g_BPD = drop(jnp.broadcast_to(mask_D, (B, P, config.d_model)), batch.target_positions)
+        embedding = Embedding(config, self.compat, name="embedding")
+        # One tree of parameters, whichever module declares them.
+        nn.share_scope(self, embedding)
+        target_BP = batch.target_positions if P and self.two_streams else None
+        streams = embedding(batch.tokens, target_BP, rows_B, deterministic=deterministic)
 
         valid_B = jnp.where(batch.continues, memory.valid_B, 0)
         filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
@@ -132,12 +166,10 @@ class XLNet(nn.Module):
             memory = Memory(jnp.where(filled_BM[None, :, :, None], memory.hidden_LBMD, 0), memory.valid_B)
             filled_BM = jnp.ones_like(filled_BM)
         rank_BM = jnp.where(filled_BM, MEMORY_RANK, NEVER)
-        table_ND = positions.sinusoids(T, M, config.d_model, config.clamp_len, high)
-        # One mask for the whole batch: the table is the same for all its rows.
-        masks_S = rows_B if self.compat.on("position_dropout_per_row") else jnp.zeros(1, jnp.int32)
+        positions = RelativePositions(config, self.compat, name="positions")
         inputs = AttentionInputs(
             rows_B=rows_B,
-            table_SND=drop(jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape)), keyed_by=masks_S),
+            table_SND=positions(T, M, rows_B, deterministic=deterministic),
             direction_B=batch.direction,
             rank_BT=batch.rank,
             rank_BK=jnp.concatenate([rank_BM, batch.rank], axis=1),
@@ -146,34 +178,19 @@ class XLNet(nn.Module):
             target_BP=batch.target_positions,
         )
 
-        body = Layer
-        if config.remat != "none":
-            body = nn.remat(Layer, policy=REMAT_POLICIES[config.remat], prevent_cse=False)
-        layers = nn.scan(
-            body,
-            length=config.layers,
-            variable_axes={"params": 0, "intermediates": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=(0, nn.broadcast, nn.broadcast),  # type: ignore[arg-type]
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )(config, self.reuse_len, deterministic, name="layers")
-        (h_BTD, g_BPD), hidden_LBMD = layers((h_BTD, g_BPD), memory.hidden_LBMD, inputs, tied_biases)
-
-        vectors_BPD = g_BPD
+        stack = Stack(config, self.reuse_len, deterministic, name="layers")
+        (h_BTD, vectors_BPD), hidden_LBMD = stack(streams, memory.hidden_LBMD, inputs, tied_biases)
         if P and not self.two_streams:
             vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)
+        if vectors_BPD is not None:
+            drop = Dropout(config.dropout, name="output_dropout")
+            vectors_BPD = drop(vectors_BPD, rows_B, batch.target_positions, deterministic=deterministic)
         reuse = T if self.reuse_len is None else min(self.reuse_len, T)
         return Output(
             hidden_BTD=h_BTD,
-            target_vectors_BPD=None if vectors_BPD is None else drop(vectors_BPD, batch.target_positions),
+            target_vectors_BPD=vectors_BPD,
             memory=Memory(hidden_LBMD, jnp.minimum(M, valid_B + reuse)),
         )
-
-
-def glorot_uniform(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """TensorFlow's default for a [1, 1, D] variable: what the original's mask_emb, given no initialiser, got."""
-    bound = (6 / (1 + shape[-1])) ** 0.5
-    return jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
 def empty_memory(config: ModelConfig, batch_size: int) -> Memory:

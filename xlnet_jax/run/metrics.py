@@ -12,13 +12,11 @@ from typing import Any
 
 import jax
 
-from xlnet_jax.config import Config
-from xlnet_jax.model import flops
 from xlnet_jax.run.events import Events
 from xlnet_jax.run.jsonl import open_jsonl, read_jsonl
 from xlnet_jax.storage import files
 
-__all__ = ["MetricsWriter", "read_jsonl", "utilisation"]
+__all__ = ["MetricsWriter", "read_jsonl"]
 
 
 class MetricsWriter:
@@ -102,15 +100,3 @@ class MetricsWriter:
             self._times.close()
             if self._events:
                 self._events.close()
-
-
-def utilisation(config: Config, steps_per_second: float) -> float | None:
-    """Model FLOPs utilisation: needed FLOPs per second over the peak of all devices; None if no peak is published.
-
-    The formula is in docs/training.md.
-    """
-    device = jax.devices()[0]
-    peak = flops.PEAK_FLOPS.get(device.device_kind)
-    if peak is None:
-        return None
-    return flops.step_flops(config) * steps_per_second / (peak * jax.device_count())

@@ -19,7 +19,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import Plan, Stream
 from xlnet_jax.errors import Diverged
-from xlnet_jax.run.metrics import MetricsWriter, utilisation
+from xlnet_jax.run.metrics import MetricsWriter
 
 log = logging.getLogger("xlnet_jax")
 
@@ -40,6 +40,8 @@ class Reporter:
     """Takes the metrics of one dispatch after the other.
 
     Attributes:
+      stream: of `mixture`.
+      seconds_at_peak: of one step (`flops.seconds_at_peak`); None where no peak is known.
       last: the line of the last step.
       rates: tokens per second of every dispatch.
       clock: when the device last had nothing to do with anything else but training; rates count from here.
@@ -47,7 +49,9 @@ class Reporter:
 
     config: Config
     mixture: Mixture
+    stream: Stream
     plan: Plan
+    seconds_at_peak: float | None
     writer: MetricsWriter
     bar: Progress | None = None
     last: dict[str, Any] | None = None
@@ -59,7 +63,6 @@ class Reporter:
         now = time.perf_counter()
         rate = len(steps) / (now - self.clock)
         self.clock = now
-        stream = self.mixture.stream(self.config)
         by_row = {name: values.pop(name) for name in ("loss_B", "targets_B") if name in values}
         per_step = self.config.train.batch_size * self.config.data.segment_len
         self.rates.append(rate * per_step)
@@ -68,9 +71,9 @@ class Reporter:
             row = {"step": step + 1, **{name: number(column[i]) for name, column in values.items()}}
             loss = row["loss"]
             row["perplexity"] = math.exp(loss) if loss is not None and loss < 700 else None
-            row |= self._by_corpus(stream, step, {name: column[i] for name, column in by_row.items()})
+            row |= self._by_corpus(step, {name: column[i] for name, column in by_row.items()})
             row["tokens_per_second"] = rate * per_step
-            row["mfu"] = utilisation(self.config, rate)
+            row["mfu"] = None if self.seconds_at_peak is None else rate * self.seconds_at_peak
             self.writer.step(row)
             self.last = row
             self._log(row)
@@ -121,13 +124,13 @@ class Reporter:
             done.set()
             thread.join()
 
-    def _by_corpus(self, stream: Stream, step: int, by_row: dict[str, np.ndarray]) -> dict[str, Any]:
+    def _by_corpus(self, step: int, by_row: dict[str, np.ndarray]) -> dict[str, Any]:
         """Epochs, and of several corpora each one's own and the mean loss over its targets."""
-        epochs = stream.epochs(step + 1, self.plan)
+        epochs = self.stream.epochs(step + 1, self.plan)
         if len(epochs) == 1:
             return {"epoch": epochs[0]}
         row: dict[str, Any] = {}
-        corpus_B, _ = stream.deal(step, np.arange(self.config.train.batch_size), self.plan)
+        corpus_B, _ = self.stream.deal(step, np.arange(self.config.train.batch_size), self.plan)
         for index, name in enumerate(self.mixture.names):
             mine = corpus_B == index
             targets = by_row["targets_B"][mine].sum(dtype=np.float64)

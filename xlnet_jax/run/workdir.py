@@ -229,7 +229,7 @@ def losses(workdir: str) -> dict[int, float]:
 
 
 def absolute(corpus: str) -> str:
-    """`data.corpus.corpus` with paths that hold from any working directory; bucket addresses stay as they are."""
+    """`data.corpus` with paths that hold from any working directory; bucket addresses stay as they are."""
     folders = DataConfig(corpus=corpus).folders()
     return ",".join(path and files.resolve(path) for path in folders)
 

@@ -35,8 +35,7 @@ from xlnet_jax.run.jsonl import read_jsonl
 from xlnet_jax.run.metrics import MetricsWriter
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.watchdog import Watchdog
-from xlnet_jax.train.loss import row_losses
-from xlnet_jax.train.state import make_model
+from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
 
@@ -87,7 +86,8 @@ class HeldoutLoss:
       blocks: how many blocks to score of each corpus; 0 = all.
     """
 
-    def __init__(self, config: Config, mesh: Mesh, mixture: Mixture, blocks: int = 0) -> None:
+    def __init__(self, recipe: Recipe, mesh: Mesh, mixture: Mixture, blocks: int = 0) -> None:
+        config = recipe.config
         if blocks < 0:
             raise BadInput(f"--blocks={blocks} must not be negative; 0 = the whole split")
         batch_size = config.evaluation.batch_size or config.train.batch_size
@@ -100,7 +100,7 @@ class HeldoutLoss:
 
         def run(params: Any, batches: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
             with nn.logical_axis_rules(meshes.RULES.pairs()):
-                return _losses(config, params, batches)
+                return _losses(recipe, params, batches)
 
         everywhere = NamedSharding(mesh, PartitionSpec())
         self._run = jax.jit(run, out_shardings=everywhere)
@@ -140,17 +140,16 @@ class HeldoutLoss:
         return totals_C3
 
 
-def _losses(config: Config, params: Any, batches: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _losses(recipe: Recipe, params: Any, batches: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Of W stacked windows per row: summed losses with memory and without, and targets; float32 [B] each."""
-    model = make_model(config)
 
     def window(memory: Memory, batch: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array, jax.Array]]:
-        carried = row_losses(model, params, batch, memory)
+        carried = recipe.model.row_losses(params, batch, memory)
         fresh = dataclasses.replace(batch, continues=jnp.zeros_like(batch.continues))
-        alone = row_losses(model, params, fresh, memory)
+        alone = recipe.model.row_losses(params, fresh, memory)
         return carried.memory, (carried.loss_B, alone.loss_B, carried.weight_B)
 
-    memory = empty_memory(config.model, batches.direction.shape[1])
+    memory = empty_memory(recipe.config.model, batches.direction.shape[1])
     _, (with_WB, without_WB, targets_WB) = jax.lax.scan(window, memory, batches)
     return with_WB.sum(axis=0), without_WB.sum(axis=0), targets_WB.sum(axis=0)
 

@@ -14,10 +14,9 @@ import optax
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.batch import Batch, Memory
-from xlnet_jax.config import Config
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train.loss import Aux, mean_loss
-from xlnet_jax.train.state import make_model
+from xlnet_jax.train.recipe import Recipe
 
 GRADIENT = jax.value_and_grad(mean_loss, has_aux=True)
 
@@ -28,24 +27,24 @@ BY_HAND = ("slices", "data")
 """Mesh axes whose reduction accumulation holds back; over the others parameters are split, which is the compiler's."""
 
 
-def of_step(config: Config, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array) -> LossAndGradient:
+def of_step(recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array) -> LossAndGradient:
     """The gradient that the configuration asks for. `batch` and `memory` hold the B rows of the global batch."""
-    if config.compat.on("core_clip"):
-        return core_clipped_gradient(config, params, batch, memory, dropout_key)
-    if config.train.accumulation > 1:
-        return accumulated_gradient(config, params, batch, memory, dropout_key)
-    return GRADIENT(params, make_model(config), batch, memory, dropout_key)
+    if recipe.config.compat.on("core_clip"):
+        return core_clipped_gradient(recipe, params, batch, memory, dropout_key)
+    if recipe.config.train.accumulation > 1:
+        return accumulated_gradient(recipe, params, batch, memory, dropout_key)
+    return GRADIENT(params, recipe.model, batch, memory, dropout_key)
 
 
 def accumulated_gradient(
-    config: Config, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array
+    recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array
 ) -> LossAndGradient:
     """The same gradient, added up over `train.accumulation` micro-batches, each with its share of the memory.
 
     Every device adds up its own rows' and only the sum crosses the network. Left to the compiler, the reduction would
     stay inside the loop: hence `shard_map`, over the axes that split rows alone. Requires a mesh (`jax.set_mesh`).
     """
-    parts, model = config.train.accumulation, make_model(config)
+    parts, model = recipe.config.train.accumulation, recipe.model
     weight = batch.target_weights.sum()
     rows_B = jnp.arange(len(batch.direction))
 
@@ -90,21 +89,21 @@ def accumulated_gradient(
 
 
 def core_clipped_gradient(
-    config: Config, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array
+    recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array
 ) -> LossAndGradient:
     """The 2019 gradient (compat switch core_clip), for `compat.cores` equal groups of consecutive rows.
 
     Each core averages over its own targets, scales by 1 / cores, and clips that to the whole bound, before the cores
     are added up: a core with fewer targets weighs more per target, and the bound hardly ever acts.
     """
-    model, cores = make_model(config), config.compat.cores
+    model, cores = recipe.model, recipe.config.compat.cores
 
     def core(summed: Any, inputs: tuple[Batch, Memory, jax.Array]) -> tuple[Any, Any]:
         rows, hidden, rows_B = inputs
         (loss, aux), grads = GRADIENT(params, model, rows, hidden, dropout_key, rows_B)
         share = jax.tree.map(lambda g: g / cores, grads)
         norm = optax.tree.norm(share)
-        bound = config.optimizer.clip or jnp.inf
+        bound = recipe.config.optimizer.clip or jnp.inf
         factor = jnp.where(norm > bound, bound / norm, 1)
         return jax.tree.map(lambda s, g: s + g * factor, summed, share), (loss, aux)
 

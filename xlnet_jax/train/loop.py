@@ -18,13 +18,13 @@ from typing import Any, NoReturn
 import jax
 
 from xlnet_jax.batch import Batch
-from xlnet_jax.checkpoint import store
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import Plan, plan_to_json
 from xlnet_jax.errors import Diverged, RestartMe, Stopped, reraise_stop
+from xlnet_jax.model import flops
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import goodput as goodputs
@@ -40,7 +40,8 @@ from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
 from xlnet_jax.train.evaluation import CutOff, Evaluator
-from xlnet_jax.train.state import State
+from xlnet_jax.train.recipe import Recipe
+from xlnet_jax.train.state import MUST_BE_FINITE, State
 from xlnet_jax.train.step import BuiltStep
 
 log = logging.getLogger("xlnet_jax")
@@ -83,7 +84,7 @@ def profiled(config: Config, workdir: str, steps: range) -> Iterator[bool]:
 class Run:
     """What the loop uses between dispatches; the State is handed along, never kept."""
 
-    config: Config
+    recipe: Recipe
     workdir: str
     mixture: Mixture
     mesh: Any
@@ -103,6 +104,11 @@ class Run:
     """The step of the last save."""
 
     @property
+    def config(self) -> Config:
+        """Of the recipe."""
+        return self.recipe.config
+
+    @property
     def alone(self) -> bool:
         """Whether this is the only process."""
         return self.processes.watch is None
@@ -118,7 +124,8 @@ class Run:
         self.writer.times(goodput.line(start))
         times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
         with progress_bar(config.train.steps, start) as bar:
-            self.report = Reporter(config, self.mixture, self.plan, self.writer, bar)
+            peak = flops.seconds_at_peak(self.recipe.flops_per_step)
+            self.report = Reporter(config, self.mixture, dispatches.stream, self.plan, peak, self.writer, bar)
             if unscored:
                 self._evaluate(start, state)
             for index in range(len(dispatches)):
@@ -182,7 +189,7 @@ class Run:
             executable = compile_step(self.built, state, batch)
             # Compiling takes longer than a collective operation waits for a process that comes late.
             self.processes.barrier("compiling the step")
-            self.checkpoints.prepare(store.split(state))
+            self.checkpoints.prepare(state.split())
         self.report.clock = time.perf_counter()
         self.goodput.work()
         # From the first dispatch on there is something to lose.
@@ -222,7 +229,7 @@ class Run:
         def write() -> None:
             record = {**workdirs.identity(self.config, self.mixture), "plan": plan_to_json(self.plan)}
             try:
-                self.checkpoints.save(step, store.split(state), record)
+                self.checkpoints.save(step, state.split(), record, MUST_BE_FINITE)
             except Diverged:
                 self._all_saved()
                 raise

@@ -14,12 +14,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.model import heads
-from xlnet_jax.model.transformer import XLNet
+from xlnet_jax.model.heads import LMHead
+from xlnet_jax.model.transformer import Depths, Output, XLNet, empty_memory
 
 
 @jax.tree_util.register_dataclass
@@ -35,22 +37,61 @@ class RowLosses:
     """For the next segment."""
 
 
-def row_losses(
-    model: XLNet,
-    params: Any,
-    batch: Batch,
-    memory: Memory,
-    dropout_key: jax.Array | None = None,
-    rows_B: jax.Array | None = None,
-) -> RowLosses:
-    """Runs the model on a segment, or on some rows of it; without a `dropout_key` dropout is off."""
-    rngs = None if dropout_key is None else {"dropout": dropout_key}
-    out: Any = model.apply({"params": params}, batch, memory, rows_B, deterministic=dropout_key is None, rngs=rngs)
-    nll_BP = heads.nll(params, out.target_vectors_BPD, batch.target_tokens)
-    weight_BP = batch.target_weights.astype(nll_BP.dtype)
-    # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.
-    loss_BP = jnp.where(weight_BP != 0, nll_BP, 0) * weight_BP
-    return RowLosses(loss_BP.sum(axis=1), weight_BP.sum(axis=1), out.memory)
+@dataclasses.dataclass(frozen=True)
+class LanguageModel:
+    """A transformer and the head that predicts tokens, as pure functions of one tree of parameters.
+
+    The tree is that of the transformer, with the head's own parameters under `lm_head`.
+    """
+
+    transformer: XLNet
+    head: LMHead = dataclasses.field(default_factory=LMHead)
+
+    @property
+    def depths(self) -> Depths:
+        """The depth of every parameter; see `optimizer.scale_layers`."""
+        return {**self.transformer.depths, "lm_head": heads.DEPTH}
+
+    def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
+        """Fresh parameters in Flax's boxes, which carry their logical axes; `batch` gives the shapes of an example."""
+        memory = empty_memory(self.transformer.config, len(batch.direction))
+        params = self.transformer.init(key, batch, memory, deterministic=True)["params"]
+        table_VD = nn.meta.unbox(params["word_embedding"])
+        vectors_BPD = jnp.zeros((1, 1, table_VD.shape[1]))
+        # A key of its own: equal names would draw equal numbers.
+        own = self.head.init(jax.random.fold_in(key, 1), table_VD, vectors_BPD)["params"]
+        return {**params, "lm_head": own}
+
+    def logits(self, params: Any, vectors_BPD: jax.Array) -> jax.Array:
+        """[B, P, V]; see `LMHead`."""
+        return self._head(params, vectors_BPD)
+
+    def nll(self, params: Any, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
+        """-log p(target) in nats, [B, P]; see `LMHead`."""
+        return self._head(params, vectors_BPD, target_tokens_BP, method="nll")
+
+    def _head(self, params: Any, *args: jax.Array, method: str | None = None) -> Any:
+        return self.head.apply({"params": params["lm_head"]}, params["word_embedding"], *args, method=method)
+
+    def row_losses(
+        self,
+        params: Any,
+        batch: Batch,
+        memory: Memory,
+        dropout_key: jax.Array | None = None,
+        rows_B: jax.Array | None = None,
+    ) -> RowLosses:
+        """Runs the model on a segment, or on some rows of it; without a `dropout_key` dropout is off."""
+        rngs = None if dropout_key is None else {"dropout": dropout_key}
+        out: Output = self.transformer.apply(  # type: ignore[assignment]
+            {"params": params}, batch, memory, rows_B, deterministic=dropout_key is None, rngs=rngs
+        )
+        assert out.target_vectors_BPD is not None, "a batch for training has target slots"
+        nll_BP = self.nll(params, out.target_vectors_BPD, batch.target_tokens)
+        weight_BP = batch.target_weights.astype(nll_BP.dtype)
+        # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.
+        loss_BP = jnp.where(weight_BP != 0, nll_BP, 0) * weight_BP
+        return RowLosses(loss_BP.sum(axis=1), weight_BP.sum(axis=1), out.memory)
 
 
 @jax.tree_util.register_dataclass
@@ -67,7 +108,7 @@ class Aux:
 
 def mean_loss(
     params: Any,
-    model: XLNet,
+    model: LanguageModel,
     batch: Batch,
     memory: Memory,
     dropout_key: jax.Array | None = None,
@@ -78,6 +119,6 @@ def mean_loss(
 
     Of a part of the batch, with its `rows_B` and the `weight` of all the targets, it is that part's share of the mean.
     """
-    rows = row_losses(model, params, batch, memory, dropout_key, rows_B)
+    rows = model.row_losses(params, batch, memory, dropout_key, rows_B)
     weight = rows.weight_B.sum() if weight is None else weight
     return rows.loss_B.sum() / jnp.maximum(weight, 1), Aux(rows.loss_B, rows.weight_B, rows.memory)

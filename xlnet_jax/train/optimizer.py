@@ -6,13 +6,16 @@ The clip acts on the averaged gradient of the whole batch. Adam is bias-correcte
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from xlnet_jax.config import CORRECT, CompatConfig, OptimizerConfig
+from xlnet_jax.model.transformer import Depths
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -33,29 +36,43 @@ def decay_mask(params: Any) -> Any:
 
     The relative biases u, v, w and the embeddings are decayed, as in the original.
     """
-    spared = {"scale", "bias", "lm_bias"}
-
-    def decayed(path: tuple, _: Any) -> bool:
-        # The last dictionary key: at initialisation the arrays still sit in Flax's boxes.
-        return [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)][-1] not in spared
-
-    return jax.tree_util.tree_map_with_path(decayed, params)
+    spared = {"scale", "bias"}
+    return jax.tree_util.tree_map_with_path(lambda path, _: _names(path)[-1] not in spared, params)
 
 
-def scale_layers(rate: float, below: float) -> optax.GradientTransformation:
-    """Multiplies what belongs to layer l of L by rate^(L-1-l), and the embeddings and shared biases by `below`.
+def scale_layers(rate: float, depths: Depths, embeddings: bool = True) -> optax.GradientTransformation:
+    """Multiplies what lies at depth d by rate^(L-d), where L is the depth of the top layer; heads are left alone.
 
-    The softmax bias stands above all layers and is left alone. Layers are stacked over a leading axis.
+    Args:
+      embeddings: whether depth 0 is scaled as well.
+
+    Its `init` raises ValueError if a parameter has no stated depth: it would learn at a rate that nobody chose.
     """
+    top = max((d for depth in depths.values() for d in np.ravel(depth) if math.isfinite(d)), default=0)
+
+    def check(params: Any) -> optax.EmptyState:
+        paths = map(_names, (path for path, _ in jax.tree_util.tree_leaves_with_path(params)))
+        if missing := sorted({"/".join(path) for path in paths if path[0] not in depths}):
+            raise ValueError(f"no depth is stated for {', '.join(missing)}; add it to `depths` of its module")
+        return optax.EmptyState()
 
     def scale(path: tuple, x: jax.Array) -> jax.Array:
-        name = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)][0]
-        if name != "layers":
-            return x if name == "lm_bias" else x * below
-        factor_L = rate ** jnp.arange(x.shape[0] - 1, -1, -1, dtype=x.dtype)
-        return x * factor_L.reshape(-1, *[1] * (x.ndim - 1))
+        depth = np.asarray(depths[_names(path)[0]])
+        if depth.ndim:
+            factor_L = rate ** jnp.asarray(top - depth, x.dtype)
+            return x * factor_L.reshape(-1, *[1] * (x.ndim - 1))
+        exempt = depth > top or (depth == 0 and not embeddings)
+        return x if exempt else x * rate ** int(top - depth)
 
-    return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates))
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return jax.tree_util.tree_map_with_path(scale, updates), state
+
+    return optax.GradientTransformation(check, update)
+
+
+def _names(path: tuple) -> list[str]:
+    """The dictionary keys of a path: at initialisation the arrays still sit in Flax's boxes."""
+    return [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
 
 
 def moments_without_bias_correction(b1: float, b2: float, epsilon: float) -> optax.GradientTransformation:
@@ -74,12 +91,12 @@ def moments_without_bias_correction(b1: float, b2: float, epsilon: float) -> opt
 
 
 def make_optimizer(
-    config: OptimizerConfig, steps: int, layers: int, compat: CompatConfig = CORRECT
+    config: OptimizerConfig, steps: int, depths: Depths, compat: CompatConfig = CORRECT
 ) -> optax.GradientTransformation:
     """Clip, Adam, decoupled weight decay, learning rate, all in float32; layer-wise decay as a rate of each layer.
 
     Args:
-      layers: number of layers L: the embeddings learn at layer_decay^L of the rate.
+      depths: of all parameters: with L layers the embeddings learn at layer_decay^L of the rate.
     """
     adam = moments_without_bias_correction if compat.on("no_bias_correction") else optax.scale_by_adam
     on_gradients = compat.on("layer_decay_on_gradients")
@@ -88,9 +105,9 @@ def make_optimizer(
     decay = config.layer_decay
     return optax.chain(
         optax.clip_by_global_norm(config.clip) if clip else optax.identity(),
-        scale_layers(decay, 1.0) if on_gradients else optax.identity(),
+        scale_layers(decay, depths, embeddings=False) if on_gradients else optax.identity(),
         adam(config.adam_b1, config.adam_b2, config.adam_epsilon),
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
-        optax.identity() if on_gradients else scale_layers(decay, decay**layers),
+        optax.identity() if on_gradients else scale_layers(decay, depths),
         optax.scale_by_learning_rate(schedule(config, steps)),
     )

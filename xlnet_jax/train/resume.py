@@ -9,33 +9,36 @@ from typing import Any
 
 import jax
 
-from xlnet_jax.checkpoint import restore, store
-from xlnet_jax.checkpoint.store import Checkpoints
-from xlnet_jax.config import Config
+from xlnet_jax.checkpoint import restore
+from xlnet_jax.checkpoint.store import Checkpoints, Trees
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import Plan, extend_plan, plan_from_json
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.train.state import State
+from xlnet_jax.train.recipe import Recipe
+from xlnet_jax.train.state import State, memory_tree
 from xlnet_jax.train.step import BuiltStep, create_state
 
 log = logging.getLogger("xlnet_jax")
 
 
 def restore_or_init(
-    config: Config, mixture: Mixture, built: BuiltStep, checkpoints: Checkpoints, processes: Session
+    recipe: Recipe, mixture: Mixture, built: BuiltStep, checkpoints: Checkpoints, processes: Session
 ) -> tuple[State, Plan, int, dict[str, Any]]:
     """The state to start from, fresh or restored with its data plan, and what `runs.jsonl` says of it."""
+    config = recipe.config
     W, batch_size = config.data.windows_per_block, config.train.batch_size
-    abstract = store.split(built.abstract_state)
+    abstract = built.abstract_state.split()
+
+    rows_per_block = mixture.stream(config).rows_per_block
 
     def plans(step: int, record: dict[str, Any]) -> tuple[Plan, Plan]:
         old = plan_from_json(record["plan"])
-        return old, extend_plan(old, step, batch_size, W, mixture.stream(config).rows_per_block)
+        return old, extend_plan(old, step, batch_size, W, rows_per_block)
 
-    def wanted(step: int, record: dict[str, Any]) -> store.Trees:
+    def wanted(step: int, record: dict[str, Any]) -> Trees:
         workdirs.check_resume(record, config, mixture, str(checkpoints.path / str(step)))
         old, plan = plans(step, record)
         # The memory of another batch size is of no use: its rows are other rows now.
@@ -45,27 +48,35 @@ def restore_or_init(
     if found is None:
         if read_jsonl(os.path.join(checkpoints.workdir, "metrics.jsonl")):
             log.warning("%s has metrics but no checkpoint: they are dropped, the run begins anew", checkpoints.workdir)
-        state, origin = _fresh(config, mixture, built, processes)
+        state, origin = _fresh(recipe, mixture, built, processes)
         return state, extend_plan((), 0, batch_size, W), 0, origin
     old, plan = plans(found.step, found.record)
     trees = found.trees
     if "memory" not in trees:
         memory_sharding = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
         memory = jax.jit(lambda: empty_memory(config.model, batch_size), out_shardings=memory_sharding)()
-        trees = trees | {"memory": {"hidden": memory.hidden_LBMD, "valid": memory.valid_B}}
+        trees = trees | {"memory": memory_tree(memory)}
     if plan != old:
         log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, found.step)
     log.info("resuming at step %d from %s", found.step, checkpoints.path)
-    return store.join(trees, State), plan, found.step, {}
+    return State.join(trees), plan, found.step, {}
 
 
-def _fresh(config: Config, mixture: Mixture, built: BuiltStep, processes: Session) -> tuple[State, dict[str, Any]]:
+def _fresh(recipe: Recipe, mixture: Mixture, built: BuiltStep, processes: Session) -> tuple[State, dict[str, Any]]:
     """The state of step 0, with the parameters of another run if so configured."""
-    path = config.checkpoint.init_from
+    path = recipe.config.checkpoint.init_from
     if not path:
-        return create_state(config, built), {}
+        return create_state(recipe, built), {}
     params, origin = restore.foreign_parameters(path, built.abstract_state.params, processes)
     if origin["tokenizer_sha256"] != mixture.tokenizer.sha256:
         log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings stand for other pieces", path)
     log.info("beginning with the parameters of step %d of %s", origin["step"], path)
-    return dataclasses.replace(create_state(config, built), params=params), {"init_from": origin}
+    state = create_state(recipe, built)
+    return dataclasses.replace(state, params=_over(state.params, params)), {"init_from": origin}
+
+
+def _over(fresh: Any, loaded: Any) -> Any:
+    """Nested dictionaries of fresh parameters, with those that were loaded in their places."""
+    if not isinstance(loaded, dict):
+        return loaded
+    return {name: _over(value, loaded[name]) if name in loaded else value for name, value in fresh.items()}

@@ -1,4 +1,7 @@
-"""The training state: all that a checkpoint must hold, beside the data plan, to go on exactly."""
+"""The training state: all that a checkpoint must hold, beside the data plan, to go on exactly.
+
+A checkpoint holds it as named trees: `params`, `optimizer`, `memory`, and every other member under `counters`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,8 @@ import optax
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
-from xlnet_jax.errors import BadInput
-from xlnet_jax.model.transformer import XLNet, empty_memory
-from xlnet_jax.train.optimizer import make_optimizer
+from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.train.recipe import Recipe
 
 
 @jax.tree_util.register_dataclass
@@ -39,21 +41,29 @@ class State:
     loss_variance: jax.Array
     """float32: of the same."""
 
+    def split(self) -> dict[str, Any]:
+        """The named trees of a checkpoint (arrays or abstract). A memory without slots is empty and is left out."""
+        counters = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        trees = {"params": counters.pop("params"), "optimizer": counters.pop("opt_state")}
+        memory: Memory = counters.pop("memory")
+        if memory.hidden_LBMD.size:
+            trees["memory"] = memory_tree(memory)
+        return trees | {"counters": counters}
 
-def check_precision(config: Config) -> None:
-    """Raises BadInput if float64 is wanted where JAX would quietly compute in float32."""
-    if config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        raise BadInput("model.compute_dtype=float64 needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1")
+    @staticmethod
+    def join(trees: dict[str, Any]) -> State:
+        """The inverse of `split`; `memory` must be among the trees."""
+        memory = Memory(trees["memory"]["hidden"], trees["memory"]["valid"])
+        return State(trees["params"], trees["optimizer"], memory, **trees["counters"])
 
 
-def make_model(config: Config) -> XLNet:
-    """The module of a configuration."""
-    return XLNet(config.model, config.data.reuse_len, config.compat, two_streams=config.data.objective == "plm")
+MUST_BE_FINITE = ("params", "optimizer")
+"""The trees of `State.split` without which a checkpoint is of no use; a mean of losses or a memory heals."""
 
 
-def optimizer_of(config: Config) -> optax.GradientTransformation:
-    """The optimizer of a configuration."""
-    return make_optimizer(config.optimizer, config.train.steps, config.model.layers, config.compat)
+def memory_tree(memory: Memory) -> dict[str, jax.Array]:
+    """A memory as a checkpoint holds it."""
+    return {"hidden": memory.hidden_LBMD, "valid": memory.valid_B}
 
 
 def example_batch(config: Config, batch_size: int) -> Batch:
@@ -69,26 +79,24 @@ def example_batch(config: Config, batch_size: int) -> Batch:
     )
 
 
-def init_params(config: Config) -> Any:
+def init_params(recipe: Recipe) -> Any:
     """Fresh parameters in Flax's boxes, which carry their logical axes. Independent of the batch and of the mesh."""
-    batch = example_batch(config, 1)
-    key = jax.random.key(config.seeds.init)
-    return make_model(config).init(key, batch, empty_memory(config.model, 1), deterministic=True)["params"]
+    return recipe.model.init(jax.random.key(recipe.config.seeds.init), example_batch(recipe.config, 1))
 
 
-def init_state(config: Config, optimizer: optax.GradientTransformation) -> State:
+def init_state(recipe: Recipe) -> State:
     """The state before the first step. Boxed; `flax.linen.meta.unbox` gives the arrays."""
-    params = init_params(config)
-    memory = empty_memory(config.model, config.train.batch_size)
+    params = init_params(recipe)
+    memory = empty_memory(recipe.config.model, recipe.config.train.batch_size)
     boxed = Memory(
         nn.LogicallyPartitioned(memory.hidden_LBMD, ("layers", "batch", None, None)),  # type: ignore[arg-type]
         nn.LogicallyPartitioned(memory.valid_B, ("batch",)),  # type: ignore[arg-type]
     )
     # One array each: donated buffers must not be shared.
     zero = [jnp.zeros((), jnp.int32) for _ in range(3)]
-    return State(params, optimizer.init(params), boxed, *zero, *(jnp.zeros((), jnp.float32) for _ in range(2)))
+    return State(params, recipe.optimizer.init(params), boxed, *zero, *(jnp.zeros((), jnp.float32) for _ in range(2)))
 
 
-def abstract_state(config: Config, optimizer: optax.GradientTransformation) -> State:
+def abstract_state(recipe: Recipe) -> State:
     """Shapes and dtypes of `init_state`, boxed, without computing anything."""
-    return jax.eval_shape(lambda: init_state(config, optimizer))
+    return jax.eval_shape(lambda: init_state(recipe))

@@ -19,7 +19,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import gradients
 from xlnet_jax.train import state as states
-from xlnet_jax.train.optimizer import schedule
+from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import State
 
 COMPAT_MEMORY_STEPS = 1000
@@ -27,7 +27,7 @@ COMPAT_MEMORY_STEPS = 1000
 
 
 class BuiltStep(NamedTuple):
-    """The compiled form of training for one configuration and mesh."""
+    """The compiled form of training for one recipe and mesh."""
 
     jitted: Any
     """(State, Batch [K, B, ...]) -> (State, metrics of K steps); the State is donated."""
@@ -37,12 +37,12 @@ class BuiltStep(NamedTuple):
     """The same of a Batch with K stacked steps."""
 
 
-def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+def train_step(recipe: Recipe, state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
     """Forward, backward, update of one segment of the global batch. Metrics are scalars, but for those named `_B`."""
-    optimizer = states.optimizer_of(config)
-    (loss, aux), grads = loss_and_gradient(config, state, batch)
+    config = recipe.config
+    (loss, aux), grads = loss_and_gradient(recipe, state, batch)
     grad_norm = optax.tree.norm(grads)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
     # A bad step moves on in the data and changes nothing else; its memory cannot be trusted and is emptied.
@@ -62,7 +62,7 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
     metrics = {
         "loss": loss,
         "grad_norm": grad_norm,
-        "learning_rate": jnp.asarray(schedule(config.optimizer, config.train.steps)(_good_steps(state)), jnp.float32),
+        "learning_rate": jnp.asarray(recipe.learning_rate(_good_steps(state)), jnp.float32),
         "targets": aux.weight_B.sum(),
         "skipped": new_state.skipped,
         "consecutive_bad": new_state.consecutive_bad,
@@ -73,10 +73,10 @@ def train_step(config: Config, state: State, batch: Batch) -> tuple[State, dict[
     return new_state, metrics
 
 
-def loss_and_gradient(config: Config, state: State, batch: Batch) -> gradients.LossAndGradient:
+def loss_and_gradient(recipe: Recipe, state: State, batch: Batch) -> gradients.LossAndGradient:
     """The first part of a step: everything before the update."""
-    dropout_key = jax.random.fold_in(jax.random.key(config.seeds.dropout), state.step)
-    return gradients.of_step(config, state.params, batch, _reset_memory(config, state), dropout_key)
+    dropout_key = jax.random.fold_in(jax.random.key(recipe.config.seeds.dropout), state.step)
+    return gradients.of_step(recipe, state.params, batch, _reset_memory(recipe.config, state), dropout_key)
 
 
 def _good_steps(state: State) -> jax.Array:
@@ -109,21 +109,20 @@ def _reset_memory(config: Config, state: State) -> Memory:
     return jax.tree.map(lambda x: jnp.where(state.step % COMPAT_MEMORY_STEPS == 0, 0, x), state.memory)
 
 
-def train_steps(config: Config, state: State, batches: Batch) -> tuple[State, dict[str, jax.Array]]:
+def train_steps(recipe: Recipe, state: State, batches: Batch) -> tuple[State, dict[str, jax.Array]]:
     """K segments in one scan that carries the State; every metric has a leading axis K."""
-    return jax.lax.scan(lambda carry, batch: train_step(config, carry, batch), state, batches)
+    return jax.lax.scan(lambda carry, batch: train_step(recipe, carry, batch), state, batches)
 
 
-def build_step(config: Config, mesh: Mesh) -> BuiltStep:
+def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     """Jits `train_steps` for a mesh, with the shardings of State and Batch fixed. Computes nothing yet."""
-    optimizer = states.optimizer_of(config)
-    boxed = states.abstract_state(config, optimizer)
+    boxed = states.abstract_state(recipe)
     state_shardings = meshes.shardings(boxed, mesh)
     batch_sharding = meshes.batch_sharding(mesh, leading=1)
 
     def steps(state: State, batches: Batch) -> tuple[State, dict[str, jax.Array]]:
         with nn.logical_axis_rules(meshes.RULES.pairs()):
-            return train_steps(config, state, batches)
+            return train_steps(recipe, state, batches)
 
     jitted = jax.jit(
         steps,
@@ -132,10 +131,10 @@ def build_step(config: Config, mesh: Mesh) -> BuiltStep:
         out_shardings=(state_shardings, NamedSharding(mesh, PartitionSpec())),
         donate_argnums=0,
     )
-    size = config.train.steps_per_dispatch
+    size = recipe.config.train.steps_per_dispatch
     abstract_batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype, sharding=batch_sharding),
-        states.example_batch(config, config.train.batch_size),
+        states.example_batch(recipe.config, recipe.config.train.batch_size),
     )
     abstract_state = jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
@@ -145,8 +144,7 @@ def build_step(config: Config, mesh: Mesh) -> BuiltStep:
     return BuiltStep(jitted, abstract_state, abstract_batch)
 
 
-def create_state(config: Config, built: BuiltStep) -> State:
+def create_state(recipe: Recipe, built: BuiltStep) -> State:
     """The state before the first step, each part made where it lives."""
-    optimizer = states.optimizer_of(config)
     out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state)
-    return jax.jit(lambda: nn.meta.unbox(states.init_state(config, optimizer)), out_shardings=out_shardings)()
+    return jax.jit(lambda: nn.meta.unbox(states.init_state(recipe)), out_shardings=out_shardings)()

@@ -8,6 +8,7 @@ batch is built, never its content.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 import grain
@@ -17,7 +18,7 @@ from absl import flags
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture, join
-from xlnet_jax.data.batches.stream import Plan
+from xlnet_jax.data.batches.stream import Plan, SinglePass, Stream
 from xlnet_jax.data.workers import cores, die_with_parent
 from xlnet_jax.errors import RestartMe, summary
 
@@ -38,6 +39,11 @@ class TrainDispatches:
     start: int
     stop: int
 
+    @functools.cached_property
+    def stream(self) -> Stream:
+        """Which windows the rows of a step read."""
+        return self.mixture.stream(self.config)
+
     def __len__(self) -> int:
         size = self.config.train.steps_per_dispatch
         return -(-self.stop // size) - self.start // size if self.stop > self.start else 0
@@ -54,7 +60,7 @@ class TrainDispatches:
 
     def batch(self, step: int) -> Batch:
         """The rows' Batch of one step."""
-        where = self.mixture.stream(self.config).locate(step, self.rows, self.plan)
+        where = self.stream.locate(step, self.rows, self.plan)
         return self.mixture.build(self.config, where, name="train", step=step, rows=self.rows)
 
 
@@ -73,22 +79,26 @@ class HeldoutDispatches:
     batch_size: int
     rows: np.ndarray
 
+    @functools.cached_property
+    def single_pass(self) -> SinglePass:
+        """The blocks to score."""
+        return self.mixture.single_pass(self.config, self.limit)
+
     def __len__(self) -> int:
-        return -(-self.mixture.single_pass(self.config, self.limit).blocks // self.batch_size)
+        return -(-self.single_pass.blocks // self.batch_size)
 
     def corpus_of(self, index: int) -> np.ndarray:
         """The corpus of every block of a dispatch, int [batch_size]; -1 past the end."""
         blocks = index * self.batch_size + np.arange(self.batch_size)
-        where = self.mixture.single_pass(self.config, self.limit).locate(blocks, 0)
+        where = self.single_pass.locate(blocks, 0)
         return np.where(where.exists_B, where.corpus_B, -1)
 
     def __call__(self, index: int) -> Batch:
         """Batch with a leading axis over the W windows."""
-        single = self.mixture.single_pass(self.config, self.limit)
         blocks = index * self.batch_size + self.rows
         batches = []
         for window in range(self.config.data.windows_per_block):
-            where = single.locate(blocks, window)
+            where = self.single_pass.locate(blocks, window)
             batches.append(self.mixture.build(self.config, where, name="heldout", step=window, rows=where.block_B))
         return stack(batches)
 

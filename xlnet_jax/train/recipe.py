@@ -1,0 +1,54 @@
+"""From a configuration to all that is computed with it, built once and handed along.
+
+Training, evaluation, export, inspection and the compiler for absent devices take the same Recipe. Another model, head,
+loss or optimizer is put in here; the step and the loop do not change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from xlnet_jax.config import Config
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model import flops, names
+from xlnet_jax.model.transformer import XLNet
+from xlnet_jax.train.loss import LanguageModel
+from xlnet_jax.train.optimizer import make_optimizer, schedule
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What one configuration stands for. Holds no array, and nothing of a mesh."""
+
+    config: Config
+    model: LanguageModel
+    """The module with its head, and the losses of a segment (`row_losses`; `train.loss.mean_loss` divides them)."""
+    optimizer: optax.GradientTransformation
+    learning_rate: optax.Schedule
+    """By the number of good steps before; the optimizer follows the same."""
+    flops_per_step: int
+    """FLOPs that one optimizer step of the whole batch needs."""
+    official: Callable[[Any], dict[str, Any]]
+    """Parameters -> the same under the names of the original's checkpoints, one entry per variable."""
+
+
+def make_recipe(config: Config) -> Recipe:
+    """Builds everything; touches no device. Raises BadInput if JAX would compute in another precision."""
+    if config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise BadInput("model.compute_dtype=float64 needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1")
+    two_streams = config.data.objective == "plm"
+    transformer = XLNet(config.model, config.data.reuse_len, config.compat, two_streams=two_streams)
+    model = LanguageModel(transformer)
+    return Recipe(
+        config=config,
+        model=model,
+        optimizer=make_optimizer(config.optimizer, config.train.steps, model.depths, config.compat),
+        learning_rate=schedule(config.optimizer, config.train.steps),
+        flops_per_step=flops.step_flops(config),
+        official=names.official,
+    )
