@@ -10,7 +10,8 @@ def lines(reports) -> Iterator[str]:
         for key, row in report.user_properties:
             if key == "oracle":
                 cells = (f"{row[kind]:9.1e}" if kind in row else f"{'-':>9}" for kind in KINDS)
-                yield f"{row['case']:16}{row['dtype']:8}{row['implementation']:6}" + "".join(f" {cell}" for cell in cells)
+                name = f"{row['case']:16}{row['dtype']:8}{row['implementation']:6}"
+                yield name + "".join(f" {cell}" for cell in cells)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
