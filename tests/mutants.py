@@ -111,8 +111,6 @@ MUTANTS = (
     Mutant("memory_hidden_by_a_factor", TRANSFORMER, "memory_BMD = jnp.where((", "memory_BMD = memory_BMD + jnp.where((",
            one("model/transformer", "test_a_nan_in_slots_that_nobody_may_see_reaches_nobody")),
     Mutant("one_query_shifted", ATTEND, "if T == 1:", "if T == 0:", oracle("one_token")),
-    Mutant("padding_sees_itself", ATTENTION, "jnp.minimum(inputs.rank_BT + 1, NEVER)", "inputs.rank_BT + 1",
-           one("model/transformer", "test_padding_is_seen_by_nobody_and_a_blind_row_gives_zeros_without_nan")),
     Mutant("empty_slots_are_seen", ATTEND, "(rank_BK != NEVER)", "(rank_BK <= NEVER)",
            one("kernels/xla", "test_keys_of_rank_never_are_hidden_whatever_the_limit")),
     Mutant("largest_distance_off_by_one", ATTEND, "distance_BQK <= max_distance", "distance_BQK < max_distance",

@@ -93,7 +93,7 @@ class RelativeAttention(nn.Module):
             o_BQD = Dropout(config.dropout)(o_BQD, inputs.rows_B, query_position_BQ, deterministic=deterministic)
             return norm(x_BQD + o_BQD).astype(dtype)
 
-        # A limit of NEVER at padding: one more would let it see itself.
+        # Padding has the highest limit: it sees all text, and not itself.
         limit_BT = jnp.minimum(inputs.rank_BT + 1, NEVER)
         new_h_BTD = stream(0, "content", h_BTD, limit_BT, inputs.segment_BT, None)
         if g_BPD is None:
