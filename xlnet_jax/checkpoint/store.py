@@ -99,8 +99,8 @@ class Checkpoints:
         self.workdir = files.resolve(workdir)
         self.path = epath.Path(self.workdir) / "checkpoints"
         self._keep = Keep(keep) if isinstance(keep, int) else keep
-        # Orbax logs, over many lines, errors that it also raises; they are told in one line. When a read fails, it leaves
-        # tasks unfinished, of which asyncio tells at any time later.
+        # Orbax logs, over many lines, errors that it also raises; they are told in one line. When a read fails, it
+        # leaves tasks unfinished, of which asyncio tells at any time later.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         with self._told():

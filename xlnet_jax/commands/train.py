@@ -63,6 +63,7 @@ def _together(
     """Checks what can be checked without a device, then brings the processes of the run together."""
     if stop_at is not None and stop_at < 1:
         raise BadInput(f"--stop_at={stop_at} must be at least 1")
+    files.resolve(workdir)  # an address of no use is told first
     check_precision(config)
     # The run remembers its corpus, and may be evaluated from another folder.
     config = dataclasses.replace(
