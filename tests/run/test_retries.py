@@ -48,7 +48,9 @@ def test_what_passes_is_tried_again_and_each_attempt_is_told(number, caplog):
         until_it_works(action, "the metrics", 30, lambda: alive.append(1))
     assert len(attempts) == len(alive) == 4
     told = [record.message for record in caplog.records]
-    assert len(told) == 3 and all("the metrics" in line and os.strerror(number) in line for line in told)
+    assert len(told) == len(attempts) - 1 >= 3 and all(
+        "the metrics" in line and os.strerror(number) in line for line in told
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,9 +184,8 @@ def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert checkpoints.latest() == 2
-    assert len(attempts) == 4
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 3 and capfd.readouterr().err == ""
+    assert len(told) == len(attempts) - 1 >= 3 and capfd.readouterr().err == ""
     for line in told:
         assert line.startswith("the checkpoint of step 2: ") and "File too large" in line and "\n" not in line
 

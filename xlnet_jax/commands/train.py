@@ -64,6 +64,7 @@ def _together(
     """Checks what can be checked without a device, then brings the processes of the run together."""
     if stop_at is not None and stop_at < 1:
         raise BadInput(f"--stop_at={stop_at} must be at least 1")
+    files.resolve(workdir)  # refuses an unusable address first
     workdirs.check_folder(workdir)
     # The run remembers its corpus, and may be evaluated from another folder.
     config = dataclasses.replace(
