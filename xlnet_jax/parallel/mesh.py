@@ -68,7 +68,7 @@ def available_devices(local: bool = False) -> list[Any]:
     # JAX asserts that a platform of GPUs, whose plugin is not installed, has one.
     except (RuntimeError, AssertionError) as error:
         platforms = f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: " if os.environ.get("JAX_PLATFORMS") else ""
-        why = " ".join(str(error).split()).partition(" (set JAX_PLATFORMS=")[0] or "no such platform here"
+        why = " ".join(str(error).split()).partition(" (set JAX_PLATFORMS=")[0].rstrip(".") or "no such platform here"
         raise BadInput(
             f"{platforms}{why}; set JAX_PLATFORMS to a platform that this machine has, such as cpu"
         ) from error
