@@ -22,7 +22,7 @@ from xlnet_jax import cli
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.parallel.mesh import make_mesh
-from xlnet_jax.run import events, jsonl, lock
+from xlnet_jax.run import events, jsonl, lock, loss_curve
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.storage import files
@@ -380,6 +380,20 @@ def test_events_reach_the_bucket(bucket, monkeypatch, tmp_path):
     found = [each for key in keys for each in scalars(bucket.objects[key])]
     assert found == [*(("train/loss", step) for step in range(1, 101)), ("heldout/loss", 100)]
     assert os.listdir(tmp_path / "scratch") == []
+
+
+def test_the_loss_curve_goes_to_the_bucket(bucket):
+    pytest.importorskip("matplotlib")
+    writer = MetricsWriter(RUN, 0, False)
+    for step, loss in ((1, 2.0), (2, None), (3, 1.0)):
+        writer.step({"step": step, "loss": loss})
+    writer.close()
+    assert loss_curve.draw(RUN, {"loss": 1.5, "unigram_cross_entropy": 3.0}) == f"{RUN}/loss.png"
+    first = files.read(f"{RUN}/loss.png")
+    assert first[:8] == b"\x89PNG\r\n\x1a\n"
+    # Without held-out documents, and in place of the one before.
+    loss_curve.draw(RUN, None)
+    assert files.read(f"{RUN}/loss.png") != first
 
 
 def test_what_can_only_write_to_disks(bucket, tmp_path):
