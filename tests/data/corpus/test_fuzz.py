@@ -16,14 +16,13 @@ import tempfile
 
 import numpy as np
 import pytest
-import tiny
 
 from xlnet_jax.data.corpus import pages, verify
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.manifest import MANIFEST, parse, read_manifest
 from xlnet_jax.errors import BadInput
 
-GOLDEN = tiny.TESTS / "golden" / "corpus_v1"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "corpus_v1"
 VOCAB_SIZE = 200
 MEMORY = 3_000_000_000  # of the process that reads shards: a damaged length must not make it ask for more
 
