@@ -77,10 +77,7 @@ def attend(
 
 
 def position_scores(
-    q_BQHE: jax.Array,
-    position: tuple[jax.Array, jax.Array, jax.Array],
-    keys: int,
-    query_position_BQ: jax.Array | None,
+    q_BQHE: jax.Array, position: tuple[jax.Array, jax.Array, jax.Array], keys: int, query_position_BQ: jax.Array | None
 ) -> jax.Array:
     """q_i . r(d_ij), with the queries' bias already in them: [B, H, Q, K] in at least float32."""
     odd_SNHE, even_SNHE, direction_B = position

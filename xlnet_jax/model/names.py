@@ -1,8 +1,8 @@
 """The parameters under the names of the original TensorFlow checkpoints.
 
 Our tree stacks the layers on a leading axis L; the original has one variable per layer, except for the three attention
-biases and the segment embedding, which it stacks as well. Kernels are laid out alike on both sides. Whatever speaks to
-the outside (export, parameter counts, import of released checkpoints) speaks these names.
+biases and the segment embedding, which it stacks as well. Kernels have the same layout on both sides. Everything that
+faces other programs (export, parameter counts, import of released checkpoints) uses these names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from flax import traverse_util
 
@@ -54,26 +53,26 @@ def official(params: Mapping[str, Any]) -> dict[str, Any]:
     """Our tree as the original's variables, one entry per variable.
 
     Args:
-      params: the unboxed tree of `XLNet` with its `LMHead`; leaves are numpy or jax arrays, or `jax.ShapeDtypeStruct`
-        (to count).
+      params: the unboxed tree of `XLNet` with its `LMHead`; leaves are numpy or jax arrays. To count parameters, pass
+        shapes through `jax.eval_shape`.
 
     Returns:
       Name -> leaf of the same kind. Per-layer variables lose the axis L; `r_w_bias`, `r_r_bias` and `r_s_bias` are
       [L, H, E], or [H, E] where one set serves all layers; `mask_emb` is [1, 1, D].
 
     Raises:
-      BadInput: all layers share one set of parameters, which those checkpoints cannot hold.
+      BadInput: all layers share one set of parameters, and those checkpoints cannot hold that.
     """
     flat: dict[str, Any] = dict(traverse_util.flatten_dict(dict(params), sep="/"))
     if flat["layers/attention/query"].ndim == 3:
         raise BadInput("model.share_layers=True: the original's checkpoints have parameters of each layer")
     tensors = {name: flat[ours] for ours, name in _WHOLE.items()}
-    tensors[_MASK] = _reshape(flat["mask_embedding"], (1, 1, *flat["mask_embedding"].shape))
+    tensors[_MASK] = flat["mask_embedding"][None, None]
     scope = "biases" if "biases/content_bias" in flat else "layers/attention"
     tensors |= {name: flat[f"{scope}/{ours}"] for ours, name in _BIASES.items()}
     for layer in range(flat["layers/attention/query"].shape[0]):
         for ours, name in _PER_LAYER.items():
-            tensors[f"{_ROOT}/layer_{layer}/{name}"] = _take(flat[f"layers/{ours}"], layer)
+            tensors[f"{_ROOT}/layer_{layer}/{name}"] = flat[f"layers/{ours}"][layer]
     return tensors
 
 
@@ -81,14 +80,14 @@ def from_official(tensors: Mapping[str, Any], model: ModelConfig) -> dict[str, A
     """The inverse of `official`.
 
     Args:
-      tensors: name -> array; other names (optimizer slots, `global_step`) are not looked at.
-      model: the architecture the tensors are read as.
+      tensors: name -> array; other names (optimizer slots, `global_step`) are ignored.
+      model: the architecture of the tensors.
 
     Returns:
       The tree of `XLNet` with its `LMHead`, numpy arrays.
 
     Raises:
-      BadInput: a tensor is missing or has another shape than `model` gives it.
+      BadInput: a tensor is missing, or its shape is not the one of `model`.
     """
     D, F, V = model.d_model, model.d_ff, model.vocab_size
     heads = (model.heads, model.head_dim)
@@ -117,15 +116,3 @@ def from_official(tensors: Mapping[str, Any], model: ModelConfig) -> dict[str, A
         shape = shapes.get(ours, (D,))
         flat[f"layers/{ours}"] = np.stack([read(f"{_ROOT}/layer_{i}/{name}", shape) for i in range(model.layers)])
     return traverse_util.unflatten_dict(flat, sep="/")
-
-
-def _take(stacked: Any, layer: int) -> Any:
-    if isinstance(stacked, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(stacked.shape[1:], stacked.dtype)
-    return stacked[layer]
-
-
-def _reshape(array: Any, shape: tuple[int, ...]) -> Any:
-    if isinstance(array, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(shape, array.dtype)
-    return array.reshape(shape)

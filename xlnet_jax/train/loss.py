@@ -1,12 +1,12 @@
-"""The loss of a segment: what predicts each target, and how the likelihoods add up.
+"""The loss of a segment: which vector predicts each target, and how the likelihoods add up.
 
     plm  max E_z [ sum_t log p(x_{z_t} | x_{z_<t}) ], over the last targets of the factorisation order z (XLNet, eq. 5):
-         the query stream at a target predicts the token that stands there
+         the query stream at a target predicts the token at that position
     clm  max sum_t log p(x_t | x_<t): the content stream predicts the token after it (Transformer-XL)
     mlm  max sum_m log p(x_m | corrupted x): the content stream predicts the token that was there (BERT)
 
-Losses are summed, and divided once by the summed weights: a row with fewer real targets weighs less, as it should,
-whatever the number of devices (the 2019 code averages the means of the cores).
+Losses are summed, and divided once by the summed weights. So a row with fewer real targets weighs less, as it should,
+on any number of devices (the 2019 code averages the means of the cores).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from xlnet_jax.model.transformer import Depths, Output, XLNet, empty_memory
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RowLosses:
-    """What one segment adds up to, row by row."""
+    """The sums of one segment, row by row."""
 
     loss_B: jax.Array
     """Sums of weighted negative log-likelihoods, nats."""
@@ -94,18 +94,6 @@ class LanguageModel:
         return RowLosses(loss_BP.sum(axis=1), weight_BP.sum(axis=1), out.memory)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Aux:
-    """What training needs beside the loss."""
-
-    loss_B: jax.Array
-    """Summed losses of each row, nats."""
-    weight_B: jax.Array
-    """Summed target weights of each row."""
-    memory: Memory
-
-
 def mean_loss(
     params: Any,
     model: LanguageModel,
@@ -114,11 +102,12 @@ def mean_loss(
     dropout_key: jax.Array | None = None,
     rows_B: jax.Array | None = None,
     weight: jax.Array | None = None,
-) -> tuple[jax.Array, Aux]:
-    """Mean over the targets of the global batch, nats per token: what training differentiates.
+) -> tuple[jax.Array, RowLosses]:
+    """Mean over the targets of the global batch, nats per token, which training differentiates; and its rows.
 
-    Of a part of the batch, with its `rows_B` and the `weight` of all the targets, it is that part's share of the mean.
+    For a part of the batch, with its `rows_B` and the `weight` of all targets, the result is that part's share of the
+    mean.
     """
     rows = model.row_losses(params, batch, memory, dropout_key, rows_B)
     weight = rows.weight_B.sum() if weight is None else weight
-    return rows.loss_B.sum() / jnp.maximum(weight, 1), Aux(rows.loss_B, rows.weight_B, rows.memory)
+    return rows.loss_B.sum() / jnp.maximum(weight, 1), rows

@@ -1,4 +1,4 @@
-"""The state a run begins with: fresh, from the newest good checkpoint, or with the parameters of another run."""
+"""The state at the start of a run: fresh, from the newest good checkpoint, or with the parameters of another run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 import jax
+from flax import traverse_util
 
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
@@ -27,11 +28,10 @@ log = logging.getLogger("xlnet_jax")
 def restore_or_init(
     recipe: Recipe, mixture: Mixture, built: BuiltStep, checkpoints: Checkpoints, processes: Session
 ) -> tuple[State, Plan, int, dict[str, Any]]:
-    """The state to start from, fresh or restored with its data plan, and what `runs.jsonl` says of it."""
+    """The state to start from, fresh or restored, its data plan and step, and its origin for `runs.jsonl`."""
     config = recipe.config
     W, batch_size = config.data.windows_per_block, config.train.batch_size
     abstract = built.abstract_state.split()
-
     rows_per_block = mixture.stream(config).rows_per_block
 
     def plans(step: int, record: dict[str, Any]) -> tuple[Plan, Plan]:
@@ -41,13 +41,13 @@ def restore_or_init(
     def wanted(step: int, record: dict[str, Any]) -> Trees:
         workdirs.check_resume(record, config, mixture, str(checkpoints.path / str(step)))
         old, plan = plans(step, record)
-        # The memory of another batch size is of no use: its rows are other rows now.
+        # With another batch size the rows are other rows: the saved memory is useless.
         return {name: tree for name, tree in abstract.items() if name != "memory" or plan == old}
 
     found = restore.resume(checkpoints, wanted, processes)
     if found is None:
         if read_jsonl(os.path.join(checkpoints.workdir, "metrics.jsonl")):
-            log.warning("%s has metrics but no checkpoint: they are dropped, the run begins anew", checkpoints.workdir)
+            log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
         state, origin = _fresh(recipe, mixture, built, processes)
         return state, extend_plan((), 0, batch_size, W), 0, origin
     old, plan = plans(found.step, found.record)
@@ -69,14 +69,9 @@ def _fresh(recipe: Recipe, mixture: Mixture, built: BuiltStep, processes: Sessio
         return create_state(recipe, built), {}
     params, origin = restore.foreign_parameters(path, built.abstract_state.params, processes)
     if origin["tokenizer_sha256"] != mixture.tokenizer.sha256:
-        log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings stand for other pieces", path)
-    log.info("beginning with the parameters of step %d of %s", origin["step"], path)
+        log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings are those of other pieces", path)
+    log.info("starting with the parameters of step %d of %s", origin["step"], path)
     state = create_state(recipe, built)
-    return dataclasses.replace(state, params=_over(state.params, params)), {"init_from": origin}
-
-
-def _over(fresh: Any, loaded: Any) -> Any:
-    """Nested dictionaries of fresh parameters, with those that were loaded in their places."""
-    if not isinstance(loaded, dict):
-        return loaded
-    return {name: _over(value, loaded[name]) if name in loaded else value for name, value in fresh.items()}
+    # Loaded parameters replace fresh ones; the other run may lack some.
+    merged = traverse_util.unflatten_dict(traverse_util.flatten_dict(state.params) | traverse_util.flatten_dict(params))
+    return dataclasses.replace(state, params=merged), {"init_from": origin}

@@ -1,4 +1,4 @@
-"""The training state: all that a checkpoint must hold, beside the data plan, to go on exactly.
+"""The training state: everything that an exact resume needs in a checkpoint, except the data plan.
 
 A checkpoint holds it as named trees: `params`, `optimizer`, `memory`, and every other member under `counters`.
 """
@@ -28,10 +28,10 @@ class State:
     params: Any
     """float32."""
     opt_state: optax.OptState
-    """float32; its schedule count leaves skipped steps out."""
+    """float32; its schedule count leaves out skipped steps."""
     memory: Memory
     step: jax.Array
-    """int32: segments consumed, always + 1; the data is a function of it."""
+    """int32: segments consumed; every step adds 1, and the data is a function of it."""
     skipped: jax.Array
     """int32: bad steps so far: non-finite ones and spikes."""
     consecutive_bad: jax.Array
@@ -39,7 +39,7 @@ class State:
     loss_mean: jax.Array
     """float32: running mean of the good steps' losses, over `train.spike_window` of them."""
     loss_variance: jax.Array
-    """float32: of the same."""
+    """float32: running variance of the same losses."""
 
     def split(self) -> dict[str, Any]:
         """The named trees of a checkpoint (arrays or abstract). A memory without slots is empty and is left out."""
@@ -58,7 +58,7 @@ class State:
 
 
 MUST_BE_FINITE = ("params", "optimizer")
-"""The trees of `State.split` without which a checkpoint is of no use; a mean of losses or a memory heals."""
+"""Trees of `State.split` that make a checkpoint useless if not finite. A memory or a mean of losses recovers."""
 
 
 def memory_tree(memory: Memory) -> dict[str, jax.Array]:
@@ -95,8 +95,3 @@ def init_state(recipe: Recipe) -> State:
     # One array each: donated buffers must not be shared.
     zero = [jnp.zeros((), jnp.int32) for _ in range(3)]
     return State(params, recipe.optimizer.init(params), boxed, *zero, *(jnp.zeros((), jnp.float32) for _ in range(2)))
-
-
-def abstract_state(recipe: Recipe) -> State:
-    """Shapes and dtypes of `init_state`, boxed, without computing anything."""
-    return jax.eval_shape(lambda: init_state(recipe))

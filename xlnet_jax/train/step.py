@@ -1,11 +1,12 @@
 """One segment is one optimizer step; one dispatch is K of them on the device.
 
-`build_step` is the only `jax.jit` of training: what it accepts is what runs.
+`build_step` has the only `jax.jit` of training: every run uses its program.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -23,29 +24,29 @@ from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import State
 
 COMPAT_MEMORY_STEPS = 1000
-"""The 2019 code's `iterations`: steps of one session call, each of which began with a memory of zeros."""
+"""The 2019 code's `iterations`: steps of one session call; each call started with a memory of zeros."""
 
 
 class BuiltStep(NamedTuple):
     """The compiled form of training for one recipe and mesh."""
 
     jitted: Any
-    """(State, Batch [K, B, ...]) -> (State, metrics of K steps); the State is donated."""
+    """(State, Batch [K, B, ...]) -> (State, metrics with a leading axis K); the State is donated."""
     abstract_state: State
     """Shapes, dtypes and shardings."""
     abstract_batch: Batch
-    """The same of a Batch with K stacked steps."""
+    """The same for a Batch with K stacked steps."""
 
 
 def train_step(recipe: Recipe, state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
-    """Forward, backward, update of one segment of the global batch. Metrics are scalars, but for those named `_B`."""
+    """Forward, backward, update of one segment of the global batch. Metrics are scalars, except those named `_B`."""
     config = recipe.config
     (loss, aux), grads = loss_and_gradient(recipe, state, batch)
     grad_norm = optax.tree.norm(grads)
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
-    # A bad step moves on in the data and changes nothing else; its memory cannot be trusted and is emptied.
+    # A bad step consumes its data and changes no parameter; its memory cannot be trusted and is emptied.
     is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & ~_is_spike(config, state, loss)
     good = State(
         params, opt_state, aux.memory, state.step + 1, state.skipped, jnp.zeros_like(state.skipped),
@@ -68,7 +69,7 @@ def train_step(recipe: Recipe, state: State, batch: Batch) -> tuple[State, dict[
         "consecutive_bad": new_state.consecutive_bad,
     }
     if len(config.data.folders()) > 1:
-        # The host knows which corpus a row was read from, and adds up by corpus.
+        # The host knows the corpus of each row, and sums by corpus.
         metrics |= {"loss_B": aux.loss_B, "targets_B": aux.weight_B}
     return new_state, metrics
 
@@ -84,7 +85,7 @@ def _good_steps(state: State) -> jax.Array:
 
 
 def _is_spike(config: Config, state: State, loss: jax.Array) -> jax.Array:
-    """Whether a loss lies `train.spike_zscore` deviations above the mean; never before a window of good steps."""
+    """Whether a loss is `train.spike_zscore` deviations above the mean; never before a window of good steps."""
     if not config.train.spike_zscore:
         return jnp.zeros((), bool)
     known = _good_steps(state) >= config.train.spike_window
@@ -93,9 +94,9 @@ def _is_spike(config: Config, state: State, loss: jax.Array) -> jax.Array:
 
 
 def _running(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance with one good loss more: of all so far, then exponentially over `train.spike_window`.
+    """Mean and variance with one more good loss: of all so far, then exponentially over `train.spike_window`.
 
-    They are kept where spikes are not looked for, so that this can begin at any start.
+    They are kept even while spikes are not checked, so that the check can be switched on at any start.
     """
     share = 1 / jnp.minimum(_good_steps(state) + 1, config.train.spike_window).astype(jnp.float32)
     off = loss.astype(jnp.float32) - state.loss_mean
@@ -103,26 +104,21 @@ def _running(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, 
 
 
 def _reset_memory(config: Config, state: State) -> Memory:
-    """The memory to begin with: the carried one; with compat switch zero_memory emptied at every 1000th step."""
+    """The memory before the step: the carried one; with compat switch zero_memory empty at every 1000th step."""
     if not config.compat.on("zero_memory"):
         return state.memory
     return jax.tree.map(lambda x: jnp.where(state.step % COMPAT_MEMORY_STEPS == 0, 0, x), state.memory)
 
 
-def train_steps(recipe: Recipe, state: State, batches: Batch) -> tuple[State, dict[str, jax.Array]]:
-    """K segments in one scan that carries the State; every metric has a leading axis K."""
-    return jax.lax.scan(lambda carry, batch: train_step(recipe, carry, batch), state, batches)
-
-
 def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
-    """Jits `train_steps` for a mesh, with the shardings of State and Batch fixed. Computes nothing yet."""
-    boxed = states.abstract_state(recipe)
+    """Jits a scan of K steps for a mesh, with the shardings of State and Batch fixed. Computes nothing yet."""
+    boxed = jax.eval_shape(lambda: states.init_state(recipe))
     state_shardings = meshes.shardings(boxed, mesh)
     batch_sharding = meshes.batch_sharding(mesh, leading=1)
 
     def steps(state: State, batches: Batch) -> tuple[State, dict[str, jax.Array]]:
         with nn.logical_axis_rules(meshes.RULES.pairs()):
-            return train_steps(recipe, state, batches)
+            return jax.lax.scan(functools.partial(train_step, recipe), state, batches)
 
     jitted = jax.jit(
         steps,
@@ -145,6 +141,6 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
 
 
 def create_state(recipe: Recipe, built: BuiltStep) -> State:
-    """The state before the first step, each part made where it lives."""
+    """The state before the first step; every device makes its own part."""
     out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state)
     return jax.jit(lambda: nn.meta.unbox(states.init_state(recipe)), out_shardings=out_shardings)()
