@@ -1,14 +1,14 @@
 """Dropout as a function of indices: any block, shard or implementation draws the same masks.
 
-Whether the element with the indices (i, j, ..) is kept follows from a hash chain that starts at a key,
+A hash chain that starts at a key decides whether the element with the indices (i, j, ..) is kept:
 
     h_0 = key        h_{n+1} = mix(h_n ^ (index_n * 0x9E3779B9))        kept <=> h < threshold
 
-in 32-bit unsigned arithmetic. An element that is kept is multiplied by 2^32 / threshold: the inverse of the exact
-share of hash values that keep it, so that the expectation is the element itself.
+in 32-bit unsigned arithmetic. A kept element is multiplied by 2^32 / threshold, the inverse of the exact share of hash
+values that keep it, so that the expectation is the element itself.
 
-The indices are those of the whole problem: row of the global batch, head, position in the segment, key or feature.
-None of them is the place of an element in a block, a shard or a list of targets.
+The indices are global: row of the global batch, head, position in the segment, key or feature. None of them depends on
+a block, a shard or a list of targets.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import jax.numpy as jnp
 import numpy as np
 
 GOLDEN = np.uint32(0x9E3779B9)
-"""2^32 by the golden ratio, odd: consecutive indices become words far apart."""
+"""2^32 divided by the golden ratio, made odd: consecutive indices become distant words."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AttentionDropout:
-    """What an implementation of attention needs, beside the rows' numbers, to make its mask."""
+    """The dropout of attention probabilities, for one stream of one layer; with the row numbers it gives the mask."""
 
     key: jax.Array
-    """uint32 []: of the layer and the step, the same for both streams."""
+    """uint32 []: one per layer and step, the same for both streams."""
     rate: float = dataclasses.field(metadata={"static": True})
     stream: int = dataclasses.field(metadata={"static": True})
-    """0 content, 1 query: a query and the content at its position have masks of their own."""
+    """0 content, 1 query: a query and the content at its position have different masks."""
     first_head: int | jax.Array = 0
-    """Number of the first head among all heads, where this is a part of them."""
+    """Number of the first head, if this is a part of all heads."""
 
     def __call__(self, probability_BHQK: jax.Array, rows_B: jax.Array, position_BQ: jax.Array) -> jax.Array:
         """The probabilities with some of them dropped; `position_BQ`: the queries' positions in the segment."""
@@ -47,23 +47,23 @@ class AttentionDropout:
 
 
 def drop(x: jax.Array, rate: float, key: jax.Array, *indices: jax.Array) -> jax.Array:
-    """x with elements replaced by 0 at `rate`, and the others scaled; same shape and dtype.
+    """x with a share `rate` of its elements replaced by 0 and the others scaled; same shape and dtype.
 
     Args:
       rate: in (0, 1).
       key: uint32 [].
-      indices: integers that together broadcast to the shape of x. Each is mixed in at the shape reached so far: give
-        the one that fills the shape last, and all others cost next to nothing.
+      indices: integers that together broadcast to the shape of x. The hash has the shape of the indices so far: give
+        the index that fills the shape last, and all others cost almost nothing.
     """
     kept = threshold(rate)
     keep = bits(key, *indices) < np.uint32(kept)
-    # Scaled in float32: bfloat16 has no number within 0.1 % of 1 / 0.9.
+    # Scale in float32: bfloat16 has no number within 0.1 % of 1 / 0.9.
     scaled = x.astype(jnp.promote_types(x.dtype, jnp.float32)) * (2**32 / kept)
     return jnp.where(keep, scaled, 0).astype(x.dtype)
 
 
 def threshold(rate: float) -> int:
-    """How many of the 2^32 hash values keep an element: at least 1, and never all."""
+    """The number of the 2^32 hash values that keep an element: at least 1, and never all."""
     return min(max(round((1 - rate) * 2**32), 1), 2**32 - 1)
 
 

@@ -4,13 +4,12 @@
     o_i  = sum_j Drop(softmax_j(s_ij)) v_j        over the keys j that i sees
 
 Letters: B rows, Q queries, T positions of the segment, K = M + T keys, the M memory slots first, N = K + T - 1
-distances, H heads, E head width. The query at position i of the segment and key j are d_ij = M + i - j apart, counted
-in reading order: positive for keys that were read before. That is also the order of the arrays, whatever the
-direction of the row, because reversed text is stored reversed. The direction is the sign with which a distance enters
-the position term, and nothing else.
+distances, H heads, E head width. The distance from the query at position i of the segment to key j is
+d_ij = M + i - j in reading order: positive for keys that were read before. Arrays have the same order in both reading
+directions, because reversed text is stored reversed. The direction is only the sign of a distance in the position term.
 
-Row n of the position keys is for the distance K - 1 - n. So the query at position i reads the K rows from T - 1 - i
-on: all T queries together by one reshape (`shift`), queries at chosen positions by one slice each (`windows`).
+Row n of the position keys is for the distance K - 1 - n. So the query at position i reads the K rows from row
+T - 1 - i: all T queries together by one reshape (`shift`), queries at chosen positions by one slice each (`windows`).
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ def attend(
 
     Args:
       k_BKHE, v_BKHE: finite everywhere: a hidden key has the weight 0, and 0 times NaN is NaN.
-      position: odd_SNHE and even_SNHE, the position keys' parts that change sign with the direction and that do not,
-        where S is 1, or B if every row has its own; and direction_B, +1 or -1.
+      position: odd_SNHE and even_SNHE, the parts of the position keys that change sign with the direction and that do
+        not; S is 1, or B if every row has its own. And direction_B, +1 or -1.
       biases: u, v and w under `content_bias`, `position_bias` and `segment_bias`: [H, E].
-      segment_2HE: the vectors S of the same and of another segment.
+      segment_2HE: the vectors S for the same and for another segment.
       limit_BQ: query i sees the keys of lower rank, except for those of rank NEVER.
-      query_position_BQ: of the queries in the segment; None: the queries are all T positions in order.
-      rows_B: the rows' numbers in the global batch, for dropout.
-      dropout: on the probabilities; None: none.
-      max_distance: keys that are further in the past are hidden; None: no bound.
+      query_position_BQ: positions of the queries in the segment; None: the queries are all T positions in order.
+      rows_B: row numbers in the global batch, for dropout.
+      dropout: on the probabilities; None: no dropout.
+      max_distance: keys further in the past are hidden; None: no bound.
 
     Returns:
       o_BQHE in the dtype of v, and the probabilities before dropout, [B, H, Q, K] in at least float32. A query that
@@ -79,7 +78,7 @@ def attend(
 def position_scores(
     q_BQHE: jax.Array, position: tuple[jax.Array, jax.Array, jax.Array], keys: int, query_position_BQ: jax.Array | None
 ) -> jax.Array:
-    """q_i . r(d_ij), with the queries' bias already in them: [B, H, Q, K] in at least float32."""
+    """q_i . r(d_ij), where q_i includes its bias: [B, H, Q, K] in at least float32."""
     odd_SNHE, even_SNHE, direction_B = position
     r_BNHE = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE
     high = jnp.promote_types(q_BQHE.dtype, jnp.float32)
@@ -90,10 +89,10 @@ def position_scores(
 
 
 def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
-    """Query i keeps the `keys` columns from T - 1 - i on: [B, H, T, K].
+    """Query i keeps `keys` columns, starting with T - 1 - i: [B, H, T, K].
 
-    Row-major, the wanted element (i, j) stands at i N + T - 1 - i + j = (T - 1) + i (N - 1) + j: rows of N - 1, which
-    hold K columns if T > 1. One query wants all N = K columns.
+    The offset of element (i, j) in row-major order is i N + T - 1 - i + j = (T - 1) + i (N - 1) + j: rows of N - 1,
+    which hold K columns if T > 1. A single query keeps all N = K columns.
     """
     B, H, T, N = score_BHTN.shape
     if T == 1:
@@ -103,7 +102,7 @@ def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
 
 
 def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Array:
-    """The same for queries at chosen positions: [B, Q, H, K], without ever building the T rows."""
+    """The same for queries at chosen positions, without building all T rows: [B, Q, H, K]."""
     last = score_BQHN.shape[3] - keys  # T - 1
 
     def window(score_HN: jax.Array, position: jax.Array) -> jax.Array:
@@ -136,7 +135,7 @@ def masked_softmax(score_BHQK: jax.Array, visible_BQK: jax.Array) -> jax.Array:
     visible = visible_BQK[:, None]
     highest = jnp.max(jnp.where(visible, score_BHQK, -jnp.inf), axis=-1, keepdims=True)
     highest = jax.lax.stop_gradient(jnp.where(jnp.isfinite(highest), highest, 0))
-    # The inner `where` keeps exp finite at hidden keys: an infinity there would turn their zero gradient into a NaN.
+    # The inner `where` keeps exp finite at hidden keys: an infinity there would turn their gradient 0 into NaN.
     weight = jnp.where(visible, jnp.exp(jnp.where(visible, score_BHQK - highest, 0)), 0)
     total = jnp.sum(weight, axis=-1, keepdims=True)
     return weight / jnp.where(total > 0, total, 1)

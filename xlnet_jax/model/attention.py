@@ -4,9 +4,9 @@ For query i and key j of one head of width E
 
     s_ij = E^(-1/2) [ (q_i + u) . k_j  +  (q_i + v) . W_r R(d_ij)  +  (q_i + w) . S[seg_i != seg_j] ]
 
-where u, v, w are the content, position and segment bias. Both streams share all weights; keys and values come from the
-content stream (and the memory) alone. The content stream may see ranks up to its own, the query stream only below.
-This module holds the weights; scores, softmax and weighted sum are `attend` of an implementation in `kernels/`.
+where u, v, w are the content, position and segment bias. Both streams share all weights; keys and values come
+only from the content stream and the memory. The content stream sees ranks up to its own, the query stream lower ones.
+This module holds the weights; `attend` of an implementation in `kernels/` computes scores, softmax and weighted sum.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from xlnet_jax.model import positions
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter
 
 IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend}
-"""By `model.attention`. All return the same, and draw the same dropout masks."""
+"""By the value of `model.attention`. All return the same, and draw the same dropout masks."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AttentionInputs:
-    """What all layers know of the keys and of the queries, per example: K = M + T keys, P targets."""
+    """What all layers need to know about keys and queries, per example: K = M + T keys, P targets."""
 
     rows_B: jax.Array
-    """The rows' numbers in the global batch: they key the dropout masks."""
+    """Row numbers in the global batch: they key the dropout masks."""
     table_SND: jax.Array
-    """Sinusoids after their dropout; S is 1, or B where every row has its own mask."""
+    """Sinusoids after their dropout; S is 1, or B if every row has its own mask."""
     direction_B: jax.Array
     rank_BT: jax.Array
     rank_BK: jax.Array
@@ -93,7 +93,7 @@ class RelativeAttention(nn.Module):
             o_BQD = Dropout(config.dropout)(o_BQD, inputs.rows_B, query_position_BQ, deterministic=deterministic)
             return norm(x_BQD + o_BQD).astype(dtype)
 
-        # Padding has the highest limit: it sees all text, and not itself.
+        # Padding has the highest limit: it sees all text, but not itself.
         limit_BT = jnp.minimum(inputs.rank_BT + 1, NEVER)
         new_h_BTD = stream(0, "content", h_BTD, limit_BT, inputs.segment_BT, None)
         if g_BPD is None:

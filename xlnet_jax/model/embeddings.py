@@ -1,7 +1,6 @@
-"""What enters the layers: the vectors of the tokens, the vector of every query, and the table of relative positions.
+"""The inputs of the layers: token vectors, query vectors, and the table of relative positions.
 
-A model with other inputs or another position scheme puts its own module in the place of one of these; `XLNet` composes
-them.
+A model with other inputs or another position scheme replaces one of these modules; `XLNet` composes them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Embedding(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Content stream h_BTD and query stream g_BPD, None without targets; in the compute dtype."""
         config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
-        # Looked up before it is rounded: gradients of frequent pieces are sums of many, which float32 can hold.
+        # Look up before rounding: the gradient of a frequent piece is a sum of many terms, which needs float32.
         high = accumulator(dtype)
         table_VD = parameter(self, "word_embedding", (config.vocab_size, config.d_model), ("vocab", "embed"), high)
         glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
@@ -53,7 +52,7 @@ class RelativePositions(nn.Module):
 
     @nn.compact
     def __call__(self, segment_len: int, memory_len: int, rows_B: jax.Array, *, deterministic: bool) -> jax.Array:
-        """The table after its dropout, [S, N, D] in at least float32: S is 1, or B where each row has its own mask."""
+        """The table after its dropout, [S, N, D] in at least float32: S is 1, or B if each row has its own mask."""
         config = self.config
         high = accumulator(jnp.dtype(config.compute_dtype))
         table_ND = positions.sinusoids(segment_len, memory_len, config.d_model, config.clamp_len, high)
@@ -64,6 +63,6 @@ class RelativePositions(nn.Module):
 
 
 def glorot_uniform(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """TensorFlow's default for a [1, 1, D] variable: what the original's mask_emb, given no initialiser, got."""
+    """TensorFlow's default for a [1, 1, D] variable, as mask_emb of the original, which sets no initialiser."""
     bound = (6 / (1 + shape[-1])) ** 0.5
     return jax.random.uniform(key, shape, dtype, -bound, bound)

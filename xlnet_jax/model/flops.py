@@ -1,8 +1,8 @@
 """Floating-point operations of one training step, counted by hand from the shapes, and published chip peaks.
 
 A matrix product of [a, b] by [b, c] counts 2abc. Only matrix products count, and only what the objective needs:
-recomputation (remat) and padding do not make a run look busier. The backward pass costs twice the forward pass, except
-that nothing flows back into the memory; docs/training.md has the formula.
+recomputation (remat) and padding do not count. The backward pass costs twice the forward pass, except that the memory
+gets no gradient; docs/training.md has the formula.
 """
 
 from __future__ import annotations
@@ -37,17 +37,15 @@ def forward_flops(config: Config) -> dict[str, int]:
     def stream(rows: int) -> int:
         """`rows` queries through one layer."""
         projections = 2 * 2 * rows * D * W
-        content = 2 * rows * K * W
-        position = 2 * rows * K * W
+        content = position = values = 2 * rows * K * W
         segment = 2 * rows * 2 * W
-        values = 2 * rows * K * W
         feed_forward = 2 * 2 * rows * D * F
         return projections + content + position + segment + values + feed_forward
 
     keys = 2 * 2 * K * D * W
     two_streams = data.objective == "plm"
     return {
-        # With two streams the last layer's content stream feeds nothing: its input is all that the targets look at.
+        # With two streams nothing uses the last layer's content output: the targets attend to its input.
         "content": (model.layers - two_streams) * stream(T),
         "query": model.layers * stream(P) * two_streams,
         "keys": model.layers * keys,
@@ -58,8 +56,8 @@ def forward_flops(config: Config) -> dict[str, int]:
 def step_flops(config: Config) -> int:
     """FLOPs of one optimizer step of the whole batch: forward, and twice that backward.
 
-    Not counted per row but per step: the projection of the position table, the same for all rows. Taken off: the
-    gradient with respect to the memory, which is not computed.
+    The projection of the position table is the same for all rows and counts once per step. The gradient with respect
+    to the memory is not computed and does not count.
     """
     model, data = config.model, config.data
     D, W = model.d_model, model.heads * model.head_dim
@@ -72,7 +70,7 @@ def step_flops(config: Config) -> int:
 
 
 def seconds_at_peak(flops: int) -> float | None:
-    """Seconds that so many FLOPs take all devices at their peak; None if no peak is published for them.
+    """Seconds that all devices at their peak need for these FLOPs; None if no peak is published for them.
 
     Steps per second times this time of a step is the model FLOPs utilisation (docs/training.md).
     """

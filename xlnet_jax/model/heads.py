@@ -1,7 +1,7 @@
-"""Heads: from vectors of the transformer to what is predicted. Each declares the parameters that it has of its own.
+"""Heads: from vectors of the transformer to predictions. Each declares its own parameters.
 
-A head stands above all layers. Training asks the head of language modelling only for `nll`, so that a fused or adaptive
-loss fits behind it.
+A head is above all layers. Training calls only `nll` of the language modelling head, so that a fused or adaptive loss
+can replace it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from xlnet_jax.model.layers import accumulator
 
 DEPTH = math.inf
-"""The depth of a head's parameters: with layer-wise decay they learn at the full rate, like the top layer."""
+"""The depth of a head's parameters: with layer-wise decay they learn at the full rate, as the top layer does."""
 
 
 class LMHead(nn.Module):
-    """The softmax over the vocabulary, tied to the word embedding, with a bias of its own (`lm_loss` of the original).
+    """The softmax over the vocabulary, tied to the word embedding, with its own bias (`lm_loss` of the original).
 
-    There is no transform layer in between.
+    There is no transform layer before it.
     """
 
     @nn.compact

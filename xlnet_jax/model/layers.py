@@ -1,4 +1,4 @@
-"""What every layer is made of: parameters with logical axes, LayerNorm, the feed-forward part, and the layer itself."""
+"""Parts of every layer: parameters with logical axes, LayerNorm, dropout, dense layers and the feed-forward part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xlnet_jax.kernels.dropout import drop
 
 
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
-    """dtype of softmax, LayerNorm, positions, logits and loss: float32, or float64 where the computation is float64."""
+    """dtype of softmax, LayerNorm, positions, logits and loss: float32, or float64 if the computation is float64."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
@@ -32,14 +32,14 @@ def parameter(
     init = nn.with_logical_partitioning(initializer or nn.initializers.normal(config.init_std), axes)
     value: Any = module.param(name, init, shape, jnp.float32)
     if dtype == jnp.bfloat16:
-        # The same rounding, as an operation in float32. Seeing only the conversion, the TPU compiler makes it for the
+        # The same rounding, as an operation in float32. If the TPU compiler sees only the conversion, it converts the
         # parameters of all layers before the scan over layers, and keeps those copies for the whole step.
         value = jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)
     return value.astype(dtype)
 
 
 def layer_norm(name: str, config: ModelConfig) -> nn.LayerNorm:
-    """LayerNorm in at least float32; its two vectors are kept whole on every device."""
+    """LayerNorm in at least float32; every device holds its two vectors whole."""
     return nn.LayerNorm(
         name=name,
         epsilon=config.layer_norm_epsilon,
@@ -60,8 +60,8 @@ ACTIVATIONS = {
 class Dropout(nn.Module):
     """Dropout whose masks are functions of (key, row, position, feature); see `kernels.dropout`.
 
-    The key is drawn from the rng `dropout` at every call. So masks are the same in any micro-batch and shard that a row
-    is part of, and do not depend on the target slot in which a position stands.
+    Every call draws a key from the rng `dropout`. So the masks of a row are the same in any micro-batch and shard, and
+    do not depend on the target slot of a position.
     """
 
     rate: float
@@ -73,8 +73,8 @@ class Dropout(nn.Module):
         """Drops elements of x.
 
         Args:
-          rows_B: the rows' numbers in the global batch.
-          position_BQ: what stands along the second axis, positions in the segment; None: 0, 1, 2 and so on.
+          rows_B: row numbers in the global batch.
+          position_BQ: positions in the segment along the second axis; None: 0, 1, 2 and so on.
         """
         if deterministic or not self.rate:
             return x_BQF

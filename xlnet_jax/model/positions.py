@@ -2,7 +2,7 @@
 
     R(d) = [sin(d w_0 .. d w_{D/2-1}), cos(d w_0 .. d w_{D/2-1})],   w_m = 10000^(-2m / D)
 
-The distance from query i to key j is d = M + i - j (positive: the key is in the past), negated where the row's text is
+The distance from query i to key j is d = M + i - j (positive: the key is in the past), negated if the row's text is
 reversed. Sine is odd and cosine even, so R(-d) = [-sin, cos]: one projection of each half serves both directions.
 
 The table has N = K + T - 1 rows, row n for the distance K - 1 - n.
@@ -15,11 +15,11 @@ import jax.numpy as jnp
 
 
 def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype) -> jax.Array:
-    """Rows for all distances that occur, largest first.
+    """Rows for all possible distances, largest first.
 
     Args:
-      clamp_len: distances are clipped to +-clamp_len; -1 = not at all.
-      dtype: at least float32; in bfloat16 nearly half of the distances of a published segment would coincide.
+      clamp_len: distances are clipped to +-clamp_len; -1 = no clipping.
+      dtype: at least float32; in bfloat16 nearly half of the distances of a published segment would be equal.
 
     Returns:
       [N, D] with N = memory_len + 2 * segment_len - 1; sines in the first half of D, cosines in the second.
@@ -37,7 +37,7 @@ def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dty
 def project(table_SND: jax.Array, kernel_DHE: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The two parts of the position keys, [S, N, H, E] each: odd + even = W_r R(d), and even - odd = W_r R(-d).
 
-    S is 1, or B where each row has a table of its own.
+    S is 1, or B if each row has its own table.
     """
     half = table_SND.shape[2] // 2
     odd_SNHE = jnp.einsum("snd,dhe->snhe", table_SND[:, :, :half], kernel_DHE[:half])

@@ -1,11 +1,11 @@
-"""The XLNet transformer: embeddings, L two-stream layers, and the memory they hand to the next segment.
+"""The XLNet transformer: embeddings, L two-stream layers, and their memory for the next segment.
 
     content stream   h_0 = Drop(embedding of the tokens)        knows its own token
-    query stream     g_0 = Drop(one learned vector)             knows its position, not its token; target rows only
+    query stream     g_0 = Drop(one learned vector)             knows its position, not its token; targets only
     memory           m_l' = last M of [m_l ; first R inputs of layer l], no gradient     (Transformer-XL, section 3.2)
 
-`XLNet` composes modules that can be exchanged: `Embedding`, `RelativePositions` and the `Stack` of layers. It is a pure
-function of (parameters, batch, memory); nothing is kept between calls.
+`XLNet` composes exchangeable modules: `Embedding`, `RelativePositions` and the `Stack` of layers. It is a pure
+function of (parameters, batch, memory) and keeps nothing between calls.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ REMAT_POLICIES = {
 }
 
 Depths = Mapping[str, float | tuple[int, ...]]
-"""How far above the input parameters lie, by the first part of their path: the embeddings 0, layer l at l + 1, heads
+"""Distance of parameters from the input, by the first part of their path: embeddings 0, layer l at l + 1, heads
 infinity. A tuple has the depth of each entry of a leading axis."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """What the model returns; logits are made by `heads`, and only where they are wanted."""
+    """The result of the model; `heads` make logits, only if a caller needs them."""
 
     hidden_BTD: jax.Array
-    """Content stream after the last layer, before dropout: what fine-tuning uses."""
+    """Content stream after the last layer, before dropout, for fine-tuning."""
     target_vectors_BPD: jax.Array | None
-    """At the targets, after the final dropout: what predicts them; None if the batch has no target slots."""
+    """They predict the targets: vectors at their positions, after the final dropout; None without target slots."""
     memory: Memory
 
 
@@ -59,7 +59,7 @@ class Layer(nn.Module):
         """((h, g), m_l) -> ((h, g), m_l')."""
         h_BTD, g_BPD = streams
         slots = memory_BMD.shape[1]
-        # Selected and not weighted by 0: a NaN in a slot that nobody may see must not reach anybody.
+        # Select, do not multiply by 0: a NaN in a hidden slot must not spread.
         memory_BMD = jnp.where((inputs.rank_BK[:, :slots] != NEVER)[:, :, None], memory_BMD, 0)
         fresh_BRD = jnp.concatenate([memory_BMD, h_BTD[:, : self.reuse_len]], axis=1)
         new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
@@ -67,15 +67,15 @@ class Layer(nn.Module):
         h_BTD, g_BPD = attention(h_BTD, g_BPD, memory_BMD, inputs, tied_biases, deterministic=self.deterministic)
         feed_forward = FeedForward(self.config, name="feed_forward")
         streams = feed_forward(h_BTD, g_BPD, inputs.rows_B, inputs.target_BP, deterministic=self.deterministic)
-        # Kept only where a caller makes "intermediates" mutable, as tests do.
+        # Stored only if a caller makes "intermediates" mutable, as tests do.
         self.sow("intermediates", "content_stream", streams[0])
         self.sow("intermediates", "query_stream", streams[1])
         return streams, new_memory_BMD
 
 
 class Stack(nn.Module):
-    """L layers as one scan, which the memory follows. Each has parameters of its own, stacked over a leading axis L, or
-    with `share_layers` all have the same, without that axis."""
+    """L layers and their memory as one scan. Each layer has its own parameters, stacked over a leading axis L; with
+    `share_layers` all use the same, without that axis."""
 
     config: ModelConfig
     reuse_len: int | None
@@ -83,7 +83,7 @@ class Stack(nn.Module):
 
     @property
     def depth(self) -> int | tuple[int, ...]:
-        """Of each layer's parameters; of shared ones that of the top layer."""
+        """Depth of each layer's parameters; shared ones have the depth of the top layer."""
         return self.config.layers if self.config.share_layers else tuple(range(1, self.config.layers + 1))
 
     @nn.compact
@@ -108,7 +108,7 @@ class Stack(nn.Module):
 
 
 class TiedBiases(nn.Module):
-    """u, v and w when one set serves all layers."""
+    """u, v and w if all layers share one set."""
 
     config: ModelConfig
 
@@ -123,9 +123,9 @@ class XLNet(nn.Module):
 
     Attributes:
       config: architecture.
-      reuse_len: how many positions R of a segment enter the memory; None = all of them.
-      compat: what to do as the 2019 code did.
-      two_streams: targets are predicted from the query stream; False: from the content stream, and there is no other.
+      reuse_len: number of positions R of a segment that enter the memory; None = all of them.
+      compat: behaviour to take from the 2019 code.
+      two_streams: targets are predicted from the query stream; False: from the content stream, the only one then.
     """
 
     config: ModelConfig
@@ -135,7 +135,7 @@ class XLNet(nn.Module):
 
     @property
     def depths(self) -> Depths:
-        """The biases that all layers share are at 0, like the embeddings."""
+        """Biases that all layers share have depth 0, like the embeddings."""
         return {**Embedding.DEPTHS, "biases": 0, "layers": Stack(self.config, self.reuse_len, True).depth}
 
     @nn.compact
@@ -144,8 +144,8 @@ class XLNet(nn.Module):
 
         Args:
           batch: B rows of T tokens and P target slots; with P = 0 there is no query stream.
-          memory: of the segment before; rows that do not continue it see none of it.
-          rows_B: the rows' numbers in the global batch, where this is a part of one; they key the dropout masks.
+          memory: of the last segment; rows that do not continue it see none of it.
+          rows_B: row numbers in the global batch, if this is a part of one; they key the dropout masks.
           deterministic: True switches dropout off; False needs an rng named `dropout`.
         """
         config = self.config
@@ -155,7 +155,7 @@ class XLNet(nn.Module):
 
         P, M = batch.target_positions.shape[1], memory.hidden_LBMD.shape[2]
         embedding = Embedding(config, self.compat, name="embedding")
-        # One tree of parameters, whichever module declares them.
+        # One flat tree of parameters, although two modules declare them.
         nn.share_scope(self, embedding)
         target_BP = batch.target_positions if P and self.two_streams else None
         streams = embedding(batch.tokens, target_BP, rows_B, deterministic=deterministic)
@@ -194,6 +194,6 @@ class XLNet(nn.Module):
 
 
 def empty_memory(config: ModelConfig, batch_size: int) -> Memory:
-    """A memory that holds nothing: the same as no memory at all."""
+    """A memory without valid slots: equal to no memory at all."""
     shape = (config.layers, batch_size, config.memory_len, config.d_model)
     return Memory(jnp.zeros(shape, jnp.dtype(config.compute_dtype)), jnp.zeros(batch_size, jnp.int32))

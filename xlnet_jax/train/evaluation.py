@@ -1,7 +1,7 @@
 """Held-out permutation-LM loss: fixed orders, the whole split, with memory and without.
 
-Every block of W windows is read once, its memory carried from window to window. All draws (targets, orders, segments)
-are keyed by (window, block), and losses are added up per row, on the host, in float64: neither the batch size nor the
+Every block of W windows is read once, and its memory is carried from window to window. All draws (targets, orders,
+segments) are keyed by (window, block), and the host sums losses per row in float64: neither the batch size nor the
 devices change the result beyond the rounding of float32 inside a row.
 """
 
@@ -40,7 +40,7 @@ from xlnet_jax.train.recipe import Recipe
 log = logging.getLogger("xlnet_jax")
 
 FINAL_BATCHES = 32
-"""Batches of blocks in the evaluation after the last step, unless the configuration says how many blocks."""
+"""Batches of blocks in the evaluation after the last step, if the configuration sets no number of blocks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class HeldoutResult:
     target_counts: np.ndarray
     """int64 [V]: how often each piece was a target."""
     by_corpus: dict[str, float]
-    """Loss of each of several corpora, by name; empty where there is one."""
+    """Loss of each of several corpora, by name; empty if there is only one."""
 
     @property
     def perplexity(self) -> float:
@@ -62,7 +62,7 @@ class HeldoutResult:
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
     def scores(self) -> dict[str, Any]:
-        """Losses and their targets by name, as they are written and printed; None for what is not finite."""
+        """Losses and number of targets by name, as written and printed; None for a value that is not finite."""
         scores = {
             "loss": self.loss,
             "perplexity": self.perplexity,
@@ -79,11 +79,11 @@ class HeldoutResult:
 
 
 class HeldoutLoss:
-    """Compiles once, runs as often as wanted.
+    """Compiles once, runs any number of times.
 
     Args:
       mixture: the held-out splits.
-      blocks: how many blocks to score of each corpus; 0 = all.
+      blocks: number of blocks to score of each corpus; 0 = all.
     """
 
     def __init__(self, recipe: Recipe, mesh: Mesh, mixture: Mixture, blocks: int = 0) -> None:
@@ -109,18 +109,18 @@ class HeldoutLoss:
         """Scores the split with `params` (placed on the mesh).
 
         Args:
-          between: called after every dispatch; what it raises ends the evaluation.
+          between: called after every dispatch; an exception from it ends the evaluation.
         """
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
         counts = np.zeros(self._config.model.vocab_size, np.int64)
         pending = None
         for index, batch in enumerate(loader.prefetched(self._dispatches, self._config)):
-            # A row that several processes have is counted by one of them.
+            # If several processes have a row, one of them counts it.
             scored = (batch.target_weights > 0) & self._first_here[None, :, None]
             counts += np.bincount(batch.target_tokens[scored], minlength=len(counts))
             sent = self._run(params, meshes.place(batch, self._mesh, self._batch_size))
-            # Read the sums of the dispatch before while this one runs.
+            # Read the sums of the last dispatch while this one runs.
             totals_C3 += self._by_corpus(pending)
             pending = index, sent
             between()
@@ -130,7 +130,7 @@ class HeldoutLoss:
         return HeldoutResult(loss / tokens, alone / tokens, int(tokens), sum_over_processes(counts), each)
 
     def _by_corpus(self, sent: tuple[int, Any] | None) -> np.ndarray:
-        """What a dispatch adds up to for each corpus, in float64: [C, 3]."""
+        """The sums of a dispatch for each corpus, in float64: [C, 3]."""
         totals_C3 = np.zeros((len(self._dispatches.mixture.names), 3))
         if sent is not None:
             index, sums_3B = sent
@@ -141,7 +141,7 @@ class HeldoutLoss:
 
 
 def _losses(recipe: Recipe, params: Any, batches: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Of W stacked windows per row: summed losses with memory and without, and targets; float32 [B] each."""
+    """For W stacked windows per row: summed losses with memory and without, and targets; float32 [B] each."""
 
     def window(memory: Memory, batch: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array, jax.Array]]:
         carried = recipe.model.row_losses(params, batch, memory)
@@ -155,10 +155,10 @@ def _losses(recipe: Recipe, params: Any, batches: Batch) -> tuple[jax.Array, jax
 
 
 def open_heldout(config: Config, train: Mixture) -> Mixture | None:
-    """The held-out splits, or None where nothing is to be evaluated during training.
+    """The held-out splits, or None if training evaluates nothing.
 
-    Raises BadInput where `evaluation.every` asks for them and they are missing. For the evaluation after the last step,
-    which is there by default, a line in the log is enough.
+    Raises BadInput if `evaluation.every` asks for them and they are missing. For the evaluation after the last step,
+    which is on by default, a line in the log is enough.
     """
     if config.evaluation.every:
         return open_mixture(config, "heldout")
@@ -178,19 +178,19 @@ def open_heldout(config: Config, train: Mixture) -> Mixture | None:
 
 
 def blocks_of(config: Config) -> int:
-    """Blocks to score of each corpus during training; 0 = all. What nobody asked for ends after `FINAL_BATCHES`."""
+    """Blocks to score of each corpus during training; 0 = all. An evaluation by default has `FINAL_BATCHES`."""
     some = FINAL_BATCHES * (config.evaluation.batch_size or config.train.batch_size)
     return config.evaluation.blocks or (0 if config.evaluation.every else some)
 
 
 def due(config: Config, step: int) -> bool:
-    """Whether an evaluation belongs to a step."""
+    """Whether this step is followed by an evaluation."""
     every, last = config.evaluation.every, config.evaluation.final and step == config.train.steps
     return step > 0 and (last or (every > 0 and step % every == 0))
 
 
 def missing(config: Config, workdir: str, step: int, processes: Session) -> bool:
-    """Whether the evaluation of a saved step was cut off, by a stop right after its checkpoint or inside of it."""
+    """Whether a saved step lacks its evaluation, because the run stopped after the checkpoint or in the evaluation."""
     if not due(config, step):
         return False
     done = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
@@ -199,7 +199,7 @@ def missing(config: Config, workdir: str, step: int, processes: Session) -> bool
 
 
 class CutOff(Stopped):
-    """A signal came in an evaluation; all processes stop here."""
+    """A signal came during an evaluation; all processes stop here."""
 
 
 @dataclasses.dataclass
@@ -216,7 +216,7 @@ class Evaluator:
     """int64: how often each piece occurs in the train split."""
 
     def __call__(self, step: int, params: Any) -> float:
-        """Returns the seconds it took. Raises CutOff; nothing is written then."""
+        """Returns its seconds. Raises CutOff on a signal, and then writes nothing."""
         began = time.perf_counter()
         alone = self.processes.watch is None
         waiting = self.request.waiting("evaluation", raises=True) if alone else contextlib.nullcontext()
@@ -240,7 +240,7 @@ class Evaluator:
         return seconds
 
     def _between(self) -> None:
-        """After every batch: all processes ask whether one of them got a signal."""
+        """Called after every batch: asks whether any process got a signal."""
         self.watchdog.progress()
         if stopping := self.processes.stop(self.request.name):
             raise CutOff(stopping)

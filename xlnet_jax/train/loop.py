@@ -1,7 +1,7 @@
-"""The training loop: data in, dispatches out, and between two of them saves, evaluations, profiles and signals.
+"""The training loop: data in, dispatches out; between two dispatches it saves, evaluates, profiles and handles signals.
 
-The device never waits for the host: a dispatch is sent before the metrics of the one before are read, batches are built
-ahead by Grain, and checkpoints are written by Orbax in the background.
+The device never waits for the host: the next dispatch is sent before the metrics of the last are read, Grain builds
+batches ahead, and Orbax writes checkpoints in the background.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = logging.getLogger("xlnet_jax")
 
 
 def compile_step(built: BuiltStep, state: State, batch: Batch) -> Any:
-    """Compiles the step for the shapes at hand, and says how long it took and whether the cache had it."""
+    """Compiles the step for these shapes; logs the seconds and whether the compilation cache had the program."""
     hits: list[str] = []
 
     def listen(event: str, **_: Any) -> None:
@@ -68,7 +68,7 @@ def compile_step(built: BuiltStep, state: State, batch: Batch) -> Any:
 
 @contextlib.contextmanager
 def profiled(config: Config, workdir: str, steps: range) -> Iterator[bool]:
-    """Captures the whole dispatches that hold the configured steps; yields whether this one is."""
+    """Captures whole dispatches that contain the configured steps; yields whether this one is captured."""
     first = config.log.profile_start
     last = first + config.log.profile_steps - 1
     if first < 0 or steps[-1] < first or steps[0] > last:
@@ -82,7 +82,7 @@ def profiled(config: Config, workdir: str, steps: range) -> Iterator[bool]:
 
 @dataclasses.dataclass
 class Run:
-    """What the loop uses between dispatches; the State is handed along, never kept."""
+    """The loop and everything that it uses between dispatches; it passes the State on and never keeps it."""
 
     recipe: Recipe
     workdir: str
@@ -99,13 +99,13 @@ class Run:
     evaluations: Evaluator | None = None
     corruption: CorruptionCheck | None = None
     sent: tuple[range, Any] | None = None
-    """The dispatch whose metrics have not been read, and they."""
+    """The dispatch in flight and its unread metrics."""
     saved: int = -1
     """The step of the last save."""
 
     @property
     def config(self) -> Config:
-        """Of the recipe."""
+        """The recipe's configuration."""
         return self.recipe.config
 
     @property
@@ -114,7 +114,7 @@ class Run:
         return self.processes.watch is None
 
     def loop(self, state: State, start: int, stop: int, unscored: bool) -> dict[str, Any]:
-        """Steps `start` to `stop`. `unscored`: the evaluation of `start` is yet to be made."""
+        """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and comes first."""
         config, goodput = self.config, self.goodput
         rows, _ = meshes.rows_here(config.train.batch_size, self.mesh)
         dispatches = loader.TrainDispatches(self.mixture, config, self.plan, rows, start, stop)
@@ -139,7 +139,7 @@ class Run:
                     if capturing:
                         # The capture must hold the device's work, not only its dispatch.
                         jax.block_until_ready(metrics)
-                # Read what the dispatch before returned while this one runs.
+                # Read the metrics of the last dispatch while this one runs.
                 self._report()
                 self.sent = (steps, metrics)
                 at = steps[-1] + 1
@@ -163,20 +163,17 @@ class Run:
         line = self.goodput.line(step, ended=True)
         self.writer.times(line)
         log.info("time: %s", goodputs.described(line))
-        # Where only an evaluation was missing, no step was made.
+        # If only an evaluation was missing, this process made no step.
         last = self.report.last or workdirs.metrics_of(self.workdir, step)
         rate = statistics.median(self.report.rates) if self.report.rates else last.get("tokens_per_second")
         return goodputs.result(self.workdir, step, last.get("loss"), rate, line)
 
     def _next(self, batches: Iterator[Batch], at: int, state: State) -> Batch:
-        """The next dispatch's batches. A signal while data does not come ends the run here."""
-        # Of several processes others have begun the step, and this state is gone there.
+        """The next dispatch's batches. A single process ends the run here if a signal comes while data does not."""
+        # With several processes, others may have started the step already: their copy of this state is gone.
+        waiting = self.request.waiting("waiting for data", raises=self.alone)
         try:
-            with (
-                self.goodput.measure("data"),
-                self.request.waiting("waiting for data", raises=self.alone),
-                reraise_stop(),
-            ):
+            with self.goodput.measure("data"), waiting, reraise_stop():
                 batch = next(batches)
         except Stopped as stopped:
             if not self.alone:
@@ -187,33 +184,28 @@ class Run:
     def _compile(self, state: State, batch: Batch) -> Any:
         with self.goodput.measure("compile"), self.watchdog.suspended(), self.report.busy("compiling the step"):
             executable = compile_step(self.built, state, batch)
-            # Compiling takes longer than a collective operation waits for a process that comes late.
+            # A collective operation waits less time for a late process than compiling takes.
             self.processes.barrier("compiling the step")
             self.checkpoints.prepare(state.split())
         self.report.clock = time.perf_counter()
         self.goodput.work()
-        # From the first dispatch on there is something to lose.
+        # From the first dispatch on a hard stop would lose work.
         self.request.working()
         return executable
 
     def _check(self, steps: range, state: State, batch: Batch) -> None:
-        """Looks for corrupted data, where it is due."""
+        """Checks for silent data corruption, if it is due."""
         if self.corruption is not None and self.corruption.due(steps):
             self._report()
-            # The first one compiles.
-            with self._beside("check"), self.watchdog.suspended():
+            began = time.perf_counter()
+            # The first check compiles.
+            with self.goodput.measure("check"), self.watchdog.suspended():
                 self.corruption(state, batch, steps[0])
-
-    @contextlib.contextmanager
-    def _beside(self, cause: str) -> Iterator[None]:
-        """Time that rates leave out."""
-        began = time.perf_counter()
-        with self.goodput.measure(cause):
-            yield
-        self.report.clock += time.perf_counter() - began
+            # Rates leave this time out.
+            self.report.clock += time.perf_counter() - began
 
     def _stopped(self, why: str, at: int, state: State, cause: BaseException | None = None) -> NoReturn:
-        """Saves what is not saved, in all processes, and ends the run."""
+        """Saves unsaved work, in all processes, and ends the run."""
         self._report()
         if self.saved != at:
             self._save(at, state, wait=True)
@@ -224,7 +216,7 @@ class Run:
         raise RestartMe(f"{why} at step {at}: {what}; run the same command to go on") from cause
 
     def _save(self, step: int, state: State, wait: bool = False) -> None:
-        """Starts saving; with `wait`, until it is done. What a disk refuses is tried again, with the newest state."""
+        """Starts a save; with `wait`, finishes it. If the disk refuses, it retries with the newest state."""
 
         def write() -> None:
             record = {**workdirs.identity(self.config, self.mixture), "plan": plan_to_json(self.plan)}
@@ -239,7 +231,7 @@ class Run:
         with self.goodput.measure("save"):
             self.writer.times(self.goodput.line(step))
             self._persist(self.writer.flush, f"the metrics up to step {step}")
-            # Of several processes all take part in a save: one alone cannot begin again.
+            # With several processes all take part in a save: one alone cannot retry.
             if self.alone:
                 self._persist(write, f"the checkpoint of step {step}")
             else:
@@ -251,7 +243,7 @@ class Run:
         until_it_works(action, what, self.config.checkpoint.io_deadline_seconds, self.watchdog.progress)
 
     def _all_saved(self) -> None:
-        """Before an error that all processes come to: the first that ends soon takes those with it that still save."""
+        """Called before an error that all processes reach: the first that ends would soon end those that still save."""
         with self.goodput.measure("save"):
             self.checkpoints.wait()
             self.processes.barrier("saving")
@@ -266,7 +258,7 @@ class Run:
         self._persist(self.writer.flush, f"the evaluation of step {step}")
 
     def _report(self) -> None:
-        """Waits for the metrics of the dispatch that was sent, and tells them."""
+        """Waits for the metrics of the dispatch in flight, and reports them."""
         if self.sent is None:
             return
         (steps, metrics), self.sent = self.sent, None

@@ -1,7 +1,7 @@
 """AdamW with a clipped global gradient, linear warm-up and linear or cosine decay (XLNet, appendix A.4).
 
-The clip acts on the averaged gradient of the whole batch. Adam is bias-corrected. What the 2019 code did differently
-(per-core clipping, no bias correction) is described in docs/training.md.
+The clip acts on the averaged gradient of the whole batch. Adam is bias-corrected. docs/training.md describes the
+differences of the 2019 code (per-core clipping, no bias correction).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xlnet_jax.model.transformer import Depths
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Learning rate by the number of good steps before: 0 at first, its peak after the warm-up, then to its minimum."""
+    """Learning rate by the number of earlier good steps: from 0 to its peak in the warm-up, then to its minimum."""
     rest = steps - config.warmup_steps
     if config.schedule == "cosine":
         decay = optax.cosine_decay_schedule(config.learning_rate, rest, config.min_lr_ratio)
@@ -32,7 +32,7 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def decay_mask(params: Any) -> Any:
-    """True where weight decay acts: all but LayerNorm and the biases of dense layers and of the softmax.
+    """True where weight decay acts: everywhere except LayerNorm and the biases of dense layers and of the softmax.
 
     The relative biases u, v, w and the embeddings are decayed, as in the original.
     """
@@ -41,12 +41,12 @@ def decay_mask(params: Any) -> Any:
 
 
 def scale_layers(rate: float, depths: Depths, embeddings: bool = True) -> optax.GradientTransformation:
-    """Multiplies what lies at depth d by rate^(L-d), where L is the depth of the top layer; heads are left alone.
+    """Multiplies updates at depth d by rate^(L-d), where L is the depth of the top layer; heads keep theirs.
 
     Args:
       embeddings: whether depth 0 is scaled as well.
 
-    Its `init` raises ValueError if a parameter has no stated depth: it would learn at a rate that nobody chose.
+    Its `init` raises ValueError if a parameter has no depth: it would learn at a rate that nobody chose.
     """
     top = max((d for depth in depths.values() for d in np.ravel(depth) if math.isfinite(d)), default=0)
 
@@ -71,12 +71,12 @@ def scale_layers(rate: float, depths: Depths, embeddings: bool = True) -> optax.
 
 
 def _names(path: tuple) -> list[str]:
-    """The dictionary keys of a path: at initialisation the arrays still sit in Flax's boxes."""
+    """The dictionary keys of a path; at initialisation the path also has entries of Flax's boxes."""
     return [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
 
 
 def moments_without_bias_correction(b1: float, b2: float, epsilon: float) -> optax.GradientTransformation:
-    """m / (sqrt(v) + epsilon) with the moments as they are: the 2019 code's AdamW, whose first steps are larger."""
+    """m / (sqrt(v) + epsilon) with uncorrected moments: the AdamW of the 2019 code, whose first steps are larger."""
 
     def init(params: Any) -> optax.ScaleByAdamState:
         return optax.scale_by_adam().init(params)  # type: ignore[return-value]
@@ -93,14 +93,14 @@ def moments_without_bias_correction(b1: float, b2: float, epsilon: float) -> opt
 def make_optimizer(
     config: OptimizerConfig, steps: int, depths: Depths, compat: CompatConfig = CORRECT
 ) -> optax.GradientTransformation:
-    """Clip, Adam, decoupled weight decay, learning rate, all in float32; layer-wise decay as a rate of each layer.
+    """Clip, Adam, decoupled weight decay, learning rate, all in float32; layer-wise decay is a rate of each layer.
 
     Args:
-      depths: of all parameters: with L layers the embeddings learn at layer_decay^L of the rate.
+      depths: of all parameters; with L layers the embeddings learn at layer_decay^L of the rate.
     """
     adam = moments_without_bias_correction if compat.on("no_bias_correction") else optax.scale_by_adam
     on_gradients = compat.on("layer_decay_on_gradients")
-    # With core_clip the gradient arrives clipped, core by core.
+    # With core_clip each core's gradient is clipped already.
     clip = config.clip and not compat.on("core_clip")
     decay = config.layer_decay
     return optax.chain(

@@ -1,7 +1,7 @@
-"""From a configuration to all that is computed with it, built once and handed along.
+"""From a configuration to everything that computes with it, built once and passed on.
 
-Training, evaluation, export, inspection and the compiler for absent devices take the same Recipe. Another model, head,
-loss or optimizer is put in here; the step and the loop do not change.
+Training, evaluation, export, inspection and the compiler for absent devices take the same Recipe. To use another model,
+head, loss or optimizer, change this file; the step and the loop do not change.
 """
 
 from __future__ import annotations
@@ -23,27 +23,25 @@ from xlnet_jax.train.optimizer import make_optimizer, schedule
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What one configuration stands for. Holds no array, and nothing of a mesh."""
+    """The functions of one configuration. Holds no array, and does not depend on a mesh."""
 
     config: Config
     model: LanguageModel
     """The module with its head, and the losses of a segment (`row_losses`; `train.loss.mean_loss` divides them)."""
     optimizer: optax.GradientTransformation
     learning_rate: optax.Schedule
-    """By the number of good steps before; the optimizer follows the same."""
+    """By the number of earlier good steps; the optimizer uses the same."""
     flops_per_step: int
-    """FLOPs that one optimizer step of the whole batch needs."""
+    """FLOPs of one optimizer step of the whole batch."""
     official: Callable[[Any], dict[str, Any]]
-    """Parameters -> the same under the names of the original's checkpoints, one entry per variable."""
+    """Parameters -> the same arrays under the names of the original's checkpoints, one entry per variable."""
 
 
 def make_recipe(config: Config) -> Recipe:
     """Builds everything; touches no device. Raises BadInput if JAX would compute in another precision."""
     if config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise BadInput("model.compute_dtype=float64 needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1")
-    two_streams = config.data.objective == "plm"
-    transformer = XLNet(config.model, config.data.reuse_len, config.compat, two_streams=two_streams)
-    model = LanguageModel(transformer)
+    model = LanguageModel(XLNet(config.model, config.data.reuse_len, config.compat, config.data.objective == "plm"))
     return Recipe(
         config=config,
         model=model,
