@@ -14,6 +14,7 @@ T - 1 - i: all T queries together by one reshape (`shift`), queries at chosen po
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import jax
@@ -62,10 +63,14 @@ def attend(
     position_BQ = query_position_BQ
     if position_BQ is None:
         position_BQ = jnp.broadcast_to(jnp.arange(T), (len(q_BQHE), T))
-    score_BHQK = relative_scores(
-        q_BQHE, k_BKHE, position_scores(q_BQHE + biases["position_bias"][None, None], position, K, query_position_BQ),
-        segment_2HE, biases["content_bias"], biases["segment_bias"], segment_BQ[:, :, None] == segment_BK[:, None, :],
-    )  # fmt: skip
+    einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.promote_types(q_BQHE.dtype, jnp.float32))
+    content_bias_HE, segment_bias_HE = biases["content_bias"], biases["segment_bias"]
+    content_BHQK = einsum("bqhe,bkhe->bhqk", q_BQHE + content_bias_HE[None, None], k_BKHE)
+    position_BHQK = position_scores(q_BQHE + biases["position_bias"][None, None], position, K, query_position_BQ)
+    either_BHQ2 = einsum("bqhe,she->bhqs", q_BQHE + segment_bias_HE[None, None], segment_2HE)
+    same_BQK = segment_BQ[:, :, None] == segment_BK[:, None, :]
+    segment_BHQK = jnp.where(same_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
+    score_BHQK = (content_BHQK + position_BHQK + segment_BHQK) * q_BQHE.shape[-1] ** -0.5
     visible_BQK = (rank_BK[:, None, :] < limit_BQ[:, :, None]) & (rank_BK != NEVER)[:, None, :]
     if max_distance is not None:
         distance_BQK = K - T + position_BQ[:, :, None] - jnp.arange(K)[None, None, :]
@@ -109,25 +114,6 @@ def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Arr
         return jax.lax.dynamic_slice_in_dim(score_HN, last - position, keys, axis=1)
 
     return jax.vmap(jax.vmap(window))(score_BQHN, position_BQ)
-
-
-def relative_scores(
-    q_BQHE: jax.Array,
-    k_BKHE: jax.Array,
-    position_BHQK: jax.Array,
-    segment_2HE: jax.Array,
-    content_bias_HE: jax.Array,
-    segment_bias_HE: jax.Array,
-    same_segment_BQK: jax.Array,
-) -> jax.Array:
-    """The three terms of s_ij, scaled: [B, H, Q, K] in at least float32."""
-    high = jnp.promote_types(q_BQHE.dtype, jnp.float32)
-    content = jnp.einsum("bqhe,bkhe->bhqk", q_BQHE + content_bias_HE[None, None], k_BKHE, preferred_element_type=high)
-    either_BHQ2 = jnp.einsum(
-        "bqhe,she->bhqs", q_BQHE + segment_bias_HE[None, None], segment_2HE, preferred_element_type=high
-    )
-    segment = jnp.where(same_segment_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
-    return (content + position_BHQK + segment) * q_BQHE.shape[-1] ** -0.5
 
 
 def masked_softmax(score_BHQK: jax.Array, visible_BQK: jax.Array) -> jax.Array:

@@ -223,10 +223,8 @@ class Evaluator:
         try:
             with self.goodput.measure("evaluation"), waiting, reraise_stop():
                 result = self.heldout(params, self._between)
-        except CutOff:
-            raise
         except Stopped as stopped:
-            if not alone:
+            if isinstance(stopped, CutOff) or not alone:
                 raise
             raise CutOff(self.request.name) from stopped
         seconds = time.perf_counter() - began
