@@ -149,7 +149,7 @@ CASES = {
         "heldout_slow=2",
         "planted: heldout_slow",
         4,
-        "in the evaluation, which the next start makes again,",
+        "in the evaluation, which the next start repeats,",
     ),
     "evaluation that waits for data": ("heldout_wait", "planted: heldout_wait", 4, "SIGTERM in the evaluation"),
 }

@@ -213,7 +213,7 @@ class Run:
         self._all_saved()
         log.info("time: %s", goodputs.described(self.goodput.line(at)))
         what = "saved" if at else "nothing to save yet"
-        raise RestartMe(f"{why} at step {at}: {what}; run the same command to go on") from cause
+        raise RestartMe(f"{why} at step {at}: {what}; rerun the same command to resume") from cause
 
     def _save(self, step: int, state: State, wait: bool = False) -> None:
         """Starts a save; with `wait`, finishes it. If the disk refuses, it retries with the newest state."""
@@ -254,7 +254,7 @@ class Run:
             with self.report.busy("evaluating"):
                 self.report.clock += self.evaluations(step, state.params)
         except CutOff as cut:
-            self._stopped(f"{cut} in the evaluation, which the next start makes again,", step, state, cut)
+            self._stopped(f"{cut} in the evaluation, which the next start repeats,", step, state, cut)
         self._persist(self.writer.flush, f"the evaluation of step {step}")
 
     def _report(self) -> None:
