@@ -1,4 +1,4 @@
-"""The command line: parse, run one of the `verbs`, print its result, and end with the exit code of `errors`.
+"""The command line: parses, runs one of the `verbs`, prints its result, and ends with an exit code of `errors`.
 
 With `--json` one JSON object goes to stdout and everything else to stderr.
 """
@@ -30,15 +30,12 @@ _SMALLER = "use a smaller model or train.batch_size, model.remat=full, or more d
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises its errors, so that they are printed like all others."""
+    """Prints its errors like all others."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        raise _Usage(self.prog, message)
-
-
-class _Usage(Exception):
-    """A command line that argparse rejects: the program and the message."""
+        messages.error(self.prog, message, BadInput.exit_code)
+        raise BadInput(message)
 
 
 def program() -> None:
@@ -63,9 +60,8 @@ def main(argv: list[str] | None = None) -> int:
     messages.use_json("--json" in argv)
     try:
         args, overrides = make_parser().parse_known_args(argv)
-    except _Usage as usage:
-        messages.error(usage.args[0], usage.args[1], BadInput.exit_code)
-        return BadInput.exit_code
+    except BadInput as rejected:
+        return rejected.exit_code
     who = f"xlnet-jax {args.command}"
     # A terminal may not be able to show every character of a corpus.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -15,11 +15,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import importlib.util
 import math
 import os
 import sys
 import traceback
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -286,17 +286,15 @@ def load(path: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
         wrong type, or two fields contradict each other.
     """
     check_link("--config", path)
-    if not os.path.isfile(path):
-        what = "not a file; give a Python file" if os.path.exists(path) else "no such file"
+    if not os.path.isfile(path) or not path.endswith(".py"):
+        what = "not a Python file; give one that defines get_config()" if os.path.exists(path) else "no such file"
         raise BadInput(f"--config={path}: {what}")
-    spec = importlib.util.spec_from_file_location("xlnet_jax_config_file", path)
-    if spec is None or spec.loader is None:
-        raise BadInput(f"--config={path}: not a Python file; give one that defines get_config()")
-    module = importlib.util.module_from_spec(spec)
+    module = types.ModuleType("xlnet_jax_config_file")
+    module.__file__ = path
     try:
         # stdout is for the result of the command.
-        with contextlib.redirect_stdout(sys.stderr):
-            spec.loader.exec_module(module)
+        with open(path, "rb") as file, contextlib.redirect_stdout(sys.stderr):
+            exec(compile(file.read(), path, "exec", dont_inherit=True), vars(module))
             values = module.get_config()
     except (Exception, SystemExit) as error:
         raise BadInput(f"--config={path}{_mistake(error, path)}") from error
@@ -324,7 +322,7 @@ def _overridden(values: ConfigDict, overrides: list[str] | tuple[str, ...], wher
         flag_values(argv)
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{where}: {summary(error)}") from error
-    # The flag holds `values` itself, changed in place.
+    # The flag has changed `values` in place.
     return from_dict(values.to_dict())
 
 
@@ -387,7 +385,7 @@ def from_dict(values: dict[str, Any]) -> Config:
 
 
 def check(config: Config) -> None:
-    """Checks that need neither a device nor the corpus, of every value and of one against another.
+    """Checks every value, alone and against the others; needs neither a device nor the corpus.
 
     Raises BadInput with every conflict, each naming key, value and fix, in one line.
     """
