@@ -1,4 +1,4 @@
-"""The command line: parse, run one of the `verbs`, print its result, and end with the exit code of `errors`.
+"""The command line: parses, runs one of the `verbs`, prints its result, and ends with an exit code of `errors`.
 
 With `--json` one JSON object goes to stdout and everything else to stderr.
 """
@@ -12,35 +12,34 @@ import json
 import logging
 import os
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from xlnet_jax import __version__, messages
-from xlnet_jax.errors import BadInput, Interrupted, RestartMe, XLNetError
-from xlnet_jax.verbs import Verb, corpora, models, print_lines, runs
+from xlnet_jax.errors import BadInput, Interrupted, RestartMe, XLNetError, summary
+from xlnet_jax.verbs import VERBS
 
-VERBS = (*corpora.VERBS, *runs.VERBS, *models.VERBS)
 GROUPS = {"corpus": "Look into a corpus, or check all of it."}
-"""Verbs of two words, by their first."""
-
+"""Verbs of two words, by the first word."""
 
 OUTPUT_CLOSED = 141
-"""Exit code where nobody reads stdout any more: that of a program ended by SIGPIPE."""
+"""Exit code if the reader of stdout has gone: that of a program ended by SIGPIPE."""
+
+
+_NO_OPTIONS = ("command", "what", "verb", "json")
+_SMALLER = "use a smaller model or train.batch_size, model.remat=full, or more devices with mesh.fsdp"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the words of a command as any other mistake is told."""
+    """Prints its errors like all others."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        raise _Usage(self.prog, message)
-
-
-class _Usage(Exception):
-    """Words that make no command: the program and the message."""
+        messages.error(self.prog, message, BadInput.exit_code)
+        raise BadInput(message)
 
 
 def program() -> None:
-    """The console script: `main`, and the end of the process."""
+    """The console script: `main`, then the end of the process."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
@@ -50,7 +49,7 @@ def program() -> None:
     code = code or _write("")
     sys.stderr.flush()
     if code == RestartMe.exit_code:
-        # All is saved and closed. A thread that still waits for data or a disk would hold a normal exit back forever.
+        # Everything is saved and closed. A thread that still waits for data or a disk would block a normal exit.
         os._exit(code)
     sys.exit(code)
 
@@ -61,13 +60,12 @@ def main(argv: list[str] | None = None) -> int:
     messages.use_json("--json" in argv)
     try:
         args, overrides = make_parser().parse_known_args(argv)
-    except _Usage as usage:
-        messages.error(usage.args[0], usage.args[1], BadInput.exit_code)
-        return BadInput.exit_code
+    except BadInput as rejected:
+        return rejected.exit_code
     who = f"xlnet-jax {args.command}"
     # A terminal may not be able to show every character of a corpus.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    # It logs whole tracebacks of what we say in a line.
+    # It logs whole tracebacks of errors that we print in one line.
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", force=True)
     logging.getLogger("xlnet_jax").setLevel(logging.INFO)
@@ -81,34 +79,31 @@ def main(argv: list[str] | None = None) -> int:
                 raise BadInput(f"{word!r} has no value")
         if overrides and not args.verb.overrides:
             raise BadInput(f"unknown option {overrides[0]!r}; see --help")
-        result = args.verb.run(args, overrides)
+        options = {name: value for name, value in vars(args).items() if name not in _NO_OPTIONS}
+        result = args.verb.run(**options, **({"overrides": overrides} if args.verb.overrides else {}))
     except XLNetError as error:
-        messages.error(who, str(error), error.exit_code)
-        return _leave(error.exit_code)
+        return _fail(who, str(error), error.exit_code)
     except KeyboardInterrupt:
-        messages.error(who, "interrupted", Interrupted.exit_code)
-        return _leave(Interrupted.exit_code)
+        return _fail(who, "interrupted", Interrupted.exit_code)
     except Exception as error:
+        if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
+            return _fail(who, f"out of memory: {summary(error)}; {_SMALLER}", BadInput.exit_code)
         if args.json:
             messages.error(who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code)
         raise
-    return _write(json.dumps(result) + "\n" if args.json else _shown(args.verb, result))
-
-
-def _shown(verb: Verb, result: dict[str, Any]) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as shown:
-        (verb.show or print_lines)(result)
-    return shown.getvalue()
+        print(json.dumps(result)) if args.json else args.verb.show(result)
+    return _write(shown.getvalue())
 
 
 def _write(text: str) -> int:
-    """Writes to stdout all that is still to be written; returns the exit code."""
+    """Writes the text and flushes stdout; returns the exit code."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
         return 0
     except OSError as error:
-        # Python writes once more at the end of the process.
+        # Python flushes it again at the end of the process.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return OUTPUT_CLOSED
@@ -116,29 +111,31 @@ def _write(text: str) -> int:
         return BadInput.exit_code
 
 
-def _leave(code: int) -> int:
-    """The exit code; where other processes take part in the run, this one ends here."""
+def _fail(who: str, line: str, code: int) -> int:
+    """Prints the error and returns the exit code; in a run of several processes, this one ends here."""
+    messages.error(who, line, code)
     if distributed := sys.modules.get("xlnet_jax.parallel.processes"):
         distributed.end_process(code)
     return code
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """All verbs, each with an example."""
+    """The parser of all verbs, each with an example."""
     parser = _Parser(prog="xlnet-jax", description="Pretrain XLNet in JAX.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    among = {"": commands}
+    groups = {"": commands}
     for verb in VERBS:
         group, _, name = verb.name.rpartition(" ")
-        if group not in among:
+        if group not in groups:
             above = commands.add_parser(group, help=GROUPS[group], description=GROUPS[group], allow_abbrev=False)
-            among[group] = above.add_subparsers(dest="what", required=True, metavar="WHAT")
-        sub = among[group].add_parser(
-            name, help=verb.what, description=verb.what, epilog=f"example:\n  {verb.example}", allow_abbrev=False,
+            groups[group] = above.add_subparsers(dest="what", required=True, metavar="WHAT")
+        sub = groups[group].add_parser(
+            name, help=verb.help, description=verb.help, epilog=f"example:\n  {verb.example}", allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         sub.set_defaults(verb=verb)
         sub.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-        verb.options(sub)
+        for option, keywords in verb.options:
+            sub.add_argument(option, **keywords)
     return parser

@@ -2,11 +2,11 @@
 
 A file under `configs/` defines `get_config()`, which returns an `ml_collections.ConfigDict`; the command line may
 change single keys (`--config.train.steps=10`); `load` turns the result once into the frozen dataclasses below and
-checks the fields against each other before any device is touched. Every key carries its own documentation, and what may
-happen to it when a run is resumed:
+checks the fields against each other before any device is used. Every key carries its documentation and its rule on
+resume:
 
-    frozen    must be as it was: another model, objective or seed is another run
-    elastic   may change between two starts; the data plan and the log take note (batch size, mesh)
+    frozen    must not change: another model, objective or seed is another run
+    elastic   may change between two starts; the data plan and the log record it (batch size, mesh)
     free      may change at any start (length of the run, logging, checkpoints, evaluation)
 """
 
@@ -15,11 +15,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import importlib.util
 import math
 import os
 import sys
 import traceback
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,9 +32,10 @@ from xlnet_jax.errors import BadInput, check_link, summary
 FROZEN, ELASTIC, FREE = "frozen", "elastic", "free"
 
 
-def key(default: Any, doc: str, resume: str = FROZEN, choices: tuple[Any, ...] = ()) -> Any:
-    """A dataclass field with its documentation, its rule on resume and its allowed values."""
-    return dataclasses.field(default=default, metadata={"doc": doc, "resume": resume, "choices": choices})
+def key(default: Any, doc: str, resume: str = FROZEN, choices: str = "") -> Any:
+    """A dataclass field with its documentation, its rule on resume and its allowed values, separated by spaces."""
+    metadata = {"doc": doc, "resume": resume, "choices": tuple(choices.split())}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +48,7 @@ class ModelConfig:
     heads: int = key(16, "attention heads H")
     head_dim: int = key(64, "width of one head E")
     d_ff: int = key(4096, "inner width of the feed-forward layer F")
-    activation: str = key(
-        "gelu", "gelu is the tanh approximation, as in the original", choices=("gelu", "gelu_erf", "relu")
-    )
+    activation: str = key("gelu", "gelu is the tanh approximation, as in the original", choices="gelu gelu_erf relu")
     untie_biases: bool = key(True, "every layer has its own u, v and w biases (`untie_r`)")
     share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT); such a model has no export")
     memory_len: int = key(384, "memory slots M; 0 = no memory")
@@ -62,63 +61,48 @@ class ModelConfig:
     compute_dtype: str = key(
         "bfloat16",
         "dtype of activations and memory; softmax, LayerNorm, positions and loss are at least float32",
-        choices=("bfloat16", "float32", "float64"),
+        choices="bfloat16 float32 float64",
     )
     remat: str = key(
-        "none",
-        "what the backward pass recomputes: nothing, all but matrix products, or whole layers",
-        FREE,
-        ("none", "dots", "full"),
+        "none", "recomputed in the backward pass: nothing, all but matmuls, or whole layers", FREE, "none dots full"
     )
-    attention: str = key(
-        "auto", "implementation of attention, all with the same results; auto = the fastest here", FREE, ("auto", "xla")
-    )
+    attention: str = key("auto", "all implementations give the same results; auto = the fastest here", FREE, "auto xla")
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """What an example is. Defaults are the published ones."""
+    """Contents of an example. Defaults are the published ones."""
 
     corpus: str = key(
-        "",
-        "folder written by `xlnet-jax prepare`, or several separated by commas; their hash, not their place, is frozen",
-        FREE,
+        "", "folder that `xlnet-jax prepare` wrote, or several with commas; the hash is frozen, not the path", FREE
     )
-    weights: str = key(
-        "", "of several corpora: numbers separated by commas, their shares of the blocks read; empty = their tokens"
-    )
-    shard_cache: str = key(
-        "", "local folder for copies of the shards of corpora in buckets; empty = read from the bucket", FREE
-    )
+    weights: str = key("", "shares of blocks read from several corpora, separated by commas; empty = their tokens")
+    shard_cache: str = key("", "local folder for copies of shards in buckets; empty = read from the bucket", FREE)
     objective: str = key(
-        "plm",
-        "permutation language model (XLNet), left-to-right with memory (Transformer-XL), or masked (BERT)",
-        choices=("plm", "clm", "mlm"),
+        "plm", "permutation LM (XLNet), causal LM with memory (Transformer-XL), masked LM (BERT)", choices="plm clm mlm"
     )
-    segment_len: int = key(512, "tokens of an example T")
-    reuse_len: int = key(256, "fresh tokens of an example R: its first part, and what enters the memory")
+    segment_len: int = key(512, "tokens T of an example")
+    reuse_len: int = key(256, "fresh tokens R of an example: its first part, which enters the memory")
     num_predict: int = key(85, "target slots P")
-    windows_per_block: int = key(8, "consecutive windows a row reads before it jumps elsewhere W")
+    windows_per_block: int = key(8, "consecutive windows W that a row reads before it jumps elsewhere")
     bidirectional: bool = key(True, "every other block is read reversed")
     mask_alpha: int = key(6, "context pieces per target piece while spans are drawn")
     mask_beta: int = key(1, "targets per `mask_alpha` context pieces")
     max_span: int = key(5, "longest target span; a span of n has probability proportional to 1/n")
     spans: str = key(
         "words",
-        "targets: spans of n whole words, of n pieces from a word start, or single pieces anywhere",
-        choices=("words", "pieces", "random"),
+        "targets: n whole words, n pieces from a word start, or single pieces anywhere",
+        choices="words pieces random",
     )
     pairs: str = key(
         "next",
-        "segment B is the text that follows A or text from elsewhere, or the two follow each other or are swapped",
-        choices=("next", "order"),
+        "segment B: the text after A or text from elsewhere (next), or A and B in order or swapped (order)",
+        choices="next order",
     )
     follow_probability: float = key(0.5, "how often segment B is the text that follows A")
     read_threads: int = key(4, "threads that read and build batches", FREE)
     prefetch: int = key(8, "dispatches of batches kept ready", FREE)
-    workers: int = key(
-        -1, "processes that build batches; 0 = threads in this one; -1 = one for every four cores, at most 8", FREE
-    )
+    workers: int = key(-1, "processes that build batches; 0 = threads here; -1 = one per four cores, at most 8", FREE)
 
     def folders(self) -> list[str]:
         """The folders in `corpus`."""
@@ -135,16 +119,14 @@ class OptimizerConfig:
 
     learning_rate: float = key(4e-4, "peak learning rate", FREE)
     warmup_steps: int = key(40_000, "steps from 0 to the peak", FREE)
-    schedule: str = key("polynomial", "decay after the warm-up (polynomial is linear)", FREE, ("polynomial", "cosine"))
+    schedule: str = key("polynomial", "decay after the warm-up (polynomial is linear)", FREE, "polynomial cosine")
     min_lr_ratio: float = key(0.0, "the learning rate ends at this share of its peak", FREE)
     weight_decay: float = key(0.01, "decoupled; not on LayerNorm and dense biases", FREE)
     adam_b1: float = key(0.9, "decay of the first moment", FREE)
     adam_b2: float = key(0.999, "decay of the second moment", FREE)
     adam_epsilon: float = key(1e-6, "added outside the square root", FREE)
     clip: float = key(1.0, "bound on the norm of the global averaged gradient; 0 = off", FREE)
-    layer_decay: float = key(
-        1.0, "each layer learns at this share of the rate of the one above it, the embeddings below all", FREE
-    )
+    layer_decay: float = key(1.0, "rate of a layer as a share of the one above it; the embeddings are the lowest", FREE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,20 +135,16 @@ class TrainConfig:
 
     steps: int = key(500_000, "optimizer steps of the whole run; the schedule ends here", FREE)
     batch_size: int = key(2048, "rows over all devices and hosts", ELASTIC)
-    accumulation: int = key(
-        1, "micro-batches of a step, one after the other; their gradients cross the network once, together", ELASTIC
-    )
-    steps_per_dispatch: int = key(10, "segments the device runs without coming back to the host K", ELASTIC)
+    accumulation: int = key(1, "sequential micro-batches per step; one gradient sum crosses the network", ELASTIC)
+    steps_per_dispatch: int = key(10, "segments K that the device runs without returning to the host", ELASTIC)
     max_bad_steps: int = key(5, "non-finite steps or spikes in a row that end the run (exit code 3)", FREE)
-    spike_zscore: float = key(
-        0.0, "a step whose loss lies so many standard deviations above its running mean is skipped; 0 = off", FREE
-    )
-    spike_window: int = key(100, "good steps that mean and deviation of the loss are taken over", FREE)
+    spike_zscore: float = key(0.0, "skip steps with a loss this many standard deviations above the mean; 0 = off", FREE)
+    spike_window: int = key(100, "number of good steps in the mean and deviation of the loss", FREE)
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """How many devices lie along each axis; one of them may be -1: all that are left."""
+    """Number of devices on each axis; one axis may be -1: all that are left."""
 
     data: int = key(-1, "rows of the batch", ELASTIC)
     fsdp: int = key(1, "rows of the batch, and parameters split over their width", ELASTIC)
@@ -176,34 +154,30 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DistributedConfig:
-    """Several processes in one run. On a TPU VM, GKE and SLURM nothing need be set."""
+    """Several processes in one run. TPU VMs, GKE and SLURM need no settings."""
 
-    coordinator: str = key(
-        "", "HOST:PORT of process 0; empty = JAX_COORDINATOR_ADDRESS, or what the cluster says", FREE
-    )
-    processes: int = key(0, "how many; 0 = JAX_NUM_PROCESSES, or what the cluster says", FREE)
-    process_id: int = key(-1, "which one this is, from 0; -1 = JAX_PROCESS_ID, or what the cluster says", FREE)
-    detect: bool = key(True, "ask the cluster; false = only what is set", FREE)
+    coordinator: str = key("", "HOST:PORT of process 0; empty = JAX_COORDINATOR_ADDRESS, or from the cluster", FREE)
+    processes: int = key(0, "number of processes; 0 = JAX_NUM_PROCESSES, or from the cluster", FREE)
+    process_id: int = key(-1, "index of this process, from 0; -1 = JAX_PROCESS_ID, or from the cluster", FREE)
+    detect: bool = key(True, "ask the cluster; false = use only the values set here", FREE)
     rendezvous_port: int = key(0, "on the host of process 0; 0 = the coordinator's port + 1", FREE)
-    rendezvous_seconds: float = key(600.0, "how long all wait for one that does not come (exit code 42)", FREE)
-    report_seconds: float = key(30.0, "between two lines of the log about who is missing", FREE)
-    heartbeat_seconds: float = key(60.0, "silence after which a process is lost, and all others end with 42", FREE)
+    rendezvous_seconds: float = key(600.0, "how long all processes wait for a missing one (exit code 42)", FREE)
+    report_seconds: float = key(30.0, "between two log lines about missing processes", FREE)
+    heartbeat_seconds: float = key(60.0, "silence after which a process is lost and all others exit with 42", FREE)
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """When the whole state is saved (asynchronously) and how much is kept."""
+    """When the whole state is saved (asynchronously), and which checkpoints are kept."""
 
     every: int = key(1000, "steps between checkpoints; the last step is always saved", FREE)
-    keep: int = key(3, "newest checkpoints kept", FREE)
-    keep_every: int = key(0, "checkpoints of every so many steps are kept as well; 0 = none", FREE)
-    keep_best: int = key(0, "so many of the lowest held-out loss are kept as well; 0 = none", FREE)
+    keep: int = key(3, "number of newest checkpoints kept", FREE)
+    keep_every: int = key(0, "also keep a checkpoint every this many steps; 0 = none", FREE)
+    keep_best: int = key(0, "also keep this many checkpoints of the lowest held-out loss; 0 = none", FREE)
     init_from: str = key(
-        "", "work directory, or checkpoint in one, whose parameters a new run begins with; empty = fresh ones", FREE
+        "", "work directory or checkpoint to take the parameters of a new run from; empty = none", FREE
     )
-    io_deadline_seconds: float = key(
-        300.0, "how long a save that a disk or bucket refuses is tried again before the run ends", FREE
-    )
+    io_deadline_seconds: float = key(300.0, "how long failed saves are retried; then the run ends", FREE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,45 +187,43 @@ class EvaluationConfig:
     every: int = key(0, "steps between evaluations during training; 0 = none", FREE)
     blocks: int = key(0, "blocks of the held-out split used during training; 0 = all", FREE)
     batch_size: int = key(0, "rows per evaluation step; 0 = train.batch_size (never changes the result)", FREE)
-    final: bool = key(True, "after the last step evaluate, where there is a held-out split, and draw the losses", FREE)
+    final: bool = key(True, "after the last step, evaluate if there is a held-out split, and plot the losses", FREE)
 
 
 @dataclasses.dataclass(frozen=True)
 class WatchdogConfig:
-    """What looks after a run from outside the step."""
+    """Checks of a run from outside the step."""
 
     seconds: float = key(
-        1800.0, "without a finished dispatch, evaluation batch or save: all stacks, and exit code 42; 0 = off", FREE
+        1800.0, "without progress (dispatch, evaluation batch, save): print all stacks, exit with 42; 0 = off", FREE
     )
-    report_every: int = key(1000, "steps between two tables of the step times of several hosts; 0 = none", FREE)
-    sdc_every: int = key(0, "steps after which a gradient is computed twice and compared bit by bit; 0 = never", FREE)
+    report_every: int = key(1000, "steps between two tables of step times by host; 0 = none", FREE)
+    sdc_every: int = key(0, "steps between checks that compute a gradient twice and compare the bits; 0 = never", FREE)
 
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
-    """What is written beside the checkpoints."""
+    """Logs written in addition to the checkpoints."""
 
     tensorboard: bool = key(True, "write TensorBoard events beside metrics.jsonl", FREE)
     profile_start: int = key(-1, "first step of a profiler capture; -1 = none", FREE)
     profile_steps: int = key(5, "steps in the capture (rounded up to whole dispatches)", FREE)
-    compilation_cache: str = key(
-        "", "folder of the persistent compilation cache; empty = <workdir>/compilation_cache, none = off", FREE
-    )
+    compilation_cache: str = key("", "folder; empty = <workdir>/compilation_cache, none = no persistent cache", FREE)
 
 
 COMPAT_SWITCHES = {
     "piece_spans": "spans are n pieces, not n words",
-    "fill_functional": "the fill may hit SEP and CLS, which are then no targets: fewer targets than slots",
+    "fill_functional": "the fill may pick SEP and CLS, which are not targets then: fewer targets than slots",
     "static_targets": "targets and segments A and B of a window are the same in every epoch",
     "both_directions": "every text is read forward and reversed in the same step, by rows r and r + B/2",
-    "zero_memory": "empty memory slots are zeros that everybody sees, and all are emptied every 1000 steps",
+    "zero_memory": "empty memory slots are zeros that every position sees, and all slots are emptied every 1000 steps",
     "position_dropout_per_row": "every row has its own dropout mask on the position table",
     "glorot_mask_embedding": "the query stream's first vector is drawn uniformly, by Glorot's bound",
-    "core_clip": "each of `compat.cores` cores averages and clips its own rows' gradient before they are added up",
-    "no_bias_correction": "Adam's moments are used as they are",
-    "layer_decay_on_gradients": "layer-wise decay scales gradients, of the layers only, not learning rates",
+    "core_clip": "each of `compat.cores` cores averages and clips the gradient of its own rows before the sum",
+    "no_bias_correction": "Adam's moments are used without bias correction",
+    "layer_decay_on_gradients": "layer-wise decay scales gradients (of the layers only), not learning rates",
 }
-"""What the 2019 code did differently, by name."""
+"""Differences of the 2019 code, by name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,12 +239,12 @@ class CompatConfig:
 
 
 CORRECT = CompatConfig()
-"""Nothing as in 2019: the default."""
+"""The default: no switch is on."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SeedsConfig:
-    """Separate seeds: the same data with another initialisation, and so on."""
+    """Separate seeds, for example for the same data with another initialisation."""
 
     init: int = key(0, "parameters")
     data: int = key(1, "order of the blocks, spans, permutations, segments")
@@ -283,18 +255,18 @@ class SeedsConfig:
 class Config:
     """The whole configuration; see each section."""
 
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
-    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
-    distributed: DistributedConfig = dataclasses.field(default_factory=DistributedConfig)
-    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
-    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
-    watchdog: WatchdogConfig = dataclasses.field(default_factory=WatchdogConfig)
-    log: LogConfig = dataclasses.field(default_factory=LogConfig)
-    compat: CompatConfig = dataclasses.field(default_factory=CompatConfig)
-    seeds: SeedsConfig = dataclasses.field(default_factory=SeedsConfig)
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+    mesh: MeshConfig = MeshConfig()
+    distributed: DistributedConfig = DistributedConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    watchdog: WatchdogConfig = WatchdogConfig()
+    log: LogConfig = LogConfig()
+    compat: CompatConfig = CompatConfig()
+    seeds: SeedsConfig = SeedsConfig()
 
 
 def default() -> ConfigDict:
@@ -314,17 +286,15 @@ def load(path: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
         wrong type, or two fields contradict each other.
     """
     check_link("--config", path)
-    if not os.path.isfile(path):
-        is_there = os.path.exists(path)
-        raise BadInput(f"--config={path}: {'not a file; give a Python file' if is_there else 'no such file'}")
-    spec = importlib.util.spec_from_file_location("xlnet_jax_config_file", path)
-    if spec is None or spec.loader is None:
-        raise BadInput(f"--config={path}: not a Python file; give one that defines get_config()")
-    module = importlib.util.module_from_spec(spec)
+    if not os.path.isfile(path) or not path.endswith(".py"):
+        what = "not a Python file; give one that defines get_config()" if os.path.exists(path) else "no such file"
+        raise BadInput(f"--config={path}: {what}")
+    module = types.ModuleType("xlnet_jax_config_file")
+    module.__file__ = path
     try:
-        # Whatever the file prints is not the result of the command.
-        with contextlib.redirect_stdout(sys.stderr):
-            spec.loader.exec_module(module)
+        # stdout is for the result of the command.
+        with open(path, "rb") as file, contextlib.redirect_stdout(sys.stderr):
+            exec(compile(file.read(), path, "exec", dont_inherit=True), vars(module))
             values = module.get_config()
     except (Exception, SystemExit) as error:
         raise BadInput(f"--config={path}{_mistake(error, path)}") from error
@@ -340,12 +310,11 @@ def override(config: Config, overrides: list[str] | tuple[str, ...]) -> Config:
 
 def _overridden(values: ConfigDict, overrides: list[str] | tuple[str, ...], where: str) -> Config:
     for word in overrides:
-        name = word.removeprefix("--").split("=")[0]
         if not word.startswith("--config."):
             raise BadInput(f"unknown option {word!r}; a config key is set as --config.train.steps=10")
         if "=" not in word:
             raise BadInput(f"{word!r} has no value; write {word}=VALUE")
-        _check_key(name.removeprefix("config."))
+        _check_key(word.removeprefix("--config.").split("=")[0])
     argv = [__name__, *overrides]
     flag_values = flags.FlagValues()
     config_flags.DEFINE_config_dict("config", values, flag_values=flag_values, lock_config=True, sys_argv=argv)
@@ -353,12 +322,12 @@ def _overridden(values: ConfigDict, overrides: list[str] | tuple[str, ...], wher
         flag_values(argv)
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{where}: {summary(error)}") from error
-    # The flag holds `values` itself, changed in place.
+    # The flag has changed `values` in place.
     return from_dict(values.to_dict())
 
 
 def _mistake(error: BaseException, path: str) -> str:
-    """What a config file did wrong, and in which of its lines: `, line 4: NameError: name 'x' is not defined`."""
+    """The error of a config file with its line: `, line 4: NameError: name 'x' is not defined`."""
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == path]
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else lines[-1] if lines else None
     at = "" if line is None else f", line {line}"
@@ -371,7 +340,7 @@ def _mistake(error: BaseException, path: str) -> str:
 
 
 def _unknown_key(error: BaseException) -> str | None:
-    """The dotted key that a config file asked a ConfigDict for in vain, from the frame that refused it."""
+    """The dotted key that a config file requested and a ConfigDict does not have, from the frame that raised."""
     if not isinstance(error, AttributeError | KeyError):
         return None
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -395,51 +364,37 @@ def _check_key(dotted: str) -> None:
 
 def flat(config: Config) -> dict[str, Any]:
     """All values by dotted key, in order: `{'model.vocab_size': 32000, ...}`."""
-    return {
-        f"{section.name}.{field.name}": getattr(getattr(config, section.name), field.name)
-        for section in dataclasses.fields(config)
-        for field in dataclasses.fields(getattr(config, section.name))
-    }
+    return {f"{name}.{key}": value for name, section in vars(config).items() for key, value in vars(section).items()}
 
 
 def fields() -> dict[str, dataclasses.Field[Any]]:
     """The field behind every dotted key: default, and the metadata `doc`, `resume`, `choices`."""
-    return {
-        f"{section.name}.{field.name}": field
-        for section in dataclasses.fields(Config)
-        for field in dataclasses.fields(getattr(Config(), section.name))
-    }
+    return {f"{name}.{field.name}": field for name, section in vars(Config()).items()
+            for field in dataclasses.fields(section)}  # fmt: skip
 
 
 def from_dict(values: dict[str, Any]) -> Config:
     """Builds the dataclasses from nested dictionaries and checks them. Raises BadInput."""
-    sections = {}
-    for section in dataclasses.fields(Config):
-        kind = type(getattr(Config(), section.name))
-        given = values.get(section.name, {})
-        for name in given:
-            if name not in {field.name for field in dataclasses.fields(kind)}:
-                _check_key(f"{section.name}.{name}")
-        sections[section.name] = kind(**given)
-    unknown = set(values) - set(sections)
-    if unknown:
-        _check_key(sorted(unknown)[0])
-    config = Config(**sections)
+    known = vars(Config())
+    for section, given in values.items():
+        for dotted in [f"{section}.{name}" for name in given] if section in known else [section]:
+            _check_key(dotted)
+    config = Config(**{name: type(default)(**values.get(name, {})) for name, default in known.items()})
     check(config)
     return config
 
 
 def check(config: Config) -> None:
-    """Checks that need neither a device nor the corpus, of every value and of one against another.
+    """Checks every value, alone and against the others; needs neither a device nor the corpus.
 
     Raises BadInput with every conflict, each naming key, value and fix, in one line.
     """
     conflicts = list(_conflicts(config))
-    if len(conflicts) > 1:
+    if len(conflicts) == 1:
+        raise BadInput(conflicts[0])
+    if conflicts:
         numbered = "; ".join(f"({number}) {conflict}" for number, conflict in enumerate(conflicts, 1))
         raise BadInput(f"{len(conflicts)} conflicts in the configuration: {numbered}")
-    if conflicts:
-        raise BadInput(conflicts[0])
 
 
 def _conflicts(config: Config) -> Iterator[str]:
@@ -455,7 +410,7 @@ def _conflicts(config: Config) -> Iterator[str]:
         elif isinstance(value, float) and not math.isfinite(value):
             yield f"{name}={value!r} must be finite"
     if mistaken:
-        return  # the rules compare numbers with numbers
+        return  # the rules compare numbers
     for name in config.compat.switches.split(",") if config.compat.switches not in ("", "2019") else ():
         if name not in COMPAT_SWITCHES:
             near = difflib.get_close_matches(name, COMPAT_SWITCHES, n=1, cutoff=0.0)

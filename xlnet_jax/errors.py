@@ -1,11 +1,11 @@
-"""One exception class per exit code: what a scheduler or a script may rely on.
+"""One exception class per exit code, for schedulers and scripts.
 
-    0   done                         42   restart me: the same command goes on where it stopped
-    1   a bug of ours (traceback)    130  second Ctrl-C: ended at once, the newest checkpoint is good
+    0   done                         42   restart me: the same command continues where it stopped
+    1   our bug (traceback)          130  second Ctrl-C: ended at once, the newest checkpoint is good
     2   bad input or configuration
     3   the run diverged
 
-Every message is one line that says what is wrong, where (file, key, host, step) and what to do about it.
+Every message is one line: the error, its place (file, key, host, step) and the fix.
 """
 
 import contextlib
@@ -46,9 +46,9 @@ class Interrupted(XLNetError):
 
 
 class Stopped(BaseException):
-    """A signal came where it could be acted on at once; see `run.signals`, which makes it `RestartMe` in the end.
+    """A signal arrived where the program can stop at once; see `run.signals`, which turns it into `RestartMe`.
 
-    Like KeyboardInterrupt no Exception: a library must not take it for a failure of its own and go on.
+    Like KeyboardInterrupt it is no Exception: a library must not handle it as its own failure and continue.
     """
 
 
@@ -67,7 +67,7 @@ def check_link(name: str, path: str) -> None:
 
 @contextlib.contextmanager
 def reraise_stop() -> Iterator[None]:
-    """Raises Stopped where a library has turned one into an error of its own."""
+    """Raises Stopped again if a library has turned it into another error."""
     try:
         yield
     except Exception as error:
@@ -80,7 +80,7 @@ def reraise_stop() -> Iterator[None]:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, those in it if it is a group, and those that it came from: the outermost first."""
+    """An error, its members if it is a group, and its causes: the outermost first."""
     yield error
     for inner in getattr(error, "exceptions", ()):
         yield from causes(inner)
@@ -89,10 +89,10 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def summary(error: BaseException) -> str:
-    """One line of at most `SUMMARY_LENGTH` characters: the deepest cause that says something.
+    """One line of at most `SUMMARY_LENGTH` characters: the deepest cause with a text.
 
-    An error that quotes its own cause says more than that, and one of ours is meant for people: both end the search.
-    A library's type is named only where the text alone is nothing. The file of an OSError is left to the caller.
+    An error that quotes its cause says more than the cause, and our own errors are meant for people: both end the
+    search. The type is named only if there is no text. The caller adds the file of an OSError.
     """
     best = ""
     for cause in causes(error):
@@ -110,8 +110,8 @@ def _text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return " ".join(error.strerror.split())
     if isinstance(error, KeyError) and error.args:
-        # As text it would be quoted; and mostly it is the key alone.
+        # str(error) would be quoted, and the text is usually the key alone.
         text = " ".join(str(error.args[0]).split())
         return text if " " in text else f"KeyError: {text}"
-    # Of a group its name and a count; TensorStore goes on with the whole request in brackets.
+    # A group has only a name and a count; TensorStore appends the whole request in brackets.
     return "" if isinstance(error, BaseExceptionGroup) else " ".join(str(error).split()).partition(" [tensorstore_")[0]

@@ -1,4 +1,4 @@
-"""What a command says to a person or a script: the line and the JSON object of an error, durations, safe text."""
+"""Output for people and scripts: the line and the JSON object of an error, durations, safe text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _json = False
 
 
 def use_json(on: bool) -> None:
-    """Whether errors are told on stdout as well; the command line sets it from `--json`."""
+    """Whether errors are also printed on stdout; the command line sets it from `--json`."""
     global _json
     _json = on
 
@@ -21,15 +21,15 @@ def error(who: str, line: str, code: int) -> None:
     line = printable(line)
     print(f"{who}: {line}", file=sys.stderr, flush=True)
     if _json:
-        # Another thread may end the process with an error of its own: stdout holds one object.
+        # Another thread may end the process with its own error: stdout gets one object only.
         use_json(False)
-        # Nobody may read it any more, and stderr has it.
+        # stdout may be closed; stderr has the line.
         with contextlib.suppress(OSError):
             print(json.dumps({"error": line, "exit_code": code}), flush=True)
 
 
 def printable(text: str) -> str:
-    """Text that changes nothing but a line of a terminal: other characters are escaped, such as `\\x1b` and `\\n`."""
+    """Text that cannot control a terminal: other characters are escaped, such as `\\x1b` and `\\n`."""
     if text.isprintable():
         return text
     return "".join(

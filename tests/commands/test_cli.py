@@ -16,7 +16,7 @@ from xlnet_jax.commands import inspect
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.parallel import mesh
 from xlnet_jax.run import workdir
-from xlnet_jax.verbs import Verb, corpora
+from xlnet_jax.verbs import Verb, _show_samples, print_lines
 
 HERE = str(tiny.TESTS)
 CONFIG = f"--config={HERE}/tiny_config.py"
@@ -122,14 +122,14 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
 def verb(monkeypatch):
     """Puts a verb `x` in the place of all others: `verb(run, show)`."""
 
-    def put(run, show=None):
-        monkeypatch.setattr(cli, "VERBS", (Verb("x", "does", "xlnet-jax x", lambda _: None, run, show),))
+    def put(run, show=print_lines):
+        monkeypatch.setattr(cli, "VERBS", (Verb("x", "does", "xlnet-jax x", run, show=show),))
 
     return put
 
 
 def raising(error):
-    def run(args, overrides):
+    def run(overrides):
         raise error
 
     return run
@@ -142,6 +142,12 @@ def raising(error):
         (Diverged("three bad steps"), 3, "three bad steps"),
         (RestartMe("SIGTERM"), 42, "SIGTERM"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.\n"),
+            2,
+            "out of memory: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller model or "
+            "train.batch_size, model.remat=full, or more devices with mesh.fsdp",
+        ),
     ],
 )
 def test_an_error_is_one_line_and_with_json_an_object_as_well(verb, capsys, error, code, said):
@@ -182,7 +188,7 @@ def test_a_process_that_is_ended_from_a_thread_tells_json_too():
 
 def test_numbers_are_for_scripts_and_durations_for_people(verb, capsys):
     result = {"step": 8, "loss": 0.123456789, "seconds": {"steps": 3720.0, "data": 12.34}, "tokens_per_second": 59.0}
-    verb(lambda args, overrides: result)
+    verb(lambda overrides: result)
     assert main(["x", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == result
     assert main(["x"]) == 0
@@ -292,7 +298,7 @@ def test_links_to_nothing_are_named(tmp_path, capsys):
 
 def test_samples_cannot_command_a_terminal(capsys):
     text = "red \x1b[31m, bell \a, right to left \u202e, ن\u200cخ, हिन्दी"
-    corpora._show_samples({"samples": [{"split": "train", "start": 3, "text": text}]})
+    _show_samples({"samples": [{"split": "train", "start": 3, "text": text}]})
     shown = capsys.readouterr().out
     assert "red \\x1b[31m, bell \\x07, right to left \\u202e, ن\u200cخ, हिन्दी\n" in shown
 

@@ -36,7 +36,7 @@ def test_an_example_of_every_objective_is_shown_as_it_is(data, model, says, caps
     printed = capsys.readouterr().out
     assert all(words in " ".join(printed.split()) for words in says)
     # Which of two orders is only said where there are two segments.
-    labels = {"next": ("B follows A", "B is from elsewhere"), "order": ("A and B are in order", "have changed places")}
+    labels = {"next": ("B follows A", "B is from elsewhere"), "order": ("A and B are in order", "are swapped")}
     said = [label in printed for label in labels[data.get("pairs", "next")]]
     assert sum(said) == (shown["label"] is not None)
     assert (shown["label"] is None) == (data.get("objective") == "clm")

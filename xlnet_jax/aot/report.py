@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -133,14 +132,15 @@ def roofline(
 
 def advise(config: Config, topology: Topology, refused: Trial) -> list[dict[str, Any]]:
     """Settings that fit: the first change of remat or mesh that does, else the largest batch found; all compiled."""
-    for words in _same_batch(refused, topology):
-        trial = _try(config, words, topology)
-        if trial.fits:
-            return [_advice(words, trial)]
-    remat = ["--config.model.remat=full"]
-    config, ways = override(config, remat), _ways(refused)
-    if refused.config.model.remat != "full":
-        refused = _try(config, [], topology)
+    remat, ways = ["--config.model.remat=full"], _ways(refused)
+    first = [] if refused.config.model.remat == "full" else remat
+    for more in [[], *_more_fsdp(refused, topology)]:
+        if words := [*first, *more]:
+            trial = _try(config, words, topology)
+            if trial.fits:
+                return [_advice(words, trial)]
+            refused = refused if more else trial
+    config = override(config, remat)
     rows = config.train.batch_size // ways
     while rows > 1:
         # At least halved each time.
@@ -173,14 +173,6 @@ def _round_down(rows: int) -> int:
         return rows
     unit = 2 ** (rows.bit_length() - 2)
     return rows // unit * unit
-
-
-def _same_batch(refused: Trial, topology: Topology) -> Iterator[list[str]]:
-    """Changes that keep the batch size, the cheapest first."""
-    remat = [] if refused.config.model.remat == "full" else ["--config.model.remat=full"]
-    if remat:
-        yield remat
-    yield from ([*remat, *words] for words in _more_fsdp(refused, topology))
 
 
 def _more_fsdp(trial: Trial, topology: Topology) -> list[list[str]]:

@@ -1,14 +1,15 @@
-"""`xlnet-jax configure`: a configuration for this corpus, this machine and the time there is, as a file to train by.
+"""`xlnet-jax configure`: writes a configuration file for this corpus, this machine and the time available.
 
-The largest model is taken that reads `TOKENS_PER_PARAMETER` in that time (Hoffmann et al., arXiv:2203.15556), from the
-speed of the smallest, which is measured here; the speed of the one taken is then measured too. No text is read more
-than `MOST_EPOCHS` times: more is of little use (Muennighoff et al., arXiv:2305.16264). It is a place to start, not
-an optimum.
+It takes the largest model that reads `TOKENS_PER_PARAMETER` in that time (Hoffmann et al., arXiv:2203.15556), judged by
+the speed of the smallest, which is measured here; the speed of the chosen model is then measured too. No text is read
+more than `MOST_EPOCHS` times: more is of little use (Muennighoff et al., arXiv:2305.16264). The result is a starting
+point, not an optimum.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -44,16 +45,16 @@ log = logging.getLogger("xlnet_jax")
 
 _MOST_MINUTES = 1_000_000
 _PROBE_SECONDS = 5.0  # of steps, after compiling
-_SECOND_PROBE = 25.0  # is made if the first took less, compiling included
-_START_SECONDS, _COMPILE_SECONDS = 15.0, 30.0  # of the run; the second where nothing was compiled
-_CPU_FLOPS = 2e9  # a core, where nothing is measured
-_UTILISATION = 0.2  # of an accelerator's peak, likewise
+_SECOND_PROBE = 25.0  # runs if the first took less, compiling included
+_START_SECONDS, _COMPILE_SECONDS = 15.0, 30.0  # of the run; the second is an estimate without a probe
+_CPU_FLOPS = 2e9  # of a core, without a probe
+_UTILISATION = 0.2  # of an accelerator's peak, without a probe
 _DISPATCH_SECONDS, _CHECKPOINT_SECONDS = 5.0, 300.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A model, the lengths of its examples, and rows for a device."""
+    """A model, the lengths of its examples, and rows per device."""
 
     layers: int
     d_model: int
@@ -66,24 +67,24 @@ class Size:
 
     @property
     def head_dim(self) -> int:
-        """Of small models half the usual one, so that there are four heads at least."""
+        """Half the usual width in small models, for at least four heads."""
         return 64 if self.d_model >= 256 else 32
 
 
-# The first is the quick start's, the last XLNet-Base.
+# The first is that of the quick start, the last is XLNet-Base.
 SIZES = (
     Size(2, 128, 128, 64, 64, 16, 2e-3, 0.08),
     Size(4, 256, 128, 64, 64, 16, 1e-3, 0.06),
     Size(6, 384, 256, 128, 128, 16, 7e-4, 0.05),
     Size(12, 768, 512, 256, 384, 8, 4e-4, 0.02),
 )
-# For texts that are too short for the first.
+# For texts too short for the first.
 SHORT = tuple(dataclasses.replace(SIZES[0], T=T, R=T // 2, M=T // 2) for T in (64, 32))
 
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """Of one configuration: optimizer steps per second, seconds to compile one, and whether they were measured."""
+    """Optimizer steps per second of a configuration, seconds to compile a step, and whether they were measured."""
 
     steps: float
     compile: float
@@ -95,16 +96,16 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
 
     Args:
       corpus: folder that `prepare` wrote, or several separated by commas.
-      output: Python file to write; it must not be there.
+      output: Python file to write; it must not exist.
       minutes: how long training may take, start and evaluations included.
-      probe: measure the speed, in less than a minute on two idle cores, most of it compiling; else it is estimated.
+      probe: measure the speed (less than a minute on two idle cores, mostly compiling); else it is estimated.
 
     Returns:
       `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`, `tokens_per_second`, `epochs`,
       `minutes` (expected), `measured`.
 
     Raises:
-      BadInput: no corpus, too short a one, `output` is there, or impossible minutes.
+      BadInput: no corpus, a corpus that is too short, `output` exists, or impossible minutes.
     """
     if not 0 < minutes <= _MOST_MINUTES:
         raise BadInput(f"--minutes={minutes} must lie in (0, {_MOST_MINUTES}]")
@@ -122,7 +123,7 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "config.py")
         files.write(path, source.encode())
-        assert configs.load(path) == config, "the file does not say what was chosen"
+        assert configs.load(path) == config, "the file differs from the configuration chosen"
     with files.translate_errors(output):
         if not files.write_new(output, source.encode()):
             raise there
@@ -132,7 +133,7 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
 
 @dataclasses.dataclass(frozen=True)
 class _Text:
-    """What there is to train on; `config` has its corpus and vocabulary, and defaults elsewhere."""
+    """The text to train on; `config` has its corpus and vocabulary, and defaults elsewhere."""
 
     config: Config
     train: Mixture
@@ -146,7 +147,7 @@ class _Text:
         return cls(config, open_mixture(config))
 
     def check(self, config: Config) -> None:
-        """All that `train` checks on this machine. Raises BadInput."""
+        """The same checks as `train` on this machine. Raises BadInput."""
         configs.check(config)
         self.train.stream(config).check(config.train.batch_size, self.train.described())
         self.train.check(config)
@@ -161,7 +162,7 @@ def _replaced(config: Config, **sections: dict[str, Any]) -> Config:
 
 
 def _choose(text: _Text, seconds: float, probe: bool) -> tuple[Config, Speed]:
-    """The largest size that fits the text and reads enough in the time, or the smallest, and its speed."""
+    """The largest size that fits the text and reads enough tokens in the time, or the smallest; and its speed."""
     fitting = _fitting(text)
     began = time.monotonic()
     known = _measured(fitting[0], text.train) if probe else _estimated(fitting[0])
@@ -178,7 +179,7 @@ def _choose(text: _Text, seconds: float, probe: bool) -> tuple[Config, Speed]:
 
 
 def _fitting(text: _Text) -> list[Config]:
-    """The sizes that the text is long enough for, the smallest first. Raises BadInput if there is none."""
+    """The sizes for which the text is long enough, the smallest first. Raises BadInput if there is none."""
     fitting = [config for size in SIZES if (config := _fitted(size, text))]
     fitting = fitting or [config for size in SHORT if (config := _fitted(size, text))][:1]
     if not fitting:
@@ -188,24 +189,21 @@ def _fitting(text: _Text) -> list[Config]:
 
 def _fitted(size: Size, text: _Text) -> Config | None:
     """A size with the largest batch and the longest blocks that the text has room for."""
+    halvings = [size.rows >> n for n in range(size.rows.bit_length())]
     for windows in ((8, 4), (2, 1)):  # a memory is worth more than a large batch
-        rows = size.rows
-        while rows:
-            for windows_per_block in windows:
-                config = _laid_out(size, text, rows, windows_per_block)
-                try:
-                    text.check(config)
-                except BadInput as error:
-                    log.debug("%s, %d rows of %d windows: %s", size, rows, windows_per_block, error)
-                else:
-                    return config
-            rows //= 2
+        for rows, windows_per_block in itertools.product(halvings, windows):
+            config = _laid_out(size, text, rows, windows_per_block)
+            try:
+                text.check(config)
+                return config
+            except BadInput as error:
+                log.debug("%s, %d rows of %d windows: %s", size, rows, windows_per_block, error)
     return None
 
 
 def _laid_out(size: Size, text: _Text, rows: int, windows_per_block: int) -> Config:
     on_cpu = jax.default_backend() == "cpu"
-    dropout = 0.0 if size.layers < 4 else 0.1  # as in the quick start: so small a model has nothing to spare
+    dropout = 0.0 if size.layers < 4 else 0.1  # as in the quick start: so small a model does not overfit
     return _replaced(
         text.config,
         model={"layers": size.layers, "d_model": size.d_model, "heads": size.d_model // size.head_dim,
@@ -219,7 +217,7 @@ def _laid_out(size: Size, text: _Text, rows: int, windows_per_block: int) -> Con
 
 
 def _measured(config: Config, mixture: Mixture) -> Speed:
-    """Compiles two steps, and runs them on the corpus's own batches for `_PROBE_SECONDS`."""
+    """Compiles two steps and runs them on a batch of the corpus for `_PROBE_SECONDS`."""
     config = _replaced(config, train={"steps_per_dispatch": 2})
     log.info("measuring %s", _described(config))
     mesh = meshes.make_mesh(config.mesh)
@@ -245,7 +243,7 @@ def _measured(config: Config, mixture: Mixture) -> Speed:
 
 
 def _estimated(config: Config) -> Speed:
-    """From the device's published peak, or a guess for processors."""
+    """From the published peak of the device, or a guess for CPUs."""
     device = jax.devices()[0]
     peak = flops.PEAK_FLOPS.get(device.device_kind)
     rate = _UTILISATION * peak * jax.device_count() if peak else _CPU_FLOPS * cores()
@@ -253,22 +251,27 @@ def _estimated(config: Config) -> Speed:
 
 
 def _scaled(speed: Speed, of: Config, to: Config) -> Speed:
-    """The speed of another configuration at the same rate of operations; larger ones are rather faster than that."""
+    """The speed of another configuration at the same FLOP rate; larger models are usually faster than this."""
     steps = speed.steps * flops.step_flops(of) / flops.step_flops(to)
     return Speed(steps, speed.compile, speed.measured and of is to)
 
 
 def _steps(config: Config, mixture: Mixture, seconds: float, speed: Speed) -> int:
-    """Steps for which there is time and text, at least one."""
-    # The step and the evaluation are compiled; a twentieth goes into evaluations and saves.
+    """Steps for which there is enough time and text, at least one."""
+    # The step and the evaluation are compiled; a twentieth of the time is for evaluations and saves.
     left = max(0.95 * (seconds - _START_SECONDS - 2 * speed.compile), seconds / 4)
-    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
-    epochs_a_step = max(mixture.stream(config).epochs(1000, plan)) / 1000
+    epochs_a_step = _epochs(config, mixture, 1000) / 1000
     return max(1, min(int(left * speed.steps), int(MOST_EPOCHS / epochs_a_step)))
 
 
+def _epochs(config: Config, mixture: Mixture, steps: int) -> float:
+    """How often a run reads its text, or that of its corpora which it reads most often."""
+    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
+    return max(mixture.stream(config).epochs(steps, plan))
+
+
 def _with_length(config: Config, text: _Text, seconds: float, speed: Speed) -> Config:
-    """The same with steps, warm-up, dispatches, checkpoints and evaluations."""
+    """Adds steps, warm-up, dispatches, checkpoints and evaluations."""
     steps = _steps(config, text.train, seconds, speed)
     fit = [size for size in (10, 5, 2) if size <= steps // 4 and size <= _DISPATCH_SECONDS * speed.steps]
     dispatch = fit[0] if fit else 1
@@ -290,7 +293,6 @@ def _with_length(config: Config, text: _Text, seconds: float, speed: Speed) -> C
 
 def _result(config: Config, text: _Text, output: str, speed: Speed) -> dict[str, Any]:
     train = config.train
-    plan = extend_plan((), 0, train.batch_size, config.data.windows_per_block)
     seconds = train.steps / (0.95 * speed.steps) + _START_SECONDS + 2 * speed.compile
     return {
         "output": output,
@@ -299,7 +301,7 @@ def _result(config: Config, text: _Text, output: str, speed: Speed) -> dict[str,
         "steps": train.steps,
         "batch_size": train.batch_size,
         "tokens_per_second": speed.steps * train.batch_size * config.data.segment_len,
-        "epochs": max(text.train.stream(config).epochs(train.steps, plan)),
+        "epochs": _epochs(config, text.train, train.steps),
         "minutes": seconds / 60,
         "measured": speed.measured,
     }
@@ -311,11 +313,6 @@ def _described(config: Config) -> str:
     return f"{model.layers} layers of width {model.d_model}, segments of {data.segment_len}, {batch}"
 
 
-def _literal(value: Any) -> str:
-    # In double quotes, as everywhere.
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-
-
 def _file(config: Config, result: dict[str, Any], minutes: float) -> str:
     """The Python source: a docstring, and every key that differs from its default."""
     devices = jax.devices()
@@ -323,7 +320,7 @@ def _file(config: Config, result: dict[str, Any], minutes: float) -> str:
         f"Hardware: {len(devices)} x {devices[0].device_kind}, {cores()} cores. Expect about {result['minutes']:.0f} "
         f"minutes, at {result['tokens_per_second']:,.0f} tokens a second "
         f"({'measured here' if result['measured'] else 'estimated'}). The run reads the text {result['epochs']:.2f} "
-        f"times, at most {MOST_EPOCHS}. Nothing here is published: sizes and rates are a place to start.",
+        f"times, at most {MOST_EPOCHS}. Nothing here is published: sizes and rates are a starting point.",
         width=118, break_long_words=False,
     )  # fmt: skip
     head = (
@@ -334,7 +331,12 @@ def _file(config: Config, result: dict[str, Any], minutes: float) -> str:
     default, lines = configs.flat(Config()), []
     for section in dataclasses.fields(Config):
         values = vars(getattr(config, section.name)).items()
-        changed = [f"{name}={_literal(value)}," for name, value in values if default[f"{section.name}.{name}"] != value]
+        # Strings in double quotes, as in our other files.
+        changed = [
+            f"{name}={json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value},"
+            for name, value in values
+            if default[f"{section.name}.{name}"] != value
+        ]
         if changed:
             lines += [f"config.{section.name}.update(", *(f"    {key}" for key in changed), ")"]
     body = textwrap.indent("\n".join(["config = base.default()", *lines, "return config"]), "    ")

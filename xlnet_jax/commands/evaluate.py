@@ -1,4 +1,4 @@
-"""`xlnet-jax evaluate`: the held-out loss of a checkpoint, sharded over whatever devices are here."""
+"""`xlnet-jax evaluate`: the held-out loss of a checkpoint, sharded over all available devices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def evaluate(
       `unigram_cross_entropy` (of the same targets); of several corpora also `loss/NAME` of each.
 
     Raises:
-      BadInput: no run or good checkpoint there, a corpus without held-out documents or with another tokenizer.
+      BadInput: no run or good checkpoint in `workdir`, a corpus without held-out documents or with another tokenizer.
     """
     config = workdirs.load_config(workdir, overrides)
     recipe = make_recipe(config)

@@ -1,4 +1,4 @@
-"""`xlnet-jax export`: a checkpoint's parameters and tokenizer into the folder another library reads."""
+"""`xlnet-jax export`: a checkpoint's parameters and tokenizer into a folder for another library."""
 
 from __future__ import annotations
 
@@ -21,35 +21,34 @@ from xlnet_jax.train.step import build_step
 def export(
     workdir: str, output: str, *, step: int | None = None, overrides: list[str] | tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Writes the Hugging Face folder of a checkpoint. Of several processes only number 0 does anything.
+    """Writes the Hugging Face folder of a checkpoint. With several processes, only number 0 writes.
 
     Args:
       output: a new or empty folder.
       step: the checkpoint; None = the newest good one.
-      overrides: config keys to change, such as `--config.data.corpus=DIR` for a corpus that has moved.
+      overrides: config keys to change, such as `--config.data.corpus=DIR` for a corpus with a new path.
 
     Raises:
-      BadInput: no run or good checkpoint there, an output folder in use, or a model the other library cannot express.
+      BadInput: no run or good checkpoint in `workdir`, `output` in use, or a model the other library cannot express.
     """
     config = workdirs.load_config(workdir, overrides)
     me = find_process_info(config)
     if me is not None:
         if me.process:
             return {"output": output, "process": me.process}
-        # The devices of a pod only start together, and reading parameters needs none of them.
+        # The devices of a pod only start together, and reading parameters does not need them.
         jax.config.update("jax_platforms", "cpu")
     huggingface.check(config.model, output)
     if config.data.objective == "clm":
         raise BadInput(
-            f"{workdir} was trained with data.objective=clm; exports are of models that see both sides (plm, mlm)"
+            f"{workdir} was trained with data.objective=clm; only models that see both sides (plm, mlm) can be exported"
         )
     mixture = open_mixture(config, weighted=False)
     workdirs.check_tokenizer(workdir, mixture)
     tokenizer = mixture.tokenizer
-    # Whatever mesh the run had, one device is enough to read the parameters once.
+    # One device is enough to read the parameters once, for any mesh of the run.
     mesh = meshes.make_mesh(MeshConfig(), meshes.available_devices(local=True)[:1])
     abstract = build_step(make_recipe(config), mesh).abstract_state.params
-    placed, found = restore.parameters(workdir, abstract, Session(), step)
-    params = jax.device_get(placed)
-    files = huggingface.export(params, config.model, tokenizer.path, tokenizer.normalization, output)
+    params, found = restore.parameters(workdir, abstract, Session(), step)
+    files = huggingface.export(jax.device_get(params), config.model, tokenizer.path, tokenizer.normalization, output)
     return {"output": output, "step": found, "files": sorted(files)}

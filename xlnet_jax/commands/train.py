@@ -1,4 +1,4 @@
-"""`xlnet-jax train`: checks all that can be checked, brings the processes together, and runs the loop."""
+"""`xlnet-jax train`: checks its inputs, connects the processes, and runs the loop."""
 
 from __future__ import annotations
 
@@ -42,55 +42,48 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
     """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
 
     Args:
-      stop_at: save and end in order after this step; a later call goes on to the end.
+      stop_at: save and stop after this step; a later call continues to the end.
       dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
 
     Returns:
-      `step`, `loss`, `tokens_per_second`, `workdir`; `seconds` by cause and `goodput`, see `goodput.summary`; of a run
-      that is at its end `heldout_loss`, `unigram_cross_entropy` (of the same targets) and `picture`, else None.
+      `step`, `loss`, `tokens_per_second`, `workdir`; `seconds` by cause and `goodput`, see `goodput.summary`; of a
+      finished run `heldout_loss`, `unigram_cross_entropy` (of the same targets) and `picture`, else None.
 
     Raises:
       BadInput: a configuration, corpus or work directory that does not fit.
       Diverged: `train.max_bad_steps` non-finite steps or spikes in a row.
-      RestartMe: a signal came; everything is saved.
+      RestartMe: a signal arrived; everything is saved.
     """
+    goodput = Goodput()
     with stop_request() as request:
-        return _together(config, workdir, stop_at, dry_run, request, Goodput())
-
-
-def _together(
-    config: Config, workdir: str, stop_at: int | None, dry_run: bool, request: StopRequest, goodput: Goodput
-) -> dict[str, Any]:
-    """Checks what can be checked without a device, then brings the processes of the run together."""
-    if stop_at is not None and stop_at < 1:
-        raise BadInput(f"--stop_at={stop_at} must be at least 1")
-    files.resolve(workdir)  # refuses an unusable address first
-    workdirs.check_folder(workdir)
-    # The run remembers its corpus, and may be evaluated from another folder.
-    config = dataclasses.replace(
-        config, data=dataclasses.replace(config.data, corpus=workdirs.absolute(config.data.corpus))
-    )
-    recipe = make_recipe(config)
-    mixture = open_mixture(config)
-    stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
-    found = workdirs.read_config(workdir)
-    if found is not None:
-        workdirs.check_resume(found, config, mixture, workdir)
-    mixture.stream(config).check(config.train.batch_size, mixture.described())
-    mixture.check(config)
-    heldout = evaluation.open_heldout(config, mixture)
-    # Nothing has touched a device yet, and no process writes before all have read what is in the work directory.
-    equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
-    with session(config, equal) as processes:
-        request.end = processes.end
-        return _train(recipe, workdir, mixture, heldout, stop, dry_run, processes, request, goodput)
+        if stop_at is not None and stop_at < 1:
+            raise BadInput(f"--stop_at={stop_at} must be at least 1")
+        files.resolve(workdir)  # refuses an unusable address first
+        workdirs.check_folder(workdir)
+        # The run records its corpus, and may be evaluated from another folder.
+        data = dataclasses.replace(config.data, corpus=workdirs.absolute(config.data.corpus))
+        config = dataclasses.replace(config, data=data)
+        recipe = make_recipe(config)
+        mixture = open_mixture(config)
+        stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
+        found = workdirs.read_config(workdir)
+        if found is not None:
+            workdirs.check_resume(found, config, mixture, workdir)
+        mixture.stream(config).check(config.train.batch_size, mixture.described())
+        mixture.check(config)
+        heldout = evaluation.open_heldout(config, mixture)
+        # No device has been used yet, and no process writes before all have read the work directory.
+        equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
+        with session(config, equal) as processes:
+            request.end = processes.end
+            return _train(recipe, workdir, mixture, heldout, stop, dry_run, processes, request, goodput)
 
 
 def _train(
     recipe: Recipe, workdir: str, mixture: Mixture, heldout: Mixture | None, stop: int, dry_run: bool,
     processes: Session, request: StopRequest, goodput: Goodput,
 ) -> dict[str, Any]:  # fmt: skip
-    """What `train` does once all processes of the run are together."""
+    """The part of `train` that needs all processes of the run."""
     config = recipe.config
     mesh = meshes.make_mesh(config.mesh)
     meshes.check_batch_size(config.train.batch_size, mesh, parts=config.train.accumulation)
@@ -113,11 +106,9 @@ def _train(
                 state, plan, start, origin = restore_or_init(recipe, mixture, built, checkpoints, processes)
             unscored = heldout is not None and evaluation.missing(config, workdir, start, processes)
             if start >= stop and not unscored:
-                log.info("%s is at step %d already, and was to stop at %d", workdir, start, stop)
-                last = workdirs.metrics_of(workdir, start)
-                result = goodputs.result(
-                    workdir, start, last.get("loss"), last.get("tokens_per_second"), workdirs.times_of(workdir)
-                )
+                log.info("%s is already at step %d; the stop is at step %d", workdir, start, stop)
+                last, times = workdirs.metrics_of(workdir, start), workdirs.times_of(workdir)
+                result = goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times)
                 return result | _outcome(config, workdir, start, again=True)
             workdirs.write_start(workdir, config, mixture, start, origin)
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
@@ -129,23 +120,18 @@ def _train(
                       stack.enter_context(watchdog))  # fmt: skip
             if heldout:
                 score = HeldoutLoss(recipe, mesh, heldout, evaluation.blocks_of(config))
-                run.evaluations = Evaluator(
-                    score, writer, processes, request, goodput, watchdog, mixture.token_counts
-                )  # fmt: skip
-            run.corruption = (
-                CorruptionCheck(config, mesh, functools.partial(loss_and_gradient, recipe))
-                if config.watchdog.sdc_every
-                else None
-            )
+                run.evaluations = Evaluator(score, writer, processes, request, goodput, watchdog, mixture.token_counts)
+            if config.watchdog.sdc_every:
+                run.corruption = CorruptionCheck(config, mesh, functools.partial(loss_and_gradient, recipe))
             result = run.loop(state, start, stop, unscored)
             return result | _outcome(config, workdir, result["step"])
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> dict[str, Any]:
-    """What a whole run has come to; None before its last step, and in all processes but the first.
+    """The scores and picture of a finished run; None before its last step, and in all processes but the first.
 
     Args:
-      again: the run had come to this step before, so its picture may be there.
+      again: the run had already reached this step, so its picture may exist.
     """
     scores, picture = None, None
     if config.evaluation.final and step == config.train.steps and jax.process_index() == 0:
@@ -155,11 +141,8 @@ def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> di
             picture = os.path.join(workdir, loss_curve.PICTURE)
         else:
             picture = loss_curve.draw(workdir, scores)
-    return {
-        "heldout_loss": scores and scores["loss"],
-        "unigram_cross_entropy": scores and scores["unigram_cross_entropy"],
-        "picture": picture,
-    }
+    loss, unigram = (scores and scores[name] for name in ("loss", "unigram_cross_entropy"))
+    return {"heldout_loss": loss, "unigram_cross_entropy": unigram, "picture": picture}
 
 
 def _dry_run(config: Config, workdir: str, mixture: Mixture, built: BuiltStep, mesh: Any) -> dict[str, Any]:
