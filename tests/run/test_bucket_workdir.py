@@ -356,18 +356,21 @@ def test_lines_in_parts(bucket, monkeypatch):
 def scalars(data):
     """(tag, step) of an event file: records of length, checksum, event, checksum."""
     from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
 
     found = []
     while data:
         (size,) = struct.unpack("<Q", data[:8])
         event = Event.FromString(data[12 : 12 + size])
+        sums = struct.unpack("<I", data[8:12]) + struct.unpack("<I", data[12 + size : 16 + size])
+        assert sums == (masked_crc32c(data[:8]), masked_crc32c(data[12 : 12 + size]))
         found += [(value.tag, event.step) for value in event.summary.value]
         data = data[16 + size :]
     return found
 
 
 def test_events_reach_the_bucket(bucket, monkeypatch, tmp_path):
-    monkeypatch.setattr(events, "FILE_BYTES", 2000)
+    monkeypatch.setattr(events, "PART_BYTES", 2000)
     writer = MetricsWriter(RUN, 0, True)
     for step in range(1, 101):
         writer.step({"step": step, "loss": 1.0, "mfu": None})

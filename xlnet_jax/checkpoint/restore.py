@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from flax import traverse_util
 
 from xlnet_jax.checkpoint import checksums
 from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Trees
@@ -101,7 +102,8 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
 
     def wanted(at: int, record: dict[str, Any]) -> Trees:
         common, _, _ = _compare(f"{path} (step {at})", record, abstract_params)
-        return {"params": _only(abstract_params, common)}
+        leaves = traverse_util.flatten_dict({"params": abstract_params}, sep="/")
+        return traverse_util.unflatten_dict({name: leaves[name] for name in common}, sep="/")
 
     try:
         with Checkpoints(workdir) as checkpoints:
@@ -132,19 +134,6 @@ def _compare(where: str, record: dict[str, Any], params: Any) -> tuple[set[str],
     if not common:
         raise BadInput(f"{where} has none of this model's parameters; leave checkpoint.init_from empty")
     return common, sorted(here.keys() - common), sorted(saved.keys() - common)
-
-
-def _only(tree: dict[str, Any], names: set[str], above: str = "params") -> dict[str, Any]:
-    """The part of nested dictionaries whose leaves are named."""
-    kept = {}
-    for key, value in tree.items():
-        path = f"{above}/{key}"
-        if isinstance(value, dict):
-            if below := _only(value, names, path):
-                kept[key] = below
-        elif path in names:
-            kept[key] = value
-    return kept
 
 
 def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, only: int | None = None) -> Found | None:
