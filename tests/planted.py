@@ -68,7 +68,7 @@ def main() -> None:
         return next_batch(self, batches, at, state)
 
     def full(self, step, *arguments):
-        if "full" in faults and self.latest() is not None:
+        if "full" in faults and self.steps():
             seconds = float(faults.pop("full"))
             _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))

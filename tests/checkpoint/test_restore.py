@@ -173,7 +173,7 @@ def test_a_damaged_newest_checkpoint_is_moved_and_the_one_before_taken(
     assert contents(found.trees) == saved[8] != saved[12]
     (line,) = [record for record in caplog.records if record.levelname == "ERROR" and record.name == "xlnet_jax"]
     assert f"{workdir}/checkpoints/12 is damaged: " in line.message
-    assert f"moved to {workdir}/quarantine/12*, going on from step 8" in line.message and "\n" not in line.message
+    assert f"moved to {workdir}/quarantine/12*, resuming from step 8" in line.message and "\n" not in line.message
     assert not (workdir / "checkpoints" / "12").exists()
     moved = everything(workdir / "quarantine" / "12")
     assert {path.replace("/quarantine/", "/checkpoints/"): data for path, data in moved.items()} == broken
@@ -198,7 +198,7 @@ def test_all_damaged_is_refused_and_nothing_is_changed(run, tmp_path, pytestconf
         train(config(pytestconfig), str(workdir))
     assert raised.value.exit_code == 2 and "\n" not in str(raised.value)
     assert all(f"checkpoints/{step} is damaged: " in str(raised.value) for step in STEPS)
-    assert "Restore one from a copy, or begin anew in another --workdir" in str(raised.value)
+    assert "Restore one from a copy, or start again in another --workdir" in str(raised.value)
     assert everything(workdir) == before
 
 

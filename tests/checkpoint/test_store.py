@@ -38,10 +38,10 @@ def abstract(state):
 def test_everything_comes_back_bit_for_bit(tmp_path):
     state = make_state()
     with Checkpoints(str(tmp_path), keep=2) as writer:
-        assert writer.latest() is None
+        assert writer.steps() == []
         writer.save(5, state.split(), {"plan": [[0, 0, 8]]})
     with Checkpoints(str(tmp_path)) as reader:
-        assert reader.latest() == 5
+        assert reader.steps()[0] == 5
         record = reader.record(5)
         assert (record["format_version"], record["plan"]) == (3, [[0, 0, 8]])
         assert {name.split("/")[0] for name in record["checksums"]} == {"params", "optimizer", "memory", "counters"}
@@ -82,16 +82,27 @@ def test_parts_can_be_read_alone_and_old_ones_go(tmp_path):
     assert only.keys() == {"params"} and only["params"]["a"][0, 1] == 4
 
 
+def test_an_array_that_the_metadata_do_not_name_is_missing(tmp_path):
+    """One flipped bit in a name: Orbax then returns what was asked for, abstract, in place of the array."""
+    with Checkpoints(str(tmp_path), keep=1) as writer:
+        trees = {"params": {"query": jax.numpy.ones(3), "key": jax.numpy.ones(2)}}
+        writer.save(1, trees, {})
+    path = tmp_path / "checkpoints" / "1" / "params" / "_METADATA"
+    path.write_text(path.read_text().replace("query", "puery"))
+    with Checkpoints(str(tmp_path)) as reader, pytest.raises(Damaged, match="params/query is missing"):
+        reader.read(1, abstract(trees))
+
+
 def test_a_reader_leaves_unfinished_writing_alone_and_a_writer_clears_it(tmp_path):
     with Checkpoints(str(tmp_path), keep=2) as writer:
         writer.save(2, make_state().split(), {})
     unfinished = tmp_path / "checkpoints" / "4.orbax-checkpoint-tmp"
     unfinished.mkdir()
     with Checkpoints(str(tmp_path)) as reader:
-        assert reader.latest() == 2
+        assert reader.steps()[0] == 2
     assert unfinished.exists()
     with Checkpoints(str(tmp_path), keep=2) as writer:
-        assert writer.latest() == 2
+        assert writer.steps()[0] == 2
         writer.save(4, make_state().split(), {})
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["2", "4"]
 

@@ -13,9 +13,9 @@ import tiny
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.train import train
 from xlnet_jax.errors import BadInput, RestartMe
-from xlnet_jax.run import jsonl as lines_module
-from xlnet_jax.run import retries
-from xlnet_jax.run.jsonl import JsonlFile, read_jsonl
+from xlnet_jax.run import append, retries
+from xlnet_jax.run.append import AppendFile
+from xlnet_jax.run.jsonl import open_jsonl, read_jsonl, to_line
 from xlnet_jax.run.retries import until_it_works, verdict
 
 
@@ -113,14 +113,14 @@ class Full:
 
 @pytest.mark.parametrize("flush_bytes", [40, 1 << 13])
 def test_lines_that_a_full_disk_took_half_of_are_neither_lost_nor_doubled(tmp_path, monkeypatch, flush_bytes):
-    monkeypatch.setattr(lines_module, "FILE_BYTES", flush_bytes)
+    monkeypatch.setattr(append, "FILE_BYTES", flush_bytes)
     path = str(tmp_path / "metrics.jsonl")
-    lines = JsonlFile(path, 0)
-    lines.append({"step": 1})
+    lines = open_jsonl(path, 0)
+    lines.append(to_line({"step": 1}), 1)
     lines.flush()
     lines._file = Full(lines._file, 20)
     for step in range(2, 9):
-        lines.append({"step": step})
+        lines.append(to_line({"step": step}), step)
     with pytest.raises(OSError, match="No space left"):
         lines.flush()
     assert [line["step"] for line in read_jsonl(path)][:1] == [1]
@@ -143,7 +143,7 @@ def settings(pytestconfig):
 
 @pytest.mark.parametrize("where", ["flush", "wait", pytest.param("save", marks=pytest.mark.slow)])
 def test_a_run_lives_through_a_disk_that_refuses_for_a_while(tmp_path, monkeypatch, caplog, settings, where):
-    owner = JsonlFile if where == "flush" else Checkpoints
+    owner = AppendFile if where == "flush" else Checkpoints
     whole, left = getattr(owner, where), [3]
 
     def refuses(self, *arguments):
@@ -157,7 +157,7 @@ def test_a_run_lives_through_a_disk_that_refuses_for_a_while(tmp_path, monkeypat
     assert left == [0] and caplog.text.count("trying again") == 3
     assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(range(1, 9))
     with Checkpoints(str(tmp_path)) as checkpoints:
-        assert checkpoints.latest() == 8
+        assert checkpoints.steps()[0] == 8
 
 
 def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd):
@@ -183,7 +183,7 @@ def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd):
             until_it_works(write, "the checkpoint of step 2", 30, alive)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert checkpoints.latest() == 2
+        assert checkpoints.steps()[0] == 2
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == len(attempts) - 1 >= 3 and capfd.readouterr().err == ""
     for line in told:

@@ -58,7 +58,7 @@ def test_the_same_on_disk_and_in_a_bucket(folder, tmp_path_factory):
     with files.scratch(os.path.join(folder, "scratch")) as place:
         with open(os.path.join(place, "x"), "wb") as file:
             file.write(large)
-        files.move(os.path.join(place, "x"), path)
+        files.rename(os.path.join(place, "x"), path)
     assert files.read(path) == large and not os.path.exists(place)
     files.remove(path)
     files.remove(path)

@@ -1,9 +1,9 @@
 """Checksums of arrays, the same for every mesh and number of processes, computed where the arrays are.
 
 The checksum of an array is its dtype, its shape, and four sums modulo 2^32 over its elements: of a mixture of the
-element's bits with its place in the whole array. A sum has no order, so every device adds up what it has. An element
-that differs changes each of the four sums for certain; several that differ leave all four as they were with a
-probability of 2^-128. This finds accidents; it does not tell who made a file.
+element's bits with its place in the whole array. A sum has no order, so every device sums its own part. One different
+element always changes each of the four sums; several leave all four unchanged with a probability of 2^-128. This
+detects accidents, not forgery.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
 
 
 def of_trees(trees: Any) -> tuple[dict[str, str], list[str]]:
-    """The checksum of every array by its path, such as `params/embedding`, and the paths of those that are not finite.
+    """The checksum of every array by its path, such as `params/embedding`, and the paths of non-finite arrays.
 
     All processes of a run must call it together; each gets the answers for the whole arrays. Waits for the devices.
     """
@@ -45,7 +45,7 @@ def form(array: Any) -> str:
 
 
 def _everywhere(arrays: dict[str, Any]) -> NamedSharding | None:
-    """Where the sums go: to every device of the arrays, so that each process can read them."""
+    """The sharding of the sums: on every device of the arrays, so that each process can read them."""
     sharding = getattr(next(iter(arrays.values())), "sharding", None)
     return NamedSharding(sharding.mesh, PartitionSpec()) if isinstance(sharding, NamedSharding) else None
 

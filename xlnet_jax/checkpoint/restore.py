@@ -1,7 +1,7 @@
-"""Which checkpoint is taken: the newest that all processes can read and whose arrays are what was saved.
+"""Checkpoint restore: the newest checkpoint that all processes can read and whose arrays are what was saved.
 
-A run that goes on moves the damaged ones that are newer to `<workdir>/quarantine/`, after a good one is found; where
-none is good, nothing is moved and nothing is written. Evaluation and export only read.
+A run that resumes moves newer damaged checkpoints to `<workdir>/quarantine/` after it finds a good one; if none is
+good, nothing is moved or written. Evaluation and export only read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from flax import traverse_util
 
 from xlnet_jax.checkpoint import checksums
 from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Trees
@@ -35,19 +36,19 @@ class Found:
     record: dict[str, Any]
     trees: Trees
     damaged: dict[int, str]
-    """The newer ones, and what is wrong with each."""
+    """The newer steps, and the fault of each."""
 
 
 def resume(checkpoints: Checkpoints, wanted: Wanted, processes: Session) -> Found | None:
-    """What a run goes on from; None where there is no checkpoint. Damaged newer ones are moved out of the way.
+    """The checkpoint that a run resumes from; None if there is none. Damaged newer ones are moved to quarantine.
 
-    Raises BadInput if there are checkpoints and all are damaged; then the folder is as it was.
+    Raises BadInput if all checkpoints are damaged; then nothing is changed.
     """
     found = _newest_good(checkpoints, wanted, processes)
     if found is not None and found.damaged:
         for step, why in found.damaged.items():
             to = f"{checkpoints.workdir}/quarantine/{step}"
-            log.error("%s; moved to %s*, going on from step %d", why, to, found.step)
+            log.error("%s; moved to %s*, resuming from step %d", why, to, found.step)
             if jax.process_index() == 0:
                 _move(str(checkpoints.path / str(step)), to)
         processes.barrier("moving damaged checkpoints aside")
@@ -55,9 +56,9 @@ def resume(checkpoints: Checkpoints, wanted: Wanted, processes: Session) -> Foun
 
 
 def newest(checkpoints: Checkpoints, wanted: Wanted, processes: Session, step: int | None = None) -> Found:
-    """What a reader takes: the newest good checkpoint, with a warning if that is not the newest, or the one of `step`.
+    """For a reader: the newest good checkpoint, with a warning if it is not the newest, or the one of `step`.
 
-    Raises BadInput if there is none, or Damaged if the one of `step` is.
+    Raises BadInput if there is none, or Damaged if the one of `step` is damaged.
     """
     there = checkpoints.steps()
     found = None
@@ -82,15 +83,15 @@ def parameters(workdir: str, abstract_params: Any, processes: Session, step: int
 
 
 def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parameters of another run to begin with: those that both models have. The log lists the others.
+    """Initial parameters from another run: those that both models have. The log lists the others.
 
     Args:
       path: a work directory (its newest good checkpoint), or the folder of one checkpoint in it.
       abstract_params: nested dictionaries.
 
     Returns:
-      The parameters, without those that the other run lacks, and where they are from: `path`, `step`, `corpus_sha256`,
-      `tokenizer_sha256`, and the names that begin `fresh` and those `left_over` there.
+      The parameters that the other run has, and their origin: `path`, `step`, `corpus_sha256`, `tokenizer_sha256`, the
+      names of parameters that only this model has (`fresh`), and of those that only the other run has (`left_over`).
 
     Raises BadInput, naming the first array whose shape or dtype differs, or if the two have nothing in common.
     """
@@ -101,7 +102,8 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
 
     def wanted(at: int, record: dict[str, Any]) -> Trees:
         common, _, _ = _compare(f"{path} (step {at})", record, abstract_params)
-        return {"params": _only(abstract_params, common)}
+        leaves = traverse_util.flatten_dict({"params": abstract_params}, sep="/")
+        return traverse_util.unflatten_dict({name: leaves[name] for name in common}, sep="/")
 
     try:
         with Checkpoints(workdir) as checkpoints:
@@ -134,54 +136,41 @@ def _compare(where: str, record: dict[str, Any], params: Any) -> tuple[set[str],
     return common, sorted(here.keys() - common), sorted(saved.keys() - common)
 
 
-def _only(tree: dict[str, Any], names: set[str], above: str = "params") -> dict[str, Any]:
-    """The part of nested dictionaries whose leaves are named."""
-    kept = {}
-    for key, value in tree.items():
-        path = f"{above}/{key}"
-        if isinstance(value, dict):
-            if below := _only(value, names, path):
-                kept[key] = below
-        elif path in names:
-            kept[key] = value
-    return kept
-
-
 def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, only: int | None = None) -> Found | None:
     damaged: dict[int, str] = {}
     while True:
-        # What process 0 sees counts: another host may see a folder a little later, and then finds it damaged. Each time
-        # anew: a run that saves removes old ones while a reader looks at them.
+        # Process 0 decides: another host may see a folder a little later, and then finds it damaged. List again each
+        # time: a run that saves removes old ones while a reader reads.
         steps = json.loads(processes.gather(json.dumps(checkpoints.steps() if only is None else [only]))[0])
         damaged = {step: why for step, why in damaged.items() if step in steps}
         step = next((step for step in steps if step not in damaged), None)
         if step is None:
             break
         record, trees, why = _read(checkpoints, wanted, step)
-        said = processes.gather(why)
-        if not any(said):
+        faults = processes.gather(why)
+        if not any(faults):
             try:
                 checkpoints.verify(step, trees, record)
             except Damaged as error:
-                said = [str(error)]
+                faults = [str(error)]
             else:
                 return Found(step, record, trees, {at: why for at, why in damaged.items() if at > step})
-        trees = {}  # two states do not fit
-        # One process that cannot read it is enough: all must go on from the same.
-        host = next(number for number, text in enumerate(said) if text)
-        damaged[step] = said[host] + (f" (in process {host})" if len(said) > 1 and not all(said) else "")
+        trees = {}  # two states do not fit into memory
+        # One process that cannot read it is enough: all must resume from the same one.
+        host = next(number for number, text in enumerate(faults) if text)
+        damaged[step] = faults[host] + (f" (in process {host})" if len(faults) > 1 and not all(faults) else "")
     if not damaged:
         return None
     if only is not None:
         raise Damaged(f"{damaged[only]}; choose another --step")
     raise BadInput(
         f"{checkpoints.path}: every checkpoint is damaged, and nothing was changed. {'; '.join(damaged.values())}. "
-        "Restore one from a copy, or begin anew in another --workdir"
+        "Restore one from a copy, or start again in another --workdir"
     )
 
 
 def _read(checkpoints: Checkpoints, wanted: Wanted, step: int) -> tuple[dict[str, Any], Trees, str]:
-    """Record and trees of a checkpoint, or what is wrong with it in this process."""
+    """Record and trees of a checkpoint, and its fault in this process, "" if there is none."""
     try:
         record = checkpoints.record(step)
         return record, checkpoints.read(step, wanted(step, record)), ""
@@ -190,7 +179,7 @@ def _read(checkpoints: Checkpoints, wanted: Wanted, step: int) -> tuple[dict[str
 
 
 def _move(path: str, to: str) -> None:
-    """Under a name that is not taken: the same step may be damaged again."""
+    """Renames to a free name: a checkpoint of the same step may be damaged again."""
     with files.translate_errors(path):
         taken = files.listing(os.path.dirname(to))
         name, count = os.path.basename(to), 1

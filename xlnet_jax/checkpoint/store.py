@@ -6,12 +6,12 @@ A checkpoint is some named trees and a JSON record. Of a run (`train.state.State
     record   the data plan, the resolved configuration by dotted key, the corpus hash, the format version, the checksum
              of every array, and a hash of the record itself
 
-so that evaluation and export read the parameters alone. Saving copies the arrays to the host before it returns; the
-training step may then donate them while the writing goes on. Which checkpoint a run goes on from, `restore` decides.
+so that evaluation and export can read only the parameters. A save copies the arrays to the host before it returns; the
+training step may then donate them while they are written. `restore` decides from which checkpoint a run resumes.
 
-A folder on disk gets its name when it is complete. In a bucket, where nothing can be renamed at once, a checkpoint is
-complete when Orbax's `commit_success.txt` is in it; what a killed run left without one is no checkpoint, and the next
-save removes it. Nothing in a checkpoint is code or is unpickled: it is JSON and arrays of numbers.
+A folder on disk gets its name when it is complete. A bucket cannot rename a folder atomically; there, a checkpoint is
+complete when Orbax's `commit_success.txt` is in it. A folder that a killed run left without it is no checkpoint, and
+the next save removes it. A checkpoint is JSON and arrays of numbers: nothing in it is code or is unpickled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FORMAT_VERSION = 3
 
 _COMPLETE_IN_BUCKET = "commit_success.txt"
 _MOVED = (errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-"""What the system says of a file that is damaged; anything else (no permission, no memory) is not the file's fault."""
+"""Errors of the operating system for a damaged file; others (no permission, no memory) have other causes."""
 
 log = logging.getLogger("xlnet_jax")
 
@@ -47,20 +47,20 @@ Trees = dict[str, Any]
 
 
 class Damaged(BadInput):
-    """A checkpoint that cannot be read, or is not what was saved."""
+    """A checkpoint that cannot be read, or differs from what was saved."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay when others are written: those that any of the rules names."""
+    """Which checkpoints are kept when new ones are written: those that any of the rules selects."""
 
     latest: int
     every: int = 0
-    """Those of steps that this divides; 0 = off."""
+    """Every so many steps; 0 = off."""
     best: int = 0
-    """So many of the lowest held-out loss; 0 = off."""
+    """The number with the lowest held-out loss; 0 = off."""
     losses: Callable[[], dict[int, float]] = dict
-    """Held-out loss by step, as far as it is known."""
+    """Held-out loss by step, where it is known."""
 
     @staticmethod
     def of(config: CheckpointConfig, losses: Callable[[], dict[int, float]] = dict) -> Keep:
@@ -74,7 +74,7 @@ class Keep:
         return policies.AnyPreservationPolicy([policies.LatestN(self.latest), *every, *([self] if self.best else [])])
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Orbax's question; its own policy knows only losses that are there before a checkpoint is written."""
+        """Called by Orbax, whose own policy needs the loss before a checkpoint is written."""
         del context
         losses = self.losses()
         scored = sorted((losses[found.step], found.step) for found in checkpoints if found.step in losses)
@@ -86,35 +86,35 @@ class Checkpoints:
     """The folder `<workdir>/checkpoints`. Nothing is written, moved or removed before the first `save`.
 
     Args:
-      keep: which checkpoints stay, or how many of the newest; None = this is a reader, which leaves the folder as it is
-        (a run may be writing to it).
+      keep: which checkpoints are kept, or how many of the newest; None = this is a reader, which does not change the
+        folder (a run may be writing to it).
     """
 
     def __init__(self, workdir: str, keep: Keep | int | None = None) -> None:
-        # Orbax writes to absolute paths only; a bucket's address is one.
+        # Orbax only writes to absolute paths; a bucket's address is one.
         self.workdir = files.resolve(workdir)
         self.path = epath.Path(self.workdir) / "checkpoints"
         self._keep = Keep(keep) if isinstance(keep, int) else keep
-        # Orbax logs errors, over many lines, that it also raises; we report them in one line. When a read fails, it
-        # leaves tasks unfinished, which asyncio reports at some later time.
+        # Orbax logs, in many lines, errors that it also raises; we report them in one line. A failed read leaves
+        # unfinished tasks, which asyncio logs later.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        with self._told():
+        with self._translated():
             if keep is None and not self.path.exists():
                 raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
         self._writer: Any = None
         self._pending: Any = None
 
-    def _told(self) -> contextlib.AbstractContextManager[None]:
-        """A bucket that refuses or does not answer is told in one line (BadInput, RestartMe)."""
+    def _translated(self) -> contextlib.AbstractContextManager[None]:
+        """A bucket that refuses or does not answer is reported in one line (BadInput, RestartMe)."""
         return files.at(self.workdir).translate_errors(str(self.path))
 
     @contextlib.contextmanager
     def _read(self, step: int) -> Iterator[None]:
-        """Raises Damaged for whatever a library says of a file that is not as it was written."""
+        """Raises Damaged for all errors of libraries about a file that differs from what was written."""
         where = self.path / str(step)
         try:
-            # A signal may come inside of a library: nothing is damaged then.
+            # A signal may arrive inside a library: then nothing is damaged.
             with files.at(self.workdir).translate_errors(str(where)), reraise_stop():
                 yield
         except (MemoryError, jax.errors.JaxRuntimeError):
@@ -126,38 +126,30 @@ class Checkpoints:
             if refused or "PERMISSION_DENIED" in str(error):
                 file = getattr(error, "filename", None) or where
                 raise BadInput(f"{file}: {summary(error)}; fix this and rerun the same command") from error
-            # Orbax and TensorStore have no error of their own for a file that makes no sense to them.
+            # Orbax and TensorStore have no specific error for a file that they cannot interpret.
             raise Damaged(f"{where} is damaged: {summary(error.__cause__ or error)}") from error
 
     def steps(self) -> list[int]:
-        """The steps of all complete checkpoints, the newest first. What is in them has not been looked at."""
+        """The steps of all complete checkpoints, the newest first. Their contents are not checked."""
         folder = str(self.path)
         with files.translate_errors(folder):
             names = files.finished_folders(folder, _COMPLETE_IN_BUCKET)
-        # Not those that an operator has set aside as 0008.
+        # Not those that an operator has renamed, such as 0008.
         return sorted((int(name) for name in names if name.isdecimal() and str(int(name)) == name), reverse=True)
-
-    def latest(self) -> int | None:
-        """The newest complete step, or None."""
-        return next(iter(self.steps()), None)
-
-    def has(self, step: int) -> bool:
-        """Whether there is a complete checkpoint of this step."""
-        return step in self.steps()
 
     def record(self, step: int) -> dict[str, Any]:
         """The JSON record of a checkpoint.
 
         Raises:
-          Damaged: it cannot be read, or is not what was saved.
-          BadInput: it is not one of ours or of another format.
+          Damaged: it cannot be read, or differs from what was saved.
+          BadInput: it is not ours, or has another format.
         """
         where = self.path / str(step)
         with self._read(step):
             record: Any = ocp.checkpointables_metadata(where).custom_metadata
         version = record.get("format_version") if isinstance(record, dict) else None
         if version is None:
-            # Orbax takes a metadata file that is missing or broken for an empty one.
+            # Orbax treats a missing or broken metadata file as an empty one.
             raise Damaged(f"{where} is damaged: its record (_CHECKPOINT_METADATA) is missing or cannot be read")
         if "record_sha256" in record and record["record_sha256"] != _hash(record):
             raise Damaged(f"{where} is damaged: its record is not what was saved")
@@ -172,11 +164,11 @@ class Checkpoints:
 
     @staticmethod
     def prepare(trees: Trees) -> None:
-        """Compiles, and runs once, what the first save would stand still for. All processes take part."""
+        """Compiles and runs the checksums once, so that the first save does not wait. All processes must call it."""
         checksums.of_trees(trees)
 
     def save(self, step: int, trees: Trees, record: dict[str, Any], finite: Sequence[str] = ()) -> None:
-        """Starts writing a checkpoint; waits for the one before. Errors of the writer surface at the next call.
+        """Starts to write a checkpoint, after the previous one is complete. The next call raises errors of the writer.
 
         Raises Diverged if a tree named in `finite` is not finite; then nothing is written.
         """
@@ -190,11 +182,11 @@ class Checkpoints:
         self.wait()
         record = {"format_version": FORMAT_VERSION, "checksums": sums, **record}
         record["record_sha256"] = _hash(record)
-        with self._told():
+        with self._translated():
             self._pending = self._orbax().save_checkpointables_async(step, trees, force=True, custom_metadata=record)
 
     def _orbax(self) -> Any:
-        """The writer, which removes what killed runs have left unfinished; made when it is clear that all is well."""
+        """The writer, created at the first save, because it removes unfinished checkpoints of killed runs."""
         assert self._keep is not None, "a reader does not write"
         if self._writer is None:
             self._writer = ocp.training.Checkpointer(
@@ -203,17 +195,17 @@ class Checkpoints:
         return self._writer
 
     def wait(self) -> None:
-        """Until everything started is complete on disk."""
+        """Waits until the started save is complete on disk."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            with self._told():
+            with self._translated():
                 pending.result()
 
     def read(self, step: int, abstract: Trees) -> Trees:
         """Reads the named trees of a checkpoint into the shapes, dtypes and shardings of `abstract`; see `verify`.
 
-        Arrays of a tree that `abstract` does not ask for are not read.
-        Each process reads for itself: none waits for another, which may find its files damaged. Raises Damaged.
+        Arrays that are not in `abstract` are not read. Each process reads on its own: none waits for another, which may
+        find its files damaged. Raises Damaged.
         """
         where = self.path / str(step)
         with self._read(step):
@@ -228,14 +220,19 @@ class Checkpoints:
         options = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
         alone = alone if jax.process_count() > 1 else None
         with self._read(step), ocp.Context(multiprocessing_options=alone, pytree_options=options):
-            # One after the other: when one of several fails, Orbax leaves the others in flight, and Python complains.
+            # One after the other: if one of several fails, Orbax does not await the others, and Python warns.
             read = (ocp.load_checkpointables(where, {name: tree}) for name, tree in abstract.items())
-            return {name: tree for each in read for name, tree in each.items()}
+            trees = {name: tree for each in read for name, tree in each.items()}
+        # With `partial_load`, Orbax returns an array that is not in its metadata as it was asked for.
+        for name, leaf in checksums.by_path(trees).items():
+            if isinstance(leaf, jax.ShapeDtypeStruct):
+                raise Damaged(f"{where} is damaged: {name} is missing")
+        return trees
 
     def verify(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
         """Compares what was read with the checksums of what was saved. All processes must call it together.
 
-        Raises Damaged, in all processes alike.
+        Raises Damaged in all processes.
         """
         where = self.path / str(step)
         found, _ = checksums.of_trees(trees)
@@ -253,7 +250,7 @@ class Checkpoints:
         """Waits and releases the folder."""
         self.wait()
         if self._writer is not None:
-            with self._told():
+            with self._translated():
                 self._writer.close()
 
     def __enter__(self) -> Checkpoints:
@@ -264,6 +261,6 @@ class Checkpoints:
 
 
 def _hash(record: dict[str, Any]) -> str:
-    """Of all in the record but the hash itself."""
+    """Of the complete record without the hash itself."""
     rest = {name: value for name, value in record.items() if name != "record_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -1,72 +1,56 @@
-"""TensorBoard event files: in a folder, or written on this machine and copied to a bucket.
+"""TensorBoard event files, written like the other files of a run.
 
-tensorboardX appends to files, which a bucket cannot do; there, every flush copies the complete file, until it has
-`FILE_BYTES` and the next one starts.
+Not by tensorboardX's own writers: they write in a thread that ends with the first full disk, and then the queue to it
+blocks the run; and to a bucket they send the events of the whole run with every flush.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
+import socket
+import struct
+import time
 from typing import Any
 
+from xlnet_jax.run.append import AppendFile, AppendParts
 from xlnet_jax.storage import files
 
-FILE_BYTES = 4 << 20
+PART_BYTES = 4 << 20
 """An event file in a bucket with this many bytes is complete: some thousand steps."""
 
 
-class Events:
-    """The folder `tensorboard/` of a work directory.
+def open_events(workdir: str, step: int) -> AppendFile | AppendParts:
+    """A new file in `tensorboard/` of a work directory; TensorBoard drops the steps after `step` of earlier files."""
+    from tensorboardX.proto.event_pb2 import SessionLog  # type: ignore[attr-defined]
 
-    Args:
-      step: the step that the run resumes from; TensorBoard drops the later steps of earlier files.
-    """
+    folder = os.path.join(workdir, "tensorboard")
+    files.make_folder(folder)
+    path = f"{folder}/events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
+    version = _record(file_version="brain.Event:2")
+    if files.at(workdir).appends:
+        events = AppendFile(path)
+        events.append(version, step)
+    else:
+        events = AppendParts(lambda first: f"{path}.{first}", PART_BYTES, version)
+    events.append(_record(step=step + 1, session_log=SessionLog(status=SessionLog.START)), step)
+    return events
 
-    def __init__(self, workdir: str, step: int) -> None:
-        self._to = os.path.join(workdir, "tensorboard")
-        self._stack = contextlib.ExitStack()
-        self._folder = self._to
-        self._sends = not files.at(workdir).appends
-        if self._sends:
-            files.sweep(workdir)  # removes leftovers of killed runs on this machine
-            self._folder = self._stack.enter_context(files.scratch(self._to))
-        self._count = 0
-        self._dirty = False
-        self._writer = self._new_file(purge_step=step + 1)
 
-    def _new_file(self, purge_step: int | None) -> Any:
-        from tensorboardX import SummaryWriter
+def event(prefix: str, values: dict[str, Any]) -> bytes:
+    """The values of one step, which is the key `step`; None is left out."""
+    from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
+    from tensorboardX.summary import scalar
 
-        # Without a suffix two files of the same second would have the same name.
-        ending = f".{self._count}" if self._sends else ""
-        self._count += 1
-        return SummaryWriter(self._folder, purge_step=purge_step, filename_suffix=ending)
+    numbers = ((name, value) for name, value in values.items() if name != "step" and value is not None)
+    summary = Summary(value=[scalar(f"{prefix}/{name}", value).value[0] for name, value in numbers])
+    return _record(step=values["step"], summary=summary)
 
-    def add(self, name: str, value: float, step: int) -> None:
-        """One value of a curve."""
-        self._writer.add_scalar(name, value, step)
-        self._dirty = True
 
-    def flush(self) -> None:
-        """Writes to the disk or the bucket."""
-        self._writer.flush()
-        if self._sends and self._dirty:
-            self._send()
+def _record(**fields: Any) -> bytes:
+    """An event as a TFRecord: length, its masked CRC-32C, data, their masked CRC-32C."""
+    from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
+    from tensorboardX.record_writer import masked_crc32c
 
-    def _send(self) -> None:
-        (name,) = os.listdir(self._folder)
-        path = os.path.join(self._folder, name)
-        full = os.path.getsize(path) >= FILE_BYTES
-        if full:
-            self._writer.close()  # before it is sent for the last time: the writer has a queue
-        files.move(path, f"{self._to}/{name}")
-        self._dirty = False
-        if full:
-            os.remove(path)
-            self._writer = self._new_file(purge_step=None)
-
-    def close(self) -> None:
-        """Closes the file; in a bucket, unflushed values are lost."""
-        self._writer.close()
-        self._stack.close()
+    data = Event(wall_time=time.time(), **fields).SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))

@@ -12,8 +12,9 @@ from typing import Any
 
 import jax
 
-from xlnet_jax.run.events import Events
-from xlnet_jax.run.jsonl import open_jsonl, read_jsonl
+from xlnet_jax.run.append import AppendFile, AppendParts
+from xlnet_jax.run.events import event, open_events
+from xlnet_jax.run.jsonl import open_jsonl, read_jsonl, to_line
 from xlnet_jax.storage import files
 
 __all__ = ["MetricsWriter", "read_jsonl"]
@@ -29,41 +30,35 @@ class MetricsWriter:
 
     def __init__(self, workdir: str, step: int, tensorboard: bool, check: Callable[[], None] | None = None) -> None:
         self._active = jax.process_index() == 0
+        self._workdir, self._check, self._failed = workdir, check, False
+        self._files: dict[str, AppendFile | AppendParts] = {}
         self.earlier: list[dict[str, Any]] = []
         """The lines of `time.jsonl` up to `step`."""
-        self._events: Events | None = None
-        if not self._active:
-            return
-        self._workdir, self._check = workdir, check
-        with files.translate_errors(workdir):
-            paths = [os.path.join(workdir, name) for name in ("metrics.jsonl", "evaluations.jsonl", "time.jsonl")]
-            self._steps, self._evaluations, self._times = (open_jsonl(path, step) for path in paths)
-            self.earlier = read_jsonl(paths[2])
-            self._events = Events(workdir, step) if tensorboard else None
-        self._failed = False
+        if self._active:
+            with files.translate_errors(workdir):
+                for name in ("metrics", "evaluations", "time"):
+                    self._files[name] = open_jsonl(os.path.join(workdir, f"{name}.jsonl"), step)
+                self.earlier = read_jsonl(os.path.join(workdir, "time.jsonl"))
+                if tensorboard:
+                    self._files["events"] = open_events(workdir, step)
 
     def step(self, values: dict[str, Any]) -> None:
         """One training step; `values` has the key `step`."""
-        if self._active:
-            self._steps.append(values)
-            self._draw("train", values)
+        self._append("metrics", values, "train")
 
     def evaluation(self, values: dict[str, Any]) -> None:
         """One evaluation; `values` has the key `step`."""
-        if self._active:
-            self._evaluations.append(values)
-            self._draw("heldout", values)
+        self._append("evaluations", values, "heldout")
 
     def times(self, values: dict[str, Any]) -> None:
-        """Where the time went up to a step; `values` has the key `step`."""
-        if self._active:
-            self._times.append(values)
+        """Goodput up to a step; `values` has the key `step`."""
+        self._append("time", values, None)
 
-    def _draw(self, prefix: str, values: dict[str, Any]) -> None:
-        if self._events:
-            for name, value in values.items():
-                if name != "step" and value is not None:
-                    self._events.add(f"{prefix}/{name}", value, values["step"])
+    def _append(self, name: str, values: dict[str, Any], prefix: str | None) -> None:
+        if self._active:
+            self._files[name].append(to_line(values), values["step"])
+            if prefix and "events" in self._files:
+                self._files["events"].append(event(prefix, values), values["step"])
 
     def flush(self) -> None:
         """To the disk or the bucket; called before every checkpoint, so that no line is missing before its step.
@@ -74,29 +69,19 @@ class MetricsWriter:
           RestartMe: the bucket does not answer, or another run has this work directory now.
           BadInput: a full disk, a lost permission.
         """
-        if not self._active:
-            return
         self._failed = True
-        if self._check:
+        if self._active and self._check:
             self._check()
         with files.translate_errors(self._workdir):
-            self._steps.flush()
-            self._evaluations.flush()
-            self._times.flush()
-            if self._events:
-                self._events.flush()
+            for file in self._files.values():
+                file.flush()
         self._failed = False
 
     def close(self) -> None:
         """Flushes and closes."""
-        if not self._active:
-            return
         try:
-            if not self._failed:  # or it would wait for the same disk or bucket again
+            if self._active and not self._failed:  # or it would wait for the same disk or bucket again
                 self.flush()
         finally:
-            self._steps.close()
-            self._evaluations.close()
-            self._times.close()
-            if self._events:
-                self._events.close()
+            for file in self._files.values():
+                file.close()

@@ -1,7 +1,7 @@
-"""Files in a bucket, by fsspec: an object appears whole by itself; what must be new is written only if there is none.
+"""Files in a bucket, with fsspec. An object always appears complete; the bucket can refuse to replace an object.
 
-gcsfs carries single files, Orbax writes with it and with TensorStore, the lock of a run uses Google's own client; each
-has errors of its own.
+Single files use gcsfs, Orbax uses gcsfs and TensorStore, the lock of a run uses Google's own client; each has its own
+errors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xlnet_jax.storage.local import File, Local
 _SCRATCH = "xlnet_jax_scratch_"
 _SCRATCH_SECONDS = 60  # a younger one may not be locked yet
 _DISK = Local()
-# How TensorStore begins what it says of a bucket, and the HTTP status of the same meaning.
+# The first word of TensorStore's errors of a bucket, and the HTTP status with the same meaning.
 _TENSORSTORE_CODES = {
     "PERMISSION_DENIED": 403, "UNAUTHENTICATED": 401, "NOT_FOUND": 404, "UNAVAILABLE": 503, "ABORTED": 0,
     "DEADLINE_EXCEEDED": 0, "RESOURCE_EXHAUSTED": 429, "CANCELLED": 0, "INTERNAL": 500, "UNKNOWN": 0,
@@ -33,7 +33,7 @@ _TENSORSTORE_ERROR = re.compile(f"({'|'.join(_TENSORSTORE_CODES)}): ")
 
 
 def _use(path: str) -> Any:
-    """Makes all libraries of this process go to buckets in one way; returns fsspec."""
+    """Makes all libraries of this process access buckets in the same way; returns fsspec."""
     if not path.startswith("gs://") or not path.removeprefix("gs://").strip("/"):
         raise BadInput(f"{path}: of the addresses only gs://BUCKET/... works; otherwise name a folder")
     try:
@@ -42,18 +42,18 @@ def _use(path: str) -> Any:
         import gcsfs  # noqa: F401
     except ImportError as error:
         raise BadInput(f"{path}: gs:// needs the package gcsfs; install it, or the extra `tpu`") from error
-    # Or TFDS, Orbax and JAX would go there with TensorFlow where that is installed.
+    # Otherwise TFDS, Orbax and JAX use TensorFlow for buckets if it is installed.
     os.environ.setdefault("EPATH_USE_TF", "false")
-    # Listings are not kept: another process may write there, and so does TensorStore in this one.
+    # No cached listings: other processes, and TensorStore in this one, write to the bucket.
     fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
     return fsspec
 
 
 class Bucket:
-    """Addresses, of which only `gs://BUCKET/...` works. Methods do as those of `Local`, and raise besides:
+    """Addresses; only `gs://BUCKET/...` works. Methods do the same as those of `Local`, and also raise:
 
     BadInput: another address, gcsfs is not installed, no credentials, or the bucket refuses.
-    RestartMe: the bucket does not answer, which may pass.
+    RestartMe: the bucket does not answer, which may be temporary.
     """
 
     appends = locks = seeks = False
@@ -65,12 +65,12 @@ class Bucket:
             try:
                 yield fsspec.filesystem("gcs", use_listings_cache=False)
             except ValueError as error:
-                # gcsfs for the answer "bad request".
+                # gcsfs raises it for the HTTP status "bad request".
                 raise BadInput(f"{path}: {summary(error)}; fix this and rerun the same command") from error
 
     @contextlib.contextmanager
     def translate_errors(self, path: str) -> Iterator[None]:
-        """Tells in one line what gcsfs, Orbax or TensorStore says of a bucket that refuses or does not answer."""
+        """Turns errors of gcsfs, Orbax and TensorStore, when a bucket refuses or does not answer, into one line."""
         import google.auth.exceptions as auth
 
         try:
@@ -79,7 +79,7 @@ class Bucket:
             raise
         except Exception as error:
             for cause in causes(error):
-                # TensorStore goes on with the whole request and the whole answer in brackets.
+                # TensorStore adds the complete request and answer in brackets.
                 text = summary(cause).partition(" [")[0]
                 code = 401 if isinstance(cause, auth.GoogleAuthError) else _answer(cause)
                 if code is None:
@@ -87,11 +87,11 @@ class Bucket:
                 if 400 <= code < 500 and code not in (408, 429):
                     advice = "fix this and rerun the same command"
                     raise BadInput(f"{path}: the bucket refuses ({text}); {advice}") from error
-                raise RestartMe(f"{path}: {text}; rerun the same command to go on") from error
+                raise RestartMe(f"{path}: {text}; rerun the same command to resume") from error
             raise
 
     def resolve(self, path: str) -> str:
-        """Checks the address, and makes other libraries able to use it."""
+        """Checks the address, and prepares other libraries to use it."""
         _use(path)
         return path.rstrip("/")
 
@@ -103,24 +103,24 @@ class Bucket:
         """A bucket has no folders to make."""
 
     def listing(self, folder: str) -> dict[str, int]:
-        """Asks anew every time: another process may have written there."""
+        """Sends a request every time: another process may have written there."""
         found = {}
         above = folder.partition("://")[2].rstrip("/") + "/"
         with self._connected(folder) as remote, contextlib.suppress(FileNotFoundError):
             for entry in remote.ls(folder, detail=True):
                 name = entry["name"].removeprefix(above).rstrip("/")
-                # Some tools make an empty object of the folder's own name.
+                # Some tools make an empty object with the folder's own name.
                 if name and entry["name"].startswith(above):
                     found[name + "/" * (entry["type"] == "directory")] = entry["size"] or 0
         return found
 
     def finished_folders(self, folder: str, mark: str) -> list[str]:
-        """Those that hold `mark`: no folder can be renamed at once."""
+        """Those that hold `mark`: a bucket cannot rename a folder atomically."""
         names = [name[:-1] for name in self.listing(folder) if name.endswith("/")]
         return [name for name in names if mark in self.listing(f"{folder}/{name}")]
 
     def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], bool]:
-        """A folder is there if something lies in it; a file is found under its own name."""
+        """A folder exists if it has contents; a file is found under its own name."""
         with self._connected(name) as remote:
             if glob.has_magic(name):
                 entries, is_folder = remote.glob(name, detail=True), False
@@ -128,7 +128,7 @@ class Bucket:
                 entries = remote.find(name, detail=True)
                 is_folder = bool(entries) and remote.info(name)["type"] == "directory"
         return [
-            # In whole microseconds, which is all that a bucket has; a float cannot hold the nanoseconds of today.
+            # In whole microseconds, as a bucket has them; a float cannot hold today's time in nanoseconds.
             File(f"gs://{path}", entry["size"], round(entry["mtime"].timestamp() * 1_000_000) * 1000)
             for path, entry in entries.items()
             if entry["type"] == "file" and (not is_folder or path.lower().endswith(suffixes))
@@ -141,14 +141,14 @@ class Bucket:
 
     @contextlib.contextmanager
     def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:
-        """Asks for two blocks at once. A file that cannot be opened is BadInput here already."""
+        """Requests two blocks at a time. A file that cannot be opened raises BadInput here."""
         with self._connected(path) as remote:
             try:
                 file = remote.open(path, "rb", block_size=block)
             except FileNotFoundError as error:
                 raise BadInput(f"{path}: {os.strerror(errno.ENOENT)}") from error
             except OSError as error:
-                # Here, because while reading it would be taken for what a decoder says of damaged data.
+                # Here, because callers take an OSError while reading for a decoder's error about damaged data.
                 raise BadInput(f"{path}: {summary(error)}") from error
             with file:
                 yield io.BufferedReader(file, block)
@@ -163,12 +163,12 @@ class Bucket:
             yield copy
 
     def write(self, path: str, data: bytes) -> None:
-        """An object appears whole by itself."""
+        """An object always appears complete."""
         with self._connected(path) as remote:
             remote.pipe_file(path, data)
 
     def write_new(self, path: str, data: bytes) -> bool:
-        """The bucket itself refuses a second one."""
+        """The bucket itself refuses to replace an object."""
         with self._connected(path) as remote:
             try:
                 remote.pipe_file(path, data, mode="create")
@@ -184,15 +184,13 @@ class Bucket:
             before = b""
         self.write(path, before + line.encode())
 
-    def move(self, path: str, to: str) -> None:
-        """Sends a file from disk."""
-        with self._connected(to) as remote:
-            remote.put_file(path, to)
-
     def rename(self, path: str, to: str) -> None:
-        """File by file."""
-        with self._connected(path) as remote:
-            remote.mv(path, to, recursive=True)
+        """File by file; uploads a file from disk."""
+        with self._connected(to) as remote:
+            if "://" in path:
+                remote.mv(path, to, recursive=True)
+            else:
+                remote.put_file(path, to)
 
     def remove(self, path: str) -> None:
         """File by file."""
@@ -200,13 +198,13 @@ class Bucket:
             remote.rm(path, recursive=True)
 
     def locked(self, folder: str, otherwise: str) -> contextlib.AbstractContextManager[None]:
-        """Keeps nobody out."""
+        """Excludes no one."""
         del folder, otherwise
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def scratch(self, path: str) -> Iterator[str]:
-        """In the folder for temporary files; `sweep` leaves it alone while it is locked."""
+        """In the folder for temporary files; `sweep` does not remove it while it is locked."""
         del path
         folder = tempfile.mkdtemp(prefix=_SCRATCH)
         with _DISK.locked(folder, "in use"):
@@ -226,22 +224,21 @@ class Bucket:
 
     @contextlib.contextmanager
     def on_disk(self, folder: str) -> Iterator[str]:
-        """In `scratch`, from where the files are sent."""
+        """In `scratch`; the files are uploaded at the end."""
         with self.scratch(folder) as place:
             yield place
-            for above, _, names in os.walk(place):
-                for name in names:
-                    path = os.path.join(above, name)
-                    self.move(path, f"{folder.rstrip('/')}/{os.path.relpath(path, place)}")
+            for name in glob.glob("**", root_dir=place, recursive=True, include_hidden=True):
+                if os.path.isfile(path := os.path.join(place, name)):
+                    self.rename(path, f"{folder.rstrip('/')}/{name}")
 
 
 def is_missing(error: BaseException) -> bool:
-    """Whether an error means that an object is not there."""
+    """Whether an error means that an object does not exist."""
     return any(_answer(cause) == 404 for cause in causes(error))
 
 
 def _answer(error: BaseException) -> int | None:
-    """The HTTP status that an error of a bucket stands for, 0 where there was no answer; None if it is none."""
+    """The HTTP status of a bucket's error, 0 if there was no answer; None for other errors."""
     import aiohttp
     import gcsfs.retry
     import requests

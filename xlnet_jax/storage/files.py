@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all, whatever is killed when. The path says where: `gs://` is a bucket.
+"""Files that appear complete or not at all, even if processes are killed. `gs://` in a path means a bucket.
 
-Functions here are methods of `Local` and of `Bucket`, which say how they do it; callers do not ask which it is. Where
-one can do less than the other, `at(path)` says so: `appends`, `locks`, `seeks`.
+Functions here are methods of `Local` and of `Bucket`, documented there; callers do not ask which one a path needs.
+Where one can do less than the other, `at(path)` has a flag: `appends`, `locks`, `seeks`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xlnet_jax.storage.local import Local, publish, temporary
 __all__ = ["publish", "temporary"]
 
 _LOCAL, _BUCKET = Local(), Bucket()
-# How ArrayRecord, whose errors carry no number, says that a file cannot be written.
+# Errors of ArrayRecord have no number, only the text of these.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
 _P = ParamSpec("_P")
@@ -32,12 +32,12 @@ _T = TypeVar("_T")
 
 
 def at(path: str) -> Local | Bucket:
-    """Where a path lies."""
+    """The storage of a path."""
     return _BUCKET if "://" in path else _LOCAL
 
 
 def _by_path(method: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A method of `Local` as a function: its first argument decides whether `Bucket` does the same in its place."""
+    """A method of `Local` as a function: its first argument selects this method, or the one of `Bucket`."""
 
     @functools.wraps(method)
     def function(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -59,7 +59,6 @@ local_copy = _by_path(_LOCAL.local_copy)
 write = _by_path(_LOCAL.write)
 write_new = _by_path(_LOCAL.write_new)
 append_line = _by_path(_LOCAL.append_line)
-rename = _by_path(_LOCAL.rename)
 remove = _by_path(_LOCAL.remove)
 locked = _by_path(_LOCAL.locked)
 scratch = _by_path(_LOCAL.scratch)
@@ -67,21 +66,21 @@ sweep = _by_path(_LOCAL.sweep)
 on_disk = _by_path(_LOCAL.on_disk)
 
 
-def move(path: str, to: str) -> None:
-    """Takes a finished file from `scratch` to its place."""
-    at(to).move(path, to)
+def rename(path: str, to: str) -> None:
+    """Renames a file or a folder, or moves a finished file from `scratch` to its place."""
+    at(to).rename(path, to)
 
 
 @contextlib.contextmanager
 def translate_errors(path: str) -> Iterator[None]:
-    """Tells in one line what a disk or a bucket refuses: a full disk, a lost permission, no answer.
+    """Turns errors of a disk or a bucket into one line: a full disk, a lost permission, no answer.
 
     Args:
-      path: named where the error names no file.
+      path: named if the error names no file.
 
     Raises:
       BadInput: it must be repaired; an OSError, ArrayRecord's RuntimeError for the same, a bucket that refuses.
-      RestartMe: the bucket does not answer, which may pass.
+      RestartMe: the bucket does not answer, which may be temporary.
     """
     try:
         with at(path).translate_errors(path):
@@ -102,12 +101,12 @@ def read_if_there(path: str) -> bytes | None:
 
 
 def to_json(value: Any, indent: int | None = 1) -> bytes:
-    """JSON as it is written to disk; without `indent` it is made five times as fast."""
+    """JSON as it is written to disk; five times faster without `indent`."""
     return (json.dumps(value, indent=indent, ensure_ascii=False) + "\n").encode()
 
 
 def read_json(path: str) -> Any:
-    """Reads what `to_json` made."""
+    """Reads a JSON file."""
     return json.loads(read(path))
 
 
@@ -119,5 +118,5 @@ def array_bytes(array: np.ndarray) -> bytes:
 
 
 def read_array(path: str) -> np.ndarray:
-    """Reads what `array_bytes` made."""
+    """Reads a `.npy` file."""
     return np.load(io.BytesIO(read(path)))

@@ -26,12 +26,12 @@ class File(NamedTuple):
 
 
 def temporary(path: str) -> str:
-    """Where to write the file on disk that `publish` will move to `path`; another process gets another name."""
+    """The temporary name on disk from which `publish` renames to `path`; it differs between processes."""
     return f"{path}.{os.getpid()}.tmp"
 
 
 def publish(path: str) -> None:
-    """Makes `temporary(path)` durable and gives it its name, in place of any file that is there."""
+    """Makes `temporary(path)` durable and renames it to `path`, replacing any file there."""
     descriptor = os.open(temporary(path), os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -41,14 +41,14 @@ def publish(path: str) -> None:
 
 
 class Local:
-    """Paths on a disk of this machine, or that it has mounted."""
+    """Paths on local or mounted disks."""
 
     appends = True
     """Whether a file can grow."""
     locks = True
-    """Whether `locked` keeps others out."""
+    """Whether `locked` excludes other processes."""
     seeks = True
-    """Whether reading at random, and reading twice, costs little."""
+    """Whether random access and a second read are cheap."""
 
     def translate_errors(self, path: str) -> contextlib.AbstractContextManager[None]:
         """Leaves an OSError as it is; it says what is wrong."""
@@ -56,11 +56,11 @@ class Local:
         return contextlib.nullcontext()
 
     def resolve(self, path: str) -> str:
-        """The path for other libraries, from any working directory. Raises BadInput for an address of no use."""
+        """The path for other libraries, from any working directory. Raises BadInput for an unusable address."""
         return os.path.abspath(path)
 
     def check_writable(self, path: str, option: str) -> None:
-        """Raises BadInput, naming the option, unless the folder can be written in or can be made."""
+        """Raises BadInput, naming the option, unless the folder can be created or written to."""
         check_link(option, path)
         above = os.path.abspath(path)
         while not os.path.lexists(above):
@@ -71,38 +71,38 @@ class Local:
             raise BadInput(f"{option}={path}: no permission to write in {above}; choose another folder")
 
     def make_folder(self, path: str) -> None:
-        """Makes a folder, and those above it."""
+        """Makes a folder and its parents."""
         if os.path.exists(path) and not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)  # makedirs says only: File exists
         os.makedirs(path, exist_ok=True)
 
     def listing(self, folder: str) -> dict[str, int]:
-        """The names right in a folder (of a folder: with `/`), each with its bytes; nothing if there is no folder."""
+        """The names in a folder (of a subfolder: with `/`), each with its bytes; empty if there is no such folder."""
         if not os.path.lexists(folder):
             return {}
         with os.scandir(folder) as entries:
-            # A link has the size of its file; one that leads nowhere, its own.
+            # A link has the size of its target; a dangling link has its own.
             return {
                 entry.name + "/" * entry.is_dir(): entry.stat(follow_symlinks=os.path.exists(entry.path)).st_size
                 for entry in entries
             }
 
     def finished_folders(self, folder: str, mark: str) -> list[str]:
-        """The names of the folders right in a folder that are complete: here they get their names in the end.
+        """The names of the complete folders in a folder: on disk a folder gets its name when it is complete.
 
         Args:
-          mark: a file that is written last where folders cannot be renamed at once.
+          mark: the file that is written last where folders cannot be renamed atomically.
         """
         del mark
         return [name[:-1] for name in self.listing(folder) if name.endswith("/")]
 
     def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], bool]:
-        """The files that a name stands for, and whether it is a folder.
+        """The files that a name matches, and whether it is a folder.
 
         Args:
           name: of a file, of a folder (its files with one of `suffixes`, at any depth), or a pattern.
 
-        Raises OSError if one of them cannot be looked at, or a link leads nowhere.
+        Raises OSError if one of them cannot be accessed, or a link points to nothing.
         """
         if is_folder := os.path.isdir(name):
             paths = list(self._below(name, suffixes))
@@ -110,8 +110,8 @@ class Local:
             paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]
             if not paths and not glob.has_magic(name) and os.path.lexists(os.path.dirname(name) or "."):
                 with contextlib.suppress(FileNotFoundError):
-                    os.stat(name)  # says why not
-        # One file under two names is read once, under the first of them.
+                    os.stat(name)  # raises the reason
+        # A file with two names is read once, under the first name.
         stats = {os.path.realpath(path): (os.path.abspath(path), os.stat(path)) for path in sorted(paths, reverse=True)}
         return [File(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.values()], is_folder
 
@@ -121,7 +121,7 @@ class Local:
 
         seen: set[str] = set()
         for parent, folders, names in os.walk(folder, onerror=fail, followlinks=True):
-            # A link may lead to a folder that was read already, also to one above it.
+            # A link may point to a folder that was already read, or to a parent.
             if (real := os.path.realpath(parent)) in seen:
                 folders.clear()
                 continue
@@ -140,7 +140,7 @@ class Local:
 
     @contextlib.contextmanager
     def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:
-        """A file's bytes; a bucket is asked for `block` bytes at once."""
+        """A file to read; from a bucket, `block` bytes per request."""
         del block
         with open(path, "rb") as file:
             yield file
@@ -158,35 +158,35 @@ class Local:
             publish(path)
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.remove(temporary(path))  # a full disk needs the room
+                os.remove(temporary(path))  # frees space on a full disk
             error.filename = path
             raise
 
     def write_new(self, path: str, data: bytes) -> bool:
-        """Writes a file that must not be there yet; returns whether it was so."""
+        """Writes a file unless it exists; returns whether it was written."""
         if os.path.exists(path):
             return False
         self.write(path, data)
         return True
 
     def append_line(self, path: str, line: str) -> None:
-        """Adds a line to a file of few lines: where files cannot grow, the whole is written again."""
+        """Adds a line to a short file: where files cannot grow, the complete file is written again."""
         with open(path, "a+b") as file:
-            # A killed process may have left a line without an end.
+            # A killed process may have left an incomplete line.
             if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
                 file.write(b"\n")
             file.write(line.encode())
 
-    def move(self, path: str, to: str) -> None:
-        """Takes a finished file from `scratch` to its place."""
-        os.replace(path, to)
-
     def rename(self, path: str, to: str) -> None:
-        """Gives another name to a file, in place of one that is there, or to a folder with all in it: here at once."""
+        """Renames a file, which replaces one of that name, or a folder with its contents: here atomically.
+
+        Args:
+          path: where `to` is, or a finished file in `scratch`.
+        """
         os.replace(path, to)
 
     def remove(self, path: str) -> None:
-        """Removes a file or a folder with all in it; one that is not there is removed already."""
+        """Removes a file or a folder with its contents, if it exists."""
         if os.path.isdir(path):
             shutil.rmtree(path)
         else:
@@ -197,7 +197,7 @@ class Local:
     def locked(self, folder: str, otherwise: str) -> Iterator[None]:
         """Keeps a second process out of a folder that exists; BadInput with the reason `otherwise` if one is in it.
 
-        The lock is the system's: it ends with the process. A bucket has none, so there nobody is kept out.
+        The operating system holds the lock until the process ends. A bucket has no such lock.
         """
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -211,9 +211,9 @@ class Local:
 
     @contextlib.contextmanager
     def scratch(self, path: str) -> Iterator[str]:
-        """A new folder on disk to write in, before `move` takes the result to `path` or beside it; then removed."""
+        """A new folder on disk to write in; `rename` moves the result to `path` or beside it. Removed at the end."""
         folder = temporary(path)  # on the same disk, so that moving is renaming
-        shutil.rmtree(folder, ignore_errors=True)  # of a killed process that had this number
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process with this process ID
         os.mkdir(folder)
         try:
             yield folder
@@ -221,12 +221,12 @@ class Local:
             shutil.rmtree(folder, ignore_errors=True)
 
     def sweep(self, folder: str) -> None:
-        """Removes what killed processes left of `temporary` and `scratch`; on disk only while the folder is locked."""
+        """Removes `temporary` and `scratch` leftovers of killed processes; on disk only while the folder is locked."""
         for name in os.listdir(folder) if os.path.isdir(folder) else []:
             if _TEMPORARY.search(name):
                 self.remove(os.path.join(folder, name))
 
     @contextlib.contextmanager
     def on_disk(self, folder: str) -> Iterator[str]:
-        """A folder for a library that writes to disks only; in the end its files are in `folder`."""
+        """A folder for a library that can only write to disks; at the end its files are in `folder`."""
         yield folder

@@ -103,7 +103,7 @@ def test_another_was_faster(bucket, monkeypatch, moment):
 
 def test_a_bucket_that_does_not_answer(bucket):
     bucket.down = True
-    with pytest.raises(RestartMe, match="gs://bucket/c.*: .*rerun the same command to go on"):
+    with pytest.raises(RestartMe, match="gs://bucket/c.*: .*rerun the same command to resume"):
         _prepare()
     bucket.down = False
     _prepare()

@@ -135,7 +135,7 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
         for split, writer in writers.items():
             if shard := writer.close():
                 splits[split] = {**writer.counted, "shard": shard}
-                files.move(paths[split], file_name(output, index, split))
+                files.rename(paths[split], file_name(output, index, split))
                 files.write(file_name(output, index, split + ".npy"), files.array_bytes(writer.counts))
         sources = [
             {**dataclasses.asdict(part), "sha256": digest} for part, digest in zip(parts, reader.hashes, strict=True)
