@@ -26,7 +26,7 @@ def count_parameters(config: Config) -> dict[str, Any]:
     available_devices()  # JAX makes a random key even where nothing is computed
     recipe = make_recipe(config)
     params = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
-    tensors = jax.tree.leaves(params if config.model.share_layers else recipe.official(params))
+    tensors = jax.tree.leaves(params if config.model.share_layers else jax.eval_shape(recipe.official, params))
     return {"parameters": sum(int(np.prod(x.shape)) for x in tensors), "tensors": len(tensors)}
 
 

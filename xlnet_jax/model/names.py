@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from flax import traverse_util
 
@@ -18,21 +17,17 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
 
 _ROOT = "model/transformer"
-
 _WHOLE = {
     "word_embedding": f"{_ROOT}/word_embedding/lookup_table",
     "lm_head/bias": "model/lm_loss/bias",
     "layers/attention/segment_embedding": f"{_ROOT}/seg_embed",
 }
-
 _MASK = f"{_ROOT}/mask_emb/mask_emb"
-
 _BIASES = {
     "content_bias": f"{_ROOT}/r_w_bias",
     "position_bias": f"{_ROOT}/r_r_bias",
     "segment_bias": f"{_ROOT}/r_s_bias",
 }
-
 _PER_LAYER = {
     "attention/query": "rel_attn/q/kernel",
     "attention/key": "rel_attn/k/kernel",
@@ -54,8 +49,8 @@ def official(params: Mapping[str, Any]) -> dict[str, Any]:
     """Our tree as the original's variables, one entry per variable.
 
     Args:
-      params: the unboxed tree of `XLNet` with its `LMHead`; leaves are numpy or jax arrays, or `jax.ShapeDtypeStruct`
-        (to count).
+      params: the unboxed tree of `XLNet` with its `LMHead`; leaves are numpy or jax arrays. To count parameters without
+        computing them, use `jax.eval_shape(official, params)`.
 
     Returns:
       Name -> leaf of the same kind. Per-layer variables lose the axis L; `r_w_bias`, `r_r_bias` and `r_s_bias` are
@@ -68,12 +63,12 @@ def official(params: Mapping[str, Any]) -> dict[str, Any]:
     if flat["layers/attention/query"].ndim == 3:
         raise BadInput("model.share_layers=True: the original's checkpoints have parameters of each layer")
     tensors = {name: flat[ours] for ours, name in _WHOLE.items()}
-    tensors[_MASK] = _reshape(flat["mask_embedding"], (1, 1, *flat["mask_embedding"].shape))
+    tensors[_MASK] = flat["mask_embedding"].reshape(1, 1, -1)
     scope = "biases" if "biases/content_bias" in flat else "layers/attention"
     tensors |= {name: flat[f"{scope}/{ours}"] for ours, name in _BIASES.items()}
     for layer in range(flat["layers/attention/query"].shape[0]):
         for ours, name in _PER_LAYER.items():
-            tensors[f"{_ROOT}/layer_{layer}/{name}"] = _take(flat[f"layers/{ours}"], layer)
+            tensors[f"{_ROOT}/layer_{layer}/{name}"] = flat[f"layers/{ours}"][layer]
     return tensors
 
 
@@ -95,11 +90,8 @@ def from_official(tensors: Mapping[str, Any], model: ModelConfig) -> dict[str, A
     bias_shape = (model.layers, *heads) if model.untie_biases else heads
     shapes = {"word_embedding": (V, D), "lm_head/bias": (V,), "attention/segment_embedding": (model.layers, 2, *heads)}
     shapes |= {f"attention/{name}": (D, *heads) for name in ("query", "key", "value", "position", "output")}
-    shapes |= {
-        "feed_forward/inner/kernel": (D, F),
-        "feed_forward/inner/bias": (F,),
-        "feed_forward/outer/kernel": (F, D),
-    }
+    inner, outer = "feed_forward/inner", "feed_forward/outer"
+    shapes |= {f"{inner}/kernel": (D, F), f"{inner}/bias": (F,), f"{outer}/kernel": (F, D)}
 
     def read(name: str, shape: tuple[int, ...]) -> np.ndarray:
         if name not in tensors:
@@ -117,15 +109,3 @@ def from_official(tensors: Mapping[str, Any], model: ModelConfig) -> dict[str, A
         shape = shapes.get(ours, (D,))
         flat[f"layers/{ours}"] = np.stack([read(f"{_ROOT}/layer_{i}/{name}", shape) for i in range(model.layers)])
     return traverse_util.unflatten_dict(flat, sep="/")
-
-
-def _take(stacked: Any, layer: int) -> Any:
-    if isinstance(stacked, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(stacked.shape[1:], stacked.dtype)
-    return stacked[layer]
-
-
-def _reshape(array: Any, shape: tuple[int, ...]) -> Any:
-    if isinstance(array, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(shape, array.dtype)
-    return array.reshape(shape)
