@@ -182,7 +182,7 @@ def test_a_bad_copy_is_made_again(corpus_in, tmp_path, monkeypatch):
     corpus = Corpus(ADDRESS, shard_cache=str(tmp_path))
     same(corpus)
     first.unlink()
-    corpus._readers.clear()
+    corpus._reader.cache_clear()
     corpus._pages.clear()
     same(corpus)
     assert first.exists()

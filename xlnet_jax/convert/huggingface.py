@@ -29,11 +29,7 @@ ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 
 
 def export(
-    params: Mapping[str, Any],
-    model: ModelConfig,
-    tokenizer_path: str,
-    normalization: Normalization,
-    output: str,
+    params: Mapping[str, Any], model: ModelConfig, tokenizer_path: str, normalization: Normalization, output: str
 ) -> list[str]:
     """Writes the folder; it appears complete or not at all.
 
@@ -63,9 +59,7 @@ def export(
     documents = {
         "config.json": _config(model) | bos_eos_pad,
         "generation_config.json": {"_from_model_config": True} | bos_eos_pad,
-        "tokenizer.json": tokenizer_json.tokenizer_json(
-            tokenizer_json.parse(pieces), normalization, str(tokenizer_path)
-        ),
+        "tokenizer.json": tokenizer_json.tokenizer_json(tokenizer_json.parse(pieces), normalization, tokenizer_path),
         "tokenizer_config.json": tokenizer_json.tokenizer_config(normalization),
     }
     output = os.path.abspath(output)
@@ -170,7 +164,7 @@ def _write(output: str, documents: dict[str, Any], pieces: bytes, tensors: dict[
             with open(os.path.join(partial, file_name), "w", encoding="utf-8") as file:
                 json.dump(document, file, indent=None if file_name == "tokenizer.json" else 2)
                 file.write("\n")
-        vocabulary, weights = os.path.join(partial, "spiece.model"), os.path.join(partial, "model.safetensors")
+        vocabulary, weights = (os.path.join(partial, name) for name in ("spiece.model", "model.safetensors"))
         with open(vocabulary, "wb") as file:
             file.write(pieces)
         save_file(tensors, weights, metadata={"format": "pt"})

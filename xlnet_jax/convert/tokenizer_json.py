@@ -21,7 +21,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
-from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization
+from xlnet_jax.data.tokenizer import CLS, SEP, SPECIAL_PIECES, UNK, Normalization
 from xlnet_jax.errors import BadInput
 
 UNIGRAM = 1
@@ -31,7 +31,6 @@ UNUSED, BYTE = 5, 6
 """`ModelProto.SentencePiece.Type`; the other types need no special case."""
 
 _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up for it
-_WORD = "▁"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,19 +54,13 @@ def parse(model: bytes) -> SentencePieceModel:
 
     The file is a protocol buffer; the field numbers and defaults are from `sentencepiece_model.proto`.
     """
-    pieces: list[tuple[str, float, int]] = []
-    trainer: dict[int, Any] = {}
-    normalizer: dict[int, Any] = {}
-    for number, value in _fields(model):
-        if number == 1:
-            piece = dict(_fields(value))
-            pieces.append((piece[1].decode(), struct.unpack("<f", piece.get(2, bytes(4)))[0], piece.get(3, 1)))
-        elif number == 2:
-            trainer = dict(_fields(value))
-        elif number == 3:
-            normalizer = dict(_fields(value))
+    fields = list(_fields(model))
+    trainer, normalizer = (dict(_fields(dict(fields).get(number, b""))) for number in (2, 3))
+    pieces = [dict(_fields(value)) for number, value in fields if number == 1]
     return SentencePieceModel(
-        pieces=pieces,
+        pieces=[
+            (piece[1].decode(), struct.unpack("<f", piece.get(2, bytes(4)))[0], piece.get(3, 1)) for piece in pieces
+        ],
         kind=trainer.get(3, UNIGRAM),
         rule=normalizer.get(1, b"").decode(),
         charsmap=normalizer.get(2, b""),
@@ -81,14 +74,11 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
 
     def varint() -> int:
         nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
+        first = at
+        while message[at] >= 0x80:
             at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
+        at += 1
+        return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(message[first:at]))
 
     while at < len(message):
         key = varint()
@@ -116,26 +106,21 @@ def tokenizer_json(model: SentencePieceModel, normalization: Normalization, name
         raise BadInput(f"tokenizer {name}: not a unigram model; only unigram models can be exported")
     if any(kind == BYTE for _, _, kind in model.pieces):
         raise BadInput(f"tokenizer {name}: has byte pieces, which XLNet tokenizers of other libraries do not support")
-    metaspace = {
-        "type": "Metaspace",
-        "replacement": _WORD,
-        "prepend_scheme": "always" if model.add_dummy_prefix else "never",
-        "split": True,
-    }
-    # SentencePiece splits at white space only after its own rule has run, and so does this pre-tokeniser.
-    pre_tokenizer = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]}
+    prepend = "always" if model.add_dummy_prefix else "never"
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend, "split": True}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [_added_token(index, piece) for index, piece in enumerate(SPECIAL_PIECES)],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(model, normalization)},
-        "pre_tokenizer": pre_tokenizer,
+        # SentencePiece splits at white space only after its own rule has run, and so does this pre-tokeniser.
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
         "post_processor": _template(),
         "decoder": metaspace,
         "model": {
             "type": "Unigram",
-            "unk_id": SPECIAL_PIECES.index("<unk>"),
+            "unk_id": UNK,
             "vocab": [[piece, _score(piece, score, kind)] for piece, score, kind in model.pieces],
             "byte_fallback": False,
         },
@@ -203,15 +188,8 @@ def _score(piece: str, score: float, kind: int) -> float:
 
 def _added_token(index: int, piece: str) -> dict[str, Any]:
     mask = piece == "<mask>"  # absorbs the space before it, so that "a <mask>" is two tokens
-    return {
-        "id": index,
-        "content": piece,
-        "single_word": False,
-        "lstrip": mask,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-    }
+    properties = {"single_word": False, "lstrip": mask, "rstrip": False, "normalized": False, "special": True}
+    return {"id": index, "content": piece} | properties
 
 
 def _template() -> dict[str, Any]:
@@ -224,12 +202,6 @@ def _template() -> dict[str, Any]:
         return {"Sequence": {"id": letter, "type_id": segment}}
 
     first, end = [text("A", 0), token("<sep>", 0)], [token("<cls>", 2)]
-    return {
-        "type": "TemplateProcessing",
-        "single": first + end,
-        "pair": [*first, text("B", 1), token("<sep>", 1), *end],
-        "special_tokens": {
-            piece: {"id": piece, "ids": [SPECIAL_PIECES.index(piece)], "tokens": [piece]}
-            for piece in ("<sep>", "<cls>")
-        },
-    }
+    special = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in (("<sep>", SEP), ("<cls>", CLS))}
+    pair = [*first, text("B", 1), token("<sep>", 1), *end]
+    return {"type": "TemplateProcessing", "single": first + end, "pair": pair, "special_tokens": special}

@@ -91,7 +91,7 @@ def test_threads_and_pickled_copies_read_the_same():
     first = np.random.Generator(np.random.Philox(0)).integers(0, corpus.tokens, (40, 8))
     expected = [corpus.read(row, 100)[0] for row in first]
     again = pickle.loads(pickle.dumps(corpus))
-    assert not again._readers and not again._pages and corpus._readers
+    assert not again._reader.cache_info().currsize and not again._pages and corpus._reader.cache_info().currsize
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda row: again.read(row, 100)[0], first))
     np.testing.assert_array_equal(found, expected)
@@ -101,7 +101,7 @@ def test_few_open_shards(monkeypatch):
     monkeypatch.setattr("xlnet_jax.data.corpus.corpus._OPEN_SHARDS", 1)
     corpus = Corpus(data.corpus_path())
     np.testing.assert_array_equal(corpus.read(np.array([0]), corpus.tokens)[0][0], _naive("train")[0])
-    assert len(corpus._readers) == 1
+    assert corpus._reader.cache_info().currsize == 1
 
 
 def test_tfds_reads_it_without_tensorflow():

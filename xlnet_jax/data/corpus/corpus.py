@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 import collections
 import contextlib
+import functools
 import hashlib
 import os
 import threading
@@ -96,11 +97,13 @@ class Corpus:
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._readers: collections.OrderedDict[int, tuple[str, Any]] = collections.OrderedDict()
+        # Not a method: a corpus that refers to itself would keep its pages until the garbage collector runs.
+        opener = functools.partial(_open, self.path, self._shards, self._copies)
+        self._reader = functools.lru_cache(_OPEN_SHARDS)(opener)
         self._pages: collections.OrderedDict[int, tuple[np.ndarray, np.ndarray]] = collections.OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        own_to_the_process = ("_lock", "_readers", "_pages")
+        own_to_the_process = ("_lock", "_reader", "_pages")
         return {name: value for name, value in self.__dict__.items() if name not in own_to_the_process}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -172,25 +175,15 @@ class Corpus:
         with _advised():
             return read_pages(reader, file, in_shard, self._page_tokens, self.tokenizer.vocab_size)
 
-    def _reader(self, shard: int) -> tuple[str, Any]:
-        """The file of a shard (the original or its copy) and its reader."""
-        with self._lock:
-            if shard in self._readers:
-                self._readers.move_to_end(shard)
-                return self._readers[shard]
-        # Without the lock: this is slow in a bucket.
-        entry = self._shards[shard]
-        file = os.path.join(self.path, entry["file"])
-        if self._copies:
-            file = self._copies.get(file, entry)
-        with _advised():
-            reader = open_shard(file, entry["pages"])
-        with self._lock:
-            self._readers[shard] = file, reader
-            if len(self._readers) > _OPEN_SHARDS:
-                # Not closed here: another thread may be reading. The last reference closes it.
-                self._readers.popitem(last=False)
-        return file, reader
+
+def _open(path: str, shards: list[dict[str, Any]], copies: ShardCache | None, shard: int) -> tuple[str, Any]:
+    """The file of a shard (the original or its copy) and its reader."""
+    entry = shards[shard]
+    file = os.path.join(path, entry["file"])
+    if copies:
+        file = copies.get(file, entry)
+    with _advised():
+        return file, open_shard(file, entry["pages"])
 
 
 @contextlib.contextmanager

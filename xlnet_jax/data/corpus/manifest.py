@@ -22,7 +22,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
 from typing import Any
 
 from etils import epath
@@ -122,8 +121,8 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
                 f"{name} has format {_short(version)}, this program reads up to {FORMAT_VERSION}; install a newer "
                 "version of this program, or prepare the corpus again"
             )
-        for step in range(version, FORMAT_VERSION):
-            manifest = _UPGRADES[step](manifest)
+        if version == 1:
+            manifest = _upgrade_1(manifest)
         _check_manifest(manifest)
     # Deep nesting raises RecursionError.
     except (ValueError, RecursionError) as error:
@@ -145,9 +144,6 @@ def _upgrade_1(manifest: dict[str, Any]) -> dict[str, Any]:
         "options": manifest["options"] | {"field": None},
         "empty": None,
     }
-
-
-_UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgrade_1}
 
 
 def _short(value: Any) -> str:
@@ -194,16 +190,13 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
     _check(isinstance(manifest["options"], dict), "options", manifest["options"], "an object")
     chosen = manifest["options"].get("normalization")
     # Format 1 had no nfkc.
-    _check(
-        isinstance(chosen, dict) and {"nfkc": False} | chosen == normalization,
-        "normalization", normalization, "that of the options",
-    )  # fmt: skip
+    same = isinstance(chosen, dict) and {"nfkc": False} | chosen == normalization
+    _check(same, "normalization", normalization, "that of the options")
     splits = manifest["splits"]
     _check(isinstance(splits, dict) and "train" in splits, "splits", splits, "an object with `train` in it")
     _check(splits.keys() <= {"train", "heldout"}, "splits", list(splits), "`train` and perhaps `heldout`")
     for name, split in splits.items():
         _check_split(split, name, manifest["page_tokens"])
-    _check(isinstance(manifest["options"], dict), "options", manifest["options"], "an object")
     try:
         # The options are only printed, but that must work: no NaN, no lone surrogate.
         json.dumps(manifest["options"], ensure_ascii=False, allow_nan=False).encode()
@@ -232,18 +225,13 @@ def _check_split(split: Any, name: str, page_tokens: int) -> None:
         _check_keys(shard, place, {"file", "tokens", "pages", "bytes", "sha256", "content"})
         file = shard_name(name, index, len(shards))
         _check(shard["file"] == file, f"{place}.file", shard["file"], file)
-        _check_number(shard["tokens"], f"{place}.tokens", 1)
+        for key in ("tokens", "pages", "bytes"):
+            _check_number(shard[key], f"{place}.{key}", 1)
+        for key in ("sha256", "content"):
+            _check_hash(shard[key], f"{place}.{key}")
         pages = -(-shard["tokens"] // page_tokens)
-        _check_number(shard["pages"], f"{place}.pages", 1)
-        _check(
-            shard["pages"] == pages,
-            f"{place}.pages",
-            shard["pages"],
-            f"{pages}, which follows from its tokens and page_tokens={page_tokens}",
-        )
-        _check_number(shard["bytes"], f"{place}.bytes", 1)
-        _check_hash(shard["sha256"], f"{place}.sha256")
-        _check_hash(shard["content"], f"{place}.content")
+        reason = f"{pages}, which follows from its tokens and {page_tokens=}"
+        _check(shard["pages"] == pages, f"{place}.pages", shard["pages"], reason)
     tokens = sum(shard["tokens"] for shard in shards)
     _check_number(split["tokens"], f"{where}.tokens", 1)
     _check(split["tokens"] == tokens, f"{where}.tokens", split["tokens"], f"{tokens}, the sum of its shards")

@@ -164,22 +164,6 @@ def scan(
 
     Faults of the whole file (its hashes) are raised after the last page.
     """
-    hashes = (hashlib.sha256(), hashlib.sha256())
-    for page, (tokens, starts) in enumerate(_pages(path, entry, page_tokens, vocab_size)):
-        used = min(page_tokens, entry["tokens"] - page * page_tokens)
-        if (tokens[used:] != PAD).any() or starts[used:].any():
-            raise BadInput(f"{path}, page {page}: it has {used} tokens, but the rest is not padding")
-        _update(hashes, tokens[:used], starts[:used])
-        yield tokens[:used], starts[:used]
-    if _content_hash(hashes) != entry["content"]:
-        raise BadInput(f"{path}: the tokens or starts do not match their hash in the manifest")
-    if file_hash(path) != entry["sha256"]:
-        raise BadInput(f"{path}: the pages are correct, but the file does not match its hash in the manifest")
-
-
-def _pages(
-    path: str, entry: dict[str, Any], page_tokens: int, vocab_size: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     try:
         size = os.path.getsize(path)
     except OSError as error:
@@ -188,11 +172,22 @@ def _pages(
         raise BadInput(f"{path} has {size} bytes, not {entry['bytes']}")
     if entry["pages"] != -(-entry["tokens"] // page_tokens):
         raise BadInput(f"{path}: {entry['pages']} pages of {page_tokens} do not fit its number of tokens")
+    hashes = (hashlib.sha256(), hashlib.sha256())
     at_once = max(1, _CHECK_BYTES // (5 * page_tokens))
     for first in range(0, entry["pages"], at_once):
         numbers = list(range(first, min(first + at_once, entry["pages"])))
         # A new reader each time: it maps the file, and the pages it has read count as memory of this process.
-        yield from read_pages(open_shard(path, entry["pages"]), path, numbers, page_tokens, vocab_size)
+        found = read_pages(open_shard(path, entry["pages"]), path, numbers, page_tokens, vocab_size)
+        for page, (tokens, starts) in zip(numbers, found, strict=True):
+            used = min(page_tokens, entry["tokens"] - page * page_tokens)
+            if (tokens[used:] != PAD).any() or starts[used:].any():
+                raise BadInput(f"{path}, page {page}: it has {used} tokens, but the rest is not padding")
+            _update(hashes, tokens[:used], starts[:used])
+            yield tokens[:used], starts[:used]
+    if _content_hash(hashes) != entry["content"]:
+        raise BadInput(f"{path}: the tokens or starts do not match their hash in the manifest")
+    if file_hash(path) != entry["sha256"]:
+        raise BadInput(f"{path}: the pages are correct, but the file does not match its hash in the manifest")
 
 
 def open_shard(path: str, pages: int) -> Any:
@@ -218,7 +213,14 @@ def read_pages(
     try:
         records = reader.read(numbers)
     except RuntimeError as error:
-        raise _first_failure(reader, path, numbers, error) from error
+        where = path
+        if "Retry policy exhausted" not in str(error):  # that took 15 minutes
+            if len(numbers) == 1:
+                where = f"{path}, page {numbers[0]}"
+            else:
+                for number in numbers:  # one by one, to name the first bad page
+                    read_pages(reader, path, [number], page_tokens, vocab_size)
+        raise failure(where, error) from error
     pages = []
     for number, record in zip(numbers, records, strict=True):
         try:
@@ -226,17 +228,6 @@ def read_pages(
         except BadInput as error:
             raise BadInput(f"{path}, page {number}: {error}") from error
     return pages
-
-
-def _first_failure(reader: Any, path: str, numbers: list[int], error: RuntimeError) -> XLNetError:
-    """The error of the first page that cannot be read alone, after a read of several failed."""
-    if "Retry policy exhausted" not in str(error):  # that took 15 minutes
-        for number in numbers:
-            try:
-                reader.read([number])
-            except RuntimeError as alone:
-                return failure(f"{path}, page {number}", alone)
-    return failure(path, error)
 
 
 def failure(where: str, error: RuntimeError) -> XLNetError:

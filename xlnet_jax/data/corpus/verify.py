@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,12 +18,8 @@ from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
 _LARGEST_SAMPLE = 10**7  # tokens, which people read
-_COUNTED = ("documents", "sentences", "paragraphs", "tokens")
-_BITS = {
-    "documents": pages.DOCUMENT_START,
-    "sentences": pages.SENTENCE_START,
-    "paragraphs": pages.PARAGRAPH_START,
-}
+_BITS = {"documents": pages.DOCUMENT_START, "sentences": pages.SENTENCE_START, "paragraphs": pages.PARAGRAPH_START}
+_COUNTED = (*_BITS, "tokens")
 _TFDS = ("dataset_info.json", "features.json")
 
 # Printed by `sample` before a document, a paragraph and a sentence.
@@ -59,22 +54,6 @@ def info(path: str) -> dict[str, Any]:
     }
 
 
-class _Totals:
-    """Counts over the pages of a split, summed by several threads."""
-
-    def __init__(self, vocab_size: int):
-        self._lock = threading.Lock()
-        self.counts = np.zeros(vocab_size, np.int64)
-        self.marks: dict[int, int] = dict.fromkeys(_BITS.values(), 0)
-        self.whole = True  # all shards were readable
-
-    def add(self, counts: np.ndarray, marks: dict[int, int]) -> None:
-        with self._lock:
-            self.counts += counts
-            for mark, count in marks.items():
-                self.marks[mark] += count
-
-
 def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[str]]:
     """Reads the whole corpus and compares it with every hash and count of its manifest.
 
@@ -102,48 +81,53 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
     known = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
     extra = sorted(name for name in there if ".array_record-" in name and name not in known)
     problems += [f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra]
-    totals = {name: _Totals(manifest["tokenizer"]["vocab_size"]) for name in manifest["splits"]}
     shards = [(name, shard) for name, split in manifest["splits"].items() for shard in split["shards"]]
 
-    def check(item: tuple[str, dict[str, Any]]) -> str:
-        name, shard = item
+    def count(item: tuple[str, dict[str, Any]]) -> np.ndarray | BadInput:
         try:
-            _check_shard(path, shard, manifest, totals[name])
+            return _count_shard(path, item[1], manifest)
         except BadInput as error:
-            totals[name].whole = False
-            return str(error)
-        return ""
+            return error
 
+    totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)  # no entry for a split with a damaged shard
     with ThreadPoolExecutor(workers or cores()) as threads:
         try:
-            problems += filter(None, threads.map(check, shards))
+            for (name, _), counts in zip(shards, threads.map(count, shards), strict=True):
+                if isinstance(counts, BadInput):
+                    problems.append(str(counts))
+                    totals.pop(name, None)
+                elif name in totals:
+                    totals[name] = totals[name] + counts
         finally:
             threads.shutdown(cancel_futures=True)
     for name in manifest["splits"]:
-        problems += _check_totals(path, manifest, name, totals[name])
+        problems += _check_totals(path, manifest, name, totals.get(name))
     counted = {counted: sum(shard[counted] for _, shard in shards) for counted in ("bytes", "tokens")}
     return {"shards": len(shards), **counted}, problems
 
 
-def _check_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], totals: _Totals) -> None:
-    address = os.path.join(path, shard["file"])
+def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any]) -> np.ndarray:
+    """Copies a shard from a bucket, and counts it with `_count_pages`."""
+    address = copy = os.path.join(path, shard["file"])
     try:
         with files.local_copy(address) as copy:
-            try:
-                _count_pages(copy, shard, manifest, totals)
-            except BadInput as error:
-                raise BadInput(str(error).replace(copy, address)) from error
+            return _count_pages(copy, shard, manifest)
+    except BadInput as error:
+        raise BadInput(str(error).replace(copy, address)) from error
     except FileNotFoundError as error:
         raise BadInput(f"{address} cannot be read: it is missing; copy the corpus again") from error
     except OSError as error:
         raise BadInput(f"{address}: {summary(error)}; set TMPDIR to a folder with room for a shard") from error
 
 
-def _count_pages(file: str, shard: dict[str, Any], manifest: dict[str, Any], totals: _Totals) -> None:
-    """Reads a shard, checks it and the consistency of its flags (hashes cannot), and adds its counts to `totals`."""
+def _count_pages(file: str, shard: dict[str, Any], manifest: dict[str, Any]) -> np.ndarray:
+    """Reads a shard, checks it and the consistency of its flags (hashes cannot), and counts.
+
+    Returns:
+      int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and paragraphs.
+    """
     page_tokens, vocab_size = manifest["page_tokens"], manifest["tokenizer"]["vocab_size"]
-    counts = np.zeros(vocab_size, np.int64)
-    marks: dict[int, int] = dict.fromkeys(totals.marks, 0)
+    counts = np.zeros(vocab_size + len(_BITS), np.int64)
     ended = True  # whether the previous token ended a document
     for page, (tokens, starts) in enumerate(pages.scan(file, shard, page_tokens, vocab_size)):
         ends = tokens == EOD
@@ -153,32 +137,33 @@ def _count_pages(file: str, shard: dict[str, Any], manifest: dict[str, Any], tot
         if (begins != after_end).any() or (starts[ends] != 0).any() or not sentence[starts != 0].all():
             raise BadInput(f"{file}, page {page}: the flags do not match the ends of its documents")
         ended = bool(ends[-1])
-        counts += np.bincount(tokens, minlength=vocab_size)
-        for mark in marks:
-            marks[mark] += int(np.count_nonzero(starts & mark))
+        counts[:vocab_size] += np.bincount(tokens, minlength=vocab_size)
+        counts[vocab_size:] += [np.count_nonzero(starts & bit) for bit in _BITS.values()]
     if not ended:
         raise BadInput(f"{file}: its last document has no end")
-    totals.add(counts, marks)
+    return counts
 
 
-def _check_totals(path: str, manifest: dict[str, Any], name: str, totals: _Totals) -> Iterator[str]:
+def _check_totals(path: str, manifest: dict[str, Any], name: str, totals: np.ndarray | None) -> Iterator[str]:
+    """Compares the sums over the shards of a split; they are None if a shard is damaged, which is already reported."""
     split = manifest["splits"][name]
     try:
         counts = corpora.read_counts(path, manifest, name)
     except BadInput as error:
         yield str(error)
         counts = None
-    if not totals.whole:
-        return  # the sums are incomplete, and the damaged shards are already reported
-    if counts is not None and (counts != totals.counts).any():
-        piece = int(np.flatnonzero(counts != totals.counts)[0])
+    if totals is None:
+        return
+    pieces, marks = np.split(totals, [-len(_BITS)])
+    if counts is not None and (counts != pieces).any():
+        piece = int(np.flatnonzero(counts != pieces)[0])
         yield (
-            f"{os.path.join(path, split['token_counts'])}: piece {piece} occurs {totals.counts[piece]} times in the "
+            f"{os.path.join(path, split['token_counts'])}: piece {piece} occurs {pieces[piece]} times in the "
             f"pages, but is counted {counts[piece]} times"
         )
-    for counted, bit in _BITS.items():
-        if split[counted] not in (None, totals.marks[bit]):
-            yield f"{path}: {name} has {totals.marks[bit]} {counted}, the manifest says {split[counted]}"
+    for counted, mark in zip(_BITS, marks.tolist(), strict=True):
+        if split[counted] not in (None, mark):
+            yield f"{path}: {name} has {mark} {counted}, the manifest says {split[counted]}"
 
 
 def sample(path: str, split: str, seed: int, count: int, length: int) -> list[dict[str, Any]]:
