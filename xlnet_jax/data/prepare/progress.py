@@ -1,4 +1,4 @@
-"""How far `prepare` is: a bar on a terminal, otherwise a line of log now and then."""
+"""The progress of `prepare`: a bar on a terminal, otherwise a line of the log from time to time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger("xlnet_jax")
 class Progress:
     """Counts finished units; use it in a `with`.
 
-    The rate and the time left count from here, so that units done by an earlier call do not flatter them.
+    The rate and the time left are measured from now on: units of an earlier call do not count.
     """
 
     def __init__(self, units: int, done: int, console: rich.console.Console | None = None):
