@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import os
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
@@ -68,11 +69,10 @@ def kind_of(path: str) -> Kind:
     if path.startswith(tfds.PREFIX):
         return Kind("tfds", None)
     stem, suffix = os.path.splitext(path.lower())
-    compression = _COMPRESSIONS.get(suffix)
-    if compression:
-        suffix = os.path.splitext(stem)[1]
-    elif suffix == ".parquet":
+    if suffix == ".parquet":
         return Kind("parquet", None)
+    if compression := _COMPRESSIONS.get(suffix):
+        suffix = os.path.splitext(stem)[1]
     return Kind("json" if suffix in _JSON_SUFFIXES else "text", compression)
 
 
@@ -119,8 +119,7 @@ def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tupl
       BadInput: a file cannot be read.
       RestartMe: the bucket does not answer.
     """
-    units: list[tuple[Part, ...]] = []
-    current: list[Part] = []
+    units: list[list[Part]] = []
     size = 0
     for source in sources:
         try:
@@ -128,12 +127,12 @@ def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tupl
         except OSError as error:
             raise BadInput(f"{source.path}: {summary(error)}") from error
         for part, part_bytes in parts:
-            if current and size + part_bytes > unit_bytes:
-                units.append(tuple(current))
-                current, size = [], 0
-            current.append(part)
+            if not units or size + part_bytes > unit_bytes:
+                units.append([])
+                size = 0
+            units[-1].append(part)
             size += part_bytes
-    return [*units, tuple(current)] if current else units
+    return list(map(tuple, units))
 
 
 def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Part, int]]:
@@ -210,22 +209,18 @@ def blocks(part: Part) -> Iterator[bytes]:
       RestartMe: the bucket does not answer.
     """
     kind = kind_of(part.path)
-    offset = part.start
+    offset, end = part.start, sys.maxsize if kind.compression else part.end
+    # Small blocks of compressed text: all text before damage is read.
+    size = min(_SMALL_BLOCK if kind.compression else _BLOCK, LONGEST_LINE)
     try:
         with files.open_to_read(part.path, _BLOCK) as file, _decompressed(file, kind.compression) as text:
-            if kind.compression:
-                # Small blocks: all text before the damage is read.
-                while block := text.read1(min(_SMALL_BLOCK, LONGEST_LINE)):
-                    yield block
-                    offset += len(block)
-                return
-            text.seek(offset)
-            while offset < part.end:
-                block = text.read(min(_BLOCK, LONGEST_LINE, part.end - offset))
-                if not block:
-                    raise BadInput(f"{part.path}: {part.end - offset} bytes shorter than it was; start over")
+            if not kind.compression:
+                text.seek(offset)
+            while offset < end and (block := text.read1(min(size, end - offset))):
                 yield block
                 offset += len(block)
+            if offset < end and not kind.compression:
+                raise BadInput(f"{part.path}: {end - offset} bytes shorter than it was; start over")
     except (OSError, EOFError, zlib.error) as error:
         reason = summary(error)
         if kind.compression and not getattr(error, "strerror", None):

@@ -41,6 +41,7 @@ _SENTENCE_END = re.compile(
 )
 _ASCII_SENTENCE_END = re.compile(r"[.!?](?<![.!?][.!?])[.!?]*+[\"')\]]*+ (?![a-z])")
 _VISIBLE = re.compile(r"\S")
+_LINE_END = re.compile(rb"(?<!\r)\r*+\n|\r")  # as `TextReader._normalise` has it
 _ASCII_SPACES = "\t\v\f\x1c\x1d\x1e\x1f"
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold but UTF-8 cannot
 
@@ -276,16 +277,7 @@ def _sentences_of(block: str) -> list[str]:
 
 def _line_start(raw: bytes, number: int) -> int:
     """Where line `number` of a chunk starts. Only for messages: it scans all lines before."""
-    start = 0
-    for line in raw.split(b"\n"):
-        at = start
-        for piece in line.rstrip(b"\r").split(b"\r"):
-            if not number:
-                return at
-            at += len(piece) + 1
-            number -= 1
-        start += len(line) + 1
-    return start
+    return next(itertools.islice(_LINE_END.finditer(raw), number - 1, None)).end() if number else 0
 
 
 def _add_record(digest: Any, value: bytes | None) -> None:
