@@ -213,7 +213,7 @@ def test_digit_comma_golden(tmp_path):
 def test_pickle_is_light_and_loads_again():
     tokenizer = data.tokenizer()
     again = pickle.loads(pickle.dumps(tokenizer))
-    assert again._processor is None
+    assert "processor" not in vars(again)
     np.testing.assert_array_equal(again.encode(["Bado 12."])[0], tokenizer.encode(["Bado 12."])[0])
     assert again.sha256 == tokenizer.sha256
 

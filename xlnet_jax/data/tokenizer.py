@@ -1,10 +1,10 @@
 """SentencePiece with the original's fixed special ids, text normalisation and digit-comma rule.
 
-The nine special pieces have fixed ids in every vocabulary, those of the released models, so that code may name them:
+The nine special pieces have the ids of the released models in every vocabulary, so that code can name them:
 
     0 <unk>  1 <s>  2 </s>  3 <cls>  4 <sep>  5 <pad>  6 <mask>  7 <eod>  8 <eop>
 
-Control pieces are never produced from text; `<eop>` is, as in the original, where the text spells it out.
+Control pieces are never produced from text; `<eop>` is, as in the original, where the text contains it.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _WITHOUT_SPACES = (
 )  # fmt: skip
 _FOLLOWING = frozenset("\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3")  # Thai and Lao vowels after their consonant
 _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
-_LONGEST_TEXT = 1_000_000  # characters in one SentencePiece call; its working memory is a large multiple of this
+_LONGEST_TEXT = 1_000_000  # characters in one SentencePiece call, which uses a large multiple of this as memory
 _LONGEST_TRAINING_LINE = 4096  # characters: at most 16384 bytes, beyond which SentencePiece silently drops a line
 
 
 @dataclasses.dataclass(frozen=True)
 class Normalization:
-    """What is done to text before SentencePiece; the original's `preprocess_text`.
+    """The steps before SentencePiece; the original's `preprocess_text`.
 
     NFKD and the removal of combining marks harm most scripts other than Latin; `keep_accents` turns both off. `nfkc`
-    puts together again what NFKD took apart without a loss, such as Hangul.
+    recomposes characters that NFKD decomposed without a loss, such as Hangul.
     """
 
     lower: bool = False
@@ -74,15 +74,15 @@ class Normalization:
 
 
 def _without_accents(run: str) -> str:
-    # What is between ASCII characters decomposes by itself, and is often one quotation mark or accented letter.
-    return _decompose_again(run) if len(run) <= 8 else _decompose(run)
+    # A run between ASCII characters decomposes on its own, and is often one quotation mark or accented letter.
+    return _decompose_cached(run) if len(run) <= 8 else _decompose(run)
 
 
 def _decompose(run: str) -> str:
     return "".join(itertools.filterfalse(unicodedata.combining, unicodedata.normalize("NFKD", run)))
 
 
-_decompose_again = functools.lru_cache(1 << 14)(_decompose)
+_decompose_cached = functools.lru_cache(1 << 14)(_decompose)
 
 
 class Tokenizer:
@@ -91,9 +91,9 @@ class Tokenizer:
     Attributes:
       vocab_size: number of pieces V.
       pieces: the pieces by id.
-      word_start: bool [V], whether a piece begins a word: the original's predicate for where a target span may begin.
+      word_start: bool [V], whether a piece starts a word: the original's predicate for the start of a target span.
       sha256: of the model file.
-      normalization: what `encode` does to text first.
+      normalization: applied to text by `encode`.
     """
 
     def __init__(self, path: str, normalization: Normalization = Normalization()):
@@ -113,9 +113,9 @@ class Tokenizer:
         except OSError as error:
             raise BadInput(f"tokenizer {path}: {error.strerror or error}; name a SentencePiece model file") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
-        processor = _load(model, self.path)
-        self.vocab_size: int = processor.get_piece_size()
-        self.pieces: list[str] = processor.id_to_piece(list(range(self.vocab_size)))
+        self.processor = _load(model, self.path)
+        self.vocab_size: int = self.processor.get_piece_size()
+        self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
         for index, expected in enumerate(SPECIAL_PIECES):
             found = self.pieces[index] if index < self.vocab_size else "nothing"
             if found != expected:
@@ -124,25 +124,21 @@ class Tokenizer:
                     "`xlnet-jax prepare` (no --tokenizer), or use the spiece.model of a released XLNet"
                 )
         self.word_start = np.array([starts_word(piece) for piece in self.pieces])
-        # The digit-comma rule depends on the piece alone, so it is a table, and costs nothing where no piece is in it.
+        # The digit-comma rule depends on the piece alone, so it is a table: ids by piece, and their number, mostly 1.
         self._split = {
-            index: _split_digit_comma(processor, piece)
+            index: _split_digit_comma(self.processor, piece)
             for index, piece in enumerate(self.pieces)
             if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
         }
-        self._is_split = np.zeros(self.vocab_size, bool)
-        self._is_split[list(self._split)] = True
-        self._processor: sentencepiece.SentencePieceProcessor | None = processor
+        self._size_V = np.array([len(self._split.get(index, [index])) for index in range(self.vocab_size)])
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_processor": None}
+        return {name: value for name, value in self.__dict__.items() if name != "processor"}
 
-    @property
+    @functools.cached_property
     def processor(self) -> sentencepiece.SentencePieceProcessor:
         """The SentencePiece processor, loaded again on first use after unpickling."""
-        if self._processor is None:
-            self._processor = _load(files.read(self.path), self.path)
-        return self._processor
+        return _load(files.read(self.path), self.path)
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
         """Normalises and encodes; no special piece is added.
@@ -157,7 +153,7 @@ class Tokenizer:
         return np.split(tokens_N, np.cumsum(length_S)[:-1]) if texts else []
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encodes S texts that are normalised already: normalising again would cost a quarter of the time.
+        """Encodes S texts that are normalised already: normalising again would take a quarter of the time.
 
         Returns:
           The pieces of all texts one after the other, int32 [N], and how many each text has, int64 [S].
@@ -167,38 +163,34 @@ class Tokenizer:
             tokens_N, of_part = self.encode_normalized(list(itertools.chain.from_iterable(parts)))
             of_text = np.repeat(np.arange(len(texts)), [len(each) for each in parts])
             return tokens_N, np.bincount(of_text, of_part, len(texts)).astype(np.int64)
-        # num_threads defaults to all cores, which is wrong inside one of many worker processes. One array made of all
-        # lists takes less time than an array for each.
+        # num_threads defaults to all cores, which is wrong in one of many worker processes. One array of all lists is
+        # faster than an array for each.
         encoded = self.processor.encode(texts, num_threads=1)
         length_S = np.fromiter(map(len, encoded), np.int64, len(encoded))
         tokens_N = np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(length_S.sum()))
         return self._split_digit_commas(tokens_N, length_S)
 
     def _split_digit_commas(self, tokens_N: np.ndarray, length_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        places = np.flatnonzero(self._is_split[tokens_N])
-        if not len(places):
+        size_N = self._size_V[tokens_N]
+        is_split_N = size_N > 1
+        if not is_split_N.any():
             return tokens_N, length_S
-        news = [self._split[old] for old in tokens_N[places].tolist()]
-        sizes = np.array([len(new) for new in news])
-        count_N = np.ones(len(tokens_N), np.int64)
-        count_N[places] = sizes
-        tokens = np.repeat(tokens_N, count_N)
-        first = (np.cumsum(count_N) - count_N)[places]
-        into = np.repeat(first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
-        tokens[into] = list(itertools.chain.from_iterable(news))
-        text_of_place = np.searchsorted(np.cumsum(length_S), places, "right")
-        return tokens, length_S + np.bincount(text_of_place, sizes - 1, len(length_S)).astype(np.int64)
+        tokens = np.repeat(tokens_N, size_N)
+        new = (self._split[old] for old in tokens_N[is_split_N].tolist())
+        tokens[np.repeat(is_split_N, size_N)] = list(itertools.chain.from_iterable(new))
+        text_N = np.repeat(np.arange(len(length_S)), length_S)
+        return tokens, np.bincount(text_N, size_N, len(length_S)).astype(np.int64)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids; control pieces vanish, unknown ones show as ⁇."""
+        """Text of ids; control pieces are left out, unknown ones become ⁇."""
         return self.processor.decode([int(index) for index in ids])
 
 
 def starts_word(piece: str) -> bool:
-    """Whether a piece begins a word: where a target span may begin.
+    """Whether a piece starts a word: where a target span may start.
 
-    As in the original: after a space, punctuation alone, and special pieces. And as scripts without spaces need it: any
-    letter of theirs, and their punctuation, but nothing that belongs to the character before it.
+    As in the original: after a space, punctuation alone, and special pieces. Also for scripts without spaces: any of
+    their letters and their punctuation, except characters that belong to the one before.
     """
     first = piece[:1]
     if first in (_WORD, "<") or piece in _PUNCTUATION:
@@ -206,7 +198,7 @@ def starts_word(piece: str) -> bool:
     if not first or first.isascii():
         return False
     category = unicodedata.category(first)
-    # Marks such as most Thai vowels, and letters that repeat or lengthen what stands before them.
+    # Marks such as most Thai vowels, and letters that repeat or lengthen the one before.
     if category[0] == "M" or category == "Lm" or first in _FOLLOWING:
         return False
     # The blocks of CJK punctuation and of full-width forms; their letters and digits are Latin.
@@ -249,9 +241,9 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
 
     Args:
       texts: normalised sentences, at least one.
-      path: file to write; one that is there is left as it is.
+      path: file to write; an existing one is kept.
       vocab_size: number of pieces, the special ones included.
-      seed: of SentencePiece's own sampling, which begins at ten million sentences.
+      seed: of SentencePiece's own sampling, which starts at ten million sentences.
       threads: used for training.
 
     Raises:
@@ -263,25 +255,17 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(part for text in texts for part in cut(text, _LONGEST_TRAINING_LINE)),
             model_writer=model,
-            vocab_size=vocab_size,
-            model_type="unigram",
-            character_coverage=0.99995,
-            shuffle_input_sentence=True,
-            input_sentence_size=10_000_000,
-            unk_id=UNK,
-            bos_id=BOS,
-            eos_id=EOS,
-            pad_id=-1,  # <pad> is a control symbol, or it would not get id 5
+            vocab_size=vocab_size, model_type="unigram", character_coverage=0.99995,
+            shuffle_input_sentence=True, input_sentence_size=10_000_000,
+            unk_id=UNK, bos_id=BOS, eos_id=EOS, pad_id=-1,  # <pad> is a control symbol, or it would not get id 5
             control_symbols=list(SPECIAL_PIECES[CLS:EOP]),
             # The rest are the released models' own, ids 9-16.
             user_defined_symbols=[SPECIAL_PIECES[EOP], ".", "(", ")", '"', "-", "–", "£", "€"],
-            max_sentence_length=4 * _LONGEST_TRAINING_LINE,
-            num_threads=threads,
-            minloglevel=2,
-        )
+            max_sentence_length=4 * _LONGEST_TRAINING_LINE, num_threads=threads, minloglevel=2,
+        )  # fmt: skip
     except RuntimeError as error:
         raise BadInput(_training_error(str(error), vocab_size)) from error
-    # Of two processes that train for one folder in a bucket the first decides.
+    # If two processes train for one folder in a bucket, the first wins.
     files.write_new(path, model.getvalue())
 
 

@@ -363,7 +363,7 @@ def test_parquet_rows_are_numbered_in_the_file(tmp_path):
 def test_parquet_that_is_not_utf8(tmp_path):
     parquet.write_table(pyarrow.table({"text": [b"good", b"b\xffd", b"nul\0"]}), tmp_path / "a.parquet")
     path = str(tmp_path / "a.parquet")
-    with pytest.raises(BadInput, match="a.parquet, row 1: not UTF-8; go on with --errors=replace"):
+    with pytest.raises(BadInput, match="a.parquet, row 1: not UTF-8; continue with --errors=replace"):
         _documents(path)
     reader = _reader(errors="replace")
     assert _documents(path, reader) == [[["good"]], [["b\ufffdd"]], [["nul\ufffd"]]] and reader.replaced == 2

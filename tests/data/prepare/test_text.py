@@ -230,8 +230,8 @@ def test_blank_lines_are_no_documents(tmp_path):
         ('{"text": null}', "an empty document; leave such documents out with --errors=replace"),
         ('{"text": ""}', "an empty document; leave such documents out with --errors=replace"),
         ('{"text": " \\n\\n "}', "an empty document; leave such documents out with --errors=replace"),
-        ('{"text": "a\\u0000b"}', "a NUL or half a surrogate pair in the text; go on with --errors=replace"),
-        ('{"text": "\\ud800"}', "a NUL or half a surrogate pair in the text; go on with --errors=replace"),
+        ('{"text": "a\\u0000b"}', "a NUL or half a surrogate pair in the text; continue with --errors=replace"),
+        ('{"text": "\\ud800"}', "a NUL or half a surrogate pair in the text; continue with --errors=replace"),
     ],
 )
 def test_bad_json(tmp_path, line, message):

@@ -1,7 +1,7 @@
-"""Who makes the work units of `prepare`: processes of this machine, or the workers of an Apache Beam pipeline.
+"""Runs the work units of `prepare`: in processes of this machine, or on the workers of an Apache Beam pipeline.
 
-Either calls the same pure function once for every missing unit, so either writes the same bytes, and what one has begun
-the other may go on with.
+Both call the same pure function once for every missing unit. So both write the same bytes, and each can resume what the
+other started.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import io
+import logging
 import multiprocessing
 import os
 import signal
@@ -30,13 +31,15 @@ from xlnet_jax.storage import files
 
 ENGINES = ("local", "beam")
 
-_WATCH_SECONDS = 5.0  # between two looks for units that a pipeline has finished
-_ERROR = "error"  # what a unit's error is written to, for the process that began the pipeline
+_WATCH_SECONDS = 5.0  # between two checks for units that a pipeline has finished
+_ERROR = "error"  # suffix of the file with a unit's error, for the process that started the pipeline
+
+_log = logging.getLogger("xlnet_jax")
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One call of `unit.prepare_unit`. It names the tokenizer; every process loads that once."""
+    """One call of `work_unit.prepare_unit`. It names the tokenizer; every process loads that once."""
 
     output: str
     index: int
@@ -53,40 +56,56 @@ class Job:
 
 @functools.lru_cache(1)
 def _load(path: str, sha256: str, normalization: Normalization) -> Tokenizer:
-    # The hash is not for show: the same path may hold another tokenizer the next time.
+    # The hash is part of the cache's key: the same path may hold another tokenizer the next time.
     tokenizer = Tokenizer(path, normalization)
     if tokenizer.sha256 != sha256:
-        raise BadInput(f"tokenizer {path} was changed meanwhile; choose another folder")
+        raise BadInput(f"tokenizer {path} was changed during the run; choose another folder")
     return tokenizer
 
 
-def run(jobs: Sequence[Job], engine: str, workers: int | None, beam_options: Sequence[str], units: int) -> None:
-    """Makes the missing units, and tells how far it is.
+def run(
+    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, request: work_unit.Request,
+    engine: str, workers: int | None, beam_options: Sequence[str],
+) -> None:  # fmt: skip
+    """Makes the units that have no note yet, and reports progress.
 
     Args:
-      jobs: the missing units.
+      output: folder of the corpus.
+      units: all units of the corpus, each as its parts.
+      tokenizer: of the corpus, already in its place.
+      request: the rules for text and pages.
       engine: `local` or `beam`.
       workers: processes of the local engine; None = one per core.
       beam_options: of the pipeline, such as `runner=DataflowRunner`.
-      units: all there are, for the reports.
 
     Raises:
-      BadInput: as `unit.prepare_unit`, or the pipeline cannot be built.
+      BadInput: as `work_unit.prepare_unit`, or the pipeline cannot be built.
       RestartMe: a process was killed, or the pipeline failed.
     """
+    folder = os.path.join(output, work_unit.FOLDER)
+    files.make_folder(folder)
+    finished = files.listing(folder)
+    jobs = {
+        note: Job(output, index, parts, tokenizer.path, tokenizer.sha256, request)
+        for index, parts in enumerate(units)
+        if (note := os.path.basename(work_unit.file_name(output, index, "json"))) not in finished
+    }
+    done = len(units) - len(jobs)
+    if done:
+        _log.info("%s: going on, %d of %d units are done", output, done, len(units))
     if not jobs:
         return
-    with Progress(units, units - len(jobs)) as progress:
+    with Progress(len(units), done) as progress:
         if engine == "beam":
-            _run_beam(jobs, beam_options, progress)
+            _run_beam(folder, jobs, beam_options, progress)
         else:
-            _run_local(jobs, workers, progress)
+            _run_local(output, list(jobs.values()), workers, progress)
 
 
-def _run_local(jobs: Sequence[Job], workers: int | None, progress: Progress) -> None:
+def _run_local(output: str, jobs: list[Job], workers: int | None, progress: Progress) -> None:
     workers = min(workers or cores(), len(jobs))
-    # Starting a process takes seconds: not for the sake of one unit.
-    if workers <= 1:
+    # Starting a process takes seconds, too long for a single unit.
+    if workers == 1:
         for job in jobs:
             progress.add(job())
         return
@@ -98,8 +117,8 @@ def _run_local(jobs: Sequence[Job], workers: int | None, progress: Progress) -> 
             progress.add(future.result())
     except BrokenProcessPool as error:
         raise RestartMe(
-            f"{jobs[0].output}: a worker process was killed (out of memory?); rerun the same command to go "
-            f"on, with fewer than --workers={workers} if memory is short"
+            f"{output}: a worker process was killed (out of memory?); rerun the same command to resume, with fewer "
+            f"than --workers={workers} if memory is short"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -107,13 +126,13 @@ def _run_local(jobs: Sequence[Job], workers: int | None, progress: Progress) -> 
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Puts Ctrl-C off to the end. What is started meanwhile starts with it blocked; see `_begin_worker`.
+    """Delays Ctrl-C to the end. Processes started inside start with it blocked; see `_begin_worker`.
 
-    To block it is not enough: a thread of a library may take the signal, and Python then interrupts the main thread.
+    Blocking it is not enough: a thread of a library may receive the signal, and Python then interrupts the main thread.
     """
-    came: list[int] = []
+    received: list[int] = []
     in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if in_main else None
+    handler = signal.signal(signal.SIGINT, lambda number, _: received.append(number)) if in_main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -121,8 +140,8 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if in_main:
             signal.signal(signal.SIGINT, handler)
-        if came:
-            # Whatever else went wrong: workers that had begun were interrupted too, and that breaks the pool.
+        if received:
+            # Even after another error: workers that had started were interrupted too, and that breaks the pool.
             raise KeyboardInterrupt
 
 
@@ -134,21 +153,21 @@ def _begin_worker() -> None:
 
 
 def make_pipeline(options: Sequence[str]) -> Any:
-    """Returns an empty Beam pipeline; BadInput if Beam is missing or cannot make one by these options."""
+    """Returns an empty Beam pipeline; BadInput if Beam is missing or refuses these options."""
     try:
         beam: Any = importlib.import_module("apache_beam")
         parser: Any = importlib.import_module("apache_beam.options.pipeline_options")
     except ImportError as error:
         raise BadInput(f"--engine=beam needs Apache Beam ({error}); install the extra `beam`") from error
     flags = [option if option.startswith("--") else f"--{option}" for option in options]
-    said = io.StringIO()
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(stderr):
             parsed = parser.PipelineOptions(flags)
-            # Beam itself ignores what it does not know.
+            # Beam itself ignores unknown options.
             unknown = parsed.get_all_options(retain_unknown_options=True).keys() - parsed.get_all_options().keys()
     except SystemExit as error:
-        raise BadInput(f"--beam_options: {said.getvalue().strip().rpartition('error: ')[2]}") from error
+        raise BadInput(f"--beam_options: {stderr.getvalue().strip().rpartition('error: ')[2]}") from error
     if unknown:
         raise BadInput(f"--beam_options: Apache Beam has no option {min(unknown)}")
     try:
@@ -157,46 +176,39 @@ def make_pipeline(options: Sequence[str]) -> Any:
         raise BadInput(f"--beam_options: {summary(error)}") from error
 
 
-def _run_beam(jobs: Sequence[Job], options: Sequence[str], progress: Progress) -> None:
+def _run_beam(folder: str, jobs: dict[str, Job], options: Sequence[str], progress: Progress) -> None:
+    """Runs jobs, by the names of their notes, in a pipeline; `folder` is that of the work units."""
     pipeline = make_pipeline(options)
     beam: Any = importlib.import_module("apache_beam")
     dataflow: Any = importlib.import_module("apache_beam.runners.dataflow.dataflow_runner")
-    _ = pipeline | beam.Create(list(jobs)) | beam.Reshuffle() | beam.Map(_report_errors)
-    output = jobs[0].output
-    _errors(output, forget=True)
+    _ = pipeline | beam.Create(list(jobs.values())) | beam.Reshuffle() | beam.Map(_report_errors)
+    for path in _error_files(folder):
+        files.remove(path)
     try:
-        with _watched(jobs, progress):
+        with _watched(folder, set(jobs), progress) as missing:
             state = pipeline.run().wait_until_finish()
     except ImportError as error:
         raise BadInput(f"--beam_options: {error}; Dataflow needs apache-beam[gcp]") from error
     except dataflow.DataflowRuntimeException as error:
-        state = " ".join(str(error).split())
-    if errors := _errors(output):
+        state, missing = " ".join(str(error).split()), set()
+    if errors := _error_files(folder):
         code, message = files.read_json(errors[0])
         raise (RestartMe if code == RestartMe.exit_code else BadInput)(message)
+    output = os.path.dirname(folder)
     if state != "DONE":
-        raise RestartMe(f"{output}: the pipeline ended as {state}; rerun the same command to go on")
-    if missing := _notes(jobs) - files.listing(os.path.join(output, work_unit.FOLDER)).keys():
+        raise RestartMe(f"{output}: the pipeline ended as {state}; rerun the same command to resume")
+    if missing:
         raise BadInput(
             f"{output}: the pipeline wrote no {min(missing)} here; workers on other machines need --output=gs://..."
         )
 
 
-def _errors(output: str, forget: bool = False) -> list[str]:
-    folder = os.path.join(output, work_unit.FOLDER)
-    found = [os.path.join(folder, name) for name in sorted(files.listing(folder)) if name.endswith(f".{_ERROR}")]
-    for path in found:
-        if forget:
-            files.remove(path)
-    return found
-
-
-def _notes(jobs: Sequence[Job]) -> set[str]:
-    return {os.path.basename(work_unit.file_name(job.output, job.index, "json")) for job in jobs}
+def _error_files(folder: str) -> list[str]:
+    return [os.path.join(folder, name) for name in sorted(files.listing(folder)) if name.endswith(f".{_ERROR}")]
 
 
 def _report_errors(job: Job) -> None:
-    """What a pipeline does with a job. An error goes to a file: the runners would retry it and wrap it up in theirs."""
+    """Runs a job in a pipeline. An error goes to a file: the runners would retry it and wrap it in their own."""
     try:
         job()
     except XLNetError as error:
@@ -204,13 +216,11 @@ def _report_errors(job: Job) -> None:
 
 
 @contextlib.contextmanager
-def _watched(jobs: Sequence[Job], progress: Progress) -> Iterator[None]:
-    """Meanwhile looks for the notes of finished units: a pipeline tells nothing of how far it is."""
-    missing = _notes(jobs)
-    folder = os.path.join(jobs[0].output, work_unit.FOLDER)
+def _watched(folder: str, missing: set[str], progress: Progress) -> Iterator[set[str]]:
+    """Polls for the notes of finished units and takes them out of `missing`: a pipeline reports no progress itself."""
     end = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         for name in sorted(files.listing(folder).keys() & missing):
             missing.remove(name)
             note = files.read_json(os.path.join(folder, name))
@@ -218,13 +228,13 @@ def _watched(jobs: Sequence[Job], progress: Progress) -> Iterator[None]:
 
     def watch() -> None:
         while not end.wait(_WATCH_SECONDS):
-            look()
+            poll()
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield
+        yield missing
     finally:
         end.set()
         thread.join()
-    look()
+    poll()

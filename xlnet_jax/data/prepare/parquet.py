@@ -1,4 +1,4 @@
-"""One column of strings of a Parquet file, read as a stream: in a row group it can be larger than the memory."""
+"""One column of strings of a Parquet file, read as a stream: a row group of it may not fit in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xlnet_jax.data.prepare.tfds import no_field
 from xlnet_jax.errors import BadInput, summary
 
 _BUFFER = 1 << 20
-_ROWS = 64  # read at once: one may be a whole book
+_ROWS = 64  # read at once: a row may be a whole book
 
 
 def row_group_bytes(path: str, file: IO[bytes]) -> list[int]:
@@ -32,6 +32,8 @@ def strings(path: str, file: IO[bytes], start: int, end: int, field: str) -> Ite
     Raises:
       BadInput: no such column, one that is not text, or a file that is damaged.
     """
+    import pyarrow
+
     where: list[str] = []
     with _opened(path, file, where) as table:
         if table.num_row_groups < end:
@@ -42,7 +44,8 @@ def strings(path: str, file: IO[bytes], start: int, end: int, field: str) -> Ite
             where[:] = [f" row group {group}:"]
             after = row + table.metadata.row_group(group).num_rows
             for batch in table.iter_batches(_ROWS, row_groups=[group], columns=[field], use_threads=False):
-                for value in _as_bytes(batch.column(0)):
+                # Bytes, because nothing has checked that a string is UTF-8; Arrow's own error would name no row.
+                for value in batch.column(0).cast(pyarrow.large_binary()).to_pylist():
                     yield row, value
                     row += 1
             if row != after:
@@ -77,12 +80,3 @@ def _check_column(path: str, schema: Any, field: str) -> None:
     tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_large_binary)
     if not any(test(kind) for test in tests):
         raise BadInput(f"{path}: field {field!r} is {kind}, not a string; choose another with --field")
-
-
-def _as_bytes(column: Any) -> list[bytes | None]:
-    import pyarrow
-
-    if pyarrow.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    # Bytes, because nobody has checked that a string is UTF-8; Arrow's own error would name no row.
-    return column.cast(pyarrow.large_binary()).to_pylist()

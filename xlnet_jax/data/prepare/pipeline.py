@@ -1,10 +1,10 @@
 """Text to a corpus: `prepare`.
 
-    find files -> cut into work units -> (train a tokenizer) -> every unit on its own -> put together
+    find files -> cut into work units -> (train a tokenizer) -> every unit on its own -> assemble
 
-A unit's files depend on the request, the text and the unit's number, and on nothing else (see `unit`). So any number of
-processes or machines may work (see `engine`), a killed run goes on with the units that are missing, and the corpus is
-the same byte for byte.
+A unit's files depend only on the request, the text and the unit's number (see `work_unit`). So any number of processes
+or machines may work (see `engine`), a killed run resumes with the missing units, and the corpus is the same byte for
+byte.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
 _PLAIN = Normalization()
-# The tokenizer's sample is made of parts of the text of this size, or of the largest number of parts: to cut a file in
+# The tokenizer's sample consists of parts of this size, larger if the text has more parts than this: cutting a file in
 # a bucket costs a request per part.
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
 _TRAINING_THREADS = 8  # fixed: the model's bytes depend on it
 _LARGEST_VOCABULARY = 1_000_000
-_REQUESTS = 16  # to a bucket, at a time
+_REQUESTS = 16  # to a bucket, at the same time
 
 _log = logging.getLogger("xlnet_jax")
 _In = TypeVar("_In")
@@ -43,46 +43,32 @@ _Out = TypeVar("_Out")
 
 
 def prepare(
-    inputs: Sequence[str],
-    output: str,
-    *,
-    tokenizer: str | None = None,
-    vocab_size: int = 32000,
-    document: str = "blank_line",
-    sentences: str = "line",
-    field: str = "text",
-    normalization: Normalization = _PLAIN,
-    heldout: float = 0.01,
-    errors: str = "strict",
-    sample_bytes: int = 100_000_000,
-    seed: int = 0,
-    page_tokens: int = 4096,
-    shard_bytes: int = 64_000_000,
-    data_dir: str | None = None,
-    workers: int | None = None,
-    engine: str = "local",
-    beam_options: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Makes a corpus from text, or goes on where an earlier call with the same arguments stopped.
+    inputs: Sequence[str], output: str, *,
+    tokenizer: str | None = None, vocab_size: int = 32000, sample_bytes: int = 100_000_000, seed: int = 0,
+    document: str = "blank_line", sentences: str = "line", field: str = "text", normalization: Normalization = _PLAIN,
+    heldout: float = 0.01, errors: str = "strict", page_tokens: int = 4096, shard_bytes: int = 64_000_000,
+    data_dir: str | None = None, workers: int | None = None, engine: str = "local", beam_options: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Makes a corpus from text, or resumes where an earlier call with the same arguments stopped.
 
     Args:
       inputs: files, folders and glob patterns, on disk or `gs://`, and `tfds:NAME[:SPLIT]`; see `sources`.
-      output: folder to write, on disk or `gs://`; new, empty, or begun by the same request.
+      output: folder to write, on disk or `gs://`; new, empty, or started by the same request.
       tokenizer: SentencePiece model to use; None trains one on a sample of the text that is not held out.
       vocab_size: pieces of the trained tokenizer.
-      document: what a document is: `blank_line`, `file` or `line`; see `text`.
-      sentences: what a sentence is: `line` or `punctuation`; see `text`.
-      field: where records are read, the one that holds the text.
-      normalization: applied to every sentence.
-      heldout: share of the documents that go to the split `heldout`; 0 = none.
-      errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both, `replace` puts U+FFFD
-        there, leaves out, and counts.
       sample_bytes: text the tokenizer is trained on, at most (exceeded by less than one document).
       seed: of the sample and of the tokenizer's training.
+      document: what a document is: `blank_line`, `file` or `line`; see `text`.
+      sentences: what a sentence is: `line` or `punctuation`; see `text`.
+      field: of a record, the one that holds the text.
+      normalization: applied to every sentence.
+      heldout: share of the documents that go to the split `heldout`; 0 = none.
+      errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both; `replace` puts U+FFFD
+        for the bytes, leaves the documents out, and counts both.
       page_tokens: tokens of a page.
       shard_bytes: source text of a work unit, which becomes one shard per split.
       data_dir: where TFDS has its data sets.
-      workers: processes of the engine `local`; None = one per core. Neither these nor the engine change the result.
+      workers: processes of the engine `local`; None = one per core. Neither workers nor engine change the result.
       engine: `local`, processes of this machine, or `beam`, an Apache Beam pipeline.
       beam_options: of the pipeline, such as `runner=DataflowRunner`.
 
@@ -92,23 +78,26 @@ def prepare(
     Raises:
       BadInput: unusable text or options, a folder that belongs to something else, another request than the first, or a
         file that cannot be written.
-      RestartMe: a worker process was killed, or a bucket did not answer; the same call goes on.
+      RestartMe: a worker process was killed, or a bucket did not answer; the same call resumes.
     """
-    _check_choices(
-        document=(document, DOCUMENT_RULES),
-        sentences=(sentences, SENTENCE_RULES),
-        errors=(errors, ("strict", "replace")),
-        engine=(engine, engines.ENGINES),
-    )
-    if not 0 <= heldout < 1:
-        raise BadInput(f"--heldout={heldout} must lie in [0, 1)")
-    if not 0 <= seed < 2**32:
-        raise BadInput(f"--seed={seed} must lie in [0, 2^32)")
-    if not 10 <= vocab_size <= _LARGEST_VOCABULARY:
-        raise BadInput(f"--vocab_size={vocab_size} must lie in [10, {_LARGEST_VOCABULARY}]")
-    if page_tokens > manifests.LARGEST_PAGE:
-        raise BadInput(f"--page_tokens={page_tokens} must be at most {manifests.LARGEST_PAGE}")
-    _check_positive(sample_bytes=sample_bytes, page_tokens=page_tokens, shard_bytes=shard_bytes, workers=workers)
+    for name, value, allowed in (
+        ("document", document, DOCUMENT_RULES), ("sentences", sentences, SENTENCE_RULES),
+        ("errors", errors, ("strict", "replace")), ("engine", engine, engines.ENGINES),
+    ):  # fmt: skip
+        if value not in allowed:
+            raise BadInput(f"--{name}={value} is not one of {', '.join(allowed)}")
+    for name, value, good, rule in (
+        ("heldout", heldout, 0 <= heldout < 1, "lie in [0, 1)"),
+        ("seed", seed, 0 <= seed < 2**32, "lie in [0, 2^32)"),
+        ("vocab_size", vocab_size, 10 <= vocab_size <= _LARGEST_VOCABULARY, f"lie in [10, {_LARGEST_VOCABULARY}]"),
+        ("page_tokens", page_tokens, page_tokens <= manifests.LARGEST_PAGE, f"be at most {manifests.LARGEST_PAGE}"),
+        ("page_tokens", page_tokens, page_tokens >= 1, "be at least 1"),
+        ("sample_bytes", sample_bytes, sample_bytes >= 1, "be at least 1"),
+        ("shard_bytes", shard_bytes, shard_bytes >= 1, "be at least 1"),
+        ("workers", workers, workers is None or workers >= 1, "be at least 1"),
+    ):
+        if not good:
+            raise BadInput(f"--{name}={value} must {rule}")
     if engine == "beam":
         engines.make_pipeline(beam_options)
     elif beam_options:
@@ -120,7 +109,7 @@ def prepare(
         options = {
             "format_version": manifests.FORMAT_VERSION,
             "tokenizer": None if model is None else model.sha256,
-            # What only a trained tokenizer depends on is no part of a request that brings its own.
+            # Only a trained tokenizer depends on these.
             **({"vocab_size": vocab_size, "sample_bytes": sample_bytes, "seed": seed} if model is None else {}),
             **dataclasses.asdict(request),
             "shard_bytes": shard_bytes,
@@ -147,20 +136,8 @@ def prepare(
             used = Tokenizer(path, normalization)
             if model is not None and used.sha256 != model.sha256:
                 raise BadInput(f"{path} is not {tokenizer}, though begun with it; remove {output} and prepare again")
-            _run_units(output, units, used, request, engine, workers, beam_options)
+            engines.run(output, units, used, request, engine, workers, beam_options)
             return _finish(output, units, used, options)
-
-
-def _check_choices(**choices: tuple[str, Sequence[str]]) -> None:
-    for name, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise BadInput(f"--{name}={value} is not one of {', '.join(allowed)}")
-
-
-def _check_positive(**numbers: int | None) -> None:
-    for name, value in numbers.items():
-        if value is not None and value < 1:
-            raise BadInput(f"--{name}={value} must be at least 1")
 
 
 def _train(
@@ -183,7 +160,7 @@ def _train(
         if size >= sample_bytes:
             break
     _check_any(len(sample), held_out)
-    # After a minute, and not only at the end of a day.
+    # After a minute already: the corpus may take a day.
     if warning := reader.dropped.warning():
         _log.warning("%s", warning)
     _log.info("training a tokenizer of %d pieces on %d bytes of text", vocab_size, size)
@@ -191,40 +168,17 @@ def _train(
 
 
 def _check_any(train: int, held_out: int) -> None:
-    if not train and held_out:
-        raise BadInput(
+    if not train:
+        all_held_out = (
             f"all {held_out} documents fell to the held-out split; choose another folder and a smaller --heldout"
         )
-    if not train:
-        raise BadInput("the inputs hold no text")
-
-
-def _run_units(
-    output: str,
-    units: Sequence[tuple[Part, ...]],
-    tokenizer: Tokenizer,
-    request: work_unit.Request,
-    engine: str,
-    workers: int | None,
-    beam_options: Sequence[str],
-) -> None:
-    folder = os.path.join(output, work_unit.FOLDER)
-    files.make_folder(folder)
-    there = files.listing(folder)
-    jobs = [
-        engines.Job(output, index, parts, tokenizer.path, tokenizer.sha256, request)
-        for index, parts in enumerate(units)
-        if os.path.basename(work_unit.file_name(output, index, "json")) not in there
-    ]
-    if len(jobs) < len(units):
-        _log.info("%s: going on, %d of %d units are done", output, len(units) - len(jobs), len(units))
-    engines.run(jobs, engine, workers, beam_options, len(units))
+        raise BadInput(all_held_out if held_out else "the inputs hold no text")
 
 
 def _finish(
     output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Puts the corpus together. In a bucket, which has no lock, another process may do the same, and be faster."""
+    """Assembles the corpus. In a bucket, which has no lock, another process may do the same and finish first."""
     try:
         manifest = _put_together(output, units, tokenizer, options)
     except FileNotFoundError:
@@ -241,7 +195,7 @@ def _finish(
 def _put_together(
     output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Gives the shards their final names and writes what stands beside them; the manifest last."""
+    """Gives the shards their final names and writes the other files of the corpus; the manifest last."""
     notes = _each(lambda index: resume.read_note(work_unit.file_name(output, index, "json")), range(len(units)))
     for index, (note, parts) in enumerate(zip(notes, units, strict=True)):
         read = [(part["path"], part["start"], part["end"]) for part in note["sources"]]
@@ -252,17 +206,17 @@ def _put_together(
             )
     splits = {}
     for split in work_unit.SPLITS:
-        having = [index for index, note in enumerate(notes) if split in note["splits"]]
-        if having:
-            splits[split] = _finish_split(output, split, having, [notes[index]["splits"][split] for index in having])
+        entries = {index: note["splits"][split] for index, note in enumerate(notes) if split in note["splits"]}
+        if entries:
+            splits[split] = _finish_split(output, split, entries)
     _check_any("train" in splits, splits["heldout"]["documents"] if "heldout" in splits else 0)
     if options["heldout"] and "heldout" not in splits:
         _log.warning("no document fell to the held-out split; with few documents use a larger --heldout")
-    replaced, empty = (sum(note[name] for note in notes) for name in ("replaced", "empty"))
-    if replaced:
-        _log.warning("%d places were not UTF-8 and became U+FFFD", replaced)
-    if empty:
-        _log.warning("%d documents hold no text and were left out", empty)
+    counts = {name: sum(note[name] for note in notes) for name in ("replaced", "empty")}
+    if counts["replaced"]:
+        _log.warning("%d places were not UTF-8 and became U+FFFD", counts["replaced"])
+    if counts["empty"]:
+        _log.warning("%d documents hold no text and were left out", counts["empty"])
     dropped = sum((marks.Counts(**note["dropped"]) for note in notes), marks.Counts())
     if warning := dropped.warning():
         _log.warning("%s", warning)
@@ -274,13 +228,12 @@ def _put_together(
         "normalization": options["normalization"],
         "splits": splits,
         "options": options,
-        "replaced": replaced,
-        "empty": empty,
+        **counts,
         "dropped": dataclasses.asdict(dropped),
         "sources": [part for note in notes for part in note["sources"]],
     }
     manifest["sha256"] = manifests.content_hash(manifest)
-    # TFDS looks for the shards beside what it writes, so it must write there itself.
+    # TFDS reads the shards next to the files it writes, so it must write there itself.
     files.resolve(output)
     with files.translate_errors(output):
         manifests.write_tfds_metadata(output, manifest)
@@ -288,42 +241,48 @@ def _put_together(
     return manifest
 
 
-def _finish_split(output: str, split: str, units: list[int], entries: list[dict[str, Any]]) -> dict[str, Any]:
+def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Renames the shards of a split and adds up their counts.
+
+    Args:
+      entries: what the units' notes say of this split, by the number of the unit.
+    """
+
+    def damaged(index: int, reason: str) -> BadInput:
+        files.remove(work_unit.file_name(output, index, "json"))
+        return BadInput(f"{reason}; rerun the same command, which makes it again")
+
     def counted(index: int) -> np.ndarray:
         path = work_unit.file_name(output, index, f"{split}.npy")
         try:
             return files.read_array(path)
         except (ValueError, EOFError) as error:
-            files.remove(work_unit.file_name(output, index, "json"))
-            raise BadInput(f"{path} is damaged; rerun the same command, which makes it again") from error
+            raise damaged(index, f"{path} is damaged") from error
 
-    counts = np.sum(_each(counted, units), axis=0)
-    names = [manifests.shard_name(split, number, len(units)) for number in range(len(units))]
-    shards = [{"file": name, **entry["shard"]} for name, entry in zip(names, entries, strict=True)]
+    counts = np.sum(_each(counted, entries), axis=0)
+    shards = [
+        {"file": manifests.shard_name(split, number, len(entries)), **entry["shard"]}
+        for number, entry in enumerate(entries.values())
+    ]
+    before = files.listing(output)
 
-    there = files.listing(output)
-
-    def settle(job: tuple[int, dict[str, Any]]) -> None:
-        index, shard = job
+    def rename(index: int, shard: dict[str, Any]) -> None:
         early, final = work_unit.file_name(output, index, split), os.path.join(output, shard["file"])
         try:
             if files.at(early).seeks and pages.file_hash(early) != shard["sha256"]:
-                files.remove(work_unit.file_name(output, index, "json"))
-                raise BadInput(f"{early} was damaged after it was made; rerun the same command, which makes it again")
+                raise damaged(index, f"{early} was damaged after it was made")
             files.rename(early, final)
         except FileNotFoundError:
-            # An earlier attempt may have been killed after some of the renames.
-            # Or another process is at the same, just now.
-            if shard["bytes"] not in (there.get(shard["file"]), files.listing(output).get(shard["file"])):
-                files.remove(work_unit.file_name(output, index, "json"))
-                raise BadInput(f"{early} has gone; rerun the same command, which makes it again") from None
+            # An earlier attempt may have been killed after some of the renames, or another process renames just now.
+            if shard["bytes"] not in (before.get(shard["file"]), files.listing(output).get(shard["file"])):
+                raise damaged(index, f"{early} has gone") from None
 
-    _each(settle, zip(units, shards, strict=True))
+    _each(lambda pair: rename(*pair), zip(entries, shards, strict=True))
     data = files.array_bytes(counts)
     files.write(os.path.join(output, manifests.counts_name(split)), data)
     return {
         "tokens": sum(shard["tokens"] for shard in shards),
-        **{name: sum(entry[name] for entry in entries) for name in work_unit.COUNTED[1:]},
+        **{name: sum(entry[name] for entry in entries.values()) for name in work_unit.COUNTED[1:]},
         "token_counts": manifests.counts_name(split),
         "token_counts_sha256": hashlib.sha256(data).hexdigest(),
         "shards": shards,
@@ -331,6 +290,6 @@ def _finish_split(output: str, split: str, units: list[int], entries: list[dict[
 
 
 def _each(function: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
-    """In a bucket every request costs a round trip, so many at a time."""
+    """Calls in threads: in a bucket every request costs a round trip."""
     with ThreadPoolExecutor(_REQUESTS) as threads:
         return list(threads.map(function, items))

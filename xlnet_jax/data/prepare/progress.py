@@ -1,4 +1,4 @@
-"""How far `prepare` is: a bar on a terminal, otherwise a line of log now and then."""
+"""The progress of `prepare`: a bar on a terminal, otherwise a line of the log from time to time."""
 
 from __future__ import annotations
 
@@ -17,42 +17,34 @@ _log = logging.getLogger("xlnet_jax")
 class Progress:
     """Counts finished units; use it in a `with`.
 
-    The rate and the time left count from here, so that units done by an earlier call do not flatter them.
+    The rate and the time left are measured from now on: units of an earlier call do not count.
     """
 
     def __init__(self, units: int, done: int, console: rich.console.Console | None = None):
-        self._units, self._done, self._before = units, done, done
-        self._tokens = 0
-        self._began = time.monotonic()
-        self._logged = self._began
-        self._bar: rich.progress.Progress | None = None
-        if console or sys.stderr.isatty():
-            self._bar = rich.progress.Progress(
-                rich.progress.TextColumn("{task.description}"), rich.progress.BarColumn(),
-                console=console or rich.console.Console(stderr=True), transient=True,
-            )  # fmt: skip
-            self._task = self._bar.add_task(self._text(), total=units, completed=done)
+        self._units, self._done, self._before, self._tokens = units, done, done, 0
+        self._began = self._logged = time.monotonic()
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"), rich.progress.BarColumn(), transient=True,
+            console=console or rich.console.Console(stderr=True), disable=not (console or sys.stderr.isatty()),
+        )  # fmt: skip
+        self._task = self._bar.add_task(self._text(), total=units, completed=done)
 
     def __enter__(self) -> Progress:
-        if self._bar:
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
+        self._bar.stop()
 
     def add(self, tokens: int) -> None:
-        """One more unit is done, of so many tokens."""
+        """Counts one more finished unit, of so many tokens."""
         self._done += 1
         self._tokens += tokens
-        if self._bar:
-            self._bar.update(self._task, completed=self._done, description=self._text())
+        self._bar.update(self._task, completed=self._done, description=self._text())
         now = time.monotonic()
-        if now - self._logged >= _LOG_SECONDS or self._done == self._units:
+        if self._bar.disable and (now - self._logged >= _LOG_SECONDS or self._done == self._units):
             self._logged = now
-            if not self._bar:
-                _log.info("%s", self._text())
+            _log.info("%s", self._text())
 
     def _text(self) -> str:
         spent = max(time.monotonic() - self._began, 1e-6)

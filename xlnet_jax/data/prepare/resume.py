@@ -1,4 +1,4 @@
-"""Whose the folder is that `prepare` is to write: begun by the same request or another, finished, or no corpus."""
+"""Whether `prepare` may write a folder: it is new, started by the same request or another, finished, or no corpus."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from xlnet_jax.storage import files
 
 
 def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> dict[str, int]:
-    """Writes the request, or checks that the folder was begun by the same one.
+    """Writes the request, or checks that the folder was started by the same one.
 
     Returns:
-      When each source had last been changed, by path, at the time of the first request.
+      The time of change of each source, by path, at the first request.
 
     Raises:
-      BadInput: the folder holds something else, or was begun by another request.
+      BadInput: the folder holds something else, or was started by another request.
     """
     path = os.path.join(output, manifests.REQUEST)
     now = {
@@ -35,8 +35,8 @@ def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> di
     others = sorted(name for name in there if not name.startswith(manifests.REQUEST))
     if manifests.REQUEST not in there and others:
         raise BadInput(f"{output} holds other files ({others[0]}, ...); choose a new folder")
-    # A folder that holds only a request was left by an attempt that failed before it had made anything; what is wrong
-    # may be put right by another option. In a bucket, which has no lock, somebody may just have begun.
+    # A folder that holds only a request was left by an attempt that failed before it wrote anything else. Other options
+    # may fix that. In a bucket, which has no lock, another process may have just started.
     if not others and files.at(output).locks:
         files.write(path, files.to_json(now))
     elif manifests.REQUEST in there or not files.write_new(path, files.to_json(now)):
@@ -56,24 +56,22 @@ def _compare(output: str, now: dict[str, Any], finished: bool) -> dict[str, int]
         was, is_now = options.get(name), now["options"].get(name)
         if name == "format_version" and was != is_now:
             raise BadInput(f"{output} was begun in format {was}, this program writes {is_now}; choose another folder")
-        # What strict reading let through is read the same by replacing, so that much may change.
+        # Text that strict reading accepts is read the same with `replace`, so this option may change.
         if was != is_now and (name, was) != ("errors", "strict"):
             raise BadInput(f"{output} was begun with {name}={was}, not {is_now}; {advice}")
     for name in {**sources, **now["sources"]}:
         was, is_now = sources.get(name, "no"), now["sources"].get(name, "none")
         if was != is_now:
-            raise BadInput(
-                f"{output} was begun with other text: {name} had {was} bytes, now {is_now}; use the same files, or "
-                "another folder"
-            )
+            text = f"{name} had {was} bytes, now {is_now}; use the same files, or another folder"
+            raise BadInput(f"{output} was begun with other text: {text}")
     if options != now["options"] and not finished:
-        # There is no way back from replacing.
+        # Replacing cannot be undone.
         files.write(path, files.to_json(first | {"options": now["options"]}))
     return times
 
 
 def check_unchanged(output: str, sources: Sequence[Source], times: dict[str, int], reader: TextReader) -> None:
-    """Checks that text already used is still what it was; reads it only where a file's time has changed."""
+    """Checks that text already used is unchanged; reads it only where a file's time of change is another."""
     touched = {source.path for source in sources if source.mtime_ns != times.get(source.path)}
     if not touched:
         return
@@ -84,7 +82,7 @@ def check_unchanged(output: str, sources: Sequence[Source], times: dict[str, int
         notes = sorted(name for name in files.listing(folder) if name.endswith(".json"))
         used = [part for name in notes for part in read_note(os.path.join(folder, name))["sources"]]
     for entry in used:
-        part = Part(**{name: value for name, value in entry.items() if name != "sha256"})
+        part = Part(entry["path"], entry["start"], entry["end"])
         if part.path in touched and reader.digest(part) != entry["sha256"]:
             raise BadInput(f"{part.path} was changed after {output} was begun; use another folder")
 

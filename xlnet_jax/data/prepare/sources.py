@@ -7,16 +7,16 @@
     any other                          text       bytes, and is cut between documents
     .gz or .zst after json or text     the same   bytes of the compressed file, which is always one part
 
-A work unit is a run of parts. Which unit holds what depends on the files alone, never on who works on it. Files lie on
+A work unit is a run of parts. Its parts depend on the files alone, never on the engine or its workers. Files are on
 disk or in a bucket (`gs://`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gzip
 import os
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
@@ -24,9 +24,10 @@ from typing import IO, Any, NamedTuple
 from xlnet_jax.data.prepare import parquet, tfds
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.storage import files
+from xlnet_jax.storage.local import File
 
 LONGEST_LINE = 64_000_000
-"""Bytes. A line is held in memory several times over."""
+"""Bytes. A line is held in memory several times."""
 
 _BLOCK = 1 << 20  # bytes read at once
 _SMALL_BLOCK = 1 << 16
@@ -35,18 +36,13 @@ _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """A file, or a split of a TFDS data set (`tfds:FOLDER:SPLIT`), with its size."""
-
-    path: str
-    bytes: int
-    mtime_ns: int
+Source = File
+"""A file, or a split of a TFDS data set (`tfds:FOLDER:SPLIT`), with its size and its time of change."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """[start, end) of a source, which begins and ends between documents; `kind_of` tells what is counted."""
+    """[start, end) of a source, cut between documents; the unit of both depends on `kind_of(path)`."""
 
     path: str
     start: int
@@ -62,7 +58,7 @@ class Kind(NamedTuple):
     """`gzip`, `zstd` or None; of text and json only."""
 
     def place(self, number: int) -> str:
-        """What a byte, row or example is called in a message."""
+        """The name of a byte, row or example in a message."""
         if self.format in ("parquet", "tfds"):
             return f"{'row' if self.format == 'parquet' else 'example'} {number}"
         return f"byte {number}" + (" of the decompressed text" if self.compression else "")
@@ -73,19 +69,18 @@ def kind_of(path: str) -> Kind:
     if path.startswith(tfds.PREFIX):
         return Kind("tfds", None)
     stem, suffix = os.path.splitext(path.lower())
-    compression = _COMPRESSIONS.get(suffix)
-    if compression:
-        suffix = os.path.splitext(stem)[1]
-    elif suffix == ".parquet":
+    if suffix == ".parquet":
         return Kind("parquet", None)
+    if compression := _COMPRESSIONS.get(suffix):
+        suffix = os.path.splitext(stem)[1]
     return Kind("json" if suffix in _JSON_SUFFIXES else "text", compression)
 
 
 def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Source]:
-    """What `inputs` name, each once, sorted by path.
+    """Finds the sources of `inputs`, each once, sorted by path.
 
     Args:
-      inputs: files, folders (all below them that ends in one of `_FOLDER_SUFFIXES`), glob patterns (`**` goes any
+      inputs: files, folders (all files below them with one of `_FOLDER_SUFFIXES`), glob patterns (`**` matches any
         depth), each on disk or `gs://`, and `tfds:NAME` or `tfds:NAME:SPLIT` for a data set that TFDS has built.
       data_dir: where TFDS has its data sets; None = its own default.
 
@@ -95,12 +90,13 @@ def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Sou
     """
     found: dict[str, Source] = {}
     for name in inputs:
-        if name.startswith(tfds.PREFIX):
-            path = tfds.find(name, data_dir)
-            (info,), _ = _list(tfds.info_file(path))
-            found[path] = Source(path, tfds.size(path)[1], info.mtime_ns)
-            continue
-        of_name, is_folder = _list(name)
+        split = tfds.find(name, data_dir) if name.startswith(tfds.PREFIX) else None
+        try:
+            of_name, is_folder = files.find(tfds.info_file(split) if split else name, _FOLDER_SUFFIXES)
+        except OSError as error:
+            raise BadInput(f"input {name}: {summary(error)}") from error
+        if split:
+            of_name = [Source(split, tfds.size(split)[1], of_name[0].mtime_ns)]
         if not of_name and is_folder:
             wanted = ", ".join(f"*{suffix}" for suffix in _FOLDER_SUFFIXES)
             raise BadInput(f"input {name}: this folder holds no {wanted} file; give a pattern such as '{name}/**/*.md'")
@@ -113,15 +109,6 @@ def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Sou
     return [found[path] for path in sorted(found)]
 
 
-def _list(name: str) -> tuple[list[Source], bool]:
-    """The files of an input that is a path, and whether it is a folder."""
-    try:
-        found, is_folder = files.find(name, _FOLDER_SUFFIXES)
-    except OSError as error:
-        raise BadInput(f"input {name}: {summary(error)}") from error
-    return [Source(*file) for file in found], is_folder
-
-
 def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tuple[Part, ...]]:
     """Cuts the sources, in order, into work units of about `unit_bytes`.
 
@@ -132,8 +119,7 @@ def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tupl
       BadInput: a file cannot be read.
       RestartMe: the bucket does not answer.
     """
-    units: list[tuple[Part, ...]] = []
-    current: list[Part] = []
+    units: list[list[Part]] = []
     size = 0
     for source in sources:
         try:
@@ -141,12 +127,12 @@ def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tupl
         except OSError as error:
             raise BadInput(f"{source.path}: {summary(error)}") from error
         for part, part_bytes in parts:
-            if current and size + part_bytes > unit_bytes:
-                units.append(tuple(current))
-                current, size = [], 0
-            current.append(part)
+            if not units or size + part_bytes > unit_bytes:
+                units.append([])
+                size = 0
+            units[-1].append(part)
             size += part_bytes
-    return [*units, tuple(current)] if current else units
+    return list(map(tuple, units))
 
 
 def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Part, int]]:
@@ -182,20 +168,17 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
                         break
                     yield Part(source.path, start, end), end - start
                     start = end
-        # A file that is a document is read even if there is nothing in it, so that this is noticed.
+        # A file that is a document is read even if it is empty, so that this is reported.
         if source.bytes or (kind.format == "text" and document == "file"):
             yield Part(source.path, start, source.bytes), source.bytes - start
 
 
 def _next_document(file: IO[bytes], path: str, offset: int, document: str) -> int:
-    """Where a document begins that is among the first to begin after byte `offset`; the file's size if none does."""
+    """Where one of the first documents after byte `offset` starts; the file's size if none does."""
     file.seek(offset)
     _read_line(file, path)  # the rest of one
-    if document == "line":
-        return file.tell()
-    while line := _read_line(file, path):
-        if not line.strip():
-            break
+    while document != "line" and (line := _read_line(file, path)) and line.strip():
+        pass
     return file.tell()
 
 
@@ -210,18 +193,12 @@ def _too_long(path: str, place: str) -> BadInput:
     return BadInput(f"{path}: a line of more than {LONGEST_LINE} bytes at {place}; break it up")
 
 
-@contextlib.contextmanager
-def _decompressed(file: IO[bytes], compression: str | None) -> Iterator[Any]:
+def _decompressed(file: IO[bytes], compression: str | None) -> Any:
     if compression == "gzip":
-        with gzip.open(file) as text:
-            yield text
-    elif compression == "zstd":
-        import pyarrow
+        return gzip.open(file)
+    import pyarrow
 
-        with pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd") as text:
-            yield text
-    else:
-        yield file
+    return pyarrow.input_stream(file, compression=compression) if compression else file
 
 
 def blocks(part: Part) -> Iterator[bytes]:
@@ -232,22 +209,18 @@ def blocks(part: Part) -> Iterator[bytes]:
       RestartMe: the bucket does not answer.
     """
     kind = kind_of(part.path)
-    offset = part.start
+    offset, end = part.start, sys.maxsize if kind.compression else part.end
+    # Small blocks of compressed text: all text before damage is read.
+    size = min(_SMALL_BLOCK if kind.compression else _BLOCK, LONGEST_LINE)
     try:
         with files.open_to_read(part.path, _BLOCK) as file, _decompressed(file, kind.compression) as text:
-            if kind.compression:
-                # Little at once: of what is damaged, all that comes before it counts.
-                while block := text.read1(min(_SMALL_BLOCK, LONGEST_LINE)):
-                    yield block
-                    offset += len(block)
-                return
-            text.seek(offset)
-            while offset < part.end:
-                block = text.read(min(_BLOCK, LONGEST_LINE, part.end - offset))
-                if not block:
-                    raise BadInput(f"{part.path}: {part.end - offset} bytes shorter than it was; start over")
+            if not kind.compression:
+                text.seek(offset)
+            while offset < end and (block := text.read1(min(size, end - offset))):
                 yield block
                 offset += len(block)
+            if offset < end and not kind.compression:
+                raise BadInput(f"{part.path}: {end - offset} bytes shorter than it was; start over")
     except (OSError, EOFError, zlib.error) as error:
         reason = summary(error)
         if kind.compression and not getattr(error, "strerror", None):
@@ -256,13 +229,13 @@ def blocks(part: Part) -> Iterator[bytes]:
 
 
 def lines(part: Part) -> Iterator[tuple[int, bytes]]:
-    """The same as runs of whole lines, each with its offset in the (decompressed) file.
+    """The same bytes as runs of whole lines, each with its offset in the (decompressed) file.
 
     Raises:
       BadInput, RestartMe: as `blocks`; also if a line is too long.
     """
     offset = part.start
-    rest: list[bytes] = []  # of a line that has not ended
+    rest: list[bytes] = []  # of an unfinished line
     size = 0
     for block in blocks(part):
         first = block.find(b"\n")

@@ -6,8 +6,7 @@
     sentences  line         every line that is not blank is a sentence (the original's rule)
                punctuation  lines are cut further, after sentence-final punctuation
 
-A record of JSON-lines, Parquet or TFDS is a document, whatever the rule says. Inside a document a blank line ends a
-paragraph.
+A record of JSON-lines, Parquet or TFDS is always one document. Inside a document a blank line ends a paragraph.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ LONGEST_DOCUMENT = 256_000_000
 DOCUMENT_RULES = ("blank_line", "file", "line")
 SENTENCE_RULES = ("line", "punctuation")
 
-# A charset at the front and nothing that is tried twice: otherwise scanning takes ten times as long, and a row of dots
+# It starts with a character class and never backtracks: otherwise scanning takes ten times as long, and a row of dots
 # quadratic time.
 _SENTENCE_END = re.compile(
     r"[.!?…。！？](?:(?<=[。！？])[。！？]*+[」』”’）]*+"
@@ -42,45 +41,40 @@ _SENTENCE_END = re.compile(
 )
 _ASCII_SENTENCE_END = re.compile(r"[.!?](?<![.!?][.!?])[.!?]*+[\"')\]]*+ (?![a-z])")
 _VISIBLE = re.compile(r"\S")
+_LINE_END = re.compile(rb"(?<!\r)\r*+\n|\r")  # as `TextReader._normalise` has it
 _ASCII_SPACES = "\t\v\f\x1c\x1d\x1e\x1f"
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold but UTF-8 cannot
 
-# Between a chunk and its documents text is one string, because work on long strings costs least: lines end with
-# "\n" and the normalised sentences of a line with "\r", except for the last. A line that is not blank and of which
-# nothing is left is "\r".
+# From a chunk to its documents text is one string, because long strings are the fastest: "\n" ends a line, "\r" ends
+# each normalised sentence of a line but the last. A line that is not blank and has no sentence left is "\r".
 
 
+@dataclasses.dataclass
 class TextReader:
-    """Reads parts as documents of normalised sentences, and counts what it met on the way.
+    """Reads parts as documents of normalised sentences, and counts what it replaces or leaves out.
 
     Attributes:
+      document: see the module's docstring.
+      sentences: see the module's docstring.
+      normalization: applied to every sentence.
+      errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both; `replace` puts U+FFFD
+        for the bytes and leaves the documents out.
+      field: of a record, the one that holds the text.
       replaced: undecodable bytes or runs of them that were replaced by U+FFFD so far.
       empty: documents without a sentence that were left out so far.
       dropped: what normalisation dropped so far.
       hashes: SHA-256 of every part read to its end so far: of its bytes (decompressed), or of its records.
     """
 
-    def __init__(self, document: str, sentences: str, normalization: Normalization, errors: str, field: str = "text"):
-        """Sets the rules.
-
-        Args:
-          document: see the module's docstring.
-          sentences: see the module's docstring.
-          normalization: applied to every sentence.
-          errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both, `replace` puts
-            U+FFFD and leaves out.
-          field: of a record, the one that holds the text.
-        """
-        self.replaced = 0
-        self.empty = 0
-        self.dropped = marks.Counts()
-        self.hashes: list[str] = []
-        self._document = document
-        self._sentences = sentences
-        self._normalization = normalization
-        self._errors = errors
-        self._field = field
-        self._without_spaces = dataclasses.replace(normalization, remove_space=False)
+    document: str
+    sentences: str
+    normalization: Normalization
+    errors: str
+    field: str = "text"
+    replaced: int = dataclasses.field(default=0, init=False)
+    empty: int = dataclasses.field(default=0, init=False)
+    dropped: marks.Counts = dataclasses.field(default=marks.Counts(), init=False)
+    hashes: list[str] = dataclasses.field(default_factory=list, init=False)
 
     def documents(self, part: Part) -> Iterator[Document]:
         """The documents of a part in order, each with at least one sentence.
@@ -91,44 +85,48 @@ class TextReader:
         """
         digest = hashlib.sha256()
         read = {"text": self._text_documents, "json": self._json_documents}
-        yield from read.get(sources.kind_of(part.path).format, self._record_documents)(part, digest)
+        for document, number in read.get(sources.kind_of(part.path).format, self._record_documents)(part, digest):
+            if document:
+                yield document
+            elif self.errors == "strict":
+                raise _bad(part, number, "an empty document; leave such documents out with --errors=replace")
+            else:
+                self.empty += 1
         self.hashes.append(digest.hexdigest())
 
     def digest(self, part: Part) -> str:
-        """The hash that `documents` adds to `hashes`, without a look at the text. Raises as `documents` does."""
+        """The hash that `documents` adds to `hashes`, without checking the text. Raises as `documents` does."""
         digest = hashlib.sha256()
         if sources.kind_of(part.path).format in ("text", "json"):
             for block in sources.blocks(part):
                 digest.update(block)
         else:
-            for _, value in sources.records(part, self._field):
+            for _, value in sources.records(part, self.field):
                 _add_record(digest, value)
         return digest.hexdigest()
 
-    def _text_documents(self, part: Part, digest: Any) -> Iterator[Document]:
-        if self._document == "line":
-            for offset, raw, text in self._chunks(part, digest):
-                for number, line in enumerate(text.split("\n")):
-                    if sentences := _sentences_of(line):
-                        yield [sentences]
-                    elif line:
-                        self._leave_out(part, offset + _line_start(raw, number))
-            return
-        paragraphs = self._paragraphs(part, digest)
-        if self._document == "blank_line":
-            for sentences, begin in paragraphs:
-                if sentences:
-                    yield [sentences]
-                else:
-                    self._leave_out(part, begin)
-        elif document := [sentences for sentences, _ in paragraphs if sentences]:
-            yield document
+    # These yield every document with its byte, row or example; an empty one as [].
+
+    def _text_documents(self, part: Part, digest: Any) -> Iterator[tuple[Document, int]]:
+        paragraphs = self._lines(part, digest) if self.document == "line" else self._paragraphs(part, digest)
+        if self.document == "file":
+            yield [sentences for sentences, _ in paragraphs if sentences], part.start
         else:
-            self._leave_out(part, part.start)
+            for sentences, begin in paragraphs:
+                yield [sentences] if sentences else [], begin
+
+    def _lines(self, part: Part, digest: Any) -> Iterator[tuple[list[str], int]]:
+        """The sentences of each line that is not blank; if there are none, also where it starts."""
+        for offset, raw, text in self._chunks(part, digest):
+            for number, line in enumerate(text.split("\n")):
+                if sentences := _sentences_of(line):
+                    yield sentences, 0
+                elif line:
+                    yield [], offset + _line_start(raw, number)
 
     def _paragraphs(self, part: Part, digest: Any) -> Iterator[tuple[list[str], int]]:
-        """What stands between blank lines: its sentences, and if there is none where it begins."""
-        sentences: list[str] = []  # of a paragraph that may go on in the next chunk
+        """The sentences between blank lines; if there are none, also where the lines start."""
+        sentences: list[str] = []  # of a paragraph that may continue in the next chunk
         begin: int | None = None
         size = 0
         for offset, raw, text in self._chunks(part, digest):
@@ -138,7 +136,7 @@ class TextReader:
                 if (position or block.startswith("\n")) and (sentences or begin is not None):
                     yield sentences, begin or 0
                     sentences, begin = [], None
-                    size = size if self._document == "file" else 0
+                    size = size if self.document == "file" else 0
                 sentences += _sentences_of(block)
                 if not sentences and begin is None and (visible := block.lstrip("\n")):
                     number = text.count("\n", 0, position + len(block) - len(visible))
@@ -148,7 +146,7 @@ class TextReader:
                 if size > LONGEST_DOCUMENT:
                     raise BadInput(
                         f"{part.path}: a document of more than {LONGEST_DOCUMENT} characters by "
-                        f"--document={self._document}; use --document=line, or put blank lines between documents"
+                        f"--document={self.document}; use --document=line, or put blank lines between documents"
                     )
         if sentences or begin is not None:
             yield sentences, begin or 0
@@ -159,15 +157,15 @@ class TextReader:
             digest.update(raw)
             yield offset, raw, self._normalise(self._decode(raw, part, offset))
 
-    def _json_documents(self, part: Part, digest: Any) -> Iterator[Document]:
+    def _json_documents(self, part: Part, digest: Any) -> Iterator[tuple[Document, int]]:
         for offset, raw in sources.lines(part):
             digest.update(raw)
             for line, raw_line in zip(self._decode(raw, part, offset).split("\n"), raw.split(b"\n"), strict=True):
                 # A blank line is no record.
                 if line and not line.isspace():
                     text = self._from_json(line, part, offset)
-                    # Only an escape can stand for what is not text.
-                    yield from self._record(self._clean(text, part, offset) if "\\u" in line else text, part, offset)
+                    # Only an escape can produce an invalid character.
+                    yield self._record(self._clean(text, part, offset) if "\\u" in line else text, part, offset), offset
                 offset += len(raw_line) + 1
 
     def _from_json(self, line: str, part: Part, offset: int) -> str:
@@ -177,54 +175,45 @@ class TextReader:
             raise _bad(part, offset, f"not JSON ({error}); every line must be one JSON object") from error
         if not isinstance(value, dict):
             raise _bad(part, offset, f"a JSON {type(value).__name__}; every line must be one JSON object")
-        if self._field not in value:
-            raise _bad(part, offset, tfds.no_field(self._field, value))
+        if self.field not in value:
+            raise _bad(part, offset, tfds.no_field(self.field, value))
         # Null is no text, as in Parquet.
-        text = "" if value[self._field] is None else value[self._field]
+        text = "" if value[self.field] is None else value[self.field]
         if not isinstance(text, str):
             kind = type(text).__name__
-            raise _bad(part, offset, f"field {self._field!r} is {kind}, not a string; choose another with --field")
+            raise _bad(part, offset, f"field {self.field!r} is {kind}, not a string; choose another with --field")
         return text
 
-    def _record_documents(self, part: Part, digest: Any) -> Iterator[Document]:
-        for number, value in sources.records(part, self._field):
+    def _record_documents(self, part: Part, digest: Any) -> Iterator[tuple[Document, int]]:
+        for number, value in sources.records(part, self.field):
             _add_record(digest, value)
             try:
                 text = (value or b"").decode()
             except UnicodeDecodeError as error:
-                if self._errors == "strict":
-                    raise _bad(part, number, "not UTF-8; go on with --errors=replace") from error
+                if self.errors == "strict":
+                    raise _bad(part, number, "not UTF-8; continue with --errors=replace") from error
                 text = self._replace(value or b"", "utf-8")
-            yield from self._record(self._clean(text, part, number) if "\0" in text else text, part, number)
+            yield self._record(self._clean(text, part, number) if "\0" in text else text, part, number), number
 
-    def _record(self, text: str, part: Part, number: int) -> Iterator[Document]:
+    def _record(self, text: str, part: Part, number: int) -> Document:
         if len(text) > LONGEST_DOCUMENT:
             raise _bad(part, number, f"a record of more than {LONGEST_DOCUMENT} characters; break it up")
-        if document := [found for block in self._normalise(text).split("\n\n") if (found := _sentences_of(block))]:
-            yield document
-        else:
-            self._leave_out(part, number)
+        return [found for block in self._normalise(text).split("\n\n") if (found := _sentences_of(block))]
 
     def _clean(self, text: str, part: Part, number: int) -> str:
-        """A record's text without what is no character."""
+        """A record's text, with U+FFFD for NUL and half surrogate pairs."""
         clean, count = _NO_CHARACTER.subn("\ufffd", text)
-        if count and self._errors == "strict":
-            raise _bad(part, number, "a NUL or half a surrogate pair in the text; go on with --errors=replace")
+        if count and self.errors == "strict":
+            raise _bad(part, number, "a NUL or half a surrogate pair in the text; continue with --errors=replace")
         self.replaced += count
         return clean
 
-    def _leave_out(self, part: Part, number: int) -> None:
-        if self._errors == "strict":
-            raise _bad(part, number, "an empty document; leave such documents out with --errors=replace")
-        self.empty += 1
-
     def _normalise(self, text: str) -> str:
-        self.dropped += marks.count(text, self._normalization)
+        self.dropped += marks.count(text, self.normalization)
         if "\r" in text:
             # Old Mac files end their lines with a lone carriage return.
-            lines = (piece for line in text.split("\n") for piece in line.rstrip("\r").split("\r"))
-            text = "\n".join(lines)
-        if not self._normalization.remove_space:
+            text = "\n".join(line.rstrip("\r").replace("\r", "\n") for line in text.split("\n"))
+        if not self.normalization.remove_space:
             return "\n".join(map(self._normalise_line, text.split("\n")))
         if text.isascii():
             return self._normalise_ascii(text)
@@ -239,37 +228,36 @@ class TextReader:
     def _normalise_line(self, line: str) -> str:
         if not line or line.isspace():
             return ""
-        pieces = split_sentences(line) if self._sentences == "punctuation" else (line,)
-        return "\r".join(filter(None, map(self._normalization, pieces))) or "\r"
+        pieces = split_sentences(line) if self.sentences == "punctuation" else (line,)
+        return "\r".join(filter(None, map(self.normalization, pieces))) or "\r"
 
     def _normalise_ascii(self, text: str) -> str:
-        """The same for many lines at once, with white space made single spaces; ten times as fast."""
+        """The same for many lines at once, every run of white space made one space; ten times as fast."""
         for space in _ASCII_SPACES:
             text = text.replace(space, " ")
         while "  " in text:
             text = text.replace("  ", " ")
         text = "\n".join([line.strip(" ") for line in text.split("\n")])
-        if self._sentences == "punctuation":
+        if self.sentences == "punctuation":
             text = _ASCII_SENTENCE_END.sub(lambda end: end[0][:-1] + "\r", text)
-        return self._without_spaces(text)
+        return dataclasses.replace(self.normalization, remove_space=False)(text)
 
     def _decode(self, raw: bytes, part: Part, offset: int) -> str:
         place = sources.kind_of(part.path).place
         if (nul := raw.find(b"\0")) >= 0:
-            self._decode(raw[: raw.rfind(b"\n", 0, nul) + 1], part, offset)  # something may be wrong before it
-            nul = place(offset + nul)
-            raise BadInput(f"{part.path}: a NUL byte at {nul}, so it is not UTF-8 text; unpack or convert it")
-        # Only the first line of a file may begin with a byte order mark.
+            self._decode(raw[: raw.rfind(b"\n", 0, nul) + 1], part, offset)  # there may be an error before it
+            where = place(offset + nul)
+            raise BadInput(f"{part.path}: a NUL byte at {where}, so it is not UTF-8 text; unpack or convert it")
+        # Only the first line of a file may start with a byte order mark.
         encoding = "utf-8-sig" if offset == 0 else "utf-8"
         try:
             return raw.decode(encoding)
         except UnicodeDecodeError as error:
-            if self._errors == "strict":
-                mark = len(raw) - len(error.object)  # the codec may have taken the byte order mark off
-                raise BadInput(
-                    f"{part.path}: not UTF-8 at {place(offset + mark + error.start)}; convert the file, or go on with "
-                    "--errors=replace"
-                ) from error
+            if self.errors == "strict":
+                mark = len(raw) - len(error.object)  # the codec may have removed the byte order mark
+                where = place(offset + mark + error.start)
+                advice = "convert the file, or continue with --errors=replace"
+                raise BadInput(f"{part.path}: not UTF-8 at {where}; {advice}") from error
         return self._replace(raw, encoding)
 
     def _replace(self, raw: bytes, encoding: str) -> str:
@@ -288,29 +276,20 @@ def _sentences_of(block: str) -> list[str]:
 
 
 def _line_start(raw: bytes, number: int) -> int:
-    """Where line `number` of a chunk begins. Only for messages: it reads all before."""
-    start = 0
-    for line in raw.split(b"\n"):
-        at = start
-        for piece in line.rstrip(b"\r").split(b"\r"):
-            if not number:
-                return at
-            at += len(piece) + 1
-            number -= 1
-        start += len(line) + 1
-    return start
+    """Where line `number` of a chunk starts. Only for messages: it scans all lines before."""
+    return next(itertools.islice(_LINE_END.finditer(raw), number - 1, None)).end() if number else 0
 
 
 def _add_record(digest: Any, value: bytes | None) -> None:
-    # With its length, so that text that moves from one record to the next gives another hash.
+    # With its length, so that moving text from one record to the next changes the hash.
     digest.update(b"\xff" * 8 if value is None else len(value).to_bytes(8, "big"))
     digest.update(value or b"")
 
 
 def split_sentences(line: str) -> Iterator[str]:
-    """Cuts a line after sentence-final punctuation and what closes a quotation.
+    """Cuts a line after sentence-final punctuation and the quotes or brackets that close after it.
 
-    After `. ! ? …` white space must follow and then something that is not a lower-case letter; after `。！？` nothing.
+    After `. ! ? …` white space must follow, and then no lower-case letter; after `。！？` anything may follow.
     There is no list of abbreviations: "Mr. Smith" is cut.
     """
     start = 0

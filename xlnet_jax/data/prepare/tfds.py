@@ -1,7 +1,7 @@
 """Data sets that TFDS has built, read without TensorFlow and without the code that built them.
 
-A data set is a folder, `DATA_DIR/NAME[/CONFIG]/VERSION`, and is found by looking for that. TFDS itself would look into
-the code, for the name of the default configuration, and for many data sets that code imports TensorFlow.
+A data set is a folder, `DATA_DIR/NAME[/CONFIG]/VERSION`, and is found by that name. TFDS itself would import the data
+set's code for the name of the default configuration, and that code often imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREFIX = "tfds:"
 _NAME = re.compile(r"tfds:(?P<name>(?:gs://)?[^:]+)(?::(?P<version>\d+\.\d+\.\d+))?(?::(?P<split>[^:]+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _INFO = "dataset_info.json"
-_EXAMPLES = 64  # read at once: one may be a whole book
+_EXAMPLES = 64  # read at once: an example may be a whole book
 
 
 def find(name: str, data_dir: str | None) -> str:
@@ -39,7 +39,7 @@ def find(name: str, data_dir: str | None) -> str:
         raise BadInput(f"input {name} is not tfds:NAME, tfds:NAME:SPLIT or tfds:NAME:VERSION:SPLIT")
     if match["name"].startswith(("/", "gs://")):
         folder = match["name"].rstrip("/")
-        if _INFO not in _listing(folder):
+        if _INFO not in files.listing(folder):
             raise BadInput(f"input {name}: {folder} is no data set of TFDS, {_INFO} is missing")
     else:
         folder = _find_folder(match["name"], match["version"], data_dir)
@@ -51,8 +51,7 @@ def find(name: str, data_dir: str | None) -> str:
 def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
     from tensorflow_datasets.core import constants
 
-    root = data_dir or constants.get_default_data_dir()
-    root = files.resolve(os.path.expanduser(root))
+    root = files.resolve(os.path.expanduser(data_dir or constants.get_default_data_dir()))
     folder = f"{root}/{name.strip('/')}"
     versions = _versions(folder)
     if not versions and "/" not in name:
@@ -71,25 +70,18 @@ def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
 
 
 def _versions(folder: str) -> list[str]:
-    """The versions that lie in a folder, oldest first. A build that did not end has another name."""
+    """The versions in a folder, oldest first. An unfinished build has another name."""
     names = [name for name in _subfolders(folder) if _VERSION.fullmatch(name)]
-    finished = [name for name in names if _INFO in _listing(f"{folder}/{name}")]
+    finished = [name for name in names if _INFO in files.listing(f"{folder}/{name}")]
     return sorted(finished, key=lambda name: [int(number) for number in name.split(".")])
 
 
 def _subfolders(folder: str) -> list[str]:
-    return sorted(name.rstrip("/") for name in _listing(folder) if name.endswith("/"))
-
-
-def _listing(folder: str) -> dict[str, int]:
-    try:
-        return files.listing(folder)
-    except OSError as error:
-        raise BadInput(f"{folder}: {summary(error)}") from error
+    return sorted(name.rstrip("/") for name in files.listing(folder) if name.endswith("/"))
 
 
 def info_file(path: str) -> str:
-    """The file of a data set that says what is in it."""
+    """The file of a data set that describes its contents."""
     return f"{_folder_and_split(path)[0]}/{_INFO}"
 
 
@@ -99,23 +91,22 @@ def size(path: str) -> tuple[int, int]:
     return split.num_examples, int(split.num_bytes)
 
 
-def _folder_and_split(path: str) -> tuple[str, str]:
-    folder, _, split = path.removeprefix(PREFIX).rpartition(":")
-    return folder, split
+def _folder_and_split(path: str) -> list[str]:
+    return path.removeprefix(PREFIX).rsplit(":", 1)
 
 
 def _split(path: str) -> Any:
-    """What TFDS knows of a split of a data set, which must be there as ArrayRecord."""
+    """TFDS's description of a split of a data set, which must be there as ArrayRecord."""
     import tensorflow_datasets as tfds
     from google.protobuf import json_format
 
     folder, split = _folder_and_split(path)
-    files.resolve(folder)  # so that TFDS gets there
+    files.resolve(folder)  # so that TFDS can read it
     try:
         with files.at(folder).translate_errors(folder):
             builder = tfds.builder_from_directory(folder)
             available = sorted(each.value for each in builder.info.available_file_formats())
-            if "array_record" in available:  # perhaps beside another
+            if "array_record" in available:  # perhaps next to another
                 builder.info.set_file_format("array_record", override=True, override_if_initialized=True)
     except (OSError, ValueError, ImportError, json_format.ParseError) as error:
         raise BadInput(f"{folder}: no data set that TFDS can read ({summary(error)}); build it again") from error
@@ -129,7 +120,7 @@ def _split(path: str) -> Any:
             f"{folder} is written as {', '.join(available)}, which needs TensorFlow; convert it with `tfds "
             f"convert_format --dataset_version_dir={folder} --out_file_format=array_record`"
         )
-    if split not in set(builder.info.splits):  # it would take a slice for a split
+    if split not in set(builder.info.splits):  # TFDS would accept a slice as a split
         raise BadInput(f"{folder} has no split {split!r}, only {', '.join(sorted(builder.info.splits))}")
     return builder.info.splits[split]
 
@@ -159,20 +150,19 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
 
     first = start
     try:
-        # By default every record is a request of its own to a bucket, which answers with all the rest of the file.
+        # By default each record is a request to the bucket, which sends all the rest of the file.
         reader = array_record_module.ArrayRecordReader(file, "readahead_buffer_size:1048576,max_parallelism:1")
         if not reader.ok():
-            reader.read([start])  # fails, and says why
-        # A missing or cut file may open without complaint, and empty.
+            reader.read([start])  # raises the reason
+        # A missing or truncated file may open without an error, as an empty one.
         if (found := reader.num_records()) < end:
             raise BadInput(f"{file} holds {found} examples, not {end} or more as {_INFO} says; build it again")
         for first in range(start, end, _EXAMPLES):
             yield from reader.read(first, min(first + _EXAMPLES, end))
         reader.close()
     except RuntimeError as error:
-        found_out = failure(f"{file}, record {first} or after it,", error)
-        advised = BadInput(f"{found_out}; build it again") if isinstance(found_out, BadInput) else found_out
-        raise advised from error
+        reason = failure(f"{file}, record {first} or after it,", error)
+        raise (BadInput(f"{reason}; build it again") if isinstance(reason, BadInput) else reason) from error
     except IndexError as error:
         raise BadInput(f"{file} ends before record {end}; build it again") from error
 
@@ -195,6 +185,6 @@ def _field(path: str, number: int, record: bytes, field: str) -> bytes:
 
 
 def no_field(field: str, names: Iterable[str]) -> str:
-    """What to say where a record lacks a field. Names are quoted, for they are data."""
+    """The message for a record without the field. Names are quoted, because they are data."""
     shown = ", ".join(repr(name[:40]) for name in sorted(names)[:20])
     return f"no field {field!r}, but {shown or 'none at all'}; choose one with --field"

@@ -1,8 +1,8 @@
 """One work unit of `prepare`: some text in, one shard per split and a note out.
 
-Pure: what is written depends on the request, the text and the unit's number alone. A shard is written on the local
-disk, read again, and moved into place, which may be a bucket; the note comes last, so that it means "done". Two
-processes on the same unit do no harm.
+Pure: the output depends only on the request, the text and the unit's number. A shard is written on the local disk, read
+again, and moved into place, which may be a bucket; the note is written last, so it means "done". Two processes on the
+same unit do no harm.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENCODE_CHARACTERS = 500_000  # text per call of SentencePiece
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """All that the corpus depends on besides the text and the tokenizer's training."""
+    """Everything the corpus depends on, except the text and the tokenizer's training."""
 
     document: str
     sentences: str
@@ -41,18 +41,17 @@ class Request:
     field: str = "text"
 
     def reader(self) -> TextReader:
-        """A fresh reader by this request's rules."""
+        """A new reader with these rules."""
         return TextReader(self.document, self.sentences, self.normalization, self.errors, self.field)
 
     def held_out(self, document: Document) -> bool:
-        """By the normalised text alone: equal documents fall on the same side, wherever they stand."""
-        sentences = itertools.chain.from_iterable(document)
-        digest = hashlib.sha256("\n".join(sentences).encode()).digest()
+        """Depends on the normalised text alone: equal documents fall into the same split, wherever they are."""
+        digest = hashlib.sha256("\n".join(itertools.chain.from_iterable(document)).encode()).digest()
         return int.from_bytes(digest[:8], "big") < self.heldout * 2**64
 
 
 def file_name(output: str, index: int, suffix: str) -> str:
-    """A file of unit `index` while the corpus is in the making: `json` is its note, a split's name its shard."""
+    """A file of unit `index` until the corpus is finished: suffix `json` is its note, a split's name its shard."""
     return os.path.join(output, FOLDER, f"{index:05d}.{suffix}")
 
 
@@ -60,8 +59,7 @@ class _SplitWriter:
     """Encodes the documents of one split of one unit and writes its shard."""
 
     def __init__(self, path: str, page_tokens: int, tokenizer: Tokenizer):
-        self._tokenizer = tokenizer
-        self._path, self._page_tokens = path, page_tokens
+        self._path, self._page_tokens, self._tokenizer = path, page_tokens, tokenizer
         self._writer: pages.PageWriter | None = None
         self._waiting: list[Document] = []
         self._characters = 0
@@ -83,7 +81,7 @@ class _SplitWriter:
         pieces, length_S = self._tokenizer.encode_normalized(list(itertools.chain.from_iterable(paragraphs)))
         document_P = np.repeat(np.arange(len(waiting)), [len(document) for document in waiting])
         paragraph_S = np.repeat(np.arange(len(paragraphs)), [len(paragraph) for paragraph in paragraphs])
-        # A sentence may leave no piece (zero-width characters only); then it is none.
+        # A sentence of zero-width characters only leaves no piece, and does not count.
         paragraph_K, length_K = paragraph_S[length_S > 0], length_S[length_S > 0]
         document_K = document_P[paragraph_K]
         opens_document_K = np.diff(document_K, prepend=-1) > 0
@@ -92,7 +90,7 @@ class _SplitWriter:
         self.empty += len(waiting) - documents
         if not documents:
             return
-        # Every document ends with EOD, which starts no sentence: it belongs to the last one.
+        # Every document ends with EOD, which belongs to the last sentence.
         start_K = np.cumsum(length_K) - length_K + np.cumsum(opens_document_K) - 1
         size = int(length_K.sum()) + documents
         is_piece_N = np.ones(size, bool)
