@@ -25,7 +25,8 @@ class Nothing:
 
 def reporter(bar=None):
     config = tiny.config()
-    return Reporter(config, tiny.mixture(), extend_plan((), 0, 8, config.data.windows_per_block), Nothing(), bar)
+    mixture, plan = tiny.mixture(), extend_plan((), 0, 8, config.data.windows_per_block)
+    return Reporter(config, mixture, mixture.stream(config), plan, None, Nothing(), bar)
 
 
 def report(to, steps):

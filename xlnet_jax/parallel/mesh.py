@@ -51,21 +51,20 @@ class ShardingRules:
 
     def pairs(self) -> list[tuple[str, Any]]:
         """The rules in the form of Flax's `logical_axis_rules`."""
-        return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        return list(dataclasses.asdict(self).items())
 
 
 RULES = ShardingRules()
-
 
 AXES = ("slices", "data", "fsdp", "tensor")
 """Mesh axes, from the slowest network to the fastest."""
 
 
 def available_devices(local: bool = False) -> list[Any]:
-    """The devices of the run, or those of this process. Raises BadInput if the platform wanted is not here."""
+    """The devices of the run, or those of this process. Raises BadInput if the platform is not available."""
     try:
         return jax.local_devices() if local else jax.devices()
-    # JAX asserts that a platform of GPUs, whose plugin is not installed, has one.
+    # JAX has an assertion that the plugin of a GPU platform is installed.
     except (RuntimeError, AssertionError) as error:
         platforms = f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}: " if os.environ.get("JAX_PLATFORMS") else ""
         why = " ".join(str(error).split()).partition(" (set JAX_PLATFORMS=")[0].rstrip(".") or "no such platform here"

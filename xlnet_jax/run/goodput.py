@@ -39,7 +39,7 @@ class Goodput:
     @contextlib.contextmanager
     def measure(self, cause: str) -> Iterator[None]:
         """Counts the time inside for a cause. The outermost cause counts: waiting for data in an evaluation is
-        evaluation. Exceptions: `host` and `start` give way to an inner cause.
+        evaluation. Exceptions: inside `host` and `start`, the inner cause counts.
         """
         self._turn()
         self._causes.append(cause if self.cause in (HOST, "start") else self.cause)
@@ -56,13 +56,11 @@ class Goodput:
 
     def resume_from(self, lines: list[dict[str, Any]]) -> None:
         """Adds the seconds of earlier starts: `lines` of `time.jsonl`, up to the step that this start resumes from."""
-        last = last_complete(lines)
-        if last is None:
-            return
-        for cause, seconds in last["seconds"].items():
-            self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
-        if not last["ended"]:
-            self.seconds["restarts"] += max(0.0, self.began - last["time"])
+        if last := last_complete(lines):
+            for cause, seconds in last["seconds"].items():
+                self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
+            if not last["ended"]:
+                self.seconds["restarts"] += max(0.0, self.began - last["time"])
 
     def line(self, step: int, ended: bool = False) -> dict[str, Any]:
         """A line for `time.jsonl`. `ended`: the run ends cleanly here, and the time after it is not lost."""
@@ -71,7 +69,7 @@ class Goodput:
 
 
 def last_complete(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The last line of `time.jsonl` that has all the keys that are read."""
+    """The last line of `time.jsonl` with all the keys that are read."""
     return next((line for line in reversed(lines) if line.keys() >= {"time", "ended", "seconds"}), None)
 
 
@@ -94,8 +92,7 @@ def result(
 def described(line: dict[str, Any]) -> str:
     """One line for the log, the largest loss first."""
     seconds = summary(line)["seconds"]
-    steps, total = seconds.pop("steps"), max(sum(seconds.values()), 1e-9)
-    total += steps
+    total, steps = max(sum(seconds.values()), 1e-9), seconds.pop("steps")
     lost = sorted(((spent, cause) for cause, spent in seconds.items() if spent >= 0.05), reverse=True)
     parts = [f"{cause} {spent:.1f} s ({100 * spent / total:.1f} %)" for spent, cause in lost]
     return (

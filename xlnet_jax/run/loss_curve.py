@@ -1,4 +1,4 @@
-"""The loss of a run as a picture in its work directory, once the run is at its end."""
+"""The loss curve of a finished run, a picture in its work directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw(workdir: str, scores: dict[str, Any] | None) -> str | None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        log.info("no loss curve without matplotlib: pip install 'xlnet_jax[quickstart]' and run the same command again")
+        log.info("no loss curve without matplotlib: pip install 'xlnet_jax[quickstart]' and rerun the same command")
         return None
     path = os.path.join(workdir, PICTURE)
     lines = [line for line in read_jsonl(os.path.join(workdir, "metrics.jsonl")) if line["loss"] is not None]

@@ -1,4 +1,4 @@
-"""What the metrics of a dispatch become: lines, the bar or the log, and the end of a run that diverges."""
+"""Reports the metrics of a dispatch: JSON lines, the progress bar or the log; ends a run that diverges."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from xlnet_jax.run.metrics import MetricsWriter
 log = logging.getLogger("xlnet_jax")
 
 LOG_EVERY = 100
-"""Steps between two lines of the log where there is no progress bar."""
+"""Steps between two lines of the log if there is no progress bar."""
 
 LOG_FIRST = (1, 2, 5, 10, 20, 50)
-"""Steps that are logged as well: a run that does not learn is best ended early."""
+"""Steps that are also logged: users can end a run early that does not learn."""
 
 TRAINING = "training"
 
 BUSY_SECONDS = 30.0
-"""Between two lines of the log about one long compilation."""
+"""Between two lines of the log during a long compilation."""
 
 
 @dataclasses.dataclass
 class Reporter:
-    """Takes the metrics of one dispatch after the other.
+    """Reports the metrics of each dispatch in order.
 
     Attributes:
       stream: of `mixture`.
       seconds_at_peak: of one step (`flops.seconds_at_peak`); None where no peak is known.
       last: the line of the last step.
       rates: tokens per second of every dispatch.
-      clock: when the device last had nothing to do with anything else but training; rates count from here.
+      clock: the start time for the next rate: since then the device has only trained.
     """
 
     config: Config
@@ -97,7 +97,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Says what holds the steps up: in the bar, whose clock goes on, or in the log, now and every `BUSY_SECONDS`.
+        """Shows why no steps are made: in the bar, whose clock continues, or in the log, now and every `BUSY_SECONDS`.
 
         Args:
           what: such as `compiling`.
@@ -125,7 +125,7 @@ class Reporter:
             thread.join()
 
     def _by_corpus(self, step: int, by_row: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Epochs, and of several corpora each one's own and the mean loss over its targets."""
+        """The epoch; with several corpora, the epoch of each and the mean loss over its targets."""
         epochs = self.stream.epochs(step + 1, self.plan)
         if len(epochs) == 1:
             return {"epoch": epochs[0]}
@@ -159,6 +159,6 @@ def _shown(loss: float | None) -> str:
 
 
 def number(value: np.ndarray | np.floating) -> int | float | None:
-    """As JSON can hold it: a non-finite loss is null."""
+    """A number for JSON: a non-finite loss is null."""
     plain = value.item()
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain

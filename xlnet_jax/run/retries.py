@@ -1,9 +1,9 @@
-"""What a disk or a bucket refuses is tried again, with growing pauses, until a deadline.
+"""Retries of disk and bucket operations, with growing pauses, until a deadline.
 
-    goes away by itself       an I/O error, a network disk or a bucket that does not answer     42 at the deadline
-    somebody must repair it   full, over quota, read only, no permission                        2 at the deadline
+    may be temporary    an I/O error, a network disk or a bucket that does not answer     exit code 42 at the deadline
+    needs a repair      full, over quota, read only, no permission                        exit code 2 at the deadline
 
-Somebody may repair it before that, and then nothing is lost.
+If it is repaired before the deadline, nothing is lost.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def until_it_works(action: Callable[[], None], what: str, seconds: float, alive:
       alive: called before every attempt; may raise.
 
     Raises:
-      BadInput: what refuses must be repaired.
-      RestartMe: it may go away by itself.
-      Anything that says nothing of a disk or a bucket, at once.
+      BadInput: the disk or bucket must be repaired.
+      RestartMe: the error may be temporary.
+      All other errors, at once.
     """
     until, pause = time.monotonic() + seconds, FIRST_PAUSE
     while True:
@@ -52,7 +52,7 @@ def until_it_works(action: Callable[[], None], what: str, seconds: float, alive:
                 raise
             left = until - time.monotonic()
             if left <= 0:
-                # One of ours has said what to do.
+                # Our own errors already contain advice.
                 advice = "" if isinstance(error, XLNetError) else f"; {_advice(kind)}"
                 raise kind(
                     f"{what}: {summary(error)}; tried for {seconds:g} s (checkpoint.io_deadline_seconds){advice}"
@@ -64,17 +64,17 @@ def until_it_works(action: Callable[[], None], what: str, seconds: float, alive:
 
 
 def verdict(error: BaseException) -> type[XLNetError] | None:
-    """How a run ends of which this is the last error; None if it is not one of a disk or a bucket."""
+    """How a run ends after this error; None if it is not an error of a disk or a bucket."""
     for cause in causes(error):
         if isinstance(cause, OSError) and cause.errno in PASSES:
             return RestartMe
         if isinstance(cause, OSError) and cause.errno in REPAIR:
             return BadInput
-        # Libraries in C++ tell the number's words alone.
+        # C++ libraries only give the text of the number.
         for numbers, kind in ((REPAIR, BadInput), (PASSES, RestartMe)):
             if any(os.strerror(number) in str(cause) for number in numbers):
                 return kind
-    # Told in one line already, by what carries buckets. An own decision, such as a lost lock, has no cause.
+    # Already translated by `storage`. Our own decisions, such as a lost lock, have no cause.
     if isinstance(error, XLNetError) and error.__cause__ is not None:
         return type(error)
     return None
@@ -82,5 +82,5 @@ def verdict(error: BaseException) -> type[XLNetError] | None:
 
 def _advice(kind: type[XLNetError]) -> str:
     if kind is BadInput:
-        return "fix this and rerun the same command to go on from the newest checkpoint"
-    return "run the same command to go on from the newest checkpoint"
+        return "fix this and rerun the same command to resume from the newest checkpoint"
+    return "rerun the same command to resume from the newest checkpoint"

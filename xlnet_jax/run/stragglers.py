@@ -81,8 +81,7 @@ class StepTimes:
             self._reader.start()
 
     def _report(self, step: int, steps: int) -> None:
-        until = time.monotonic() + READ_SECONDS
-        rows = []
+        until, rows = time.monotonic() + READ_SECONDS, []
         for process, host in self._processes.hosts().items():
             text = self._processes.fetch(f"steps/{step}", process, max(1.0, until - time.monotonic()))
             if text is None:

@@ -1,6 +1,6 @@
 """The work directory of a run: resolved configuration, manifest of every start, and what may change on resume.
 
-config.json        every key by its dotted name, and the corpus hash: what the run is
+config.json        every key by its dotted name, and the corpus hash: the identity of the run
 runs.jsonl         one line per start: versions, git commit, devices, cores, flags, step
 checkpoints/       see `checkpoint`
 metrics.jsonl      see `run.metrics`; in a bucket a folder, see `run.jsonl`
@@ -39,18 +39,16 @@ log = logging.getLogger("xlnet_jax")
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
-
-
 OURS = {"config.json", "checkpoints", "lock.json"}
-"""A run makes one of them before it writes anything else but the compilation cache."""
+"""A run writes one of them first, except for the compilation cache."""
 ALLOWED = {"lost+found", "compilation_cache"}
 IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
 
 
 def identity(config: Config, mixture: Mixture) -> dict[str, Any]:
-    """What `config.json` and every checkpoint record: all keys, and the hashes of corpus and tokenizer.
+    """The content of `config.json`, also in every checkpoint: all keys, and the hashes of corpus and tokenizer.
 
-    But for `distributed`: which processes a run had says nothing about those that evaluate it or go on.
+    Without `distributed`: a run may be resumed or evaluated by other processes.
     """
     return {
         "config": {name: value for name, value in configs.flat(config).items() if not name.startswith("distributed.")},
@@ -60,9 +58,9 @@ def identity(config: Config, mixture: Mixture) -> dict[str, Any]:
 
 
 def check_resume(found: dict[str, Any], config: Config, mixture: Mixture, where: str) -> None:
-    """Compares a run's identity with the one wanted now.
+    """Compares the identity of a run with the configuration of this start.
 
-    Raises BadInput on frozen keys that differ, naming each with both values; logs elastic and free ones.
+    Raises BadInput, with both values, if frozen keys differ; logs different elastic and free keys.
     """
     frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
     if found["corpus_sha256"] != mixture.sha256:
@@ -78,9 +76,9 @@ def check_resume(found: dict[str, Any], config: Config, mixture: Mixture, where:
 
 
 def check_folder(workdir: str) -> None:
-    """Raises BadInput unless a run can be written there: a new folder, an empty one, or that of a run.
+    """Raises BadInput unless the folder can hold a run: it is new, empty, or the folder of a run.
 
-    Hidden files, `lost+found` and `*.log` may be in it already; nothing is written.
+    It may contain hidden files, `lost+found` and `*.log`. Nothing is written.
     """
     if not workdir:
         raise BadInput("--workdir is empty; name a new folder, or that of a run")
@@ -117,7 +115,7 @@ def read_config(workdir: str) -> dict[str, Any] | None:
 def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
     """The configuration of a run, for evaluation and export, with some keys changed.
 
-    Raises BadInput if the folder holds no run, or if a frozen key would differ from what was trained.
+    Raises BadInput if the folder holds no run, or if a frozen key would differ from the trained model.
     """
     found = read_config(workdir)
     if found is None:
@@ -135,7 +133,7 @@ def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Co
 
 
 def check_tokenizer(workdir: str, mixture: Mixture) -> None:
-    """Raises BadInput if a corpus has another tokenizer than the run; another text is only worth a line in the log."""
+    """Raises BadInput if a corpus has another tokenizer than the run; logs a warning if it has another text."""
     found = read_config(workdir) or {}
     if found["tokenizer_sha256"] != mixture.tokenizer.sha256:
         raise BadInput(
@@ -147,41 +145,36 @@ def check_tokenizer(workdir: str, mixture: Mixture) -> None:
 
 
 def check_shared(workdir: str, processes: Session) -> None:
-    """Raises BadInput unless all processes have the same folder under this name. Process 0 has made it."""
-    token = os.path.join(workdir, ".shared")
+    """Raises BadInput unless all processes see the same folder under this name. Process 0 has created it."""
     if processes.watch is None:
         return
+    token = os.path.join(workdir, ".shared")
     mine = processes.of_first(int.from_bytes(os.urandom(8), "big"))
     if jax.process_index() == 0:
         files.write(token, str(mine).encode())
-    processes.barrier("looking for the work directory")
-    try:
-        found = files.read(token)
-    except FileNotFoundError:
-        found = b""
-    if found != str(mine).encode():
+    processes.barrier("marking the work directory")
+    if files.read_if_there(token) != str(mine).encode():
         raise BadInput(
             f"--workdir={workdir} is another folder in process {jax.process_index()} than in process 0; "
             "give all hosts one folder of a shared file system"
         )
-    processes.barrier("looking into the work directory")
+    processes.barrier("reading the work directory")
     if jax.process_index() == 0:
         files.remove(token)
 
 
 def write_start(workdir: str, config: Config, mixture: Mixture, step: int, origin: dict[str, Any]) -> None:
-    """Writes `config.json` and appends this start to `runs.jsonl`, with `origin`: where its parameters are from."""
+    """Writes `config.json` and appends this start to `runs.jsonl`, with `origin`: the source of its parameters."""
     if jax.process_index() != 0:
         return
     with files.translate_errors(workdir):
         files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, mixture)))
-        files.append_line(
-            os.path.join(workdir, "runs.jsonl"), json.dumps({"step": step, **origin, **manifest()}) + "\n"
-        )
+        line = json.dumps({"step": step, **origin, **manifest()}) + "\n"
+        files.append_line(os.path.join(workdir, "runs.jsonl"), line)
 
 
 def manifest() -> dict[str, Any]:
-    """What this start ran on."""
+    """The versions and hardware of this start."""
     device = jax.devices()[0]
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -202,14 +195,11 @@ def manifest() -> dict[str, Any]:
 def git_commit() -> str | None:
     """The commit of the checkout this package runs from, with + if it was changed; None outside a checkout."""
     folder = os.path.dirname(os.path.abspath(xlnet_jax.__file__))
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
-        status = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"], cwd=folder, capture_output=True, text=True
-        )
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return commit.stdout.strip() + ("+" if status.stdout.strip() else "")
 
 
 def metrics_of(workdir: str, step: int) -> dict[str, Any]:
@@ -219,19 +209,14 @@ def metrics_of(workdir: str, step: int) -> dict[str, Any]:
 
 
 def losses(workdir: str) -> dict[int, float]:
-    """The held-out losses of a run by step, as far as they are finite numbers."""
-    lines = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
-    return {
-        line["step"]: line["loss"]
-        for line in lines
-        if isinstance(line.get("loss"), float) and math.isfinite(line["loss"])
-    }
+    """The finite held-out losses of a run by step."""
+    found = {line["step"]: line.get("loss") for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl"))}
+    return {step: loss for step, loss in found.items() if isinstance(loss, float) and math.isfinite(loss)}
 
 
 def absolute(corpus: str) -> str:
-    """`data.corpus` with paths that hold from any working directory; bucket addresses stay as they are."""
-    folders = DataConfig(corpus=corpus).folders()
-    return ",".join(path and files.resolve(path) for path in folders)
+    """`data.corpus` with absolute paths; bucket addresses are unchanged."""
+    return ",".join(path and files.resolve(path) for path in DataConfig(corpus=corpus).folders())
 
 
 def times_of(workdir: str) -> dict[str, Any] | None:
@@ -240,8 +225,8 @@ def times_of(workdir: str) -> dict[str, Any] | None:
 
 
 def use_compilation_cache(config: Config, workdir: str) -> None:
-    """Points JAX's persistent compilation cache at the configured folder, on disk or in a bucket."""
+    """Sets JAX's persistent compilation cache to the configured folder, on disk or in a bucket."""
     folder = config.log.compilation_cache or os.path.join(workdir, "compilation_cache")
     jax.config.update("jax_compilation_cache_dir", None if folder == "none" else files.resolve(folder))
-    # JAX settles on a folder (or on none) with the first compilation of the process; this makes it look again.
+    # JAX chooses a folder (or none) at the first compilation of the process; after this it chooses again.
     compilation_cache.reset_cache()
