@@ -426,8 +426,6 @@ def _conflicts(config: Config) -> Iterator[str]:
 
 def changed_keys(config: Config, saved: dict[str, Any], resume: str) -> list[str]:
     """Lines `key: saved -> now` for the keys of one resume rule whose value differs from the saved `flat(config)`."""
-    return [
-        f"{name}: {saved[name]!r} -> {value!r}"
-        for name, value in flat(config).items()
-        if fields()[name].metadata["resume"] == resume and name in saved and saved[name] != value
-    ]
+    now = flat(config)
+    keys = [name for name, field in fields().items() if field.metadata["resume"] == resume and name in saved]
+    return [f"{name}: {saved[name]!r} -> {now[name]!r}" for name in keys if saved[name] != now[name]]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import re
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
@@ -116,12 +116,11 @@ def argument_bytes(built: BuiltStep) -> dict[str, int]:
     """Bytes per device, by group, from shapes and shardings: without the compiler's padding."""
     trees = built.abstract_state.split()
     groups = {"parameters": trees.pop("params"), "memory": (), **trees, "batch": built.abstract_batch}
-    return {
-        name: sum(
-            int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)
-        )
-        for name, tree in groups.items()
-    }
+
+    def size(leaf: Any) -> int:
+        return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+    return {name: sum(map(size, jax.tree.leaves(tree))) for name, tree in groups.items()}
 
 
 def program_text(trial: Trial) -> str:

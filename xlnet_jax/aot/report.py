@@ -52,7 +52,7 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "slices": topology.slices,
         "devices": len(topology.devices),
         "chips": topology.chips,
-        "mesh": {name: int(size) for name, size in trial.mesh.shape.items()},
+        "mesh": dict(trial.mesh.shape),
         "batch_size": config.train.batch_size,
         "remat": config.model.remat,
         "accumulation": config.train.accumulation,
@@ -65,21 +65,16 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "gradient_bytes": trial.arguments["parameters"],
         "collectives": [],
         "analytic_flops": trial.recipe.flops_per_step,
-        "compiler_bytes": None,
-        "projected_step_seconds": None,
-        "projected_tokens_per_second": None,
-        "projected_days": None,
-        "projection": None,
         "compile_seconds": round(trial.seconds, 2),
     }
     if trial.executable is None:
-        return result
+        missing = ("compiler_bytes", "projected_step_seconds", "projected_tokens_per_second", "projected_days")
+        return result | dict.fromkeys((*missing, "projection"))
     steps = config.train.steps_per_dispatch
     program = hlo.Program(program_text(trial))
-    collectives = program.collectives({name: int(size) for name, size in trial.mesh.shape.items()})
+    collectives = program.collectives(dict(trial.mesh.shape))
     # The compiler counts the body of a loop only once.
-    counted = trial.executable.cost_analysis()["bytes accessed"]
-    compiler_bytes = counted * program.repeats() / steps
+    compiler_bytes = trial.executable.cost_analysis()["bytes accessed"] * program.repeats() / steps
     seconds = roofline(config, topology, compiler_bytes, collectives)
     step = max(seconds.values())
     # All positions, like the metrics of training.
@@ -193,14 +188,10 @@ def search(first: Trial, topology: Topology) -> list[dict[str, Any]]:
     found, ways = [], _ways(first)
     for words in [[], *_more_fsdp(first, topology)]:
         for remat in ("none", "dots", "full"):
-            changed = override(first.config, [*words, f"--config.model.remat={remat}"])
-            best = largest_batch(changed, topology, ways)
+            best = largest_batch(override(first.config, [*words, f"--config.model.remat={remat}"]), topology, ways)
             if best is not None:
-                found.append(
-                    {"batch_per_core": best.config.train.batch_size // ways, "remat": remat,
-                     "mesh": {name: int(size) for name, size in best.mesh.shape.items()},
-                     "peak_hbm_bytes": best.needed}
-                )  # fmt: skip
+                rows, mesh = best.config.train.batch_size // ways, dict(best.mesh.shape)
+                found.append({"batch_per_core": rows, "remat": remat, "mesh": mesh, "peak_hbm_bytes": best.needed})
     return sorted(found, key=lambda each: -each["batch_per_core"])
 
 
@@ -221,8 +212,7 @@ def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None
         tries += 1
         guess = _estimate(trial, guess) if tries < 3 else (low + high) // 2
         guess = max(guess, low + max(low // 16, 1))
-        if high:
-            guess = min(guess, high - 1)
+        guess = min(guess, high - 1) if high else guess
     return best
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import logging
 import os
 import shlex
@@ -331,12 +330,7 @@ def _file(config: Config, result: dict[str, Any], minutes: float) -> str:
     default, lines = configs.flat(Config()), []
     for section in dataclasses.fields(Config):
         values = vars(getattr(config, section.name)).items()
-        # Strings in double quotes, as in our other files.
-        changed = [
-            f"{name}={json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value},"
-            for name, value in values
-            if default[f"{section.name}.{name}"] != value
-        ]
+        changed = [f"{name}={value!r}," for name, value in values if default[f"{section.name}.{name}"] != value]
         if changed:
             lines += [f"config.{section.name}.update(", *(f"    {key}" for key in changed), ")"]
     body = textwrap.indent("\n".join(["config = base.default()", *lines, "return config"]), "    ")

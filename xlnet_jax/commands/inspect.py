@@ -88,7 +88,6 @@ def print_example(shown: dict[str, Any]) -> None:
     targets = dict(zip(shown["targets"], shown["predicted"], strict=True))
     content, query = visible(shown["rank"], list(targets))
     sight = query if shown["objective"] == "plm" else content
-    context = {i for i in range(len(shown["tokens"])) if i not in targets}
     # A piece may look like markup.
     console = Console(markup=False, emoji=False)
     console.print(
@@ -100,9 +99,8 @@ def print_example(shown: dict[str, Any]) -> None:
     for i, piece in enumerate(shown["pieces"]):
         sees = ""
         if i in targets:
-            earlier = [j for j in sorted(targets) if sight[i, j]]
-            others = sum(sight[i, j] for j in context)
-            sees = f"{others} others, targets {' '.join(map(str, earlier)) or '-'}"
+            earlier = [str(j) for j in sorted(targets) if sight[i, j]]
+            sees = f"{sight[i].sum() - len(earlier)} others, targets {' '.join(earlier) or '-'}"
         predicted = printable(targets.get(i, ""))
         table.add_row(str(i), printable(piece), str(shown["segments"][i]), str(shown["rank"][i]), predicted, sees)
     console.print(table)

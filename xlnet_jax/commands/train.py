@@ -66,8 +66,7 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
         recipe = make_recipe(config)
         mixture = open_mixture(config)
         stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
-        found = workdirs.read_config(workdir)
-        if found is not None:
+        if (found := workdirs.read_config(workdir)) is not None:
             workdirs.check_resume(found, config, mixture, workdir)
         mixture.stream(config).check(config.train.batch_size, mixture.described())
         mixture.check(config)
