@@ -80,12 +80,15 @@ class Local:
         """The names in a folder (of a subfolder: with `/`), each with its bytes; empty if there is no such folder."""
         if not os.path.lexists(folder):
             return {}
+        found = {}
         with os.scandir(folder) as entries:
-            # A link has the size of its target; a dangling link has its own.
-            return {
-                entry.name + "/" * entry.is_dir(): entry.stat(follow_symlinks=os.path.exists(entry.path)).st_size
-                for entry in entries
-            }
+            for entry in entries:
+                # Another process may rename or remove an entry while this one reads the folder.
+                with contextlib.suppress(FileNotFoundError):
+                    # A link has the size of its target; a dangling link has its own.
+                    size = entry.stat(follow_symlinks=os.path.exists(entry.path)).st_size
+                    found[entry.name + "/" * entry.is_dir()] = size
+        return found
 
     def finished_folders(self, folder: str, mark: str) -> list[str]:
         """The names of the complete folders in a folder: on disk a folder gets its name when it is complete.
