@@ -325,7 +325,8 @@ def test_two_processes_take_the_same_one(tmp_path, pytestconfig):
     for step in STEPS:
         truncate(tmp_path / "checkpoints" / str(step), "params")
     for _, err in Hosts("train", tmp_path, **start).finish(2).values():
-        assert "every checkpoint is damaged, and nothing was changed" in err and "Traceback" not in err
+        # Orbax may leave "Event loop is closed" of its own; nothing of ours ends in a traceback.
+        assert "every checkpoint is damaged, and nothing was changed" in err and "/xlnet_jax/commands/" not in err
 
 
 def test_parameters_of_another_run(run, tmp_path, pytestconfig, abstract, saved):
