@@ -121,13 +121,15 @@ class Ours:
         import jax
 
         from xlnet_jax.parallel.mesh import make_mesh, place
+        from xlnet_jax.train.recipe import make_recipe
         from xlnet_jax.train.step import build_step, create_state
 
+        recipe = make_recipe(config)
         self.mesh = make_mesh(config.mesh, jax.devices(device)[:1])
         with jax.set_mesh(self.mesh):
-            built = build_step(config, self.mesh)
+            built = build_step(recipe, self.mesh)
             self.jitted = built.jitted
-            self.state = create_state(config, built)
+            self.state = create_state(recipe, built)
             self.batches = place(batches(config), self.mesh)
         self.parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
 
