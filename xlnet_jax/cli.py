@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     who = f"xlnet-jax {args.command}"
     # A terminal may not be able to show every character of a corpus.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    # It logs whole tracebacks of errors that we print in one line.
+    # gcsfs logs the whole traceback of an error; we print one line.
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", force=True)
     logging.getLogger("xlnet_jax").setLevel(logging.INFO)

@@ -387,7 +387,7 @@ def from_dict(values: dict[str, Any]) -> Config:
 def check(config: Config) -> None:
     """Checks every value, alone and against the others; needs neither a device nor the corpus.
 
-    Raises BadInput with every conflict, each naming key, value and fix, in one line.
+    Raises BadInput. Its message lists all conflicts; each names the key, the value and the fix.
     """
     conflicts = list(_conflicts(config))
     if len(conflicts) == 1:
