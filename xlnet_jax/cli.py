@@ -15,8 +15,8 @@ import sys
 from typing import NoReturn
 
 from xlnet_jax import __version__, messages
-from xlnet_jax.errors import BadInput, Interrupted, RestartMe, XLNetError, summary
-from xlnet_jax.verbs import VERBS
+from xlnet_jax.errors import BadInput, Interrupted, RestartMe, XLNetError, out_of_memory
+from xlnet_jax.verbs import VERBS, call
 
 GROUPS = {"corpus": "Look into a corpus, or check all of it."}
 """Verbs of two words, by the first word."""
@@ -26,7 +26,6 @@ OUTPUT_CLOSED = 141
 
 
 _NO_OPTIONS = ("command", "what", "verb", "json")
-_SMALLER = "use a smaller model or train.batch_size, model.remat=full, or more devices with mesh.fsdp"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,17 +76,14 @@ def main(argv: list[str] | None = None) -> int:
                 raise BadInput(f"{ascii(word)} holds a zero byte; give names and values without")
             if word.startswith("--") and word.endswith("=--"):  # argparse makes a list of it
                 raise BadInput(f"{word!r} has no value")
-        if overrides and not args.verb.overrides:
-            raise BadInput(f"unknown option {overrides[0]!r}; see --help")
         options = {name: value for name, value in vars(args).items() if name not in _NO_OPTIONS}
-        result = args.verb.run(**options, **({"overrides": overrides} if args.verb.overrides else {}))
+        with out_of_memory():
+            result = call(args.verb, options, overrides)
     except XLNetError as error:
         return _fail(who, str(error), error.exit_code)
     except KeyboardInterrupt:
         return _fail(who, "interrupted", Interrupted.exit_code)
     except Exception as error:
-        if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
-            return _fail(who, f"out of memory: {summary(error)}; {_SMALLER}", BadInput.exit_code)
         if args.json:
             messages.error(who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code)
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from typing import Any
 
 _JOINERS = "\u200c\u200d"
 _json = False
@@ -46,3 +47,15 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {seconds:02} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02} min"
+
+
+def print_lines(values: dict[str, Any], prefix: str = "") -> None:
+    """One `name value` per line, such as `splits.train.tokens 5000`; seconds as `1 h 02 min`."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            print_lines(value, f"{prefix}{name}.")
+            continue
+        if isinstance(value, float):
+            is_time = "seconds" in f"{prefix}{name}".split(".") or name.endswith("_seconds")
+            value = duration(value) if is_time else f"{value:.6g}"
+        print(f"{prefix + name:24} {printable(str(value))}")

@@ -295,7 +295,7 @@ def test_other_devices_have_the_same_arrays_and_the_same_next_batch(run, saved, 
     plan = plan_from_json(found.record["plan"])
     placed = []
     for place in (mesh, meshes.make_mesh(config(pytestconfig).mesh)):
-        rows, _ = meshes.rows_here(settings.train.batch_size, place)
+        rows = meshes.rows_here(settings.train.batch_size, place)
         batch = loader.TrainDispatches(open_mixture(settings), settings, plan, rows, 12, END)(0)
         placed.append(meshes.place(batch, place, settings.train.batch_size))
     assert contents(placed[0]) == contents(placed[1])

@@ -14,9 +14,10 @@ from xlnet_jax import cli, messages
 from xlnet_jax.cli import main
 from xlnet_jax.commands import inspect
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
+from xlnet_jax.messages import print_lines
 from xlnet_jax.parallel import mesh
 from xlnet_jax.run import workdir
-from xlnet_jax.verbs import Verb, _show_samples, print_lines
+from xlnet_jax.verbs import Verb, _show_samples
 
 HERE = str(tiny.TESTS)
 CONFIG = f"--config={HERE}/tiny_config.py"

@@ -7,12 +7,15 @@ import os
 import data_fixtures
 import jax
 import pytest
+import tiny
 
 from xlnet_jax import config as configs
 from xlnet_jax.cli import main
 from xlnet_jax.commands import configure as configuring
-from xlnet_jax.commands.configure import MOST_EPOCHS, SHORT, SIZES, Size, Speed, configure
+from xlnet_jax.commands.configure import LONG_ENOUGH, MOST_EPOCHS, SIZES, Size, Speed, configure
+from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.errors import BadInput
+from xlnet_jax.model.flops import step_flops
 
 
 def dry_run(path, workdir):
@@ -21,7 +24,8 @@ def dry_run(path, workdir):
 
 def test_train_accepts_the_file_with_the_probe_of_one_size(tmp_path, capsys, monkeypatch):
     # One small size, so one cheap compilation, and few steps.
-    monkeypatch.setattr(configuring, "SIZES", (Size(1, 32, 32, 16, 16, 1, 1e-3, 0.1),))
+    monkeypatch.setattr(configuring, "LONG_ENOUGH", 0)
+    monkeypatch.setattr(configuring, "SIZES", (Size(1, 32, 32, 16, 1, 1e-3, 0.1),))
     monkeypatch.setattr(configuring, "_PROBE_SECONDS", 0.0)
     corpus, path = data_fixtures.corpus_path(), str(tmp_path / "small.py")
     assert main(["configure", corpus, "--minutes=30", f"--output={path}", "--json"]) == 0
@@ -66,21 +70,25 @@ def test_a_corpus_of_any_length_gets_limits_that_hold_or_one_line(tmp_path, capl
 
 
 def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_than_help(monkeypatch):
-    text = configuring._Text.open(data_fixtures.corpus_path())
+    base = tiny.config(data={"corpus": data_fixtures.corpus_path()})
+    mixture = open_mixture(base)
     # Nothing is read of it, so it may be as long as we say.
-    (corpus,) = text.train.corpora
+    (corpus,) = mixture.corpora
     corpus.tokens = 10**9
+    fitting = configuring._fitting(base, mixture)
     layers = []
     for minutes, steps in ((1, 1), (60, 100), (60 * 24, 1000), (60 * 24, 100_000)):
-        monkeypatch.setattr(configuring, "_estimated", lambda _, steps=steps: Speed(steps, 10.0, False))
-        config, speed = configuring._choose(text, 60.0 * minutes, probe=False)
-        config = configuring._with_length(config, text, 60.0 * minutes, speed)
-        text.check(config)
+        speed = Speed(steps * step_flops(fitting[0]), 10.0, False)
+        monkeypatch.setattr(configuring, "_estimated", lambda speed=speed: speed)
+        config, speed = configuring.choose(fitting, mixture, 60.0 * minutes, probe=False)
+        config = configuring.with_length(config, mixture, 60.0 * minutes, speed)
+        configs.check(config)
         layers.append(config.model.layers)
         epochs = config.train.steps * config.train.batch_size * config.data.reuse_len / corpus.tokens
         assert epochs <= MOST_EPOCHS * 1.1
-        assert config.train.steps <= 60 * minutes * speed.steps
-    assert layers == sorted(layers) and layers[0] == SIZES[0].layers < layers[-1]
+        assert config.train.steps <= 60 * minutes * speed.steps(config)
+    assert layers == sorted(layers) and layers[0] == fitting[0].model.layers < layers[-1]
+    assert {config.data.segment_len >= LONG_ENOUGH for config in fitting} == {True}
 
 
 @pytest.mark.parametrize(
@@ -113,5 +121,4 @@ def test_a_corpus_without_held_out_documents_is_configured_without_evaluations(t
 
 
 def test_the_sizes_rise():
-    for sizes in (SIZES, SHORT[::-1]):
-        assert [size.layers * size.T for size in sizes] == sorted({size.layers * size.T for size in sizes})
+    assert [size.layers * size.T for size in SIZES] == sorted({size.layers * size.T for size in SIZES})

@@ -13,6 +13,7 @@ from rich.progress import Progress, TextColumn
 
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.run import progress
+from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.progress import Reporter
 
 
@@ -26,7 +27,10 @@ class Nothing:
 def reporter(bar=None):
     config = tiny.config()
     mixture, plan = tiny.mixture(), extend_plan((), 0, 8, config.data.windows_per_block)
-    return Reporter(config, mixture, mixture.stream(config), plan, None, Nothing(), bar)
+    bar = bar or progress.progress_bar(config.train.steps, 0)
+    goodput = Goodput()
+    goodput.work()
+    return Reporter(config, mixture, mixture.stream(config), plan, None, Nothing(), goodput, bar)
 
 
 def report(to, steps):

@@ -9,14 +9,12 @@ point, not an optimum.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import os
 import shlex
-import tempfile
 import textwrap
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -51,43 +49,41 @@ _UTILISATION = 0.2  # of an accelerator's peak, without a probe
 _DISPATCH_SECONDS, _CHECKPOINT_SECONDS = 5.0, 300.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Size:
-    """A model, the lengths of its examples, and rows per device."""
+class Size(NamedTuple):
+    """A model, the length T of its examples (half of it fresh), its memory M, and rows per device."""
 
     layers: int
     d_model: int
     T: int
-    R: int
     M: int
     rows: int
     learning_rate: float
     init_std: float
 
-    @property
-    def head_dim(self) -> int:
-        """Half the usual width in small models, for at least four heads."""
-        return 64 if self.d_model >= 256 else 32
 
-
-# The first is that of the quick start, the last is XLNet-Base.
+# The first two are for texts too short for the third, which is that of the quick start; the last is XLNet-Base.
 SIZES = (
-    Size(2, 128, 128, 64, 64, 16, 2e-3, 0.08),
-    Size(4, 256, 128, 64, 64, 16, 1e-3, 0.06),
-    Size(6, 384, 256, 128, 128, 16, 7e-4, 0.05),
-    Size(12, 768, 512, 256, 384, 8, 4e-4, 0.02),
+    Size(2, 128, 32, 16, 16, 2e-3, 0.08),
+    Size(2, 128, 64, 32, 16, 2e-3, 0.08),
+    Size(2, 128, 128, 64, 16, 2e-3, 0.08),
+    Size(4, 256, 128, 64, 16, 1e-3, 0.06),
+    Size(6, 384, 256, 128, 16, 7e-4, 0.05),
+    Size(12, 768, 512, 384, 8, 4e-4, 0.02),
 )
-# For texts too short for the first.
-SHORT = tuple(dataclasses.replace(SIZES[0], T=T, R=T // 2, M=T // 2) for T in (64, 32))
+LONG_ENOUGH = 128
+"""Shorter examples are only for texts that have no room for these."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Speed:
-    """Optimizer steps per second of a configuration, seconds to compile a step, and whether they were measured."""
+class Speed(NamedTuple):
+    """FLOPs per second of training, seconds to compile a step, and whether they were measured for this model."""
 
-    steps: float
+    flops: float
     compile: float
     measured: bool
+
+    def steps(self, config: Config) -> float:
+        """Optimizer steps per second. Larger models are usually faster than the FLOPs of a smaller one predict."""
+        return self.flops / flops.step_flops(config)
 
 
 def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> dict[str, Any]:
@@ -113,115 +109,96 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
     there = BadInput(f"--output={output} is there already; remove it, or give another name")
     if os.path.lexists(output):
         raise there
-    text = _Text.open(corpus)
-    config, speed = _choose(text, 60 * minutes, probe)
-    config = _with_length(config, text, 60 * minutes, speed)
-    text.check(config)
-    result = _result(config, text, output, speed)
-    source = _file(config, result, minutes)
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "config.py")
-        files.write(path, source.encode())
-        assert configs.load(path) == config, "the file differs from the configuration chosen"
+    config = _changed(Config(), data={"corpus": workdirs.absolute(corpus)})
+    if folders := [folder for folder in config.data.folders() if folder]:
+        config = _changed(config, model={"vocab_size": read_manifest(folders[0])["tokenizer"]["vocab_size"]})
+    mixture = open_mixture(config)
+    config, speed = choose(_fitting(config, mixture), mixture, 60 * minutes, probe)
+    config = with_length(config, mixture, 60 * minutes, speed)
+    configs.check(config)
+    result = _result(config, mixture, output, speed)
     with files.translate_errors(output):
-        if not files.write_new(output, source.encode()):
+        if not files.write_new(output, _source(config, result, minutes).encode()):
             raise there
+    assert configs.load(output) == config, "the file differs from the configuration chosen"
     log.info("next: %s", result["command"])
     return result
 
 
-@dataclasses.dataclass(frozen=True)
-class _Text:
-    """The text to train on; `config` has its corpus and vocabulary, and defaults elsewhere."""
-
-    config: Config
-    train: Mixture
-
-    @classmethod
-    def open(cls, corpus: str) -> _Text:
-        """Raises BadInput if there is no finished corpus."""
-        config = _replaced(Config(), data={"corpus": workdirs.absolute(corpus)})
-        if folders := [folder for folder in config.data.folders() if folder]:
-            config = _replaced(config, model={"vocab_size": read_manifest(folders[0])["tokenizer"]["vocab_size"]})
-        return cls(config, open_mixture(config))
-
-    def check(self, config: Config) -> None:
-        """The same checks as `train` on this machine. Raises BadInput."""
-        configs.check(config)
-        self.train.stream(config).check(config.train.batch_size, self.train.described())
-        self.train.check(config)
-        mesh = meshes.make_mesh(config.mesh)
-        meshes.check_batch_size(config.train.batch_size, mesh)
-        meshes.check_model(config.model, mesh)
-
-
-def _replaced(config: Config, **sections: dict[str, Any]) -> Config:
+def _changed(config: Config, **sections: dict[str, Any]) -> Config:
     changed = {name: dataclasses.replace(getattr(config, name), **values) for name, values in sections.items()}
     return dataclasses.replace(config, **changed)
 
 
-def _choose(text: _Text, seconds: float, probe: bool) -> tuple[Config, Speed]:
-    """The largest size that fits the text and reads enough tokens in the time, or the smallest; and its speed."""
-    fitting = _fitting(text)
-    began = time.monotonic()
-    known = _measured(fitting[0], text.train) if probe else _estimated(fitting[0])
-    chosen = fitting[0]
-    for config in fitting[1:]:
-        steps = _steps(config, text.train, seconds, _scaled(known, fitting[0], config))
-        fresh = steps * config.train.batch_size * config.data.reuse_len
-        if fresh >= TOKENS_PER_PARAMETER * count_parameters(config)["parameters"]:
-            chosen = config
-    speed = _scaled(known, fitting[0], chosen)
-    if probe and chosen is not fitting[0] and time.monotonic() - began < _SECOND_PROBE:
-        speed = _measured(chosen, text.train)
-    return chosen, speed
+def _fitting(base: Config, mixture: Mixture) -> list[Config]:
+    """The sizes for which the text is long enough, the smallest first. Raises BadInput if there is none.
 
-
-def _fitting(text: _Text) -> list[Config]:
-    """The sizes for which the text is long enough, the smallest first. Raises BadInput if there is none."""
-    fitting = [config for size in SIZES if (config := _fitted(size, text))]
-    fitting = fitting or [config for size in SHORT if (config := _fitted(size, text))][:1]
-    if not fitting:
-        text.check(_laid_out(SHORT[-1], text, 1, 1))  # says how much is missing
-    return fitting
-
-
-def _fitted(size: Size, text: _Text) -> Config | None:
-    """A size with the largest batch and the longest blocks that the text has room for."""
-    halvings = [size.rows >> n for n in range(size.rows.bit_length())]
-    for windows in ((8, 4), (2, 1)):  # a memory is worth more than a large batch
-        for rows, windows_per_block in itertools.product(halvings, windows):
-            config = _laid_out(size, text, rows, windows_per_block)
+    Each has the largest batch and the longest blocks that the text has room for.
+    """
+    # A memory, which needs long blocks, is worth more than a large batch.
+    layouts = [(halvings, windows) for some in ((8, 4), (2, 1)) for halvings in range(5) for windows in some]
+    found: list[Config] = []
+    problem = None
+    for size in reversed(SIZES):
+        for halvings, windows in layouts:
+            config = _laid_out(base, size, max(1, size.rows >> halvings), windows)
             try:
-                text.check(config)
-                return config
+                mixture.stream(config).check(config.train.batch_size, mixture.described())
+                mixture.check(config)
             except BadInput as error:
-                log.debug("%s, %d rows of %d windows: %s", size, rows, windows_per_block, error)
-    return None
+                problem = error
+                continue
+            found.insert(0, config)
+            break
+    if problem and not found:
+        raise problem  # of the smallest: how much text is missing
+    return [config for config in found if config.data.segment_len >= LONG_ENOUGH] or found[-1:]
 
 
-def _laid_out(size: Size, text: _Text, rows: int, windows_per_block: int) -> Config:
-    on_cpu = jax.default_backend() == "cpu"
+def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Config:
+    head_dim = 64 if size.d_model >= 256 else 32  # half the usual width in small models, for at least four heads
     dropout = 0.0 if size.layers < 4 else 0.1  # as in the quick start: so small a model does not overfit
-    return _replaced(
-        text.config,
-        model={"layers": size.layers, "d_model": size.d_model, "heads": size.d_model // size.head_dim,
-               "head_dim": size.head_dim, "d_ff": 4 * size.d_model, "memory_len": size.M, "init_std": size.init_std,
-               "compute_dtype": "float32" if on_cpu else "bfloat16", "dropout": dropout, "attention_dropout": dropout},
-        data={"segment_len": size.T, "reuse_len": size.R, "num_predict": size.T // 6,
+    return _changed(
+        base,
+        model={"layers": size.layers, "d_model": size.d_model, "heads": size.d_model // head_dim, "head_dim": head_dim,
+               "d_ff": 4 * size.d_model, "memory_len": size.M, "init_std": size.init_std, "dropout": dropout,
+               "attention_dropout": dropout,
+               "compute_dtype": "float32" if jax.default_backend() == "cpu" else "bfloat16"},
+        data={"segment_len": size.T, "reuse_len": size.T // 2, "num_predict": size.T // 6,
               "windows_per_block": windows_per_block},
         optimizer={"learning_rate": size.learning_rate, "warmup_steps": 0, "schedule": "cosine"},
         train={"batch_size": rows * jax.device_count()},
     )  # fmt: skip
 
 
+def choose(fitting: list[Config], mixture: Mixture, seconds: float, probe: bool) -> tuple[Config, Speed]:
+    """The largest configuration that reads enough tokens in the time, or the smallest; and its speed."""
+    began = time.monotonic()
+    chosen, speed = fitting[0], _measured(fitting[0], mixture) if probe else _estimated()
+    for config in fitting[1:]:
+        fresh = _steps(config, mixture, seconds, speed) * config.train.batch_size * config.data.reuse_len
+        if fresh >= TOKENS_PER_PARAMETER * count_parameters(config)["parameters"]:
+            chosen = config
+    if chosen is fitting[0]:
+        return chosen, speed
+    again = probe and time.monotonic() - began < _SECOND_PROBE
+    return chosen, _measured(chosen, mixture) if again else speed._replace(measured=False)
+
+
+def _estimated() -> Speed:
+    """From the published peak of the device, or a guess for CPUs."""
+    peak = flops.PEAK_FLOPS.get(jax.devices()[0].device_kind)
+    rate = _UTILISATION * peak * jax.device_count() if peak else _CPU_FLOPS * cores()
+    return Speed(rate, _COMPILE_SECONDS, False)
+
+
 def _measured(config: Config, mixture: Mixture) -> Speed:
     """Compiles two steps and runs them on a batch of the corpus for `_PROBE_SECONDS`."""
-    config = _replaced(config, train={"steps_per_dispatch": 2})
+    config = _changed(config, train={"steps_per_dispatch": 2})
     log.info("measuring %s", _described(config))
     mesh = meshes.make_mesh(config.mesh)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
-    rows, _ = meshes.rows_here(config.train.batch_size, mesh)
+    rows = meshes.rows_here(config.train.batch_size, mesh)
     with jax.set_mesh(mesh):
         recipe = make_recipe(config)
         built = build_step(recipe, mesh)
@@ -230,29 +207,14 @@ def _measured(config: Config, mixture: Mixture) -> Speed:
         began = time.perf_counter()
         executable = built.jitted.lower(state, batch).compile()
         compiling = time.perf_counter() - began
-        state, metrics = jax.block_until_ready(executable(state, batch))
+        state, _ = jax.block_until_ready(executable(state, batch))
         began, steps = time.perf_counter(), 0
         while not steps or time.perf_counter() - began < _PROBE_SECONDS:
-            state, metrics = executable(state, batch)
-            jax.block_until_ready(metrics)
+            state, _ = jax.block_until_ready(executable(state, batch))
             steps += 2
         rate = steps / (time.perf_counter() - began)
     log.info("%.3g steps a second, compiled in %.1f s", rate, compiling)
-    return Speed(rate, compiling, True)
-
-
-def _estimated(config: Config) -> Speed:
-    """From the published peak of the device, or a guess for CPUs."""
-    device = jax.devices()[0]
-    peak = flops.PEAK_FLOPS.get(device.device_kind)
-    rate = _UTILISATION * peak * jax.device_count() if peak else _CPU_FLOPS * cores()
-    return Speed(rate / flops.step_flops(config), _COMPILE_SECONDS, False)
-
-
-def _scaled(speed: Speed, of: Config, to: Config) -> Speed:
-    """The speed of another configuration at the same FLOP rate; larger models are usually faster than this."""
-    steps = speed.steps * flops.step_flops(of) / flops.step_flops(to)
-    return Speed(steps, speed.compile, speed.measured and of is to)
+    return Speed(rate * recipe.flops_per_step, compiling, True)
 
 
 def _steps(config: Config, mixture: Mixture, seconds: float, speed: Speed) -> int:
@@ -260,7 +222,7 @@ def _steps(config: Config, mixture: Mixture, seconds: float, speed: Speed) -> in
     # The step and the evaluation are compiled; a twentieth of the time is for evaluations and saves.
     left = max(0.95 * (seconds - _START_SECONDS - 2 * speed.compile), seconds / 4)
     epochs_a_step = _epochs(config, mixture, 1000) / 1000
-    return max(1, min(int(left * speed.steps), int(MOST_EPOCHS / epochs_a_step)))
+    return max(1, min(int(left * speed.steps(config)), int(MOST_EPOCHS / epochs_a_step)))
 
 
 def _epochs(config: Config, mixture: Mixture, steps: int) -> float:
@@ -269,11 +231,10 @@ def _epochs(config: Config, mixture: Mixture, steps: int) -> float:
     return max(mixture.stream(config).epochs(steps, plan))
 
 
-def _with_length(config: Config, text: _Text, seconds: float, speed: Speed) -> Config:
+def with_length(config: Config, mixture: Mixture, seconds: float, speed: Speed) -> Config:
     """Adds steps, warm-up, dispatches, checkpoints and evaluations."""
-    steps = _steps(config, text.train, seconds, speed)
-    fit = [size for size in (10, 5, 2) if size <= steps // 4 and size <= _DISPATCH_SECONDS * speed.steps]
-    dispatch = fit[0] if fit else 1
+    steps, rate = _steps(config, mixture, seconds, speed), speed.steps(config)
+    dispatch = next((size for size in (10, 5, 2) if size <= min(steps // 4, _DISPATCH_SECONDS * rate)), 1)
     steps -= steps % dispatch
 
     def whole(most: float) -> int:
@@ -281,27 +242,26 @@ def _with_length(config: Config, text: _Text, seconds: float, speed: Speed) -> C
 
     # Four evaluations, each of as many rows as one step in a hundred has.
     blocks = max(config.train.batch_size, steps * config.train.batch_size // (100 * config.data.windows_per_block))
-    return _replaced(
+    return _changed(
         config,
         optimizer={"warmup_steps": min(10_000, -(-steps // 10), steps - 1)},
         train={"steps": steps, "steps_per_dispatch": dispatch},
-        checkpoint={"every": whole(min(_CHECKPOINT_SECONDS * speed.steps, steps / 4))},
-        evaluation={"every": whole(steps / 4), "blocks": blocks} if open_heldout(config, text.train) else {},
+        checkpoint={"every": whole(min(_CHECKPOINT_SECONDS * rate, steps / 4))},
+        evaluation={"every": whole(steps / 4), "blocks": blocks} if open_heldout(config, mixture) else {},
     )
 
 
-def _result(config: Config, text: _Text, output: str, speed: Speed) -> dict[str, Any]:
-    train = config.train
-    seconds = train.steps / (0.95 * speed.steps) + _START_SECONDS + 2 * speed.compile
+def _result(config: Config, mixture: Mixture, output: str, speed: Speed) -> dict[str, Any]:
+    train, rate = config.train, speed.steps(config)
     return {
         "output": output,
         "command": f"xlnet-jax train --config={shlex.quote(output)} --workdir=run",
         "parameters": count_parameters(config)["parameters"],
         "steps": train.steps,
         "batch_size": train.batch_size,
-        "tokens_per_second": speed.steps * train.batch_size * config.data.segment_len,
-        "epochs": _epochs(config, text.train, train.steps),
-        "minutes": seconds / 60,
+        "tokens_per_second": rate * train.batch_size * config.data.segment_len,
+        "epochs": _epochs(config, mixture, train.steps),
+        "minutes": (train.steps / (0.95 * rate) + _START_SECONDS + 2 * speed.compile) / 60,
         "measured": speed.measured,
     }
 
@@ -312,7 +272,7 @@ def _described(config: Config) -> str:
     return f"{model.layers} layers of width {model.d_model}, segments of {data.segment_len}, {batch}"
 
 
-def _file(config: Config, result: dict[str, Any], minutes: float) -> str:
+def _source(config: Config, result: dict[str, Any], minutes: float) -> str:
     """The Python source: a docstring, and every key that differs from its default."""
     devices = jax.devices()
     about = textwrap.fill(
@@ -327,11 +287,7 @@ def _file(config: Config, result: dict[str, Any], minutes: float) -> str:
         f"minutes.\n\n    {result['command']}\n\n{about}\n"
     )
     head = head.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    default, lines = configs.flat(Config()), []
-    for section in dataclasses.fields(Config):
-        values = vars(getattr(config, section.name)).items()
-        changed = [f"{name}={value!r}," for name, value in values if default[f"{section.name}.{name}"] != value]
-        if changed:
-            lines += [f"config.{section.name}.update(", *(f"    {key}" for key in changed), ")"]
+    default = configs.flat(Config())
+    lines = [f"config.{name} = {value!r}" for name, value in configs.flat(config).items() if value != default[name]]
     body = textwrap.indent("\n".join(["config = base.default()", *lines, "return config"]), "    ")
     return f'"""{head}"""\n\nfrom xlnet_jax import config as base\n\n\ndef get_config():\n{body}\n'

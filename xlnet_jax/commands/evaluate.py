@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,13 +18,15 @@ from xlnet_jax.train.step import build_step
 
 
 def evaluate(
-    workdir: str, *, step: int | None = None, blocks: int = 0, overrides: list[str] | tuple[str, ...] = ()
-) -> dict[str, Any]:
+    workdir: str, *, step: int | None = None, blocks: int = 0, batch_size: int | None = None,
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
     """Scores the held-out split with the parameters of a checkpoint.
 
     Args:
       step: the checkpoint; None = the newest good one.
       blocks: score only the first blocks; 0 = the whole split.
+      batch_size: rows at a time; None = as configured.
       overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
 
     Returns:
@@ -33,7 +36,8 @@ def evaluate(
     Raises:
       BadInput: no run or good checkpoint in `workdir`, a corpus without held-out documents or with another tokenizer.
     """
-    config = workdirs.load_config(workdir, overrides)
+    rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
+    config = workdirs.load_config(workdir, [*overrides, *rows])
     recipe = make_recipe(config)
     heldout = open_mixture(config, "heldout", weighted=False)
     workdirs.check_tokenizer(workdir, heldout)

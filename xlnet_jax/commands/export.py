@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,19 +20,21 @@ from xlnet_jax.train.step import build_step
 
 
 def export(
-    workdir: str, output: str, *, step: int | None = None, overrides: list[str] | tuple[str, ...] = ()
+    workdir: str, output: str, *, format: str = "huggingface", step: int | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Writes the Hugging Face folder of a checkpoint. With several processes, only number 0 writes.
 
     Args:
       output: a new or empty folder.
+      format: there is one.
       step: the checkpoint; None = the newest good one.
       overrides: config keys to change, such as `--config.data.corpus=DIR` for a corpus with a new path.
 
     Raises:
       BadInput: no run or good checkpoint in `workdir`, `output` in use, or a model the other library cannot express.
     """
-    config = workdirs.load_config(workdir, overrides)
+    del format
+    config = workdirs.load_config(workdir, list(overrides))
     me = find_process_info(config)
     if me is not None:
         if me.process:

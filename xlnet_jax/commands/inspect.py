@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import flax.linen as nn
@@ -15,10 +16,29 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.errors import BadInput, summary
-from xlnet_jax.messages import printable
+from xlnet_jax.messages import print_lines, printable
 from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
+
+
+def inspect(config: Config, step: int, row: int, output: str | None, parameters: bool) -> dict[str, Any]:
+    """The command: `example`, drawn to `output` if given, or with `parameters` the result of `count_parameters`."""
+    if output and parameters:
+        raise BadInput("--output draws an example; leave it out with --parameters")
+    if output and os.path.isdir(output):
+        raise BadInput(f"--output={output} is a folder; name a picture in it: {output}/masks.png")
+    if parameters:
+        return count_parameters(config)
+    shown = example(config, step, row)
+    if output:
+        draw(shown, output)
+    return shown
+
+
+def show(result: dict[str, Any]) -> None:
+    """Prints the result of `inspect`."""
+    print_lines(result) if "parameters" in result else print_example(result)
 
 
 def count_parameters(config: Config) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> di
 
 def _dry_run(config: Config, workdir: str, mixture: Mixture, built: BuiltStep, mesh: Any) -> dict[str, Any]:
     """Builds the first batch and traces the step; neither compiles nor writes."""
-    rows, _ = meshes.rows_here(config.train.batch_size, mesh)
+    rows = meshes.rows_here(config.train.batch_size, mesh)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     batch = loader.TrainDispatches(mixture, config, plan, rows, 0, config.train.steps)(0)
     out = jax.eval_shape(built.jitted, built.abstract_state, built.abstract_batch)

@@ -141,21 +141,13 @@ def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES.batch))
 
 
-def rows_here(batch_size: int, mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of the global batch that this process feeds, ascending, and whether it is the first process with each.
+def rows_here(batch_size: int, mesh: Mesh) -> np.ndarray:
+    """The rows of the global batch that this process feeds, ascending.
 
-    If the mesh shards the model over processes, several of them hold the same rows.
+    If the mesh shards the model over processes, several of them feed the same rows.
     """
-    first: dict[int, int] = {}
-    mine: set[int] = set()
-    for device, (rows,) in batch_sharding(mesh).devices_indices_map((batch_size,)).items():
-        owner = int(device.process_index)  # type: ignore[arg-type]
-        for row in range(*rows.indices(batch_size)):
-            first[row] = min(first.get(row, owner), owner)
-            if owner == jax.process_index():
-                mine.add(row)
-    rows = np.array(sorted(mine), dtype=np.int64)
-    return rows, np.array([first[row] == jax.process_index() for row in rows.tolist()], dtype=bool)
+    places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
+    return np.unique([np.arange(batch_size)[rows] for (rows,) in places.values()])  # type: ignore[misc]
 
 
 def place(batch: Batch, mesh: Mesh, batch_size: int | None = None) -> Batch:

@@ -17,14 +17,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
 import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config import Config
-from xlnet_jax.errors import BadInput, RestartMe, Stopped, XLNetError, summary
+from xlnet_jax.errors import BadInput, RestartMe, Stopped, XLNetError, out_of_memory, summary
 from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.parallel.rendezvous import Link, ProcessInfo, Timeouts, meet
 from xlnet_jax.parallel.watch import Watch, hold_aborts
@@ -125,18 +124,6 @@ class Session:
         if self.watch:
             _client().key_value_set(f"xlnet_jax/{name}/{self.watch.process}", text)
 
-    def fetch(self, name: str, process: int, seconds: float) -> str | None:
-        """Waits for the text that a process publishes under a name, and removes it. None if it does not arrive."""
-        key = f"xlnet_jax/{name}/{process}"
-        try:
-            text = _client().blocking_key_value_get(key, int(seconds * 1000))
-        except jax.errors.JaxRuntimeError as error:
-            if "DEADLINE_EXCEEDED" not in str(error):
-                raise
-            return None
-        _client().key_value_delete(key)
-        return text
-
     def hosts(self) -> dict[int, str]:
         """The host name of each process, if published: in a `session` all processes publish it."""
         told = {int(key.rpartition("/")[2]): host for key, host in _client().key_value_dir_get("xlnet_jax/host")}
@@ -152,16 +139,6 @@ def _client() -> Any:
     from jax._src.distributed import global_state
 
     return global_state.client
-
-
-def sum_over_processes(counts: np.ndarray) -> np.ndarray:
-    """Sums non-negative int64 arrays over all processes."""
-    if jax.process_count() == 1:
-        return counts
-    # JAX has no 64-bit integers by default.
-    halves = np.stack([counts >> 31, counts & 0x7FFFFFFF]).astype(np.int32)
-    high, low = np.asarray(multihost_utils.process_allgather(halves)).astype(np.int64).sum(axis=0)
-    return (high << 31) + low
 
 
 def find_process_info(config: Config) -> ProcessInfo | None:
@@ -259,7 +236,8 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
         available_devices()
         # The first collective operation connects all devices: run it now, while all processes are here.
         multihost_utils.sync_global_devices("start")
-        yield processes
+        with out_of_memory():
+            yield processes
         # All processes get here, or the watch ends those that wait.
         jax.distributed.shutdown()
     except XLNetError as error:

@@ -31,6 +31,16 @@ class Goodput:
         """The cause that the clock runs for now."""
         return self._causes[-1]
 
+    def now(self) -> dict[str, float]:
+        """A copy of the seconds by cause, up to now."""
+        self._turn()
+        return dict(self.seconds)
+
+    def training(self) -> float:
+        """Seconds so far of the device and the host, and in which they waited for data and saves."""
+        self._turn()
+        return sum(self.seconds[cause] for cause in (DEVICE, HOST, "data", "save"))
+
     def _turn(self) -> None:
         now = time.perf_counter()
         self.seconds[self._causes[-1]] += now - self._mark
@@ -64,8 +74,7 @@ class Goodput:
 
     def line(self, step: int, ended: bool = False) -> dict[str, Any]:
         """A line for `time.jsonl`. `ended`: the run ends cleanly here, and the time after it is not lost."""
-        self._turn()
-        return {"step": step, "time": time.time(), "ended": ended, "seconds": dict(self.seconds)}
+        return {"step": step, "time": time.time(), "ended": ended, "seconds": self.now()}
 
 
 def last_complete(lines: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import Plan, Stream
 from xlnet_jax.errors import Diverged
+from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import MetricsWriter
 
 log = logging.getLogger("xlnet_jax")
@@ -44,7 +46,7 @@ class Reporter:
       seconds_at_peak: of one step (`flops.seconds_at_peak`); None where no peak is known.
       last: the line of the last step.
       rates: tokens per second of every dispatch.
-      clock: the start time for the next rate: since then the device has only trained.
+      clock: `goodput.training()` at the end of the last dispatch.
     """
 
     config: Config
@@ -53,16 +55,16 @@ class Reporter:
     plan: Plan
     seconds_at_peak: float | None
     writer: MetricsWriter
-    bar: Progress | None = None
+    goodput: Goodput
+    bar: Progress
     last: dict[str, Any] | None = None
     rates: list[float] = dataclasses.field(default_factory=list)
     clock: float = 0.0
 
     def __call__(self, steps: range, values: dict[str, np.ndarray]) -> None:
         """Writes a line per step. Raises Diverged after too many bad steps in a row."""
-        now = time.perf_counter()
-        rate = len(steps) / (now - self.clock)
-        self.clock = now
+        before, self.clock = self.clock, self.goodput.training()
+        rate = len(steps) / (self.clock - before)
         by_row = {name: values.pop(name) for name in ("loss_B", "targets_B") if name in values}
         per_step = self.config.train.batch_size * self.config.data.segment_len
         self.rates.append(rate * per_step)
@@ -79,8 +81,7 @@ class Reporter:
             self._log(row)
             if row["consecutive_bad"] >= self.config.train.max_bad_steps:
                 raise Diverged(self._diverged(step, row["consecutive_bad"]))
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=steps[-1] + 1, loss=_shown(row["loss"]))
+        self.bar.update(self.bar.task_ids[0], completed=steps[-1] + 1, loss=_shown(row["loss"]))
 
     def _diverged(self, step: int, bad: int) -> str:
         what = "non-finite steps or spikes" if self.config.train.spike_zscore else "non-finite steps"
@@ -92,7 +93,7 @@ class Reporter:
 
     def _log(self, row: dict[str, Any]) -> None:
         step = row["step"]
-        if self.bar is None and (step in LOG_FIRST or step % LOG_EVERY == 0):
+        if self.bar.disable and (step in LOG_FIRST or step % LOG_EVERY == 0):
             log.info("step %d: loss %s, %.0f tokens/s", step, _shown(row["loss"]), row["tokens_per_second"])
 
     @contextlib.contextmanager
@@ -102,27 +103,24 @@ class Reporter:
         Args:
           what: such as `compiling`.
         """
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], description=what)
-            try:
-                yield
-            finally:
-                self.bar.update(self.bar.task_ids[0], description=TRAINING)
-            return
         began, done = time.perf_counter(), threading.Event()
 
         def remind() -> None:
+            log.info("%s ...", what)
             while not done.wait(BUSY_SECONDS):
                 log.info("still %s, for %.0f s", what, time.perf_counter() - began)
 
-        log.info("%s ...", what)
-        thread = threading.Thread(target=remind, daemon=True)
-        thread.start()
+        reminder = threading.Thread(target=remind, daemon=True)
+        self.bar.update(self.bar.task_ids[0], description=what)
+        if self.bar.disable:
+            reminder.start()
         try:
             yield
         finally:
             done.set()
-            thread.join()
+            self.bar.update(self.bar.task_ids[0], description=TRAINING)
+            if self.bar.disable:
+                reminder.join()
 
     def _by_corpus(self, step: int, by_row: dict[str, np.ndarray]) -> dict[str, Any]:
         """The epoch; with several corpora, the epoch of each and the mean loss over its targets."""
@@ -139,19 +137,13 @@ class Reporter:
         return row
 
 
-@contextlib.contextmanager
-def progress_bar(total: int, start: int) -> Iterator[Progress | None]:
-    """A bar with loss and time left, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
+def progress_bar(total: int, start: int) -> Progress:
+    """A bar with loss and time left; on a terminal only, elsewhere it is disabled."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TextColumn("loss {task.fields[loss]}"), TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        progress.add_task(TRAINING, total=total, completed=start, loss="-")
-        yield progress
+    progress = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+    progress.add_task(TRAINING, total=total, completed=start, loss="-")
+    return progress
 
 
 def _shown(loss: float | None) -> str:

@@ -4,17 +4,18 @@ All processes of a run take the same time for a step, because they wait for each
 time that a host spends outside the step: waiting for its data, in Python, in saves. The device hides this time while it
 is shorter than the step; a host where it is longer is the straggler. This does not detect a slow chip.
 
-The numbers go through the coordination service, and process 0 reads them in a thread: the loop never waits for them.
+The numbers go through the coordination service while the device computes.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import platform
 import statistics
-import threading
-import time
 from typing import NamedTuple
+
+import jax
 
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.goodput import DEVICE, HOST, Goodput
@@ -25,9 +26,6 @@ FACTOR = 1.5
 """A straggler's host takes at least this many times as long as the median host."""
 SHARE = 0.25
 """And at least this share of the step: the device hides less."""
-READ_SECONDS = 60.0
-
-CAUSES = ("data", HOST, "save")
 
 
 class Row(NamedTuple):
@@ -48,60 +46,51 @@ class Row(NamedTuple):
 
 def stragglers(rows: list[Row]) -> list[Row]:
     """The processes that the others wait for, the slowest first."""
-    median = statistics.median_low(row.outside for row in rows)
+    median = _median(rows)
     slow = [row for row in rows if row.outside > FACTOR * median and row.outside > SHARE * row.step]
     return sorted(slow, key=lambda row: -row.outside)
 
 
 class StepTimes:
-    """Publishes the step times of this process; in process 0 also logs those of all processes.
+    """Collects the step times of all processes; process 0 logs them.
 
     Args:
       every: steps between two tables; 0 = no tables.
     """
 
     def __init__(self, goodput: Goodput, processes: Session, every: int, start: int) -> None:
-        self._account, self._processes, self._every = goodput, processes, every
-        self._since = start
-        self._before = dict(goodput.seconds)
-        self._reader: threading.Thread | None = None
+        self._goodput, self._processes, self._every = goodput, processes, every
+        self._since, self._before = start, goodput.now()
 
     def at(self, step: int) -> None:
         """Called by all processes after every dispatch."""
-        if not self._every or not self._processes.watch or step - self._since < self._every:
-            return
-        spent = self._account.line(step)["seconds"]
         steps = step - self._since
-        each = {cause: (spent[cause] - self._before[cause]) / steps for cause in (DEVICE, *CAUSES)}
-        self._since, self._before = step, spent
-        self._processes.publish(f"steps/{step}", json.dumps([sum(each.values()), *(each[cause] for cause in CAUSES)]))
-        if self._processes.watch.process == 0:
-            self.close()
-            self._reader = threading.Thread(target=self._report, args=(step, steps), name="step_times", daemon=True)
-            self._reader.start()
+        if not self._every or not self._processes.watch or steps < self._every:
+            return
+        spent = self._goodput.now()
+        device, data, python, save = ((spent[cause] - self._before[cause]) / steps
+                                      for cause in (DEVICE, "data", HOST, "save"))  # fmt: skip
+        mine = [platform.node(), device + data + python + save, data, python, save]
+        texts = self._processes.gather(json.dumps(mine))
+        # Without the time spent here, in which this process waits for the others.
+        self._since, self._before = step, self._goodput.now()
+        if jax.process_index() == 0:
+            _log([Row(process, *json.loads(text)) for process, text in enumerate(texts)], step, steps)
 
-    def _report(self, step: int, steps: int) -> None:
-        until, rows = time.monotonic() + READ_SECONDS, []
-        for process, host in self._processes.hosts().items():
-            text = self._processes.fetch(f"steps/{step}", process, max(1.0, until - time.monotonic()))
-            if text is None:
-                log.warning("step times: process %d (%s) has not published its times for step %d", process, host, step)
-                continue
-            rows.append(Row(process, host, *json.loads(text)))
-        for line in table(rows, step, steps):
-            log.info("%s", line)
-        for row in stragglers(rows):
-            log.warning(
-                "straggler: process %d (%s): %.0f ms of a step of %.0f ms on the host (data %.0f, Python %.0f, "
-                "save %.0f); the median host takes %.0f", row.process, row.host, *(1e3 * x for x in (
-                    row.outside, row.step, row.data, row.python, row.save,
-                    statistics.median_low(each.outside for each in rows))),
-            )  # fmt: skip
 
-    def close(self) -> None:
-        """Waits until the current table is logged."""
-        if self._reader is not None:
-            self._reader.join(READ_SECONDS)
+def _log(rows: list[Row], step: int, steps: int) -> None:
+    for line in table(rows, step, steps):
+        log.info("%s", line)
+    for row in stragglers(rows):
+        times = (row.outside, row.step, row.data, row.python, row.save, _median(rows))
+        log.warning(
+            "straggler: process %d (%s): %.0f ms of a step of %.0f ms on the host (data %.0f, Python %.0f, save %.0f); "
+            "the median host takes %.0f", row.process, row.host, *(1e3 * seconds for seconds in times),
+        )  # fmt: skip
+
+
+def _median(rows: list[Row]) -> float:
+    return statistics.median_low(row.outside for row in rows)
 
 
 def table(rows: list[Row], step: int, steps: int) -> list[str]:

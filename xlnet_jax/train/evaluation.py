@@ -29,7 +29,7 @@ from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.errors import BadInput, Stopped, reraise_stop
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import Session, sum_over_processes
+from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.jsonl import read_jsonl
 from xlnet_jax.run.metrics import MetricsWriter
@@ -93,12 +93,12 @@ class HeldoutLoss:
         batch_size = config.evaluation.batch_size or config.train.batch_size
         meshes.check_batch_size(batch_size, mesh, "evaluation.batch_size")
         mixture.check(config)
-        rows, self._first_here = meshes.rows_here(batch_size, mesh)
         self._batch_size = batch_size
+        rows = meshes.rows_here(batch_size, mesh)
         self._dispatches = loader.HeldoutDispatches(mixture, config, blocks, batch_size, rows)
         self._config, self._mesh = config, mesh
 
-        def run(params: Any, batches: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def run(params: Any, batches: Batch) -> tuple[jax.Array, jax.Array]:
             with nn.logical_axis_rules(meshes.RULES.pairs()):
                 return _losses(recipe, params, batches)
 
@@ -113,45 +113,47 @@ class HeldoutLoss:
         """
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
-        counts = np.zeros(self._config.model.vocab_size, np.int64)
+        counts_V = np.zeros(self._config.model.vocab_size, np.int64)
+
+        def add(index: int, sent: tuple[jax.Array, jax.Array]) -> None:
+            sums_3B, here_V = jax.device_get(sent)
+            corpus_B = self._dispatches.corpus_of(index)
+            np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0])
+            np.add(counts_V, here_V, out=counts_V)
+
         pending = None
         for index, batch in enumerate(loader.prefetched(self._dispatches, self._config)):
-            # If several processes have a row, one of them counts it.
-            scored = (batch.target_weights > 0) & self._first_here[None, :, None]
-            counts += np.bincount(batch.target_tokens[scored], minlength=len(counts))
             sent = self._run(params, meshes.place(batch, self._mesh, self._batch_size))
             # Read the sums of the last dispatch while this one runs.
-            totals_C3 += self._by_corpus(pending)
+            if pending:
+                add(*pending)
             pending = index, sent
             between()
-        totals_C3 += self._by_corpus(pending)
+        assert pending is not None, "a split that passes `check` has a block"
+        add(*pending)
         loss, alone, tokens = totals_C3.sum(axis=0)
         each = {name: row[0] / row[2] for name, row in zip(names, totals_C3, strict=True)} if len(names) > 1 else {}
-        return HeldoutResult(loss / tokens, alone / tokens, int(tokens), sum_over_processes(counts), each)
-
-    def _by_corpus(self, sent: tuple[int, Any] | None) -> np.ndarray:
-        """The sums of a dispatch for each corpus, in float64: [C, 3]."""
-        totals_C3 = np.zeros((len(self._dispatches.mixture.names), 3))
-        if sent is not None:
-            index, sums_3B = sent
-            corpus_B = self._dispatches.corpus_of(index)
-            sums_B3 = np.stack([np.asarray(rows, np.float64) for rows in jax.device_get(sums_3B)], axis=1)
-            np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_B3[corpus_B >= 0])
-        return totals_C3
+        return HeldoutResult(loss / tokens, alone / tokens, int(tokens), counts_V, each)
 
 
-def _losses(recipe: Recipe, params: Any, batches: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """For W stacked windows per row: summed losses with memory and without, and targets; float32 [B] each."""
+def _losses(recipe: Recipe, params: Any, batches: Batch) -> tuple[jax.Array, jax.Array]:
+    """For W stacked windows per row.
 
-    def window(memory: Memory, batch: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array, jax.Array]]:
+    Returns:
+      float32 [3, B]: summed losses with memory and without, and targets. int32 [V]: how often each piece is a target.
+    """
+
+    def window(memory: Memory, batch: Batch) -> tuple[Memory, jax.Array]:
         carried = recipe.model.row_losses(params, batch, memory)
         fresh = dataclasses.replace(batch, continues=jnp.zeros_like(batch.continues))
         alone = recipe.model.row_losses(params, fresh, memory)
-        return carried.memory, (carried.loss_B, alone.loss_B, carried.weight_B)
+        return carried.memory, jnp.stack([carried.loss_B, alone.loss_B, carried.weight_B])
 
     memory = empty_memory(recipe.config.model, batches.direction.shape[1])
-    _, (with_WB, without_WB, targets_WB) = jax.lax.scan(window, memory, batches)
-    return with_WB.sum(axis=0), without_WB.sum(axis=0), targets_WB.sum(axis=0)
+    _, sums_W3B = jax.lax.scan(window, memory, batches)
+    scored = (batches.target_weights > 0).astype(jnp.int32)
+    counts_V = jnp.zeros(recipe.config.model.vocab_size, jnp.int32).at[batches.target_tokens].add(scored)
+    return sums_W3B.sum(axis=0), counts_V
 
 
 def open_heldout(config: Config, train: Mixture) -> Mixture | None:
@@ -215,8 +217,8 @@ class Evaluator:
     train_counts_V: np.ndarray
     """int64: how often each piece occurs in the train split."""
 
-    def __call__(self, step: int, params: Any) -> float:
-        """Returns its seconds. Raises CutOff on a signal, and then writes nothing."""
+    def __call__(self, step: int, params: Any) -> None:
+        """Raises CutOff on a signal, and then writes nothing."""
         began = time.perf_counter()
         alone = self.processes.watch is None
         waiting = self.request.waiting("evaluation", raises=True) if alone else contextlib.nullcontext()
@@ -227,15 +229,13 @@ class Evaluator:
             if isinstance(stopped, CutOff) or not alone:
                 raise
             raise CutOff(self.request.name) from stopped
-        seconds = time.perf_counter() - began
         unigram = result.unigram_cross_entropy(self.train_counts_V)
-        scores = {**result.scores(), "unigram_cross_entropy": unigram, "seconds": seconds}
+        scores = {**result.scores(), "unigram_cross_entropy": unigram, "seconds": time.perf_counter() - began}
         self.writer.evaluation({"step": step, **scores})
         log.info(
             "step %d: held-out loss %.4f (%.4f without memory; unigram %.4f)",
             step, result.loss, result.loss_without_memory, unigram,
         )  # fmt: skip
-        return seconds
 
     def _between(self) -> None:
         """Called after every batch: asks whether any process got a signal."""

@@ -116,7 +116,7 @@ class Run:
     def loop(self, state: State, start: int, stop: int, unscored: bool) -> dict[str, Any]:
         """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and comes first."""
         config, goodput = self.config, self.goodput
-        rows, _ = meshes.rows_here(config.train.batch_size, self.mesh)
+        rows = meshes.rows_here(config.train.batch_size, self.mesh)
         dispatches = loader.TrainDispatches(self.mixture, config, self.plan, rows, start, stop)
         batches = loader.prefetched(dispatches, config)
         executables: dict[int, Any] = {}
@@ -125,7 +125,7 @@ class Run:
         times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
         with progress_bar(config.train.steps, start) as bar:
             peak = flops.seconds_at_peak(self.recipe.flops_per_step)
-            self.report = Reporter(config, self.mixture, dispatches.stream, self.plan, peak, self.writer, bar)
+            self.report = Reporter(config, self.mixture, dispatches.stream, self.plan, peak, self.writer, goodput, bar)
             if unscored:
                 self._evaluate(start, state)
             for index in range(len(dispatches)):
@@ -154,7 +154,6 @@ class Run:
                 if self.evaluations and evaluation.due(config, at):
                     self._report()
                     self._evaluate(at, state)
-            times.close()
         return self._finish(max(start, stop))
 
     def _finish(self, step: int) -> dict[str, Any]:
@@ -187,8 +186,9 @@ class Run:
             # A collective operation waits less time for a late process than compiling takes.
             self.processes.barrier("compiling the step")
             self.checkpoints.prepare(state.split())
-        self.report.clock = time.perf_counter()
         self.goodput.work()
+        # Later rates leave compilation out by themselves: the clock does not count it as training.
+        self.report.clock = self.report.clock or self.goodput.training()
         # From the first dispatch on a hard stop would lose work.
         self.request.working()
         return executable
@@ -197,12 +197,9 @@ class Run:
         """Checks for silent data corruption, if it is due."""
         if self.corruption is not None and self.corruption.due(steps):
             self._report()
-            began = time.perf_counter()
             # The first check compiles.
             with self.goodput.measure("check"), self.watchdog.suspended():
                 self.corruption(state, batch, steps[0])
-            # Rates leave this time out.
-            self.report.clock += time.perf_counter() - began
 
     def _stopped(self, why: str, at: int, state: State, cause: BaseException | None = None) -> NoReturn:
         """Saves unsaved work, in all processes, and ends the run."""
@@ -252,7 +249,7 @@ class Run:
         assert self.evaluations is not None
         try:
             with self.report.busy("evaluating"):
-                self.report.clock += self.evaluations(step, state.params)
+                self.evaluations(step, state.params)
         except CutOff as cut:
             self._stopped(f"{cut} in the evaluation, which the next start repeats,", step, state, cut)
         self._persist(self.writer.flush, f"the evaluation of step {step}")
