@@ -129,7 +129,7 @@ def fingerprint(workdir: pathlib.Path) -> dict:
     config = tiny.config(mesh={"data": 1})
     built = build_step(make_recipe(config), make_mesh(config.mesh, jax.devices()[:1]))
     with Checkpoints(str(workdir)) as checkpoints:
-        trees = checkpoints.restore(STEPS, built.abstract_state.split())
+        trees = tiny.restored(checkpoints, STEPS, built.abstract_state.split())
         plan = checkpoints.record(STEPS)["plan"]
     arrays = {
         jax.tree_util.keystr(path): hashlib.sha256(np.asarray(array).tobytes()).hexdigest()

@@ -63,7 +63,7 @@ def _abstract() -> dict[str, Any]:
 def arrays(workdir: Any, step: int) -> tuple[dict[str, str], Any]:
     """Hashes of every saved array by its path, and the data plan."""
     with Checkpoints(str(workdir)) as checkpoints:
-        trees = checkpoints.restore(step, _abstract())
+        trees = tiny.restored(checkpoints, step, _abstract())
         plan = checkpoints.record(step)["plan"]
     # The names of NamedTuple fields inside the optimizer's state belong to the path.
     hashes = {

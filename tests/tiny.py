@@ -11,6 +11,7 @@ import data_fixtures
 import numpy as np
 
 from xlnet_jax import config as configs
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixing import from_weights
 from xlnet_jax.data.batches.mixture import Mixture
@@ -79,3 +80,10 @@ def mixture(*texts: Words) -> Mixture:
     texts = texts or (words(),)
     names = tuple(f"text{number}" for number in range(len(texts)))
     return Mixture(texts, names, from_weights([text.tokens for text in texts]))
+
+
+def restored(checkpoints: Checkpoints, step: int, abstract: dict[str, Any]) -> dict[str, Any]:
+    """The trees of a checkpoint, compared with the checksums of what was saved."""
+    trees = checkpoints.read(step, abstract)
+    checkpoints.verify(step, trees, checkpoints.record(step))
+    return trees

@@ -17,9 +17,10 @@ import dataclasses
 import difflib
 import math
 import os
+import re
+import runpy
 import sys
 import traceback
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -289,13 +290,10 @@ def load(path: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
     if not os.path.isfile(path) or not path.endswith(".py"):
         what = "not a Python file; give one that defines get_config()" if os.path.exists(path) else "no such file"
         raise BadInput(f"--config={path}: {what}")
-    module = types.ModuleType("xlnet_jax_config_file")
-    module.__file__ = path
     try:
         # stdout is for the result of the command.
-        with open(path, "rb") as file, contextlib.redirect_stdout(sys.stderr):
-            exec(compile(file.read(), path, "exec", dont_inherit=True), vars(module))
-            values = module.get_config()
+        with contextlib.redirect_stdout(sys.stderr):
+            values = runpy.run_path(path)["get_config"]()
     except (Exception, SystemExit) as error:
         raise BadInput(f"--config={path}{_mistake(error, path)}") from error
     if not isinstance(values, ConfigDict):
@@ -329,37 +327,21 @@ def _overridden(values: ConfigDict, overrides: list[str] | tuple[str, ...], wher
 def _mistake(error: BaseException, path: str) -> str:
     """The error of a config file with its line: `, line 4: NameError: name 'x' is not defined`."""
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == path]
-    line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else lines[-1] if lines else None
-    at = "" if line is None else f", line {line}"
-    if unknown := _unknown_key(error):
-        return f"{at}: {_no_such_key(unknown)}"
+    text = str(error)
+    if isinstance(error, SyntaxError) and error.filename == path:
+        lines, text = [error.lineno or 1], error.msg
+    at = f", line {lines[-1]}" if lines else ""
     if isinstance(error, SystemExit):
         return f"{at}: ended the program (SystemExit: {error.code}); a config file only returns its values"
-    what = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-    return f"{at}: {type(error).__name__}{f': {what}' if what else ''}"
-
-
-def _unknown_key(error: BaseException) -> str | None:
-    """The dotted key that a config file requested and a ConfigDict does not have, from the frame that raised."""
-    if not isinstance(error, AttributeError | KeyError):
-        return None
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    values: Any = frame.f_locals.get("self")
-    name = frame.f_locals.get("attribute", frame.f_locals.get("key"))
-    if not isinstance(values, ConfigDict) or not isinstance(name, str) or name in values:
-        return None
-    sections = (f"{section}." for section, default in vars(Config()).items() if set(vars(default)) == set(values))
-    return next(sections, "") + name
-
-
-def _no_such_key(dotted: str) -> str:
-    near = difflib.get_close_matches(dotted, list(flat(Config())), n=1, cutoff=0.0)
-    return f"no config key {dotted!r}. Did you mean {near[0]!r}?"
+    # Of a wrong key, ml_collections lists all others first, and then the nearest.
+    nearest = re.search(r"Did you mean .*\?", text)
+    return f"{at}: {type(error).__name__}: {' '.join((nearest[0] if nearest else text).split())}".removesuffix(": ")
 
 
 def _check_key(dotted: str) -> None:
     if dotted not in flat(Config()):
-        raise BadInput(_no_such_key(dotted))
+        near = difflib.get_close_matches(dotted, list(flat(Config())), n=1, cutoff=0.0)
+        raise BadInput(f"no config key {dotted!r}. Did you mean {near[0]!r}?")
 
 
 def flat(config: Config) -> dict[str, Any]:

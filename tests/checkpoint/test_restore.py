@@ -68,7 +68,7 @@ def abstract():
 def saved(run, abstract):
     """The bytes of every array of every checkpoint."""
     with Checkpoints(str(run)) as checkpoints:
-        return {step: contents(checkpoints.restore(step, abstract)) for step in STEPS}
+        return {step: contents(tiny.restored(checkpoints, step, abstract)) for step in STEPS}
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +81,7 @@ def ends_as(run, tmp_path_factory, pytestconfig, abstract):
 def goes_on(workdir, pytestconfig, abstract):
     train(config(pytestconfig), str(workdir), stop_at=END)
     with Checkpoints(str(workdir)) as checkpoints:
-        arrays, plan = contents(checkpoints.restore(END, abstract)), checkpoints.record(END)["plan"]
+        arrays, plan = contents(tiny.restored(checkpoints, END, abstract)), checkpoints.record(END)["plan"]
     lines = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
     return arrays, plan, [[line[name] for name in ("step", "loss", "grad_norm", "skipped")] for line in lines]
 

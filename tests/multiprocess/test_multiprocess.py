@@ -50,7 +50,9 @@ def gradient_of_step_1(workdir):
     settings = tiny.config(mesh={"data": 1})
     abstract = build_step(make_recipe(settings), make_mesh(settings.mesh, jax.devices()[:1])).abstract_state.split()
     with Checkpoints(str(workdir)) as checkpoints:
-        return jax.device_get(optax_moment(checkpoints.restore(1, {"optimizer": abstract["optimizer"]})["optimizer"]))
+        return jax.device_get(
+            optax_moment(tiny.restored(checkpoints, 1, {"optimizer": abstract["optimizer"]})["optimizer"])
+        )
 
 
 def newest_checkpoint(workdir):

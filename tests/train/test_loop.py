@@ -97,7 +97,7 @@ def test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_
     valid = jax.ShapeDtypeStruct((16,), np.int32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     with Checkpoints(workdir) as checkpoints:
         assert checkpoints.record(6)["plan"] == [[0, 0, 8], [4, 8, 16]]
-        memory = checkpoints.restore(6, {"memory": {"valid": valid}})["memory"]
+        memory = tiny.restored(checkpoints, 6, {"memory": {"valid": valid}})["memory"]
     assert memory["valid"].tolist() == [24] * 16, "two windows of 16 after an empty start, capped at 24"
     lines = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
     assert [line["targets"] for line in lines] == [48] * 4 + [96] * 2

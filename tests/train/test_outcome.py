@@ -97,12 +97,11 @@ def test_text_without_held_out_documents_is_trained_on_with_one_line(tmp_path, s
 
 
 def test_a_held_out_split_too_short_for_an_example_is_one_line(settings, caplog):
-    mixture = evaluation.open_mixture(settings)
     long = dataclasses.replace(settings.data, segment_len=8192, reuse_len=4096)
     with caplog.at_level(logging.INFO, "xlnet_jax"):
-        assert evaluation.open_heldout(dataclasses.replace(settings, data=long), mixture) is None
+        assert evaluation.open_heldout(dataclasses.replace(settings, data=long)) is None
     assert "there will be no held-out loss: the heldout split" in caplog.text
-    assert evaluation.open_heldout(settings, mixture) is not None
+    assert evaluation.open_heldout(settings) is not None
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ def of_trees(trees: Any) -> tuple[dict[str, str], list[str]]:
     if not arrays:
         return {}, []
     sums, finite = jax.device_get(_compiled(_everywhere(arrays))(arrays))
-    checksums = {name: f"{form(array)} {_hex(sums[name])}" for name, array in arrays.items()}
+    digits = {name: "".join(f"{word:08x}" for word in words.tolist()) for name, words in sums.items()}
+    checksums = {name: f"{form(array)} {digits[name]}" for name, array in arrays.items()}
     return checksums, [name for name in arrays if not finite[name]]
 
 
@@ -52,16 +53,10 @@ def _everywhere(arrays: dict[str, Any]) -> NamedSharding | None:
 
 @functools.lru_cache(maxsize=4)
 def _compiled(out_sharding: NamedSharding | None) -> Any:
-    return jax.jit(_sums_and_finite, out_shardings=out_sharding)
+    def sums_and_finite(arrays: dict[str, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        return jax.tree.map(sums_of, arrays), {name: jnp.isfinite(array).all() for name, array in arrays.items()}
 
-
-def _sums_and_finite(arrays: dict[str, jax.Array]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    sums = {name: sums_of(array) for name, array in arrays.items()}
-    finite = {
-        name: jnp.isfinite(array).all() if jnp.issubdtype(array.dtype, jnp.inexact) else jnp.array(True)
-        for name, array in arrays.items()
-    }
-    return sums, finite
+    return jax.jit(sums_and_finite, out_shardings=out_sharding)
 
 
 def sums_of(array: jax.Array) -> jax.Array:
@@ -93,7 +88,3 @@ def _mixed(word: jax.Array) -> jax.Array:
     word ^= word >> 13
     word *= np.uint32(0xC2B2AE35)
     return word ^ (word >> 16)
-
-
-def _hex(sums: np.ndarray) -> str:
-    return "".join(f"{int(word):08x}" for word in sums)

@@ -61,14 +61,12 @@ def newest(checkpoints: Checkpoints, wanted: Wanted, processes: Session, step: i
     Raises BadInput if there is none, or Damaged if the one of `step` is damaged.
     """
     there = checkpoints.steps()
-    found = None
-    if there and step in (None, *there):
-        found = _newest_good(checkpoints, wanted, processes, step)
+    if there and step not in (None, *there):
+        raise BadInput(
+            f"{checkpoints.path}: no checkpoint of step {step}; there are {', '.join(map(str, sorted(there)))}"
+        )
+    found = _newest_good(checkpoints, wanted, processes, step) if there else None
     if found is None:
-        if step is not None and there:
-            raise BadInput(
-                f"{checkpoints.path}: no checkpoint of step {step}; there are {', '.join(map(str, sorted(there)))}"
-            )
         raise BadInput(f"{checkpoints.path}: no checkpoint; give the --workdir of a run that has saved one")
     for why in found.damaged.values():
         log.warning("%s; taking step %d", why, found.step)
@@ -100,9 +98,19 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
     if above and name.isdigit():
         workdir, step = above, int(name)
 
+    leaves = checksums.by_path({"params": abstract_params})
+
     def wanted(at: int, record: dict[str, Any]) -> Trees:
-        common, _, _ = _compare(f"{path} (step {at})", record, abstract_params)
-        leaves = traverse_util.flatten_dict({"params": abstract_params}, sep="/")
+        saved = _saved_forms(record)
+        common = [name for name in leaves if name in saved]
+        for name in common:
+            if saved[name] != checksums.form(leaves[name]):
+                raise BadInput(
+                    f"{path} (step {at}): {name} is {saved[name]} there and {checksums.form(leaves[name])} in this "
+                    "model; set the same `model` keys, or leave checkpoint.init_from empty"
+                )
+        if not common:
+            raise BadInput(f"{path} has none of this model's parameters; leave checkpoint.init_from empty")
         return traverse_util.unflatten_dict({name: leaves[name] for name in common}, sep="/")
 
     try:
@@ -110,7 +118,8 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
             found = newest(checkpoints, wanted, processes, step)
     except BadInput as error:
         raise type(error)(f"checkpoint.init_from={path}: {error}") from error
-    _, fresh, left_over = _compare(path, found.record, abstract_params)
+    saved = _saved_forms(found.record).keys()
+    fresh, left_over = sorted(leaves.keys() - saved), sorted(saved - leaves.keys())
     if fresh or left_over:
         log.warning("checkpoint.init_from=%s has not all of this model's parameters, or others: fresh are %s; left "
                     "over are %s", path, ", ".join(fresh) or "none", ", ".join(left_over) or "none")  # fmt: skip
@@ -119,21 +128,9 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
     return found.trees["params"], {"path": path, "step": found.step, **origin}
 
 
-def _compare(where: str, record: dict[str, Any], params: Any) -> tuple[set[str], list[str], list[str]]:
-    """Names of the parameters that both have, that only this model has, and that only the record has."""
-    checks = record["checksums"].items()
-    saved = {name: text.split(" ")[0] for name, text in checks if name.startswith("params/")}
-    here = {name: checksums.form(array) for name, array in checksums.by_path({"params": params}).items()}
-    common = saved.keys() & here.keys()
-    for name in sorted(common):
-        if saved[name] != here[name]:
-            raise BadInput(
-                f"{where}: {name} is {saved[name]} there and {here[name]} in this model; "
-                "set the same `model` keys, or leave checkpoint.init_from empty"
-            )
-    if not common:
-        raise BadInput(f"{where} has none of this model's parameters; leave checkpoint.init_from empty")
-    return common, sorted(here.keys() - common), sorted(saved.keys() - common)
+def _saved_forms(record: dict[str, Any]) -> dict[str, str]:
+    """Dtype and shape of every parameter of a checkpoint, by name."""
+    return {name: text.split(" ")[0] for name, text in record["checksums"].items() if name.startswith("params/")}
 
 
 def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, only: int | None = None) -> Found | None:
@@ -146,15 +143,19 @@ def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, o
         step = next((step for step in steps if step not in damaged), None)
         if step is None:
             break
-        record, trees, why = _read(checkpoints, wanted, step)
+        why, record, trees = "", {}, {}
+        try:
+            record = checkpoints.record(step)
+            trees = checkpoints.read(step, wanted(step, record))
+        except Damaged as error:
+            why = str(error)
         faults = processes.gather(why)
         if not any(faults):
             try:
                 checkpoints.verify(step, trees, record)
+                return Found(step, record, trees, {at: why for at, why in damaged.items() if at > step})
             except Damaged as error:
                 faults = [str(error)]
-            else:
-                return Found(step, record, trees, {at: why for at, why in damaged.items() if at > step})
         trees = {}  # two states do not fit into memory
         # One process that cannot read it is enough: all must resume from the same one.
         host = next(number for number, text in enumerate(faults) if text)
@@ -167,15 +168,6 @@ def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, o
         f"{checkpoints.path}: every checkpoint is damaged, and nothing was changed. {'; '.join(damaged.values())}. "
         "Restore one from a copy, or start again in another --workdir"
     )
-
-
-def _read(checkpoints: Checkpoints, wanted: Wanted, step: int) -> tuple[dict[str, Any], Trees, str]:
-    """Record and trees of a checkpoint, and its fault in this process, "" if there is none."""
-    try:
-        record = checkpoints.record(step)
-        return record, checkpoints.read(step, wanted(step, record)), ""
-    except Damaged as error:
-        return {}, {}, str(error)
 
 
 def _move(path: str, to: str) -> None:

@@ -30,7 +30,6 @@ from etils import epath
 from orbax.checkpoint import v1 as ocp
 
 from xlnet_jax.checkpoint import checksums
-from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, Diverged, XLNetError, reraise_stop, summary
 from xlnet_jax.storage import files
 from xlnet_jax.storage.bucket import is_missing
@@ -52,7 +51,7 @@ class Damaged(BadInput):
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """Which checkpoints are kept when new ones are written: those that any of the rules selects."""
+    """Which checkpoints are kept when new ones are written: those that any of the rules selects. A policy for Orbax."""
 
     latest: int
     every: int = 0
@@ -62,27 +61,20 @@ class Keep:
     losses: Callable[[], dict[int, float]] = dict
     """Held-out loss by step, where it is known."""
 
-    @staticmethod
-    def of(config: CheckpointConfig, losses: Callable[[], dict[int, float]] = dict) -> Keep:
-        """As configured."""
-        return Keep(config.keep, config.keep_every, config.keep_best, losses)
-
-    def policy(self) -> Any:
-        """For Orbax."""
-        policies = ocp.training.preservation_policies
-        every = [policies.EveryNSteps(self.every)] if self.every else []
-        return policies.AnyPreservationPolicy([policies.LatestN(self.latest), *every, *([self] if self.best else [])])
-
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Called by Orbax, whose own policy needs the loss before a checkpoint is written."""
+        """Called by Orbax, the oldest first. Its own policy for the best needs the loss before a checkpoint is written.
+
+        Returns:
+          For each checkpoint whether it stays.
+        """
         del context
-        losses = self.losses()
-        scored = sorted((losses[found.step], found.step) for found in checkpoints if found.step in losses)
-        best = {step for _, step in scored[: self.best]}
-        return [found.step in best for found in checkpoints]
+        steps, losses = [found.step for found in checkpoints], self.losses()
+        best = sorted((losses[step], step) for step in steps if step in losses)[: self.best]
+        kept = {*steps[-self.latest :], *(step for _, step in best)}
+        return [step in kept or (self.every > 0 and step % self.every == 0) for step in steps]
 
 
-class Checkpoints:
+class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     """The folder `<workdir>/checkpoints`. Nothing is written, moved or removed before the first `save`.
 
     Args:
@@ -162,11 +154,6 @@ class Checkpoints:
             raise Damaged(f"{where} is damaged: its record has lost its hashes")
         return record
 
-    @staticmethod
-    def prepare(trees: Trees) -> None:
-        """Compiles and runs the checksums once, so that the first save does not wait. All processes must call it."""
-        checksums.of_trees(trees)
-
     def save(self, step: int, trees: Trees, record: dict[str, Any], finite: Sequence[str] = ()) -> None:
         """Starts to write a checkpoint, after the previous one is complete. The next call raises errors of the writer.
 
@@ -183,16 +170,13 @@ class Checkpoints:
         record = {"format_version": FORMAT_VERSION, "checksums": sums, **record}
         record["record_sha256"] = _hash(record)
         with self._translated():
-            self._pending = self._orbax().save_checkpointables_async(step, trees, force=True, custom_metadata=record)
-
-    def _orbax(self) -> Any:
-        """The writer, created at the first save, because it removes unfinished checkpoints of killed runs."""
-        assert self._keep is not None, "a reader does not write"
-        if self._writer is None:
-            self._writer = ocp.training.Checkpointer(
-                self.path, preservation_policy=self._keep.policy(), cleanup_tmp_directories=True
-            )
-        return self._writer
+            if self._writer is None:
+                # Not before the first save: it removes unfinished checkpoints of killed runs.
+                assert self._keep is not None, "a reader does not write"
+                self._writer = ocp.training.Checkpointer(
+                    self.path, preservation_policy=self._keep, cleanup_tmp_directories=True
+                )
+            self._pending = self._writer.save_checkpointables_async(step, trees, force=True, custom_metadata=record)
 
     def wait(self) -> None:
         """Waits until the started save is complete on disk."""
@@ -240,24 +224,12 @@ class Checkpoints:
         if wrong:
             raise Damaged(f"{where} is damaged: {wrong[0]} is not what was saved (nor {len(wrong) - 1} other arrays)")
 
-    def restore(self, step: int, abstract: Trees) -> Trees:
-        """`read` and `verify`, for a single process."""
-        trees = self.read(step, abstract)
-        self.verify(step, trees, self.record(step))
-        return trees
-
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Waits and releases the folder."""
         self.wait()
         if self._writer is not None:
             with self._translated():
                 self._writer.close()
-
-    def __enter__(self) -> Checkpoints:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _hash(record: dict[str, Any]) -> str:

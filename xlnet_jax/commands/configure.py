@@ -32,6 +32,7 @@ from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.evaluation import open_heldout
+from xlnet_jax.train.loop import compile_step
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
@@ -43,9 +44,10 @@ log = logging.getLogger("xlnet_jax")
 _MOST_MINUTES = 1_000_000
 _PROBE_SECONDS = 5.0  # of steps, after compiling
 _SECOND_PROBE = 25.0  # runs if the first took less, compiling included
-_START_SECONDS, _COMPILE_SECONDS = 15.0, 30.0  # of the run; the second is an estimate without a probe
+_START_SECONDS = 75.0  # of a run, with two compilations: the step and the evaluation
 _CPU_FLOPS = 2e9  # of a core, without a probe
 _UTILISATION = 0.2  # of an accelerator's peak, without a probe
+_TRAINING_SHARE = 0.95  # the rest is for evaluations and saves
 _DISPATCH_SECONDS, _CHECKPOINT_SECONDS = 5.0, 300.0
 
 
@@ -74,18 +76,6 @@ LONG_ENOUGH = 128
 """Shorter examples are only for texts that have no room for these."""
 
 
-class Speed(NamedTuple):
-    """FLOPs per second of training, seconds to compile a step, and whether they were measured for this model."""
-
-    flops: float
-    compile: float
-    measured: bool
-
-    def steps(self, config: Config) -> float:
-        """Optimizer steps per second. Larger models are usually faster than the FLOPs of a smaller one predict."""
-        return self.flops / flops.step_flops(config)
-
-
 def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> dict[str, Any]:
     """Writes a configuration for one process on this machine.
 
@@ -97,7 +87,7 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
 
     Returns:
       `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`, `tokens_per_second`, `epochs`,
-      `minutes` (expected), `measured`.
+      `minutes` (expected), `measured` (whether the speed was measured here, of this model or of the smallest).
 
     Raises:
       BadInput: no corpus, a corpus that is too short, `output` exists, or impossible minutes.
@@ -116,7 +106,7 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
     config, speed = choose(_fitting(config, mixture), mixture, 60 * minutes, probe)
     config = with_length(config, mixture, 60 * minutes, speed)
     configs.check(config)
-    result = _result(config, mixture, output, speed)
+    result = _result(config, mixture, output, speed) | {"measured": probe}
     with files.translate_errors(output):
         if not files.write_new(output, _source(config, result, minutes).encode()):
             raise there
@@ -171,29 +161,31 @@ def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Co
     )  # fmt: skip
 
 
-def choose(fitting: list[Config], mixture: Mixture, seconds: float, probe: bool) -> tuple[Config, Speed]:
-    """The largest configuration that reads enough tokens in the time, or the smallest; and its speed."""
+def choose(fitting: list[Config], mixture: Mixture, seconds: float, probe: bool) -> tuple[Config, float]:
+    """The largest configuration that reads enough tokens in the time, or the smallest; and FLOPs per second.
+
+    Larger models are usually faster than the FLOPs of the smallest predict.
+    """
     began = time.monotonic()
-    chosen, speed = fitting[0], _measured(fitting[0], mixture) if probe else _estimated()
+    chosen = fitting[0]
+    speed = _measured(chosen, mixture) if probe else _estimated()
     for config in fitting[1:]:
         fresh = _steps(config, mixture, seconds, speed) * config.train.batch_size * config.data.reuse_len
         if fresh >= TOKENS_PER_PARAMETER * count_parameters(config)["parameters"]:
             chosen = config
-    if chosen is fitting[0]:
-        return chosen, speed
-    again = probe and time.monotonic() - began < _SECOND_PROBE
-    return chosen, _measured(chosen, mixture) if again else speed._replace(measured=False)
+    if probe and chosen is not fitting[0] and time.monotonic() - began < _SECOND_PROBE:
+        speed = _measured(chosen, mixture)
+    return chosen, speed
 
 
-def _estimated() -> Speed:
-    """From the published peak of the device, or a guess for CPUs."""
+def _estimated() -> float:
+    """FLOPs per second from the published peak of the device, or a guess for CPUs."""
     peak = flops.PEAK_FLOPS.get(jax.devices()[0].device_kind)
-    rate = _UTILISATION * peak * jax.device_count() if peak else _CPU_FLOPS * cores()
-    return Speed(rate, _COMPILE_SECONDS, False)
+    return _UTILISATION * peak * jax.device_count() if peak else _CPU_FLOPS * cores()
 
 
-def _measured(config: Config, mixture: Mixture) -> Speed:
-    """Compiles two steps and runs them on a batch of the corpus for `_PROBE_SECONDS`."""
+def _measured(config: Config, mixture: Mixture) -> float:
+    """FLOPs per second of two steps that run on a batch of the corpus for `_PROBE_SECONDS`."""
     config = _changed(config, train={"steps_per_dispatch": 2})
     log.info("measuring %s", _described(config))
     mesh = meshes.make_mesh(config.mesh)
@@ -204,36 +196,30 @@ def _measured(config: Config, mixture: Mixture) -> Speed:
         built = build_step(recipe, mesh)
         state = create_state(recipe, built)
         batch = meshes.place(loader.TrainDispatches(mixture, config, plan, rows, 0, 2)(0), mesh)
-        began = time.perf_counter()
-        executable = built.jitted.lower(state, batch).compile()
-        compiling = time.perf_counter() - began
+        executable = compile_step(built, state, batch)
         state, _ = jax.block_until_ready(executable(state, batch))
         began, steps = time.perf_counter(), 0
         while not steps or time.perf_counter() - began < _PROBE_SECONDS:
             state, _ = jax.block_until_ready(executable(state, batch))
             steps += 2
-        rate = steps / (time.perf_counter() - began)
-    log.info("%.3g steps a second, compiled in %.1f s", rate, compiling)
-    return Speed(rate * recipe.flops_per_step, compiling, True)
+    return steps * recipe.flops_per_step / (time.perf_counter() - began)
 
 
-def _steps(config: Config, mixture: Mixture, seconds: float, speed: Speed) -> int:
+def _steps(config: Config, mixture: Mixture, seconds: float, speed: float) -> int:
     """Steps for which there is enough time and text, at least one."""
-    # The step and the evaluation are compiled; a twentieth of the time is for evaluations and saves.
-    left = max(0.95 * (seconds - _START_SECONDS - 2 * speed.compile), seconds / 4)
-    epochs_a_step = _epochs(config, mixture, 1000) / 1000
-    return max(1, min(int(left * speed.steps(config)), int(MOST_EPOCHS / epochs_a_step)))
+    left = max((seconds - _START_SECONDS) * _TRAINING_SHARE, seconds / 4)
+    return max(1, min(int(left * speed / flops.step_flops(config)), int(MOST_EPOCHS / _epochs_a_step(config, mixture))))
 
 
-def _epochs(config: Config, mixture: Mixture, steps: int) -> float:
-    """How often a run reads its text, or that of its corpora which it reads most often."""
+def _epochs_a_step(config: Config, mixture: Mixture) -> float:
+    """Of its text, or of that of its corpora which it reads most often."""
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
-    return max(mixture.stream(config).epochs(steps, plan))
+    return max(mixture.stream(config).epochs(1000, plan)) / 1000
 
 
-def with_length(config: Config, mixture: Mixture, seconds: float, speed: Speed) -> Config:
+def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) -> Config:
     """Adds steps, warm-up, dispatches, checkpoints and evaluations."""
-    steps, rate = _steps(config, mixture, seconds, speed), speed.steps(config)
+    steps, rate = _steps(config, mixture, seconds, speed), speed / flops.step_flops(config)
     dispatch = next((size for size in (10, 5, 2) if size <= min(steps // 4, _DISPATCH_SECONDS * rate)), 1)
     steps -= steps % dispatch
 
@@ -247,22 +233,21 @@ def with_length(config: Config, mixture: Mixture, seconds: float, speed: Speed) 
         optimizer={"warmup_steps": min(10_000, -(-steps // 10), steps - 1)},
         train={"steps": steps, "steps_per_dispatch": dispatch},
         checkpoint={"every": whole(min(_CHECKPOINT_SECONDS * rate, steps / 4))},
-        evaluation={"every": whole(steps / 4), "blocks": blocks} if open_heldout(config, mixture) else {},
+        evaluation={"every": whole(steps / 4), "blocks": blocks} if open_heldout(config) else {},
     )
 
 
-def _result(config: Config, mixture: Mixture, output: str, speed: Speed) -> dict[str, Any]:
-    train, rate = config.train, speed.steps(config)
+def _result(config: Config, mixture: Mixture, output: str, speed: float) -> dict[str, Any]:
+    steps, batch_size, rate = config.train.steps, config.train.batch_size, speed / flops.step_flops(config)
     return {
         "output": output,
         "command": f"xlnet-jax train --config={shlex.quote(output)} --workdir=run",
         "parameters": count_parameters(config)["parameters"],
-        "steps": train.steps,
-        "batch_size": train.batch_size,
-        "tokens_per_second": rate * train.batch_size * config.data.segment_len,
-        "epochs": _epochs(config, mixture, train.steps),
-        "minutes": (train.steps / (0.95 * rate) + _START_SECONDS + 2 * speed.compile) / 60,
-        "measured": speed.measured,
+        "steps": steps,
+        "batch_size": batch_size,
+        "tokens_per_second": rate * batch_size * config.data.segment_len,
+        "epochs": steps * _epochs_a_step(config, mixture),
+        "minutes": (steps / (_TRAINING_SHARE * rate) + _START_SECONDS) / 60,
     }
 
 

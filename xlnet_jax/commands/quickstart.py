@@ -20,7 +20,7 @@ from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config, override
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.errors import BadInput
-from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.run import workdir as workdirs
 
 log = logging.getLogger("xlnet_jax")
 
@@ -50,7 +50,6 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     log.info("training to step %d of %d, then resuming from its checkpoint", half, config.train.steps)
     train(config, run, stop_at=half)
     trained = train(config, run)
-    (scores,) = [line for line in read_jsonl(os.path.join(run, "evaluations.jsonl")) if line["step"] == trained["step"]]
     # It may be from an earlier call, with parameters of an earlier step.
     shutil.rmtree(exported, ignore_errors=True)
     export(run, exported)
@@ -61,7 +60,7 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
         "workdir": workdir,
         "export": exported,
     }
-    _print_summary(result, scores)
+    _print_summary(result, workdirs.line_of(run, "evaluations", trained["step"]))
     return result
 
 

@@ -24,12 +24,12 @@ from xlnet_jax.run import lock, loss_curve
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import Goodput
-from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
+from xlnet_jax.run.metrics import MetricsWriter
 from xlnet_jax.run.signals import StopRequest, stop_request
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
-from xlnet_jax.train.evaluation import Evaluator, HeldoutLoss
+from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.loop import Run
 from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.resume import restore_or_init
@@ -70,7 +70,7 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
             workdirs.check_resume(found, config, mixture, workdir)
         mixture.stream(config).check(config.train.batch_size, mixture.described())
         mixture.check(config)
-        heldout = evaluation.open_heldout(config, mixture)
+        heldout = evaluation.open_heldout(config)
         # No device has been used yet, and no process writes before all have read the work directory.
         equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
         with session(config, equal) as processes:
@@ -99,14 +99,15 @@ def _train(
                     files.make_folder(workdir)
                 check = stack.enter_context(lock.held(workdir))
             workdirs.check_shared(workdir, processes)
-            keep = Keep.of(config.checkpoint, functools.partial(workdirs.losses, workdir))
+            kept = config.checkpoint
+            keep = Keep(kept.keep, kept.keep_every, kept.keep_best, functools.partial(workdirs.losses, workdir))
             checkpoints = stack.enter_context(Checkpoints(workdir, keep))
             with goodput.measure("restore"):
                 state, plan, start, origin = restore_or_init(recipe, mixture, built, checkpoints, processes)
             unscored = heldout is not None and evaluation.missing(config, workdir, start, processes)
             if start >= stop and not unscored:
                 log.info("%s is already at step %d; the stop is at step %d", workdir, start, stop)
-                last, times = workdirs.metrics_of(workdir, start), workdirs.times_of(workdir)
+                last, times = workdirs.line_of(workdir, "metrics", start), workdirs.times_of(workdir)
                 result = goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times)
                 return result | _outcome(config, workdir, start, again=True)
             workdirs.write_start(workdir, config, mixture, start, origin)
@@ -118,8 +119,7 @@ def _train(
             run = Run(recipe, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, goodput,
                       stack.enter_context(watchdog))  # fmt: skip
             if heldout:
-                score = HeldoutLoss(recipe, mesh, heldout, evaluation.blocks_of(config))
-                run.evaluations = Evaluator(score, writer, processes, request, goodput, watchdog, mixture.token_counts)
+                run.heldout = HeldoutLoss(recipe, mesh, heldout, evaluation.blocks_of(config))
             if config.watchdog.sdc_every:
                 run.corruption = CorruptionCheck(config, mesh, functools.partial(loss_and_gradient, recipe))
             result = run.loop(state, start, stop, unscored)
@@ -132,16 +132,17 @@ def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> di
     Args:
       again: the run had already reached this step, so its picture may exist.
     """
-    scores, picture = None, None
+    scores: dict[str, Any] = {}
+    picture = None
     if config.evaluation.final and step == config.train.steps and jax.process_index() == 0:
-        lines = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
-        scores = next((line for line in lines if line["step"] == step), None)
-        if again and loss_curve.PICTURE in files.listing(workdir):
-            picture = os.path.join(workdir, loss_curve.PICTURE)
-        else:
-            picture = loss_curve.draw(workdir, scores)
-    loss, unigram = (scores and scores[name] for name in ("loss", "unigram_cross_entropy"))
-    return {"heldout_loss": loss, "unigram_cross_entropy": unigram, "picture": picture}
+        scores = workdirs.line_of(workdir, "evaluations", step)
+        there = again and loss_curve.PICTURE in files.listing(workdir)
+        picture = os.path.join(workdir, loss_curve.PICTURE) if there else loss_curve.draw(workdir, scores)
+    return {
+        "heldout_loss": scores.get("loss"),
+        "unigram_cross_entropy": scores.get("unigram_cross_entropy"),
+        "picture": picture,
+    }
 
 
 def _dry_run(config: Config, workdir: str, mixture: Mixture, built: BuiltStep, mesh: Any) -> dict[str, Any]:

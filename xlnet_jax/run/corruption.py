@@ -60,15 +60,9 @@ class CorruptionCheck:
 
     def __call__(self, state: Any, batches: Batch, step: int) -> None:
         """Checks the first step of a dispatch before it is sent, in all processes. Raises RestartMe on a difference."""
-        first = jax.device_get(self._sums(state, batches))
-        again = jax.device_get(self._sums(state, batches))
-        wrong = [
-            jax.tree_util.keystr(path)
-            for (path, one), two in zip(
-                jax.tree_util.tree_leaves_with_path(first["gradient"]), jax.tree.leaves(again["gradient"]), strict=True
-            )
-            if (one != two).any()
-        ]
+        first, again = (jax.device_get(self._sums(state, batches)) for _ in range(2))
+        differ = jax.tree.map(lambda one, two: (one != two).any(), first["gradient"], again["gradient"])
+        wrong = [jax.tree_util.keystr(path) for path, bad in jax.tree_util.tree_leaves_with_path(differ) if bad]
         rows_B = np.flatnonzero((first["rows"] != again["rows"]).any(axis=1))
         if not wrong and not len(rows_B):
             return
@@ -85,10 +79,7 @@ class CorruptionCheck:
         """The processes whose devices hold the rows."""
         if not len(rows_B):
             return f"one of {jax.process_count()} hosts"
-        devices = meshes.batch_sharding(self._mesh, leading=0).devices_indices_map((self._batch_size,))
-        found = {
-            device.process_index
-            for device, (rows,) in devices.items()
-            if np.isin(np.arange(self._batch_size)[rows], rows_B).any()
-        }
+        places = meshes.batch_sharding(self._mesh).devices_indices_map((self._batch_size,)).items()
+        wrong_B = np.isin(np.arange(self._batch_size), rows_B)
+        found = {device.process_index for device, (rows,) in places if wrong_B[rows].any()}
         return "process " + ", ".join(map(str, sorted(found)))

@@ -15,11 +15,11 @@ PICTURE = "loss.png"
 log = logging.getLogger("xlnet_jax")
 
 
-def draw(workdir: str, scores: dict[str, Any] | None) -> str | None:
+def draw(workdir: str, scores: dict[str, Any]) -> str | None:
     """Draws the training loss of every step, with the held-out loss and its unigram baseline as lines.
 
     Args:
-      scores: the line of `evaluations.jsonl` for the last step; None where there is none.
+      scores: the line of `evaluations.jsonl` for the last step; empty where there is none.
 
     Returns:
       The path of the PNG, or None where matplotlib is not installed.
@@ -38,7 +38,7 @@ def draw(workdir: str, scores: dict[str, Any] | None) -> str | None:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     axes.plot([line["step"] for line in lines], [line["loss"] for line in lines], linewidth=0.6, label="training")
-    if scores is not None and scores["loss"] is not None:
+    if scores.get("loss") is not None:
         axes.axhline(scores["loss"], color="tab:green", label="held out, at the end")
         axes.axhline(scores["unigram_cross_entropy"], color="tab:gray", linestyle="--", label="unigram, same targets")
     axes.set(xlabel="step", ylabel="nats per target", title="Held-out and training loss")

@@ -202,9 +202,12 @@ def git_commit() -> str | None:
         return None
 
 
-def metrics_of(workdir: str, step: int) -> dict[str, Any]:
-    """The line of `metrics.jsonl` for a step; empty if there is none. A killed run may have lines of later steps."""
-    lines = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
+def line_of(workdir: str, name: str, step: int) -> dict[str, Any]:
+    """The line of `metrics.jsonl` or `evaluations.jsonl` for a step; empty if there is none.
+
+    A killed run may have lines of later steps.
+    """
+    lines = read_jsonl(os.path.join(workdir, f"{name}.jsonl"))
     return next((line for line in lines if line["step"] == step), {})
 
 

@@ -7,12 +7,9 @@ devices change the result beyond the rounding of float32 inside a row.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import math
-import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,15 +23,11 @@ from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
-from xlnet_jax.errors import BadInput, Stopped, reraise_stop
+from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
-from xlnet_jax.run.goodput import Goodput
-from xlnet_jax.run.jsonl import read_jsonl
-from xlnet_jax.run.metrics import MetricsWriter
-from xlnet_jax.run.signals import StopRequest
-from xlnet_jax.run.watchdog import Watchdog
+from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
@@ -156,25 +149,21 @@ def _losses(recipe: Recipe, params: Any, batches: Batch) -> tuple[jax.Array, jax
     return sums_W3B.sum(axis=0), counts_V
 
 
-def open_heldout(config: Config, train: Mixture) -> Mixture | None:
+def open_heldout(config: Config) -> Mixture | None:
     """The held-out splits, or None if training evaluates nothing.
 
     Raises BadInput if `evaluation.every` asks for them and they are missing. For the evaluation after the last step,
-    which is on by default, a line in the log is enough.
+    which is on by default, a warning is enough.
     """
     if config.evaluation.every:
         return open_mixture(config, "heldout")
     if not config.evaluation.final:
         return None
-    without = [corpus.path for corpus in train.corpora if "heldout" not in corpus.manifest["splits"]]
-    if without:
-        log.info("%s has no held-out documents (`prepare --heldout`): there will be no held-out loss", without[0])
-        return None
-    heldout = open_mixture(config, "heldout")
     try:
+        heldout = open_mixture(config, "heldout")
         heldout.check(config)
     except BadInput as error:
-        log.info("there will be no held-out loss: %s", error)
+        log.warning("there will be no held-out loss: %s", error)
         return None
     return heldout
 
@@ -195,50 +184,5 @@ def missing(config: Config, workdir: str, step: int, processes: Session) -> bool
     """Whether a saved step lacks its evaluation, because the run stopped after the checkpoint or in the evaluation."""
     if not due(config, step):
         return False
-    done = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
     # Another process may see the file a little later than the one that writes it.
-    return bool(processes.of_first(all(line["step"] != step for line in done)))
-
-
-class CutOff(Stopped):
-    """A signal came during an evaluation; all processes stop here."""
-
-
-@dataclasses.dataclass
-class Evaluator:
-    """Scores the held-out split and adds a line to `evaluations.jsonl`."""
-
-    heldout: HeldoutLoss
-    writer: MetricsWriter
-    processes: Session
-    request: StopRequest
-    goodput: Goodput
-    watchdog: Watchdog
-    train_counts_V: np.ndarray
-    """int64: how often each piece occurs in the train split."""
-
-    def __call__(self, step: int, params: Any) -> None:
-        """Raises CutOff on a signal, and then writes nothing."""
-        began = time.perf_counter()
-        alone = self.processes.watch is None
-        waiting = self.request.waiting("evaluation", raises=True) if alone else contextlib.nullcontext()
-        try:
-            with self.goodput.measure("evaluation"), waiting, reraise_stop():
-                result = self.heldout(params, self._between)
-        except Stopped as stopped:
-            if isinstance(stopped, CutOff) or not alone:
-                raise
-            raise CutOff(self.request.name) from stopped
-        unigram = result.unigram_cross_entropy(self.train_counts_V)
-        scores = {**result.scores(), "unigram_cross_entropy": unigram, "seconds": time.perf_counter() - began}
-        self.writer.evaluation({"step": step, **scores})
-        log.info(
-            "step %d: held-out loss %.4f (%.4f without memory; unigram %.4f)",
-            step, result.loss, result.loss_without_memory, unigram,
-        )  # fmt: skip
-
-    def _between(self) -> None:
-        """Called after every batch: asks whether any process got a signal."""
-        self.watchdog.progress()
-        if stopping := self.processes.stop(self.request.name):
-            raise CutOff(stopping)
+    return bool(processes.of_first(not workdirs.line_of(workdir, "evaluations", step)))

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import jax
 
 from xlnet_jax.batch import Batch
+from xlnet_jax.checkpoint import checksums
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
@@ -39,7 +40,7 @@ from xlnet_jax.run.stragglers import StepTimes
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
-from xlnet_jax.train.evaluation import CutOff, Evaluator
+from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import MUST_BE_FINITE, State
 from xlnet_jax.train.step import BuiltStep
@@ -96,7 +97,7 @@ class Run:
     request: StopRequest
     goodput: Goodput
     watchdog: Watchdog
-    evaluations: Evaluator | None = None
+    heldout: HeldoutLoss | None = None
     corruption: CorruptionCheck | None = None
     sent: tuple[range, Any] | None = None
     """The dispatch in flight and its unread metrics."""
@@ -151,7 +152,7 @@ class Run:
                     self._save(at, state, wait=at == stop or bool(stopping))
                 if stopping:
                     self._stopped(stopping, at, state)
-                if self.evaluations and evaluation.due(config, at):
+                if self.heldout and evaluation.due(config, at):
                     self._report()
                     self._evaluate(at, state)
         return self._finish(max(start, stop))
@@ -163,7 +164,7 @@ class Run:
         self.writer.times(line)
         log.info("time: %s", goodputs.described(line))
         # If only an evaluation was missing, this process made no step.
-        last = self.report.last or workdirs.metrics_of(self.workdir, step)
+        last = self.report.last or workdirs.line_of(self.workdir, "metrics", step)
         rate = statistics.median(self.report.rates) if self.report.rates else last.get("tokens_per_second")
         return goodputs.result(self.workdir, step, last.get("loss"), rate, line)
 
@@ -185,7 +186,8 @@ class Run:
             executable = compile_step(self.built, state, batch)
             # A collective operation waits less time for a late process than compiling takes.
             self.processes.barrier("compiling the step")
-            self.checkpoints.prepare(state.split())
+            # Compiles them, so that the first save does not wait.
+            checksums.of_trees(state.split())
         self.goodput.work()
         # Later rates leave compilation out by themselves: the clock does not count it as training.
         self.report.clock = self.report.clock or self.goodput.training()
@@ -246,12 +248,32 @@ class Run:
             self.processes.barrier("saving")
 
     def _evaluate(self, step: int, state: State) -> None:
-        assert self.evaluations is not None
+        """Scores the held-out split and adds a line to `evaluations.jsonl`; on a signal it ends the run instead."""
+        assert self.heldout is not None
+        began, stopping = time.perf_counter(), None
+
+        def between() -> None:
+            nonlocal stopping
+            self.watchdog.progress()
+            if stopping := self.processes.stop(self.request.name):
+                raise Stopped(stopping)
+
+        waiting = self.request.waiting("evaluation", raises=True) if self.alone else contextlib.nullcontext()
         try:
-            with self.report.busy("evaluating"):
-                self.evaluations(step, state.params)
-        except CutOff as cut:
-            self._stopped(f"{cut} in the evaluation, which the next start repeats,", step, state, cut)
+            with self.report.busy("evaluating"), self.goodput.measure("evaluation"), waiting, reraise_stop():
+                result = self.heldout(state.params, between)
+        except Stopped as cut:
+            if not (self.alone or stopping):
+                raise
+            name = stopping or self.request.name
+            self._stopped(f"{name} in the evaluation, which the next start repeats,", step, state, cut)
+        unigram = result.unigram_cross_entropy(self.mixture.token_counts)
+        scores = {**result.scores(), "unigram_cross_entropy": unigram, "seconds": time.perf_counter() - began}
+        self.writer.evaluation({"step": step, **scores})
+        log.info(
+            "step %d: held-out loss %.4f (%.4f without memory; unigram %.4f)",
+            step, result.loss, result.loss_without_memory, unigram,
+        )  # fmt: skip
         self._persist(self.writer.flush, f"the evaluation of step {step}")
 
     def _report(self) -> None:

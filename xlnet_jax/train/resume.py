@@ -32,17 +32,12 @@ def restore_or_init(
     config = recipe.config
     W, batch_size = config.data.windows_per_block, config.train.batch_size
     abstract = built.abstract_state.split()
-    rows_per_block = mixture.stream(config).rows_per_block
-
-    def plans(step: int, record: dict[str, Any]) -> tuple[Plan, Plan]:
-        old = plan_from_json(record["plan"])
-        return old, extend_plan(old, step, batch_size, W, rows_per_block)
 
     def wanted(step: int, record: dict[str, Any]) -> Trees:
         workdirs.check_resume(record, config, mixture, str(checkpoints.path / str(step)))
-        old, plan = plans(step, record)
         # With another batch size the rows are other rows: the saved memory is useless.
-        return {name: tree for name, tree in abstract.items() if name != "memory" or plan == old}
+        same_rows = plan_from_json(record["plan"])[-1].batch_size == batch_size
+        return {name: tree for name, tree in abstract.items() if name != "memory" or same_rows}
 
     found = restore.resume(checkpoints, wanted, processes)
     if found is None:
@@ -50,8 +45,8 @@ def restore_or_init(
             log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
         state, origin = _fresh(recipe, mixture, built, processes)
         return state, extend_plan((), 0, batch_size, W), 0, origin
-    old, plan = plans(found.step, found.record)
-    trees = found.trees
+    old, trees = plan_from_json(found.record["plan"]), found.trees
+    plan = extend_plan(old, found.step, batch_size, W, mixture.stream(config).rows_per_block)
     if "memory" not in trees:
         memory_sharding = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
         memory = jax.jit(lambda: empty_memory(config.model, batch_size), out_shardings=memory_sharding)()
