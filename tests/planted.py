@@ -7,6 +7,7 @@ A fault says on stderr when it has come to act (`planted: ...`), so that a test 
     heldout_wait         the second batch of an evaluation never comes
     heldout_slow=S       every batch of an evaluation takes S seconds
     compile_wait=S       compiling the step takes about S seconds more, in which no handler runs
+    oom                  the device has no memory for the step
     full=S               from the second save on no file can have more than 1000 bytes, for S seconds
     only=P               faults in process P alone
 """
@@ -24,6 +25,8 @@ def main() -> None:
     del sys.argv[1]
     if "only" in faults and f"--config.distributed.process_id={faults['only']}" not in sys.argv:
         faults = {}
+    import jax
+
     from xlnet_jax.checkpoint import store
     from xlnet_jax.data.batches import loader
     from xlnet_jax.train import loop
@@ -58,6 +61,8 @@ def main() -> None:
             told("compile_wait")
             # One call into a library, in which Python's lock is free and its signal handlers do not run: a compiler.
             hashlib.pbkdf2_hmac("sha256", b"", b"", int(1e6 * float(faults["compile_wait"])))
+        if "oom" in faults:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.")
         return compile_step(*arguments)
 
     next_batch, save = loop.Run._next, store.Checkpoints.save

@@ -42,9 +42,9 @@ def duration(seconds: float) -> str:
     """`12.3 s`, `5 min 03 s` or `1 h 02 min`."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    if seconds < 3599.5:
-        minutes, seconds = divmod(round(seconds), 60)
-        return f"{minutes} min {seconds:02} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02} min"
 

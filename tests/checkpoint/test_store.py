@@ -137,7 +137,7 @@ def test_a_record_that_lost_its_hashes_is_damaged(tmp_path):
     metadata = json.loads(path.read_text())
     del metadata["custom_metadata"]["checksums"], metadata["custom_metadata"]["record_sha256"]
     path.write_text(json.dumps(metadata))
-    with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="its record has lost its hashes"):
+    with Checkpoints(str(tmp_path)) as reader, pytest.raises(BadInput, match="its record is not what was saved"):
         restore.newest(reader, wanted, Session())
 
 

@@ -162,6 +162,14 @@ def test_a_process_that_hangs_is_lost_after_a_heartbeat(tmp_path, cache):
 
 
 @pytest.mark.slow
+def test_a_device_without_memory_is_one_line_and_code_2_in_every_process(tmp_path, cache):
+    """Fails if the processes end with 1 and a traceback, as from a bug."""
+    ended = Hosts("train", tmp_path, count=2, cache=cache, faults="oom,only=1").finish(2)
+    assert "out of memory: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller" in ended[1][1]
+    assert all("Traceback" not in err for _, err in ended.values())
+
+
+@pytest.mark.slow
 def test_four_devices_in_one_two_and_four_processes(tmp_path, cache):
     """The same losses, gradient and evaluation; and four processes go on as two."""
     alone, two, four = tmp_path / "one", tmp_path / "two", tmp_path / "four"

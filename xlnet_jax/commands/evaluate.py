@@ -30,8 +30,7 @@ def evaluate(
       overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
 
     Returns:
-      `loss` (nats per target), `perplexity`, `loss_without_memory`, `tokens` (targets scored), `step`,
-      `unigram_cross_entropy` (of the same targets); of several corpora also `loss/NAME` of each.
+      `step` of the checkpoint, and see `train.evaluation.scores`.
 
     Raises:
       BadInput: no run or good checkpoint in `workdir`, a corpus without held-out documents or with another tokenizer.
@@ -39,7 +38,7 @@ def evaluate(
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     config = workdirs.load_config(workdir, [*overrides, *rows])
     recipe = make_recipe(config)
-    heldout = open_mixture(config, "heldout", weighted=False)
+    heldout, train = (open_mixture(config, split, weighted=False) for split in ("heldout", "train"))
     workdirs.check_tokenizer(workdir, heldout)
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--blocks": blocks, "--workdir": workdir}
     with session(config, equal) as processes:
@@ -47,12 +46,7 @@ def evaluate(
         meshes.check_model(config.model, mesh)
         workdirs.use_compilation_cache(config, workdir)
         with jax.set_mesh(mesh):
-            score = HeldoutLoss(recipe, mesh, heldout, blocks)
+            score = HeldoutLoss(recipe, mesh, heldout, train.token_counts, blocks)
             abstract = build_step(recipe, mesh).abstract_state.params
             params, found = restore.parameters(workdir, abstract, processes, step)
-            result = score(params)
-    return {
-        "step": found,
-        **result.scores(),
-        "unigram_cross_entropy": result.unigram_cross_entropy(open_mixture(config, weighted=False).token_counts),
-    }
+            return {"step": found, **score(params)}

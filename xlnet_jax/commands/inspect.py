@@ -17,6 +17,7 @@ from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import print_lines, printable
+from xlnet_jax.model import names
 from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
@@ -44,9 +45,8 @@ def show(result: dict[str, Any]) -> None:
 def count_parameters(config: Config) -> dict[str, Any]:
     """`parameters` and `tensors`, counted as in the original's checkpoints where possible. Computes nothing."""
     available_devices()  # JAX makes a random key even if nothing is computed
-    recipe = make_recipe(config)
-    params = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
-    tensors = jax.tree.leaves(params if config.model.share_layers else jax.eval_shape(recipe.official, params))
+    params = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
+    tensors = jax.tree.leaves(params if config.model.share_layers else jax.eval_shape(names.official, params))
     return {"parameters": sum(int(np.prod(x.shape)) for x in tensors), "tensors": len(tensors)}
 
 

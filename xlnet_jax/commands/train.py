@@ -104,8 +104,12 @@ def _train(
             checkpoints = stack.enter_context(Checkpoints(workdir, keep))
             with goodput.measure("restore"):
                 state, plan, start, origin = restore_or_init(recipe, mixture, built, checkpoints, processes)
-            unscored = heldout is not None and evaluation.missing(config, workdir, start, processes)
-            if start >= stop and not unscored:
+            # The run may have stopped after the checkpoint or in the evaluation. Process 0 decides: another process may
+            # see the file a little later than the one that writes it.
+            scored = not (heldout and evaluation.due(config, start)) or bool(
+                processes.of_first(bool(workdirs.line_of(workdir, "evaluations", start)))
+            )
+            if start >= stop and scored:
                 log.info("%s is already at step %d; the stop is at step %d", workdir, start, stop)
                 last, times = workdirs.line_of(workdir, "metrics", start), workdirs.times_of(workdir)
                 result = goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times)
@@ -119,10 +123,10 @@ def _train(
             run = Run(recipe, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, goodput,
                       stack.enter_context(watchdog))  # fmt: skip
             if heldout:
-                run.heldout = HeldoutLoss(recipe, mesh, heldout, evaluation.blocks_of(config))
+                run.heldout = HeldoutLoss(recipe, mesh, heldout, mixture.token_counts, evaluation.blocks_of(config))
             if config.watchdog.sdc_every:
                 run.corruption = CorruptionCheck(config, mesh, functools.partial(loss_and_gradient, recipe))
-            result = run.loop(state, start, stop, unscored)
+            result = run.loop(state, start, stop, unscored=not scored)
             return result | _outcome(config, workdir, result["step"])
 
 

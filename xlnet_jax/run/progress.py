@@ -71,8 +71,7 @@ class Reporter:
         row: dict[str, Any] = {}
         for i, step in enumerate(steps):
             row = {"step": step + 1, **{name: number(column[i]) for name, column in values.items()}}
-            loss = row["loss"]
-            row["perplexity"] = math.exp(loss) if loss is not None and loss < 700 else None
+            row["perplexity"] = perplexity(row["loss"])
             row |= self._by_corpus(step, {name: column[i] for name, column in by_row.items()})
             row["tokens_per_second"] = rate * per_step
             row["mfu"] = None if self.seconds_at_peak is None else rate * self.seconds_at_peak
@@ -81,7 +80,7 @@ class Reporter:
             self._log(row)
             if row["consecutive_bad"] >= self.config.train.max_bad_steps:
                 raise Diverged(self._diverged(step, row["consecutive_bad"]))
-        self.bar.update(self.bar.task_ids[0], completed=steps[-1] + 1, loss=_shown(row["loss"]))
+        self.bar.update(self.bar.task_ids[0], completed=steps[-1] + 1, loss=shown(row["loss"]))
 
     def _diverged(self, step: int, bad: int) -> str:
         what = "non-finite steps or spikes" if self.config.train.spike_zscore else "non-finite steps"
@@ -94,7 +93,7 @@ class Reporter:
     def _log(self, row: dict[str, Any]) -> None:
         step = row["step"]
         if self.bar.disable and (step in LOG_FIRST or step % LOG_EVERY == 0):
-            log.info("step %d: loss %s, %.0f tokens/s", step, _shown(row["loss"]), row["tokens_per_second"])
+            log.info("step %d: loss %s, %.0f tokens/s", step, shown(row["loss"]), row["tokens_per_second"])
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
@@ -146,8 +145,14 @@ def progress_bar(total: int, start: int) -> Progress:
     return progress
 
 
-def _shown(loss: float | None) -> str:
+def shown(loss: float | None) -> str:
+    """A loss for the log."""
     return "not finite" if loss is None else f"{loss:.4f}"
+
+
+def perplexity(loss: float | None) -> float | None:
+    """exp(loss); None if that is no finite number."""
+    return math.exp(loss) if loss is not None and loss < 700 else None
 
 
 def number(value: np.ndarray | np.floating) -> int | float | None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -26,8 +25,7 @@ from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import Session
-from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run.progress import number, perplexity
 from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
@@ -36,39 +34,32 @@ FINAL_BATCHES = 32
 """Batches of blocks in the evaluation after the last step, if the configuration sets no number of blocks."""
 
 
-@dataclasses.dataclass(frozen=True)
-class HeldoutResult:
-    """Means in nats per target token."""
+def scores(
+    totals_C3: np.ndarray, names: Sequence[str], counts_V: np.ndarray, train_counts_V: np.ndarray
+) -> dict[str, Any]:
+    """An evaluation as written and printed, in nats per target; None for a value that is not finite.
 
-    loss: float
-    loss_without_memory: float
-    tokens: int
-    """Targets scored."""
-    target_counts: np.ndarray
-    """int64 [V]: how often each piece was a target."""
-    by_corpus: dict[str, float]
-    """Loss of each of several corpora, by name; empty if there is only one."""
+    Args:
+      totals_C3: of each corpus the summed losses with memory and without, and the number of targets.
+      counts_V: how often each piece was a target.
+      train_counts_V: how often each piece occurs in the train split.
 
-    @property
-    def perplexity(self) -> float:
-        """Permutation perplexity: exp(loss). Comparable only under the same targets, tokenizer and segment length."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
-
-    def scores(self) -> dict[str, Any]:
-        """Losses and number of targets by name, as written and printed; None for a value that is not finite."""
-        scores = {
-            "loss": self.loss,
-            "perplexity": self.perplexity,
-            "loss_without_memory": self.loss_without_memory,
-            "tokens": self.tokens,
-            **{f"loss/{name}": loss for name, loss in self.by_corpus.items()},
-        }
-        return {name: value if math.isfinite(value) else None for name, value in scores.items()}
-
-    def unigram_cross_entropy(self, train_counts: np.ndarray) -> float:
-        """Cross-entropy of the same targets under the train split's piece frequencies (add-one), nats."""
-        probability = (train_counts + 1) / (train_counts + 1).sum()
-        return float(-(self.target_counts * np.log(probability)).sum() / self.target_counts.sum())
+    Returns:
+      `loss`, `loss_without_memory`, `tokens` (targets scored); of several corpora also `loss/NAME` of each.
+      `perplexity`: exp(loss), comparable only under the same targets, tokenizer and segment length.
+      `unigram_cross_entropy`: of the same targets under the train split's piece frequencies (add-one).
+    """
+    loss, alone, tokens = totals_C3.sum(axis=0)
+    log_share_V = np.log((train_counts_V + 1) / (train_counts_V + 1).sum())
+    means = {
+        "loss": loss / tokens,
+        "loss_without_memory": alone / tokens,
+        "tokens": np.int64(tokens),
+        **{f"loss/{name}": row[0] / row[2] for name, row in zip(names, totals_C3, strict=True) if len(names) > 1},
+        "unigram_cross_entropy": -(counts_V * log_share_V).sum() / tokens,
+    }
+    plain = {name: number(value) for name, value in means.items()}
+    return {"loss": plain["loss"], "perplexity": perplexity(plain["loss"]), **plain}
 
 
 class HeldoutLoss:
@@ -76,10 +67,13 @@ class HeldoutLoss:
 
     Args:
       mixture: the held-out splits.
+      train_counts_V: how often each piece occurs in the train splits.
       blocks: number of blocks to score of each corpus; 0 = all.
     """
 
-    def __init__(self, recipe: Recipe, mesh: Mesh, mixture: Mixture, blocks: int = 0) -> None:
+    def __init__(
+        self, recipe: Recipe, mesh: Mesh, mixture: Mixture, train_counts_V: np.ndarray, blocks: int = 0
+    ) -> None:
         config = recipe.config
         if blocks < 0:
             raise BadInput(f"--blocks={blocks} must not be negative; 0 = the whole split")
@@ -89,7 +83,7 @@ class HeldoutLoss:
         self._batch_size = batch_size
         rows = meshes.rows_here(batch_size, mesh)
         self._dispatches = loader.HeldoutDispatches(mixture, config, blocks, batch_size, rows)
-        self._config, self._mesh = config, mesh
+        self._config, self._mesh, self._train_counts_V = config, mesh, train_counts_V
 
         def run(params: Any, batches: Batch) -> tuple[jax.Array, jax.Array]:
             with nn.logical_axis_rules(meshes.RULES.pairs()):
@@ -98,8 +92,8 @@ class HeldoutLoss:
         everywhere = NamedSharding(mesh, PartitionSpec())
         self._run = jax.jit(run, out_shardings=everywhere)
 
-    def __call__(self, params: Any, between: Callable[[], None] = lambda: None) -> HeldoutResult:
-        """Scores the split with `params` (placed on the mesh).
+    def __call__(self, params: Any, between: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """Scores the split with `params` (placed on the mesh); see `scores`.
 
         Args:
           between: called after every dispatch; an exception from it ends the evaluation.
@@ -124,9 +118,7 @@ class HeldoutLoss:
             between()
         assert pending is not None, "a split that passes `check` has a block"
         add(*pending)
-        loss, alone, tokens = totals_C3.sum(axis=0)
-        each = {name: row[0] / row[2] for name, row in zip(names, totals_C3, strict=True)} if len(names) > 1 else {}
-        return HeldoutResult(loss / tokens, alone / tokens, int(tokens), counts_V, each)
+        return scores(totals_C3, names, counts_V, self._train_counts_V)
 
 
 def _losses(recipe: Recipe, params: Any, batches: Batch) -> tuple[jax.Array, jax.Array]:
@@ -178,11 +170,3 @@ def due(config: Config, step: int) -> bool:
     """Whether this step is followed by an evaluation."""
     every, last = config.evaluation.every, config.evaluation.final and step == config.train.steps
     return step > 0 and (last or (every > 0 and step % every == 0))
-
-
-def missing(config: Config, workdir: str, step: int, processes: Session) -> bool:
-    """Whether a saved step lacks its evaluation, because the run stopped after the checkpoint or in the evaluation."""
-    if not due(config, step):
-        return False
-    # Another process may see the file a little later than the one that writes it.
-    return bool(processes.of_first(not workdirs.line_of(workdir, "evaluations", step)))

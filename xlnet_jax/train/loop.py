@@ -33,7 +33,7 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import DEVICE, Goodput
 from xlnet_jax.run.metrics import MetricsWriter
-from xlnet_jax.run.progress import Reporter, progress_bar
+from xlnet_jax.run.progress import Reporter, progress_bar, shown
 from xlnet_jax.run.retries import until_it_works
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.stragglers import StepTimes
@@ -148,12 +148,10 @@ class Run:
                 # A signal that came to one process stops all of them, at the same step.
                 stopping = self.processes.stop(self.request.name)
                 if at % config.checkpoint.every == 0 or at == stop or stopping:
-                    self._report()
                     self._save(at, state, wait=at == stop or bool(stopping))
                 if stopping:
                     self._stopped(stopping, at, state)
                 if self.heldout and evaluation.due(config, at):
-                    self._report()
                     self._evaluate(at, state)
         return self._finish(max(start, stop))
 
@@ -205,7 +203,6 @@ class Run:
 
     def _stopped(self, why: str, at: int, state: State, cause: BaseException | None = None) -> NoReturn:
         """Saves unsaved work, in all processes, and ends the run."""
-        self._report()
         if self.saved != at:
             self._save(at, state, wait=True)
         self.writer.times(self.goodput.line(at))
@@ -227,6 +224,7 @@ class Run:
             if wait:
                 self.checkpoints.wait()
 
+        self._report()
         with self.goodput.measure("save"):
             self.writer.times(self.goodput.line(step))
             self._persist(self.writer.flush, f"the metrics up to step {step}")
@@ -250,6 +248,7 @@ class Run:
     def _evaluate(self, step: int, state: State) -> None:
         """Scores the held-out split and adds a line to `evaluations.jsonl`; on a signal it ends the run instead."""
         assert self.heldout is not None
+        self._report()
         began, stopping = time.perf_counter(), None
 
         def between() -> None:
@@ -261,19 +260,15 @@ class Run:
         waiting = self.request.waiting("evaluation", raises=True) if self.alone else contextlib.nullcontext()
         try:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"), waiting, reraise_stop():
-                result = self.heldout(state.params, between)
+                scores = self.heldout(state.params, between)
         except Stopped as cut:
             if not (self.alone or stopping):
                 raise
             name = stopping or self.request.name
             self._stopped(f"{name} in the evaluation, which the next start repeats,", step, state, cut)
-        unigram = result.unigram_cross_entropy(self.mixture.token_counts)
-        scores = {**result.scores(), "unigram_cross_entropy": unigram, "seconds": time.perf_counter() - began}
-        self.writer.evaluation({"step": step, **scores})
-        log.info(
-            "step %d: held-out loss %.4f (%.4f without memory; unigram %.4f)",
-            step, result.loss, result.loss_without_memory, unigram,
-        )  # fmt: skip
+        self.writer.evaluation({"step": step, **scores, "seconds": time.perf_counter() - began})
+        losses = (shown(scores[name]) for name in ("loss", "loss_without_memory", "unigram_cross_entropy"))
+        log.info("step %d: held-out loss %s (%s without memory; unigram %s)", step, *losses)
         self._persist(self.writer.flush, f"the evaluation of step {step}")
 
     def _report(self) -> None:

@@ -7,15 +7,13 @@ head, loss or optimizer, change this file; the step and the loop do not change.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import optax
 
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model import flops, names
+from xlnet_jax.model import flops
 from xlnet_jax.model.transformer import XLNet
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.optimizer import make_optimizer, schedule
@@ -33,8 +31,6 @@ class Recipe:
     """By the number of earlier good steps; the optimizer uses the same."""
     flops_per_step: int
     """FLOPs of one optimizer step of the whole batch."""
-    official: Callable[[Any], dict[str, Any]]
-    """Parameters -> the same arrays under the names of the original's checkpoints, one entry per variable."""
 
 
 def make_recipe(config: Config) -> Recipe:
@@ -48,5 +44,4 @@ def make_recipe(config: Config) -> Recipe:
         optimizer=make_optimizer(config.optimizer, config.train.steps, model.depths, config.compat),
         learning_rate=schedule(config.optimizer, config.train.steps),
         flops_per_step=flops.step_flops(config),
-        official=names.official,
     )
