@@ -208,7 +208,7 @@ VERBS = (
          "xlnet-jax quickstart --workdir=runs/quickstart", _of("commands.quickstart", "quickstart"), (
             _option("--workdir", "(default: runs/quickstart)", "runs/quickstart"),
             _option("--config", "Python file", "configs/quickstart.py"),
-        ), lambda _: None),  # it has printed its own table
+        )),
     Verb("evaluate", "Held-out permutation-LM loss of a checkpoint.", "xlnet-jax evaluate --workdir=run --json",
          _of("commands.evaluate", "evaluate"), (
             *_CHECKPOINT,

@@ -23,6 +23,7 @@ def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path
     captured = capsys.readouterr()
     result = json.loads(captured.out)
     assert {"heldout_loss", "unigram_cross_entropy", "install_seconds", "seconds", "workdir", "export"} <= result.keys()
+    assert result["loss_without_memory"] != result["heldout_loss"] and result["targets"] > 0
     assert result["install_seconds"] == 12.5
     assert result["heldout_loss"] < result["unigram_cross_entropy"] + 0.3, "nothing was learned at all"
     assert os.path.getsize(result["picture"]) > 5000

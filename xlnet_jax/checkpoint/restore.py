@@ -173,10 +173,8 @@ def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, o
 def _move(path: str, to: str) -> None:
     """Renames to a free name: a checkpoint of the same step may be damaged again."""
     with files.translate_errors(path):
-        taken = files.listing(os.path.dirname(to))
-        name, count = os.path.basename(to), 1
-        while {name, f"{name}/"} & set(taken):
-            count += 1
-            name = f"{os.path.basename(to)}.{count}"
-        files.make_folder(os.path.dirname(to))
-        files.rename(path, f"{os.path.dirname(to)}/{name}")
+        folder, first = os.path.split(to)
+        taken = {name.rstrip("/") for name in files.listing(folder)}
+        free = (name for name in (first, *(f"{first}.{n}" for n in range(2, len(taken) + 2))) if name not in taken)
+        files.make_folder(folder)
+        files.rename(path, f"{folder}/{next(free)}")

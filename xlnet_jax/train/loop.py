@@ -50,18 +50,17 @@ log = logging.getLogger("xlnet_jax")
 
 def compile_step(built: BuiltStep, state: State, batch: Batch) -> Any:
     """Compiles the step for these shapes; logs the seconds and whether the compilation cache had the program."""
-    hits: list[str] = []
+    events: list[str] = []
 
     def listen(event: str, **_: Any) -> None:
-        if event == "/jax/compilation_cache/cache_hits":
-            hits.append(event)
+        events.append(event)
 
     jax.monitoring.register_event_listener(listen)
     began = time.perf_counter()
     executable = built.jitted.lower(state, batch).compile()
     jax.monitoring.unregister_event_listener(listen)
     enabled = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
-    cache = "off" if not enabled else "hit" if hits else "miss"
+    cache = "off" if not enabled else "hit" if "/jax/compilation_cache/cache_hits" in events else "miss"
     steps = jax.tree.leaves(batch)[0].shape[0]
     log.info("compiled %d steps in %.1f s (compilation cache: %s)", steps, time.perf_counter() - began, cache)
     return executable
@@ -105,18 +104,13 @@ class Run:
     """The step of the last save."""
 
     @property
-    def config(self) -> Config:
-        """The recipe's configuration."""
-        return self.recipe.config
-
-    @property
     def alone(self) -> bool:
         """Whether this is the only process."""
         return self.processes.watch is None
 
     def loop(self, state: State, start: int, stop: int, unscored: bool) -> dict[str, Any]:
         """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and comes first."""
-        config, goodput = self.config, self.goodput
+        config, goodput = self.recipe.config, self.goodput
         rows = meshes.rows_here(config.train.batch_size, self.mesh)
         dispatches = loader.TrainDispatches(self.mixture, config, self.plan, rows, start, stop)
         batches = loader.prefetched(dispatches, config)
@@ -177,7 +171,7 @@ class Run:
             if not self.alone:
                 raise
             self._stopped(f"{self.request.name} while waiting for data", at, state, stopped)
-        return meshes.place(batch, self.mesh, self.config.train.batch_size)
+        return meshes.place(batch, self.mesh, self.recipe.config.train.batch_size)
 
     def _compile(self, state: State, batch: Batch) -> Any:
         with self.goodput.measure("compile"), self.watchdog.suspended(), self.report.busy("compiling the step"):
@@ -215,7 +209,7 @@ class Run:
         """Starts a save; with `wait`, finishes it. If the disk refuses, it retries with the newest state."""
 
         def write() -> None:
-            record = {**workdirs.identity(self.config, self.mixture), "plan": plan_to_json(self.plan)}
+            record = {**workdirs.identity(self.recipe.config, self.mixture), "plan": plan_to_json(self.plan)}
             try:
                 self.checkpoints.save(step, state.split(), record, MUST_BE_FINITE)
             except Diverged:
@@ -237,7 +231,7 @@ class Run:
         self.watchdog.progress(step)
 
     def _persist(self, action: Callable[[], None], what: str) -> None:
-        until_it_works(action, what, self.config.checkpoint.io_deadline_seconds, self.watchdog.progress)
+        until_it_works(action, what, self.recipe.config.checkpoint.io_deadline_seconds, self.watchdog.progress)
 
     def _all_saved(self) -> None:
         """Called before an error that all processes reach: the first that ends would soon end those that still save."""
