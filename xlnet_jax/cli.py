@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 from typing import NoReturn
 
 from xlnet_jax import __version__, messages
@@ -88,9 +89,8 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
             return _fail(who, f"out of memory: {summary(error)}; {_SMALLER}", BadInput.exit_code)
-        if args.json:
-            messages.error(who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code)
-        raise
+        traceback.print_exc()
+        return _fail(who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code)
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         print(json.dumps(result)) if args.json else args.verb.show(result)
     return _write(shown.getvalue())
@@ -115,7 +115,7 @@ def _fail(who: str, line: str, code: int) -> int:
     """Prints the error and returns the exit code; in a run of several processes, this one ends here."""
     messages.error(who, line, code)
     if distributed := sys.modules.get("xlnet_jax.parallel.processes"):
-        distributed.end_process(code)
+        distributed.end_process(code, line)
     return code
 
 

@@ -4,7 +4,7 @@ All processes of a run take the same time for a step, because they wait for each
 time that a host spends outside the step: waiting for its data, in Python, in saves. The device hides this time while it
 is shorter than the step; a host where it is longer is the straggler. This does not detect a slow chip.
 
-The numbers go through the coordination service, and process 0 reads them in a thread: the loop never waits for them.
+The numbers go through the coordination service, and process 0 reads them one dispatch later: the loop does not wait.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import statistics
-import threading
-import time
 from typing import NamedTuple
 
 from xlnet_jax.parallel.processes import Session
@@ -25,7 +23,6 @@ FACTOR = 1.5
 """A straggler's host takes at least this many times as long as the median host."""
 SHARE = 0.25
 """And at least this share of the step: the device hides less."""
-READ_SECONDS = 60.0
 
 CAUSES = ("data", HOST, "save")
 
@@ -62,33 +59,29 @@ class StepTimes:
 
     def __init__(self, goodput: Goodput, processes: Session, every: int, start: int) -> None:
         self._account, self._processes, self._every = goodput, processes, every
-        self._since = start
+        self._since, self._steps = start, 0
         self._before = dict(goodput.seconds)
-        self._reader: threading.Thread | None = None
 
     def at(self, step: int) -> None:
         """Called by all processes after every dispatch."""
-        if not self._every or not self._processes.watch or step - self._since < self._every:
+        if not self._every or not self._processes.watch:
+            return
+        self.close()
+        if step - self._since < self._every:
             return
         spent = self._account.line(step)["seconds"]
-        steps = step - self._since
-        each = {cause: (spent[cause] - self._before[cause]) / steps for cause in (DEVICE, *CAUSES)}
+        self._steps = step - self._since
+        each = {cause: (spent[cause] - self._before[cause]) / self._steps for cause in (DEVICE, *CAUSES)}
         self._since, self._before = step, spent
         self._processes.publish(f"steps/{step}", json.dumps([sum(each.values()), *(each[cause] for cause in CAUSES)]))
-        if self._processes.watch.process == 0:
-            self.close()
-            self._reader = threading.Thread(target=self._report, args=(step, steps), name="step_times", daemon=True)
-            self._reader.start()
 
-    def _report(self, step: int, steps: int) -> None:
-        until, rows = time.monotonic() + READ_SECONDS, []
-        for process, host in self._processes.hosts().items():
-            text = self._processes.fetch(f"steps/{step}", process, max(1.0, until - time.monotonic()))
-            if text is None:
-                log.warning("step times: process %d (%s) has not published its times for step %d", process, host, step)
-                continue
-            rows.append(Row(process, host, *json.loads(text)))
-        for line in table(rows, step, steps):
+    def close(self) -> None:
+        """In process 0: logs the times that were published before the last dispatch, which all processes share."""
+        if not self._steps or self._processes.watch is None or self._processes.watch.process:
+            return
+        texts = self._processes.published(f"steps/{self._since}")
+        rows = [Row(process, self._processes.hosts[process], *json.loads(text)) for process, text in texts.items()]
+        for line in table(rows, self._since, self._steps):
             log.info("%s", line)
         for row in stragglers(rows):
             log.warning(
@@ -97,11 +90,7 @@ class StepTimes:
                     row.outside, row.step, row.data, row.python, row.save,
                     statistics.median_low(each.outside for each in rows))),
             )  # fmt: skip
-
-    def close(self) -> None:
-        """Waits until the current table is logged."""
-        if self._reader is not None:
-            self._reader.join(READ_SECONDS)
+        self._steps = 0
 
 
 def table(rows: list[Row], step: int, steps: int) -> list[str]:
