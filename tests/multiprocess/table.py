@@ -56,9 +56,9 @@ class Table:
         """Waits for the end and adds the row; `of`: the process whose last line is shown."""
         codes, lines = {}, {}
         for number, process in hosts.processes.items():
-            out, err = process.communicate(timeout=PATIENCE + 12 * HEARTBEAT)
+            _, err = process.communicate(timeout=PATIENCE + 12 * HEARTBEAT)
             codes[number] = process.returncode
-            lines[number] = next((line for line in reversed(err.splitlines()) if line.startswith("xlnet-jax")), out)
+            lines[number] = next((line for line in reversed(err.splitlines()) if line.startswith("xlnet-jax")), "")
         seconds = time.monotonic() - began
         self.good &= codes == promised
         self.rows.append({"event": event, "exit_codes": codes, "seconds": round(seconds, 1), "line": lines[of].strip()})
