@@ -12,10 +12,11 @@ import json
 import logging
 import os
 import sys
+import traceback
 from typing import NoReturn
 
 from xlnet_jax import __version__, messages
-from xlnet_jax.errors import BadInput, Interrupted, RestartMe, XLNetError, out_of_memory
+from xlnet_jax.errors import BadInput, Interrupted, RestartMe, XLNetError, summary
 from xlnet_jax.verbs import VERBS, call
 
 GROUPS = {"corpus": "Look into a corpus, or check all of it."}
@@ -26,6 +27,7 @@ OUTPUT_CLOSED = 141
 
 
 _NO_OPTIONS = ("command", "what", "verb", "json")
+_SMALLER = "use a smaller model or train.batch_size, model.remat=full, or more devices with mesh.fsdp"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,16 +79,16 @@ def main(argv: list[str] | None = None) -> int:
             if word.startswith("--") and word.endswith("=--"):  # argparse makes a list of it
                 raise BadInput(f"{word!r} has no value")
         options = {name: value for name, value in vars(args).items() if name not in _NO_OPTIONS}
-        with out_of_memory():
-            result = call(args.verb, options, overrides)
+        result = call(args.verb, options, overrides)
     except XLNetError as error:
         return _fail(who, str(error), error.exit_code)
     except KeyboardInterrupt:
         return _fail(who, "interrupted", Interrupted.exit_code)
     except Exception as error:
-        if args.json:
-            messages.error(who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code)
-        raise
+        if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
+            return _fail(who, f"out of memory: {summary(error)}; {_SMALLER}", BadInput.exit_code)
+        traceback.print_exc()
+        return _fail(who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code)
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         print(json.dumps(result)) if args.json else args.verb.show(result)
     return _write(shown.getvalue())
@@ -111,7 +113,7 @@ def _fail(who: str, line: str, code: int) -> int:
     """Prints the error and returns the exit code; in a run of several processes, this one ends here."""
     messages.error(who, line, code)
     if distributed := sys.modules.get("xlnet_jax.parallel.processes"):
-        distributed.end_process(code)
+        distributed.end_process(code, line)
     return code
 
 

@@ -161,7 +161,7 @@ class DistributedConfig:
     processes: int = key(0, "number of processes; 0 = JAX_NUM_PROCESSES, or from the cluster", FREE)
     process_id: int = key(-1, "index of this process, from 0; -1 = JAX_PROCESS_ID, or from the cluster", FREE)
     detect: bool = key(True, "ask the cluster; false = use only the values set here", FREE)
-    rendezvous_port: int = key(0, "on the host of process 0; 0 = the coordinator's port + 1", FREE)
+    rendezvous_port: int = key(0, "on the host of process 0; 0 = next to the coordinator's port", FREE)
     rendezvous_seconds: float = key(600.0, "how long all processes wait for a missing one (exit code 42)", FREE)
     report_seconds: float = key(30.0, "between two log lines about missing processes", FREE)
     heartbeat_seconds: float = key(60.0, "silence after which a process is lost and all others exit with 42", FREE)

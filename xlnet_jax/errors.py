@@ -66,18 +66,6 @@ def check_link(name: str, path: str) -> None:
 
 
 @contextlib.contextmanager
-def out_of_memory() -> Iterator[None]:
-    """Raises BadInput if a device has no memory left."""
-    try:
-        yield
-    except Exception as error:
-        if type(error).__name__ != "JaxRuntimeError" or "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        fix = "use a smaller model or train.batch_size, model.remat=full, or more devices with mesh.fsdp"
-        raise BadInput(f"out of memory: {summary(error)}; {fix}") from error
-
-
-@contextlib.contextmanager
 def reraise_stop() -> Iterator[None]:
     """Raises Stopped again if a library has turned it into another error."""
     try:

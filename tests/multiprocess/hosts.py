@@ -34,10 +34,12 @@ class Hosts:
       options: of the command, the same for all.
       own: further options by process.
       faults: to plant in them, see `planted.py`.
+      port: of the coordinator; None = a free one.
     """
 
-    def __init__(self, command, workdir, *options, count, devices=1, cache, own=None, absent=(), faults=None):
-        port = free_port()
+    def __init__(self, command, workdir, *options, count, devices=1, cache, own=None, absent=(), faults=None,
+                 port=None):  # fmt: skip
+        port = port or free_port()
         self.processes = {
             i: self._start(
                 command, workdir, i, [*options, *(own or {}).get(i, ())], count, devices, port, cache, faults

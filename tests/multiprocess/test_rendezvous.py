@@ -12,22 +12,21 @@ from jax._src.clusters import cloud_tpu_cluster
 from xlnet_jax.config import Config, DistributedConfig
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.parallel.processes import ENVIRONMENT, find_process_info
-from xlnet_jax.parallel.rendezvous import ProcessInfo, Timeouts, meet
-from xlnet_jax.parallel.watch import Watch
+from xlnet_jax.parallel.rendezvous import ProcessInfo, meet
 
-SOON = Timeouts(deadline=20, report=5)
+SOON = DistributedConfig(rendezvous_seconds=20, report_seconds=5)
 
 
-def together(*sides, processes=None, patience=SOON, apart=0.0):
+def together(*sides, processes=None, settings=SOON, apart=0.0, port=None):
     """Runs `meet` of (process, values) in threads; what each returned or raised, in order."""
-    port = hosts.free_port()
+    port = port or hosts.free_port()
     results = [None] * len(sides)
 
     def side(i):
         process, values = sides[i]
         place = ProcessInfo(f"localhost:{port}", processes or len(sides), process)
         try:
-            results[i] = meet(place, port, values, patience)
+            results[i] = meet(place, values, settings)
         except (BadInput, RestartMe) as error:
             results[i] = error
 
@@ -41,21 +40,24 @@ def together(*sides, processes=None, patience=SOON, apart=0.0):
 
 
 def close(results):
-    for links in results:
-        for link in links.values():
-            link.close()
+    threads = [threading.Thread(target=watch.leave, args=(0, "")) for watch in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
 
 
 def test_all_meet_in_any_order():
     same = {"train.steps": 4, "a float": 0.1, "none": None}
     results = together((2, same), (1, same), (0, same), apart=0.1)
-    assert [sorted(links) for links in results] == [[0], [0], [1, 2]]
+    assert [sorted(watch.links) for watch in results] == [[0], [0], [1, 2]]
     close(results)
 
 
 def test_a_missing_process_is_named_again_and_again_and_ends_in_42(caplog):
     with caplog.at_level(logging.WARNING, "xlnet_jax"):
-        results = together((0, {}), (2, {}), processes=4, patience=Timeouts(deadline=2, report=0.5))
+        soon = DistributedConfig(rendezvous_seconds=2, report_seconds=0.5)
+        results = together((0, {}), (2, {}), processes=4, settings=soon)
     for error in results:
         assert isinstance(error, RestartMe)
         assert "processes 1, 3 did not come within 2 s (here: 0 on " in str(error)
@@ -64,7 +66,7 @@ def test_a_missing_process_is_named_again_and_again_and_ends_in_42(caplog):
 
 
 def test_a_missing_coordinator_is_named(caplog):
-    (error,) = together((1, {}), processes=2, patience=Timeouts(deadline=-4, report=0.2))
+    (error,) = together((1, {}), processes=2, settings=DistributedConfig(rendezvous_seconds=-4, report_seconds=0.2))
     assert isinstance(error, RestartMe) and "process 0 at localhost:" in str(error) and "refused" in str(error)
     assert "process 1 waits for process 0 at localhost:" in caplog.text
 
@@ -88,13 +90,13 @@ def test_strangers_are_ignored():
     results = {}
 
     def side(process):
-        results[process] = meet(ProcessInfo(f"localhost:{port}", 2, process), port, {}, SOON)
+        results[process] = meet(ProcessInfo(f"localhost:{port}", 2, process), {}, SOON)
 
     first = threading.Thread(target=side, args=(0,))
     first.start()
     for words in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"process": "x"}\n', b""):
         time.sleep(0.2)
-        with socket.create_connection(("localhost", port), timeout=5) as stranger:
+        with socket.create_connection(("localhost", port + 1), timeout=5) as stranger:
             stranger.sendall(words)
     second = threading.Thread(target=side, args=(1,))
     second.start()
@@ -104,31 +106,30 @@ def test_strangers_are_ignored():
     close(results.values())
 
 
-@pytest.mark.parametrize("signalled", [(1,), (0,), (0, 2)])
-def test_a_signal_stops_all_at_the_same_step(signalled):
-    links = together((0, {}), (1, {}), (2, {}))
-    watches = [Watch(i, each, heartbeat=30) for i, each in enumerate(links)]
-    stopped = {}
+def test_a_second_run_at_the_same_port_is_refused_in_one_line_and_the_first_stays():
+    """JAX would let its processes in, and abort those of the first run."""
+    port = hosts.free_port()
+    first = together((0, {"data.corpus": "a"}), (1, {"data.corpus": "a"}), port=port)
+    second = together((0, {"data.corpus": "b"}), (1, {"data.corpus": "b"}), port=port)
+    for error in second:
+        assert isinstance(error, BadInput)
+        assert f"port {port + 1} of {socket.gethostname()}: another run is here; wait for its end" in str(error)
+    # A process of the same run that is back before the run has ended: it comes again.
+    assert [type(error) for error in together((1, {"data.corpus": "a"}), processes=2, port=port)] == [RestartMe]
+    assert [sorted(watch.links) for watch in first] == [[1], [0]]
+    close(first)
+    # The port is free again, also that of the coordinator.
+    again = together((0, {}), (1, {}), port=port)
+    close(again)
 
-    def loop(i):
-        # Different speeds, as far apart as dispatches without a collective operation can be.
-        for at in range(2, 2000, 2):
-            time.sleep(0.002 * (i + 1))
-            if stopping := watches[i].stop(at, "SIGTERM" if i in signalled and at >= 40 else None):
-                stopped[i] = (at, stopping)
-                break
-        watches[i].leave(0, "")
 
-    for watch in watches:
-        watch.start()
-    threads = [threading.Thread(target=loop, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(stopped) == 3 and len(set(stopped.values())) == 1, stopped
-    at, why = stopped[0]
-    assert at >= 40 and why in [f"SIGTERM in process {i}" for i in signalled]
+def test_a_port_of_another_program_ends_in_42():
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        for shift in (0, 1):
+            (error,) = together((0, {}), port=other.getsockname()[1] - shift)
+            assert isinstance(error, RestartMe) and "Address already in use" in str(error)
 
 
 def test_the_place_comes_from_keys_or_the_environment(monkeypatch):

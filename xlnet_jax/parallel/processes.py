@@ -10,22 +10,24 @@ import contextlib
 import logging
 import os
 import platform
+import signal
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config import Config
-from xlnet_jax.errors import BadInput, RestartMe, Stopped, XLNetError, out_of_memory, summary
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
 from xlnet_jax.parallel.mesh import available_devices
-from xlnet_jax.parallel.rendezvous import Link, ProcessInfo, Timeouts, meet
+from xlnet_jax.parallel.rendezvous import ProcessInfo, meet
 from xlnet_jax.parallel.watch import Watch, hold_aborts
 
 log = logging.getLogger("xlnet_jax")
@@ -50,25 +52,39 @@ SETTLE_SECONDS = 3.0
 class Session:
     """Communication with the other processes of a run; a single process answers itself.
 
-    Barriers and values use JAX's coordination service, not the devices: Gloo gives a late process 30 s to join a
-    collective operation, and a compilation may take longer. JAX has no public interface to that service.
+    Texts use JAX's coordination service, not the devices: Gloo gives a late process 30 s to join a collective
+    operation, and a compilation may take longer.
 
     Args:
       patience: seconds to wait for the slowest process. A lost process ends the others sooner.
+
+    Attributes:
+      hosts: the host name of each process.
     """
 
     def __init__(self, watch: Watch | None = None, patience: float = 0.0) -> None:
         self.watch, self.patience = watch, patience
-        self._count = 0
-        self._boundaries = 0
+        self._meetings = 0
+        self._asked: jax.Array | None = None
+        self.hosts: list[str] = []
+        self.hosts = self.gather(platform.node())
 
     def stop(self, signal_name: str | None) -> str | None:
-        """The signal that ends the run at this boundary, the same in all processes; None = continue. See `Watch.stop`.
+        """The signal that ends the run at this boundary, and its process; None = continue.
 
-        All processes ask after every dispatch and every batch of an evaluation; this method counts the boundaries.
+        All processes ask at the same boundaries, after every dispatch and every batch of an evaluation, and get the
+        same answer: a maximum over the devices, sent behind that dispatch and read after the next one is sent. So
+        nothing waits for it, and the answer is one boundary old. A single process needs no agreement.
+
+        `multihost_utils.reached_preemption_sync_point` needs JAX's own handler of SIGTERM, knows no Ctrl-C, and is
+        called by number of steps, which evaluations do not have.
         """
-        self._boundaries += 1
-        return self.watch.stop(self._boundaries, signal_name) if self.watch else signal_name
+        if not self.watch:
+            return signal_name
+        mine = int(signal.Signals[signal_name]) * len(self.hosts) + self.watch.process if signal_name else 0
+        asked, self._asked = self._asked, _largest(mine)
+        number, process = divmod(int(jax.device_get(asked)) if asked is not None else 0, len(self.hosts))
+        return f"{signal.Signals(number).name} in process {process}" if number else None
 
     def end(self, code: int, line: str) -> None:
         """Ends this process at once, from any thread, and informs the others."""
@@ -78,67 +94,65 @@ class Session:
         os._exit(code)
 
     def barrier(self, what: str) -> None:
-        """Waits until all processes are here. They must reach the same barriers in the same order.
-
-        Raises:
-          RestartMe: some processes did not come; the message names them, and `what`, their work before the barrier.
-        """
-        if not self.watch:
-            return
-        service, name = self._service()
-        service.key_value_set(f"{name}/{self.watch.process}", platform.node())
-        try:
-            service.wait_at_barrier(name, int(self.patience * 1000))
-        except jax.errors.JaxRuntimeError as error:
-            if "DEADLINE_EXCEEDED" not in str(error):
-                raise
-            came = {int(key.rpartition("/")[2]) for key, _ in service.key_value_dir_get(name)}
-            missing = [f"{p} ({host})" for p, host in self.hosts().items() if p not in came]
-            raise RestartMe(
-                f"{what}: waited {self.patience:g} s (distributed.rendezvous_seconds) for process "
-                f"{', '.join(missing) or '?'}; rerun the same command on every host to resume"
-            ) from error
+        """Waits until all processes are here. They must reach the same barriers in the same order. See `gather`."""
+        self.gather("", what)
 
     def of_first(self, value: int) -> int:
         """The value of process 0."""
-        if not self.watch:
-            return value
-        service, name = self._service()
-        if self.watch.process == 0:
-            service.key_value_set(name, str(int(value)))
-        return int(service.blocking_key_value_get(name, int(self.patience * 1000)))
+        return int(self.gather(str(value))[0])
 
-    def gather(self, text: str) -> list[str]:
-        """The texts of all processes, in process order."""
+    def gather(self, text: str, what: str = "starting") -> list[str]:
+        """The texts of all processes, in process order, when all are here.
+
+        Raises:
+          RestartMe: some processes did not come; the message names them, and `what`, their work before this.
+        """
         if not self.watch:
             return [text]
-        service, name = self._service()
+        self._meetings += 1
+        client, name = _client(), f"xlnet_jax/meeting/{self._meetings}"
         # An empty value cannot be distinguished from a missing one.
-        service.key_value_set(f"{name}/{self.watch.process}", f"={text}")
-        patience = int(self.patience * 1000)
-        said = [service.blocking_key_value_get(f"{name}/{i}", patience) for i in range(jax.process_count())]
-        return [each[1:] for each in said]
+        client.key_value_set(f"{name}/{self.watch.process}", f"={text}")
+        try:
+            client.wait_at_barrier(name, int(self.patience * 1000))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+            missing = [p for p in range(jax.process_count()) if p not in _values(client, name)]
+            named = ", ".join(f"{p} ({self.hosts[p]})" if self.hosts else str(p) for p in missing)
+            raise RestartMe(
+                f"{what}: waited {self.patience:g} s (distributed.rendezvous_seconds) for process "
+                f"{named or '?'}; rerun the same command on every host to resume"
+            ) from error
+        texts = _values(client, name)
+        if self.watch.process == 0:
+            # All have read it: they are here.
+            client.key_value_delete(f"xlnet_jax/meeting/{self._meetings - 1}")
+        return [texts[process][1:] for process in range(jax.process_count())]
 
-    def publish(self, name: str, text: str) -> None:
-        """Publishes a text for the other processes; a name may be used only once."""
-        if self.watch:
-            _client().key_value_set(f"xlnet_jax/{name}/{self.watch.process}", text)
 
-    def hosts(self) -> dict[int, str]:
-        """The host name of each process, if published: in a `session` all processes publish it."""
-        told = {int(key.rpartition("/")[2]): host for key, host in _client().key_value_dir_get("xlnet_jax/host")}
-        return {process: told.get(process, "unknown host") for process in range(jax.process_count())}
-
-    def _service(self) -> tuple[Any, str]:
-        """The client of the coordination service, and a unique name, the same in all processes."""
-        self._count += 1
-        return _client(), f"xlnet_jax/{self._count}"
+def _values(client: Any, folder: str) -> dict[int, str]:
+    """By process: one request, where one for each process took 240 s of processor time for 1,000 of them."""
+    return {int(key.rpartition("/")[2]): text for key, text in client.key_value_dir_get(folder)}
 
 
 def _client() -> Any:
+    """The client of JAX's coordination service: barriers and texts without devices.
+
+    Private (checked with JAX 0.10.2 and 0.11.0): `multihost_utils` has them as collective operations only.
+    """
     from jax._src.distributed import global_state
 
     return global_state.client
+
+
+def _largest(value: int) -> jax.Array:
+    """Sends a maximum over all processes to the devices, and returns it without waiting."""
+    mesh = Mesh(np.array(jax.devices()), ("devices",))
+    spread, whole = NamedSharding(mesh, PartitionSpec("devices")), NamedSharding(mesh, PartitionSpec())
+    values = jax.make_array_from_callback((mesh.size,), spread, lambda _: np.full(1, value, np.int32))
+    with jax.set_mesh(mesh):
+        return jax.jit(jnp.max, out_shardings=whole)(values)
 
 
 def find_process_info(config: Config) -> ProcessInfo | None:
@@ -183,7 +197,10 @@ def _from_environment(name: str, default: int) -> int:
 
 
 def _detected(config: Config, coordinator: str, processes: int, process: int) -> tuple[str, int, int, Any]:
-    """Adds the results of JAX's own detection. JAX has no public function that only detects and does not start."""
+    """Adds the results of JAX's own detection.
+
+    Private (checked with JAX 0.10.2 and 0.11.0): the public function detects and starts at once.
+    """
     from jax._src.clusters import ClusterEnv, GceTpuCluster, GkeTpuCluster, SlurmCluster
 
     try:
@@ -205,12 +222,15 @@ def _detected(config: Config, coordinator: str, processes: int, process: int) ->
     return found[0] or "", found[1] or 0, -1 if found[2] is None else found[2], devices
 
 
+_active: list[Watch] = []
+"""The connections of the session that this process is in."""
+
+
 @contextlib.contextmanager
 def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     """Starts the processes of a run together, before any device is used, and ends them together.
 
-    An error that leaves this context is sent to the other processes, which end with the same exit code. If a lost
-    process caused the error, this process ends with 42 before the error gets here.
+    For an error that leaves this context, the command line calls `end_process`, which informs the other processes.
 
     Args:
       identity: values that must be equal in all processes, besides the configuration and the versions.
@@ -223,45 +243,6 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
         yield Session()
         return
     given = config.distributed
-    links = _meet(config, me, identity)
-    _keep_stdout()
-    hold_aborts()
-    watch = Watch(me.process, links, given.heartbeat_seconds)
-    watch.start()
-    try:
-        _start_jax(config, me)
-        processes = Session(watch, given.rendezvous_seconds)
-        processes.publish("host", platform.node())
-        processes.barrier("the start")
-        available_devices()
-        # The first collective operation connects all devices: run it now, while all processes are here.
-        multihost_utils.sync_global_devices("start")
-        with out_of_memory():
-            yield processes
-        # All processes get here, or the watch ends those that wait.
-        jax.distributed.shutdown()
-    except XLNetError as error:
-        _leave(watch, error.exit_code, str(error))
-        raise
-    except Stopped as stopped:
-        _leave(watch, RestartMe.exit_code, str(stopped))
-        raise
-    except KeyboardInterrupt:
-        _leave(watch, 130, "interrupted")
-        raise
-    except Exception as error:
-        traceback.print_exc()
-        # If a host is lost, an operation with it may fail before the watch notices and ends this process with 42.
-        of_jax = isinstance(error, jax.errors.JaxRuntimeError)
-        time.sleep(given.heartbeat_seconds + SETTLE_SECONDS if of_jax else SETTLE_SECONDS)
-        _leave(watch, 1, f"{type(error).__name__}: {summary(error)}")
-        end_process(1)
-    watch.leave(0, "")
-
-
-def _meet(config: Config, me: ProcessInfo, identity: dict[str, Any]) -> dict[int, Link]:
-    """Runs the rendezvous, with all values that must be equal."""
-    given = config.distributed
     values = {name: value for name, value in configs.flat(config).items() if name not in MAY_DIFFER}
     values |= identity | {
         "the version of xlnet_jax": xlnet_jax.__version__,
@@ -270,10 +251,40 @@ def _meet(config: Config, me: ProcessInfo, identity: dict[str, Any]) -> dict[int
         "the version of Python": platform.python_version(),
         "JAX_ENABLE_X64": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
     }
-    port = given.rendezvous_port or _beside(int(me.coordinator.rpartition(":")[2]))
-    links = meet(me, port, values, Timeouts(given.rendezvous_seconds, given.report_seconds))
+    watch = meet(me, values, given)
     log.info("process %d of %d, coordinator %s", me.process, me.processes, me.coordinator)
-    return links
+    _active.append(watch)
+    _keep_stdout()
+    hold_aborts()
+    try:
+        _start_jax(config, me)
+        processes = Session(watch, given.rendezvous_seconds)
+        available_devices()
+        # The first collective operation connects all devices: run it now, while all processes are here.
+        jax.block_until_ready(_largest(0))
+        yield processes
+        # All processes get here, or the watch ends those that wait.
+        jax.distributed.shutdown()
+    except XLNetError:
+        raise
+    except Exception as error:
+        # If a host is lost, an operation with it may fail before the watch notices and ends this process with 42.
+        lost = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
+        seconds = SETTLE_SECONDS + lost * given.heartbeat_seconds
+        log.error("%s; waiting %.0f s for news of a lost process, which may be the cause", summary(error), seconds)
+        time.sleep(seconds)
+        raise
+    watch.leave(0, "")
+    _active.remove(watch)
+
+
+def end_process(code: int, line: str) -> None:
+    """In a session: informs the other processes and ends this one, because JAX would wait for them at a normal exit."""
+    if _active:
+        _active[0].leave(code, line)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _start_jax(config: Config, me: ProcessInfo) -> None:
@@ -299,25 +310,3 @@ def _keep_stdout() -> None:
     # From here on only this program writes to stdout.
     sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
     os.dup2(2, 1)
-
-
-def _beside(port: int) -> int:
-    """The port of the rendezvous: the one after the coordinator's, or before it if that is the last port."""
-    return port + 1 if port < 65535 else port - 1
-
-
-_left: list[int] = []
-"""The exit code, after this process has left the others with an error."""
-
-
-def _leave(watch: Watch, code: int, why: str) -> None:
-    watch.leave(code, why)
-    _left.append(code)
-
-
-def end_process(code: int) -> None:
-    """Ends the process at once if it has left the others: JAX's work at a normal exit would wait for them."""
-    if _left:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)

@@ -2,9 +2,9 @@
 
 Process 0 listens; every other process connects, sends its number and its settings, and keeps the connection for the
 whole run (see `watch`). JAX's own start would fail without the number of the missing process, and would let processes
-with different settings run together. Only the standard library is used: no device has been used yet.
-
-Messages are JSON objects, one per line:
+with different settings run together. Process 0 listens until the run ends and refuses every other run: JAX's
+coordination service would let it in, and abort the healthy one. Only the standard library is used: no device has been
+used yet. Messages, besides those of the watch:
 
     hello      process, processes, host, values (that must be equal everywhere)
     waiting    the missing processes, for the logs of the others
@@ -18,18 +18,19 @@ import contextlib
 import dataclasses
 import json
 import logging
-import selectors
+import os
+import resource
 import socket
 import threading
 import time
 from typing import Any
 
+from xlnet_jax.config import DistributedConfig
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+from xlnet_jax.parallel.watch import Link, Watch
 
 log = logging.getLogger("xlnet_jax")
 
-MESSAGE_BYTES = 1 << 20
-"""Limit for a message; a longer one is not from this program."""
 TICK_SECONDS = 0.2
 CONNECT_SECONDS = 5.0
 
@@ -49,73 +50,20 @@ class ProcessInfo:
     devices: list[int] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Timeouts:
-    """In seconds: the limit of the rendezvous, and the interval of log lines about missing processes."""
-
-    deadline: float
-    report: float
-
-
-class Link:
-    """One end of a connection. `send` may be called from any thread."""
-
-    def __init__(self, connection: socket.socket, host: str = "") -> None:
-        self.socket = connection
-        self.host = host
-        self.heard = time.monotonic()
-        self._buffer = b""
-        self._sending = threading.Lock()
-
-    def send(self, **message: Any) -> bool:
-        """Sends a message; returns False if the other end is gone."""
-        data = json.dumps(message).encode() + b"\n"
-        try:
-            with self._sending:
-                self.socket.sendall(data)
-        except OSError:
-            return False
-        return True
-
-    def receive(self) -> list[dict[str, Any]] | None:
-        """The received messages, when the socket is readable; None if the other end is gone or is another program."""
-        try:
-            data = self.socket.recv(65536)
-        except TimeoutError:
-            return []
-        except OSError:
-            return None
-        if not data:
-            return None
-        self.heard = time.monotonic()
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        if len(self._buffer) > MESSAGE_BYTES:
-            return None
-        try:
-            messages = [json.loads(line) for line in lines]
-        except ValueError:
-            return None
-        return messages if all(isinstance(message, dict) for message in messages) else None
-
-    def close(self) -> None:
-        """Closes the connection."""
-        with contextlib.suppress(OSError):
-            self.socket.close()
-
-
-def meet(me: ProcessInfo, port: int, values: dict[str, Any], timeouts: Timeouts) -> dict[int, Link]:
+def meet(me: ProcessInfo, values: dict[str, Any], settings: DistributedConfig) -> Watch:
     """Waits until all processes are here and agree.
 
     Args:
-      port: on the host of the coordinator.
       values: the values that must be equal in all processes, by their name in messages.
+      settings: the port and the time limits.
 
     Returns:
-      By process number: in process 0 the links to all others, in other processes the link to process 0.
+      The connections of this process.
 
     Raises:
-      BadInput: values differ (names the first key, with both values and hosts), or a process number came twice.
-      RestartMe: a process did not come in time.
+      BadInput: values differ (names the first key, with both values and hosts), a process number came twice, or another
+        run uses the port.
+      RestartMe: a process did not come in time, or a run with the same settings still uses the port.
     """
     hello = {
         "process": me.process,
@@ -124,123 +72,146 @@ def meet(me: ProcessInfo, port: int, values: dict[str, Any], timeouts: Timeouts)
         # In the form in which they arrive at the other end, so that only real differences count.
         "values": json.loads(json.dumps(values)),
     }
-    if me.process == 0:
-        return _Leader(me, port, hello, timeouts).meet()
-    return {0: _follow(me, port, hello, timeouts)}
+    watch = Watch(me.process, settings.heartbeat_seconds)
+    host, _, port = me.coordinator.rpartition(":")
+    ports = int(port), settings.rendezvous_port or _beside(int(port))
+    try:
+        if me.process == 0:
+            _Leader(hello, ports, settings, watch).meet()
+        else:
+            _join(hello, host.strip("[]"), ports[1], settings, watch)
+    except BaseException:
+        watch.close()
+        raise
+    watch.started = True
+    return watch
+
+
+def _beside(port: int) -> int:
+    """The port of the rendezvous: the one after the coordinator's.
+
+    JAX gives every SLURM job a coordinator's port from 61440 on; the next one may belong to the next job.
+    """
+    return port + 1 if port < 61440 else port - 4096
 
 
 class _Leader:
     """Process 0's side of the rendezvous."""
 
-    def __init__(self, me: ProcessInfo, port: int, hello: dict[str, Any], timeouts: Timeouts) -> None:
-        self.me, self.port, self.timeouts = me, port, timeouts
-        self.hellos: dict[int, dict[str, Any]] = {0: hello}
-        self.links: dict[int, Link] = {}
-        self.unknown: set[Link] = set()
-        """Connections without a hello yet."""
+    def __init__(
+        self, hello: dict[str, Any], ports: tuple[int, int], settings: DistributedConfig, watch: Watch
+    ) -> None:
+        self.hello, self.ports, self.settings, self.watch = hello, ports, settings, watch
+        self.fault: XLNetError | None = None
 
-    def meet(self) -> dict[int, Link]:
+    def meet(self) -> None:
+        # One connection for each process, and as many for the coordination service.
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        self.watch.server = self._listen()
+        threading.Thread(target=self._accept, args=(self.watch.server,), name="rendezvous", daemon=True).start()
+        links, count, deadline = self.watch.links, self.hello["processes"], self.settings.rendezvous_seconds
         began = reported = time.monotonic()
-        with self._listen(began) as server, selectors.DefaultSelector() as selector:
-            selector.register(server, selectors.EVENT_READ)
-            while missing := [p for p in range(self.me.processes) if p not in self.hellos]:
-                for key, _ in selector.select(TICK_SECONDS):
-                    self._serve(selector, server, key.data)
+        with self.watch.changed:
+            while not self.fault and (missing := [p for p in range(1, count) if p not in links]):
+                self.watch.changed.wait(TICK_SECONDS)
+                hosts = {0: self.hello["host"], **{process: link.host for process, link in sorted(links.items())}}
+                here = ", ".join(f"{process} on {host}" for process, host in hosts.items())
                 now = time.monotonic()
-                if now - began > self.timeouts.deadline:
-                    self._end(RestartMe(f"{_who(missing)} did not come within {self.timeouts.deadline:g} s "
-                                        f"(here: {self._here()}); start it, then restart all"))  # fmt: skip
-                if now - reported > self.timeouts.report:
+                if now - began > deadline:
+                    self.fault = RestartMe(
+                        f"{_who(missing)} did not come within {deadline:g} s (here: {here}); start it, then restart all"
+                    )
+                elif now - reported > self.settings.report_seconds:
                     reported = now
-                    line = f"waiting for {_who(missing)} of {self.me.processes} (here: {self._here()})"
+                    line = f"waiting for {_who(missing)} of {count} (here: {here})"
                     log.warning("%s", line)
-                    for link in self.links.values():
-                        link.send(waiting=line)
-        for link in self.unknown:
-            link.close()
-        self._compare()
-        for link in self.links.values():
-            link.send(go=True)
-            link.heard = time.monotonic()
-        return self.links
+                    self.watch.tell(waiting=line)
+            if fault := self.fault or self._difference():
+                self.watch.tell(end=fault.exit_code, why=str(fault))
+                raise fault
+            self.watch.started = True
+            self.watch.tell(go=True)
 
-    def _listen(self, began: float) -> socket.socket:
-        """The listening socket. A run that is ending may still hold the port: waits for it."""
-        reported = began
+    def _listen(self) -> socket.socket:
+        """The listening socket. Raises the refusal of the run that uses the ports."""
+        try:
+            _server(self.ports[0]).close()  # gRPC would share it with another run
+            return _server(self.ports[1])
+        except OSError as error:
+            # If another run listens here, its answer says so.
+            with contextlib.suppress(OSError):
+                _connect(self.hello, "localhost", self.ports[1], CONNECT_SECONDS, self.watch)
+            raise RestartMe(
+                f"ports {self.ports[0]} and {self.ports[1]} of this host: {os.strerror(error.errno or 0)}; wait until "
+                "they are free, or set another distributed.coordinator and distributed.rendezvous_port"
+            ) from error
+
+    def _accept(self, server: socket.socket) -> None:
         while True:
             try:
-                if socket.has_dualstack_ipv6():
-                    return socket.create_server(("", self.port), family=socket.AF_INET6, dualstack_ipv6=True)
-                return socket.create_server(("", self.port))
-            except OSError as error:
-                now = time.monotonic()
-                if now - began > self.timeouts.deadline:
-                    raise RestartMe(
-                        f"port {self.port} of this host: {error.strerror or error}; set distributed.rendezvous_port"
-                    ) from error
-                if now - reported > self.timeouts.report:
-                    reported = now
-                    log.warning("port %d of this host: %s; retrying", self.port, error.strerror or error)
-                time.sleep(TICK_SECONDS)
+                connection, address = server.accept()
+            except OSError:
+                return  # closed at the end of the run
+            threading.Thread(target=self._welcome, args=(Link(connection, address[0]),), daemon=True).start()
 
-    def _serve(self, selector: selectors.BaseSelector, server: socket.socket, link: Link | None) -> None:
-        if link is None:
-            connection, address = server.accept()
-            connection.settimeout(CONNECT_SECONDS)
-            link = Link(connection, address[0])
-            self.unknown.add(link)
-            selector.register(connection, selectors.EVENT_READ, link)
-            return
-        messages = link.receive()
-        if messages is None:
-            # It disconnected before all were here: it may reconnect, so its number is free.
-            selector.unregister(link.socket)
-            self._forget(link)
-            return
-        for hello in messages:
-            self._welcome(link, hello)
-
-    def _forget(self, link: Link) -> None:
-        link.close()
-        self.unknown.discard(link)
-        for process in [p for p, each in self.links.items() if each is link]:
-            log.warning("process %d (%s) disconnected", process, link.host)
-            del self.links[process], self.hellos[process]
-
-    def _welcome(self, link: Link, hello: dict[str, Any]) -> None:
-        if link not in self.unknown or not isinstance(hello.get("process"), int) or "values" not in hello:
-            return
-        process = hello["process"]
-        link.host = str(hello.get("host"))
-        if hello.get("processes") != self.me.processes:
-            self.links[-1 - process] = link
-            self._end(_different("distributed.processes", self.me.processes, self.hellos[0],
-                                 hello.get("processes"), hello))  # fmt: skip
-        if process in self.hellos or not 0 <= process < self.me.processes:
-            hosts = f"{self.hellos[process]['host']} and {link.host}" if process in self.hellos else link.host
-            self.links[-1 - process] = link
-            self._end(BadInput(f"process {process} of {self.me.processes} came from {hosts}; "
-                               "give every process its own distributed.process_id, counted from 0"))  # fmt: skip
-        self.unknown.discard(link)
-        self.hellos[process], self.links[process] = hello, link
-
-    def _compare(self) -> None:
-        mine = self.hellos[0]
-        for process in sorted(self.links):
-            other = self.hellos[process]
-            for name in sorted(mine["values"].keys() | other["values"].keys()):
-                here, there = mine["values"].get(name), other["values"].get(name)
-                if here != there:
-                    self._end(_different(name, here, mine, there, other))
-
-    def _here(self) -> str:
-        return ", ".join(f"{p} on {self.hellos[p]['host']}" for p in sorted(self.hellos))
-
-    def _end(self, error: XLNetError) -> None:
-        for link in self.links.values():
-            link.send(end=error.exit_code, why=str(error))
+    def _welcome(self, link: Link) -> None:
+        """The life of a connection, in its own thread."""
+        try:
+            link.hello = link.receive(CONNECT_SECONDS)
+        except ConnectionError:
+            link.hello = {}
+        process = link.hello.get("process")
+        if not isinstance(process, int) or "values" not in link.hello:
             link.close()
-        raise error
+            return
+        link.host = str(link.hello.get("host"))
+        with self.watch.changed:
+            refusal = self._refusal(process, link)
+            if refusal is None:
+                self.watch.links[process] = link
+            elif not self.watch.started and process != 0:
+                self.fault = refusal
+            self.watch.changed.notify_all()
+        if refusal is None:
+            self.watch.listen(process, link)
+        else:
+            link.send(end=refusal.exit_code, why=str(refusal))
+            link.close()
+
+    def _refusal(self, process: int, link: Link) -> XLNetError | None:
+        host, count, hello = self.hello["host"], self.hello["processes"], link.hello
+        if self.watch.started or process == 0:
+            # A process of this run may be back before the run has ended.
+            same = all(hello.get(name) == self.hello[name] for name in ("processes", "values"))
+            return (RestartMe if same else BadInput)(
+                f"port {self.ports[1]} of {host}: another run is here; wait for its end, or set another "
+                "distributed.coordinator"
+            )
+        if hello.get("processes") != count:
+            return _different("distributed.processes", count, self.hello, hello.get("processes"), hello)
+        if process in self.watch.links or not 0 < process < count:
+            hosts = f"{self.watch.links[process].host} and {link.host}" if process in self.watch.links else link.host
+            return BadInput(
+                f"process {process} of {count} came from {hosts}; give every process its own "
+                "distributed.process_id, counted from 0"
+            )
+        return None
+
+    def _difference(self) -> XLNetError | None:
+        mine = self.hello["values"]
+        for _, link in sorted(self.watch.links.items()):
+            other = link.hello["values"]
+            for name in sorted(mine.keys() | other.keys()):
+                if mine.get(name) != other.get(name):
+                    return _different(name, mine.get(name), self.hello, other.get(name), link.hello)
+        return None
+
+
+def _server(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=1024)
 
 
 def _different(name: str, here: Any, mine: dict[str, Any], there: Any, other: dict[str, Any]) -> BadInput:
@@ -255,48 +226,43 @@ def _who(processes: list[int]) -> str:
     return f"process{'es' * (len(processes) > 1)} {shown}"
 
 
-def _follow(me: ProcessInfo, port: int, hello: dict[str, Any], timeouts: Timeouts) -> Link:
+def _join(hello: dict[str, Any], host: str, port: int, settings: DistributedConfig, watch: Watch) -> None:
     """The side of the other processes: connects, sends hello, waits for `go` or `end`."""
-    host = me.coordinator.rsplit(":", 1)[0].strip("[]")
+    process, deadline = hello["process"], settings.rendezvous_seconds
     began = reported = time.monotonic()
     what = "no answer"
     # Process 0 gives up first and names the missing process; this limit is for the case that process 0 is missing.
-    while (now := time.monotonic()) - began < timeouts.deadline + CONNECT_SECONDS:
-        if now - reported > timeouts.report:
+    while (now := time.monotonic()) - began < deadline + CONNECT_SECONDS:
+        if now - reported > settings.report_seconds:
             reported = now
-            log.warning("process %d waits for process 0 at %s:%d (%s)", me.process, host, port, what)
+            log.warning("process %d waits for process 0 at %s:%d (%s)", process, host, port, what)
         try:
-            link = Link(socket.create_connection((host, port), timeout=CONNECT_SECONDS), host)
+            link = _connect(hello, host, port, settings.heartbeat_seconds, watch)
+            threading.Thread(target=watch.listen, args=(0, link), name="watch", daemon=True).start()
+            return
         except OSError as error:
             what = error.strerror or str(error) or "no answer"
             time.sleep(TICK_SECONDS)
-            continue
-        link.send(**hello)
-        word = _word(link, began + timeouts.deadline + CONNECT_SECONDS)
-        if "go" in word:
-            link.socket.settimeout(CONNECT_SECONDS)
-            return link
-        link.close()
-        if word:
-            raise (BadInput if word["end"] == BadInput.exit_code else RestartMe)(str(word.get("why")))
-        what = "it hung up"
-        time.sleep(TICK_SECONDS)
     raise RestartMe(
-        f"process {me.process}: process 0 at {host}:{port} did not come within {timeouts.deadline:g} s ({what}); "
+        f"process {process}: process 0 at {host}:{port} did not come within {deadline:g} s ({what}); "
         "start it, then restart all"
     )
 
 
-def _word(link: Link, until: float) -> dict[str, Any]:
-    """The last message of process 0, `go` or `end`; empty if it closes the connection."""
-    link.socket.settimeout(TICK_SECONDS)
-    while time.monotonic() < until:
-        messages = link.receive()
-        if messages is None:
-            break
-        for message in messages:
-            if "go" in message or "end" in message:
-                return message
+def _connect(hello: dict[str, Any], host: str, port: int, patience: float, watch: Watch) -> Link:
+    """Connects to process 0 and waits until the run begins.
+
+    Raises OSError: no answer, or none for `patience` seconds; BadInput or RestartMe: the refusal of process 0.
+    """
+    link = watch.links[0] = Link(socket.create_connection((host, port), timeout=CONNECT_SECONDS), host)
+    try:
+        link.send(**hello)
+        while "go" not in (message := link.receive(patience)):
             if "waiting" in message:
                 log.warning("%s", message["waiting"])
-    return {}
+            if "end" in message:
+                raise (BadInput if message["end"] == BadInput.exit_code else RestartMe)(str(message.get("why")))
+    except BaseException:
+        watch.links.pop(0).close()
+        raise
+    return link

@@ -1,35 +1,37 @@
-"""Messages between the processes of a run: heartbeats, exit codes, and the agreement on a common stop.
+"""The connections between the processes of a run: who is lost is named, and all end with the same exit code.
 
-A thread in every process holds the connections of the rendezvous: process 0 to all others, the others to process 0. It
-ends the whole process when another one is lost, because by then the main thread waits for the lost one inside a
-collective operation that never returns. JAX notices the loss at the same time or later, and aborts: see `hold_aborts`.
+Process 0 is connected to all others, from the rendezvous to the end. JAX's coordination service notices a lost process
+too, but later, and ends the others by abort() without its name: see `hold_aborts`. A thread for each connection reads
+JSON objects, one per line:
 
-    beat         heartbeat
-    bye, why     this process ends with that exit code; a connection that closes without a bye is a lost process
-    end, why     process 0 forwards the end of another process
-    stop         a signal came to this process: ask all processes for their boundary
-    poll         reply with your boundary (`at`), and wait there until you know after which one to stop
-    stop_after   stop at the first boundary after this one
+    beat             sign of life, four times in `heartbeat` seconds
+    bye, why         this process ends with that exit code; a connection that closes without a bye is a lost process
+    end, why, wait   process 0 passes on the end of another process
+
+A lost process ends this one from outside the main thread, which by then waits for the lost one inside a collective
+operation that never returns.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import json
 import logging
 import os
-import selectors
 import signal
+import socket
 import sys
 import threading
-import time
 from typing import Any
 
 from xlnet_jax import messages
 from xlnet_jax.errors import RestartMe
-from xlnet_jax.parallel.rendezvous import TICK_SECONDS, Link
 
 log = logging.getLogger("xlnet_jax")
 
+MESSAGE_BYTES = 1 << 20
+"""Limit for a message; a longer one is not from this program."""
 GRACE_SECONDS = 5.0
 """Time for a process to end on its own after the end of another one. Shorter than the delay of `hold_aborts`."""
 
@@ -49,160 +51,123 @@ def hold_aborts() -> None:
     libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
 
 
+class Link:
+    """One end of a connection. `send` may be called from any thread, `receive` from one.
+
+    Attributes:
+      host: the name of the other host.
+      hello: what the other process said at the rendezvous.
+    """
+
+    def __init__(self, connection: socket.socket, host: str) -> None:
+        self.host = host
+        self.hello: dict[str, Any] = {}
+        self._socket, self._lines = connection, connection.makefile("rb")
+        self._sending = threading.Lock()
+
+    def send(self, **message: Any) -> None:
+        """Sends a message. If the other end is gone, `receive` says so."""
+        with self._sending, contextlib.suppress(OSError):
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """The next message. Raises ConnectionError: silent for so long, gone, or another program."""
+        self._socket.settimeout(seconds)
+        try:
+            message = json.loads(self._lines.readline(MESSAGE_BYTES))
+        except TimeoutError as error:
+            raise ConnectionError(f"silent for {seconds:g} s") from error
+        except (OSError, ValueError) as error:
+            raise ConnectionError("its connection closed") from error
+        if not isinstance(message, dict):
+            raise ConnectionError("it is another program")
+        return message
+
+    def close(self) -> None:
+        """Closes the connection, and ends a `receive` in another thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._lines.close()
+        self._socket.close()
+
+
 class Watch:
-    """The thread, and its interface for the main thread.
+    """The connections of this process: in process 0 to all others, in the others to process 0.
 
     Args:
       process: the number of this process.
-      links: the result of `rendezvous.meet`.
       heartbeat: seconds of silence after which a process counts as lost.
+
+    Attributes:
+      links: by process number; guarded by `changed`.
+      started: whether the run has begun: until then a lost process may return.
+      server: in process 0 the listening socket.
     """
 
-    def __init__(self, process: int, links: dict[int, Link], heartbeat: float) -> None:
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self.process, self.links, self.heartbeat = process, dict(links), heartbeat
-        self._closing = threading.Event()
+    def __init__(self, process: int, heartbeat: float) -> None:
+        self.process, self.heartbeat = process, heartbeat
+        self.links: dict[int, Link] = {}
+        self.changed = threading.Condition()
+        self.started = False
+        self.server: socket.socket | None = None
         self._left: set[int] = set()
-        self._leaving = False
-        self._ending: tuple[float, int, str] | None = None
-        # The agreement to stop at the same step; guarded by the condition.
-        self._turn = threading.Condition(threading.RLock())
-        self._at = -1
-        self._frozen = False
-        self._asked: str | None = None
-        self._waiting_for: dict[int, int | None] | None = None
-        self._reason = ""
-        self._agreed: tuple[int, str] | None = None
+        self._ending = False
+        self._leaving = threading.Event()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
-    def start(self) -> None:
-        """From here on this process ends when another one is lost."""
-        self._thread.start()
+    def _beat(self) -> None:
+        while not self._leaving.wait(self.heartbeat / 4):
+            with self.changed:
+                if not self._leaving.is_set():
+                    self.tell(beat=1)
 
-    def _run(self) -> None:
-        selector = selectors.DefaultSelector()
-        for process, link in self.links.items():
-            link.heard = time.monotonic()
-            selector.register(link.socket, selectors.EVENT_READ, process)
-        beaten = 0.0
-        while not self._closing.is_set() and (self.links or self._ending):
-            for key, _ in selector.select(TICK_SECONDS):
-                process = key.data
-                messages = self.links[process].receive()
-                for message in messages or ():
-                    self._heard(process, message)
-                if messages is None:
-                    selector.unregister(key.fileobj)
-                    if process not in self._left:
-                        self._lost(process, "its connection closed")
-                    self.links.pop(process).close()
-            now = time.monotonic()
-            if now - beaten > self.heartbeat / 4 and not self._leaving:
-                beaten = now
-                self._tell(beat=1)
-            for process, link in list(self.links.items()):
-                if now - link.heard > self.heartbeat and process not in self._left:
-                    self._lost(process, f"silent for {self.heartbeat:g} s")
-            if self._ending and now > self._ending[0] and not self._leaving:
-                self._exit(*self._ending[1:])
-
-    def _tell(self, but: int = -1, **message: Any) -> None:
+    def tell(self, but: int = -1, **message: Any) -> None:
+        """Sends a message to all connected processes but one."""
         for process, link in list(self.links.items()):
             if process != but:
                 link.send(**message)
 
-    def _heard(self, process: int, message: dict[str, Any]) -> None:
+    def listen(self, process: int, link: Link) -> None:
+        """Reads the messages of a process until its connection closes; the body of a thread."""
+        try:
+            while True:
+                self._heard(process, link, link.receive(self.heartbeat))
+        except ConnectionError as error:
+            if not self.started and not self._leaving.is_set():
+                log.warning("process %d (%s) disconnected: %s", process, link.host, error)
+            elif process not in self._left:
+                line = f"lost process {process} ({link.host}): {error}; rerun the same command on all hosts"
+                self._end(RestartMe.exit_code, line, 0.0, process)
+        finally:
+            with self.changed:
+                self.links.pop(process, None)
+                self.changed.notify_all()
+            link.close()
+
+    def _heard(self, process: int, link: Link, message: dict[str, Any]) -> None:
         if "bye" in message:
-            self._left.add(process)
+            with self.changed:
+                self._left.add(process)
+                self.changed.notify_all()
             if message["bye"]:
-                line = f"process {process} ({self.links[process].host}) ended: {message.get('why')}"
-                self._pass_on(int(message["bye"]), line, process)
-                self._end_soon(int(message["bye"]), line)
-            elif process == 0:
-                # Process 0 has ended and cannot answer a signal that came too late.
-                self._decide(self._agreed)
+                line = f"process {process} ({link.host}) ended: {message.get('why')}"
+                self._end(int(message["bye"]), line, GRACE_SECONDS, process)
         elif "end" in message:
-            self._end_soon(int(message["end"]), str(message.get("why")))
-        elif "stop" in message:
-            self._poll(str(message["stop"]))
-        elif "poll" in message:
-            with self._turn:
-                self._frozen = True
-                self.links[process].send(at=self._at)
-        elif "at" in message:
-            self._answer(process, int(message["at"]))
-        elif "stop_after" in message:
-            self._decide((int(message["stop_after"]), str(message["why"])))
+            self._end(int(message["end"]), str(message.get("why")), float(message["wait"]), process)
 
-    def _lost(self, process: int, how: str) -> None:
-        if self._ending or self._leaving:
-            return
-        line = f"lost process {process} ({self.links[process].host}): {how}; rerun the same command on all hosts"
-        self._pass_on(RestartMe.exit_code, line, process)
-        self._exit(RestartMe.exit_code, line)
-
-    def _pass_on(self, code: int, line: str, but: int) -> None:
+    def _end(self, code: int, line: str, wait: float, origin: int) -> None:
+        """Passes the end of a process on, and ends this one, unless it ends by itself within `wait` seconds."""
+        with self.changed:
+            if self._ending or self._leaving.is_set():
+                return
+            self._ending = True
         if self.process == 0:
-            self._tell(but, end=code, why=line)
-
-    def _end_soon(self, code: int, line: str) -> None:
-        # After a loss there is nothing to wait for; after a clean end of another process, this one probably ends too.
-        if line.startswith("lost process") and not self._leaving:
-            self._exit(code, line)
-        self._ending = self._ending or (time.monotonic() + GRACE_SECONDS, code, line)
-
-    def _exit(self, code: int, line: str) -> None:
-        messages.error(f"xlnet-jax, process {self.process}", line, code)
-        sys.stdout.flush()
-        # Not sys.exit: the main thread and the threads of JAX wait for a process that will not answer.
-        os._exit(code)
-
-    def stop(self, at: int, signal_name: str | None) -> str | None:
-        """Whether all stop here; every process asks at every boundary, and all get the same answer at the same one.
-
-        Args:
-          at: the increasing number of this boundary.
-          signal_name: of the signal that this process received; None = none.
-
-        Returns:
-          Which signal came to which process; None = continue.
-        """
-        with self._turn:
-            if signal_name and self._asked is None and self._agreed is None:
-                self._asked = signal_name
-                self._frozen = True
-                if self.process == 0:
-                    self._poll(f"{signal_name} in process 0")
-                else:
-                    self._tell(stop=f"{signal_name} in process {self.process}")
-            self._turn.wait_for(lambda: not self._frozen)
-            self._at = at
-            return self._agreed[1] if self._agreed and at > self._agreed[0] else None
-
-    def _poll(self, why: str) -> None:
-        """In process 0: stops all processes at their next boundary and asks for its number. Ignores a second signal."""
-        with self._turn:
-            if self._waiting_for is not None:
-                return
-            self._frozen, self._reason = True, why
-            self._waiting_for = {p: None for p in list(self.links) if p not in self._left}
-            self._tell(poll=1)
-            self._answer(0, self._at)
-
-    def _answer(self, process: int, at: int) -> None:
-        with self._turn:
-            if self._waiting_for is None or self._agreed is not None:
-                return
-            self._waiting_for[process] = at
-            known = [done for done in self._waiting_for.values() if done is not None]
-            if len(known) < len(self._waiting_for):
-                return
-            self._tell(stop_after=max(known), why=self._reason)
-            self._decide((max(known), self._reason))
-
-    def _decide(self, stop: tuple[int, str] | None) -> None:
-        with self._turn:
-            self._agreed, self._frozen = stop, False
-            self._turn.notify_all()
+            self.tell(origin, end=code, why=line, wait=wait)
+        if not self._leaving.wait(wait):
+            messages.error(f"xlnet-jax, process {self.process}", line, code)
+            sys.stdout.flush()
+            # Not sys.exit: the main thread and the threads of JAX wait for a process that will not answer.
+            os._exit(code)
 
     def leave(self, code: int, why: str) -> None:
         """Announces the end of this process, and waits a little for the others.
@@ -211,12 +176,21 @@ class Watch:
         it closes. No process sends after its bye: unread data would reset the connection, and a bye in flight would be
         lost with it.
         """
-        self._leaving = True
-        self._tell(bye=code, why=why)
-        until = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < until and (set(self.links) - self._left if self.process == 0 else self.links):
-            time.sleep(0.02)
-        self._closing.set()
-        self._thread.join(2 * TICK_SECONDS + 1)
+        with self.changed:
+            self._leaving.set()
+            self.tell(bye=code, why=why)
+            self.changed.wait_for(
+                lambda: not (self.links.keys() - self._left if self.process == 0 else self.links), GRACE_SECONDS
+            )
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._leaving.set()
         for link in list(self.links.values()):
             link.close()
+        if self.server is not None:
+            # Ends `accept` in its thread, which close() alone does not.
+            with contextlib.suppress(OSError):
+                self.server.shutdown(socket.SHUT_RDWR)
+            self.server.close()

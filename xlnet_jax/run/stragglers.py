@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import platform
 import statistics
 from typing import NamedTuple
 
@@ -70,12 +69,13 @@ class StepTimes:
         spent = self._goodput.now()
         device, data, python, save = ((spent[cause] - self._before[cause]) / steps
                                       for cause in (DEVICE, "data", HOST, "save"))  # fmt: skip
-        mine = [platform.node(), device + data + python + save, data, python, save]
-        texts = self._processes.gather(json.dumps(mine))
+        mine = [device + data + python + save, data, python, save]
+        texts = self._processes.gather(json.dumps(mine), "comparing step times")
         # Without the time spent here, in which this process waits for the others.
         self._since, self._before = step, self._goodput.now()
         if jax.process_index() == 0:
-            _log([Row(process, *json.loads(text)) for process, text in enumerate(texts)], step, steps)
+            hosts = enumerate(self._processes.hosts)
+            _log([Row(*host, *json.loads(text)) for host, text in zip(hosts, texts, strict=True)], step, steps)
 
 
 def _log(rows: list[Row], step: int, steps: int) -> None:
