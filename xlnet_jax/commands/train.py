@@ -115,8 +115,9 @@ def _train(
             goodput.resume_from(writer.earlier)
             stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
             watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, processes.end)
+            stack.callback(watchdog.cancel)
             run = Run(recipe, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, goodput,
-                      stack.enter_context(watchdog))  # fmt: skip
+                      watchdog)  # fmt: skip
             if heldout:
                 score = HeldoutLoss(recipe, mesh, heldout, evaluation.blocks_of(config))
                 run.evaluations = Evaluator(score, writer, processes, request, goodput, watchdog, mixture.token_counts)

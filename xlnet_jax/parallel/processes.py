@@ -24,7 +24,7 @@ import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config import Config
-from xlnet_jax.errors import BadInput, RestartMe, Stopped, XLNetError, summary
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
 from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.parallel.rendezvous import Link, ProcessInfo, Timeouts, meet
 from xlnet_jax.parallel.watch import Watch, hold_aborts
@@ -264,9 +264,6 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
         jax.distributed.shutdown()
     except XLNetError as error:
         _leave(watch, error.exit_code, str(error))
-        raise
-    except Stopped as stopped:
-        _leave(watch, RestartMe.exit_code, str(stopped))
         raise
     except KeyboardInterrupt:
         _leave(watch, 130, "interrupted")

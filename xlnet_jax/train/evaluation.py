@@ -7,13 +7,13 @@ devices change the result beyond the rounding of float32 inside a row.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -26,7 +26,7 @@ from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
-from xlnet_jax.errors import BadInput, Stopped, reraise_stop
+from xlnet_jax.errors import BadInput, Stopped
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session, sum_over_processes
@@ -105,17 +105,22 @@ class HeldoutLoss:
         everywhere = NamedSharding(mesh, PartitionSpec())
         self._run = jax.jit(run, out_shardings=everywhere)
 
-    def __call__(self, params: Any, between: Callable[[], None] = lambda: None) -> HeldoutResult:
+    def __call__(
+        self, params: Any, between: Callable[[], None] = lambda: None, take: Callable[[Iterator[Batch]], Batch] = next
+    ) -> HeldoutResult:
         """Scores the split with `params` (placed on the mesh).
 
         Args:
           between: called after every dispatch; an exception from it ends the evaluation.
+          take: waits for the next batch; an exception from it also ends the evaluation.
         """
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
         counts = np.zeros(self._config.model.vocab_size, np.int64)
         pending = None
-        for index, batch in enumerate(loader.prefetched(self._dispatches, self._config)):
+        batches = loader.prefetched(self._dispatches, self._config)
+        for index in range(len(self._dispatches)):
+            batch = take(batches)
             # If several processes have a row, one of them counts it.
             scored = (batch.target_weights > 0) & self._first_here[None, :, None]
             counts += np.bincount(batch.target_tokens[scored], minlength=len(counts))
@@ -198,10 +203,6 @@ def missing(config: Config, workdir: str, step: int, processes: Session) -> bool
     return bool(processes.of_first(all(line["step"] != step for line in done)))
 
 
-class CutOff(Stopped):
-    """A signal came during an evaluation; all processes stop here."""
-
-
 @dataclasses.dataclass
 class Evaluator:
     """Scores the held-out split and adds a line to `evaluations.jsonl`."""
@@ -216,17 +217,11 @@ class Evaluator:
     """int64: how often each piece occurs in the train split."""
 
     def __call__(self, step: int, params: Any) -> float:
-        """Returns its seconds. Raises CutOff on a signal, and then writes nothing."""
+        """Returns its seconds. Raises Stopped on a signal, and then writes nothing."""
         began = time.perf_counter()
-        alone = self.processes.watch is None
-        waiting = self.request.waiting("evaluation", raises=True) if alone else contextlib.nullcontext()
-        try:
-            with self.goodput.measure("evaluation"), waiting, reraise_stop():
-                result = self.heldout(params, self._between)
-        except Stopped as stopped:
-            if isinstance(stopped, CutOff) or not alone:
-                raise
-            raise CutOff(self.request.name) from stopped
+        take = functools.partial(self.request.take, alone=self.processes.watch is None)
+        with self.goodput.measure("evaluation"):
+            result = self.heldout(params, self._between, take)
         seconds = time.perf_counter() - began
         unigram = result.unigram_cross_entropy(self.train_counts_V)
         scores = {**result.scores(), "unigram_cross_entropy": unigram, "seconds": seconds}
@@ -241,4 +236,4 @@ class Evaluator:
         """Called after every batch: asks whether any process got a signal."""
         self.watchdog.progress()
         if stopping := self.processes.stop(self.request.name):
-            raise CutOff(stopping)
+            raise Stopped(stopping)

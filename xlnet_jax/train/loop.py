@@ -23,7 +23,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import Plan, plan_to_json
-from xlnet_jax.errors import Diverged, RestartMe, Stopped, reraise_stop
+from xlnet_jax.errors import Diverged, RestartMe, Stopped
 from xlnet_jax.model import flops
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
@@ -39,7 +39,7 @@ from xlnet_jax.run.stragglers import StepTimes
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
-from xlnet_jax.train.evaluation import CutOff, Evaluator
+from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import MUST_BE_FINITE, State
 from xlnet_jax.train.step import BuiltStep
@@ -170,15 +170,11 @@ class Run:
 
     def _next(self, batches: Iterator[Batch], at: int, state: State) -> Batch:
         """The next dispatch's batches. A single process ends the run here if a signal comes while data does not."""
-        # With several processes, others may have started the step already: their copy of this state is gone.
-        waiting = self.request.waiting("waiting for data", raises=self.alone)
         try:
-            with self.goodput.measure("data"), waiting, reraise_stop():
-                batch = next(batches)
+            with self.goodput.measure("data"):
+                batch = self.request.take(batches, self.alone)
         except Stopped as stopped:
-            if not self.alone:
-                raise
-            self._stopped(f"{self.request.name} while waiting for data", at, state, stopped)
+            self._stopped(f"{stopped} while waiting for data", at, state, stopped)
         return meshes.place(batch, self.mesh, self.config.train.batch_size)
 
     def _compile(self, state: State, batch: Batch) -> Any:
@@ -253,8 +249,8 @@ class Run:
         try:
             with self.report.busy("evaluating"):
                 self.report.clock += self.evaluations(step, state.params)
-        except CutOff as cut:
-            self._stopped(f"{cut} in the evaluation, which the next start repeats,", step, state, cut)
+        except Stopped as stopped:
+            self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self._persist(self.writer.flush, f"the evaluation of step {step}")
 
     def _report(self) -> None:
