@@ -8,6 +8,7 @@ A fault says on stderr when it has come to act (`planted: ...`), so that a test 
     heldout_slow=S       every batch of an evaluation takes S seconds
     compile_wait=S       compiling the step takes about S seconds more, in which no handler runs
     full=S               from the second save on no file can have more than 1000 bytes, for S seconds
+    step_slow=S          before every dispatch the loop takes S seconds
     only=P               faults in process P alone
 """
 
@@ -65,6 +66,7 @@ def main() -> None:
     def waits(self, batches, at, state):
         if "data_wait" in faults and at >= int(faults["data_wait"]):
             told("waits")
+        time.sleep(float(faults.get("step_slow", 0)))
         return next_batch(self, batches, at, state)
 
     def full(self, step, *arguments):

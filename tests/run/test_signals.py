@@ -1,6 +1,8 @@
 """Signals: in training, evaluation, the first compilation, a wait for data, a machine that shuts down."""
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import time
 import pytest
 import shared
 import tiny
-from shared import EVALUATE, finish, start
+from shared import EVALUATE, environment, finish, start, train_words
 
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.errors import Stopped
@@ -151,9 +153,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(name, marks=[] if name == "waiting for data" else pytest.mark.slow) for name in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(tmp_path, undisturbed, case):
     fault, moment, saved, told = CASES[case]
     process = train(tmp_path, undisturbed, fault)
@@ -173,6 +174,37 @@ def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(tm
     _, err = finish(train(tmp_path, undisturbed))
     assert saved is None or f"resuming at step {saved}" in err
     assert result(tmp_path) == (undisturbed.steps(12), undisturbed.scores(12), 12)
+
+
+@pytest.mark.parametrize("launcher", [pytest.param("none", marks=pytest.mark.slow), "startup.sh"])
+def test_a_shutdown_sends_sigterm_twice_to_all_and_the_state_is_saved(tmp_path, undisturbed, launcher):
+    """As systemd does for a unit: to the launcher, which forwards it, the trainer, and its data workers."""
+    run = tmp_path / "run"
+    words = train_words(run, "--config.data.workers=1", *EVALUATE, undisturbed.cache)
+    program = [sys.executable, str(tiny.TESTS / "planted.py"), "step_slow=0.2"]
+    if launcher == "startup.sh":
+        bin = tmp_path / "xlnet_jax" / ".venv" / "bin"
+        bin.mkdir(parents=True)
+        (bin.parent / "installed-0").touch()
+        (bin / "xlnet-jax").write_text(f'#!/bin/sh\nexec {shlex.join(program)} "$@"\n')
+        (bin / "xlnet-jax").chmod(0o755)
+        program = ["bash", str(tiny.ROOT / "launch" / "startup.sh"), "--repo=x", "--commit=0", "--"]
+    process = subprocess.Popen(
+        [*program, *words], env={**environment(), "HOME": str(tmp_path)}, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not (run / "checkpoints" / "4").exists():
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.05)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGTERM)
+        time.sleep(0.3)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 42 and "Traceback" not in said, said
+    saved = re.search(r"SIGTERM.* at step (\d+): saved", said)
+    with Checkpoints(str(run)) as checkpoints:
+        assert saved and checkpoints.steps()[0] == int(saved[1]) < shared.STEPS, said
 
 
 @pytest.mark.slow
