@@ -99,6 +99,7 @@ fill() {
   manifest=${manifest//"@$1@"/"$2"}
 }
 fill NAME "$name"
+fill NAMESPACE "$namespace"
 fill IMAGE "$image"
 fill ACCELERATOR "$accelerator"
 fill TOPOLOGY "$topology"

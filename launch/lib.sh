@@ -184,6 +184,7 @@ check_tpu_options() { # SLICES
   host=(--repo="$repo" --commit="$commit")
   [[ -z $disk ]] || host+=(--device="$device" --mount="$mount")
   [[ -z $libtpu ]] || host+=(--libtpu-init-args="$libtpu")
+  host+=(--job="${project:+$project/}$zone/$name")
   # Several hosts start together: here one decides for all, and with --boot each retries until all are back.
   ((hosts == 1)) || if [[ -n $boot ]]; then host+=(--peers); else host+=(--once); fi
   host+=(-- "${train[@]}")

@@ -12,6 +12,7 @@
 #   --device=PATH --mount=DIR   mounts the disk, which must have a file system (docs/pods.md says how to make one)
 #   --log=FILE                  write the output also to this file (default: ~/xlnet_jax.log)
 #   --libtpu-init-args=ARGS     sets LIBTPU_INIT_ARGS
+#   --job=ID                    sets XLNET_JOB_ID: a run with the same ID is a restart of this one, on whatever machine
 #   --once                      end with 42 like with any other code: the caller reruns all hosts
 #   --peers                     there are other hosts: also rerun a killed trainer, because they wait for it
 #   --pause=SECONDS             between two runs (default 10)
@@ -22,7 +23,7 @@
 set -euo pipefail
 
 repo="" commit="" dir=${HOME:-/root}/xlnet_jax log=${HOME:-/root}/xlnet_jax.log
-pid=${HOME:-/root}/xlnet_jax.pid device="" mount="" libtpu="" once="" peers="" pause=10 boot="" dry=""
+pid=${HOME:-/root}/xlnet_jax.pid device="" mount="" libtpu="" job="" once="" peers="" pause=10 boot="" dry=""
 given=("$@")
 refuse() {
   echo "startup.sh: $*" >&2
@@ -39,6 +40,7 @@ while (($# > 0)); do
     --log=*) log=${1#*=} ;;
     --pid=*) pid=${1#*=} ;;
     --libtpu-init-args=*) libtpu=${1#*=} ;;
+    --job=*) job=${1#*=} ;;
     --once) once=1 ;;
     --peers) peers=1 ;;
     --pause=*) pause=${1#*=} ;;
@@ -62,8 +64,8 @@ run() {
 }
 
 if [[ -n $boot ]]; then
-  # A separate service, because systemd then sends SIGTERM to this script alone (KillMode=mixed). If the trainer got it
-  # too, our SIGTERM would be its second, and a second one ends it without saving.
+  # A separate service, because systemd then sends SIGTERM to this script alone (KillMode=mixed), and not to processes
+  # that the trainer has just started.
   again=()
   for word in "${given[@]}"; do
     [[ $word == --boot ]] || again+=("$word")
@@ -100,7 +102,7 @@ if [[ -z $dry ]]; then
 fi
 
 child="" stopping="" forwarded="" came=""
-# A second SIGTERM would end the trainer at once: it gets only one.
+# A SIGTERM more than ten seconds after the first would end the trainer at once: it gets only one from here.
 forward() {
   came=1 stopping=1
   if [[ -n $child && -z $forwarded ]]; then
@@ -136,6 +138,7 @@ if [[ -n $dry ]]; then
   exit
 fi
 [[ -z $libtpu ]] || export LIBTPU_INIT_ARGS=$libtpu
+[[ -z $job ]] || export XLNET_JOB_ID=$job
 cd "$dir"
 
 while [[ -z $stopping ]]; do

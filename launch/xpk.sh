@@ -72,5 +72,5 @@ read_flags
 run xpk workload create --cluster="$cluster" --workload="$name" "${places[@]}" --tpu-type="$accelerator" \
   --num-slices="$slices" --docker-image="$image" --priority="$priority" --max-restarts="$restarts" \
   --restart-on-exit-codes=42 --termination-grace-period-seconds="$grace" "${storage[@]}" ${spot:+--spot} \
-  ${libtpu:+--env=LIBTPU_INIT_ARGS="$libtpu"} \
+  --env=XLNET_JOB_ID="$cluster/$name" ${libtpu:+--env=LIBTPU_INIT_ARGS="$libtpu"} \
   --command="exec $(quoted xlnet-jax "${train[@]}")"

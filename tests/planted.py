@@ -9,6 +9,7 @@ A fault says on stderr when it has come to act (`planted: ...`), so that a test 
     compile_wait=S       compiling the step takes about S seconds more, in which no handler runs
     oom                  the device has no memory for the step
     full=S               from the second save on no file can have more than 1000 bytes, for S seconds
+    step_slow=S          before every dispatch the loop takes S seconds
     only=P               faults in process P alone
 """
 
@@ -70,6 +71,7 @@ def main() -> None:
     def waits(self, batches, at, state):
         if "data_wait" in faults and at >= int(faults["data_wait"]):
             told("waits")
+        time.sleep(float(faults.get("step_slow", 0)))
         return next_batch(self, batches, at, state)
 
     def full(self, step, *arguments):

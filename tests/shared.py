@@ -37,12 +37,21 @@ OF_A_STEP = ("step", "loss", "grad_norm", "learning_rate", "skipped", "targets")
 def start(workdir: Any, *options: str, faults: str | None = None) -> subprocess.Popen[str]:
     """`xlnet-jax train` in a process of its own, on one device; `faults` are planted in it, see `planted.py`."""
     program = ["-m", "xlnet_jax"] if faults is None else [str(tiny.TESTS / "planted.py"), faults]
-    words = [
-        sys.executable, *program, "train", f"--config={tiny.TESTS}/tiny_config.py", f"--workdir={workdir}",
+    words = [sys.executable, *program, *train_words(workdir, *options)]
+    return subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def train_words(workdir: Any, *options: str) -> list[str]:
+    """The command line of a small run."""
+    return [
+        "train", f"--config={tiny.TESTS}/tiny_config.py", f"--workdir={workdir}",
         f"--config.data.corpus={data_fixtures.corpus_path()}", "--json", *options,
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(tiny.ROOT), "JAX_PLATFORMS": "cpu"}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a process on one device."""
+    return {**os.environ, "PYTHONPATH": str(tiny.ROOT), "JAX_PLATFORMS": "cpu"}
 
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:

@@ -8,7 +8,6 @@
 Every message is one line: the error, its place (file, key, host, step) and the fix.
 """
 
-import contextlib
 import os
 from collections.abc import Iterator
 
@@ -45,11 +44,8 @@ class Interrupted(XLNetError):
     exit_code = 130
 
 
-class Stopped(BaseException):
-    """A signal arrived where the program can stop at once; see `run.signals`, which turns it into `RestartMe`.
-
-    Like KeyboardInterrupt it is no Exception: a library must not handle it as its own failure and continue.
-    """
+class Stopped(Exception):
+    """A signal came, where the state can be saved; the text says which, and to which process. See `run.signals`."""
 
 
 def check_link(name: str, path: str) -> None:
@@ -63,20 +59,6 @@ def check_link(name: str, path: str) -> None:
         if os.path.islink(place):
             raise BadInput(f"{name}={path}: {place} is a link to {os.readlink(place)}, which does not exist")
         place = os.path.dirname(place)
-
-
-@contextlib.contextmanager
-def reraise_stop() -> Iterator[None]:
-    """Raises Stopped again if a library has turned it into another error."""
-    try:
-        yield
-    except Exception as error:
-        inner: BaseException | None = error
-        while inner is not None:
-            if isinstance(inner, Stopped):
-                raise inner from None
-            inner = inner.__cause__ or inner.__context__
-        raise
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

@@ -286,11 +286,23 @@ def test_flags_reach_libtpu_only_when_asked_for(cloud):
         assert cloud.heard() == [said]
     for words, said in (["--flags=v6e,slices"], {"LIBTPU_INIT_ARGS": wanted}), ([], {}):
         env = pod_of(manifest(cloud, *words))["containers"][0]["env"]
-        assert {one["name"]: one["value"] for one in env} == {"PYTHONUNBUFFERED": "1"} | said
+        always = {"PYTHONUNBUFFERED": "1", "XLNET_JOB_ID": "default/xlnet"}
+        assert {one["name"]: one["value"] for one in env} == always | said
         cloud.run("xpk.sh", *XPK, *words, "--", *TRAIN)
         assert [word for word in cloud.calls()[-1]["argv"] if "LIBTPU" in word] == [
             f"--env={name}={value}" for name, value in said.items()
         ]
+        assert "--env=XLNET_JOB_ID=tpus/xlnet" in cloud.calls()[-1]["argv"]
+
+
+def test_every_start_of_a_job_has_its_id(cloud):
+    host = cloud.folder / "host0-0"
+    host.mkdir()
+    cloud.trainer(host, '(here / "heard").write_text(os.environ.get("XLNET_JOB_ID", "none"))')
+    cloud.answers(["READY"], [])
+    for words, said in (["--project=p"], "p/us-east5-b/xlnet"), ([], "us-east5-b/xlnet"):
+        assert cloud.run("tpu_vm.sh", *TPU, *words, "--", *BUCKET).returncode == 0
+        assert cloud.heard() == [said]
 
 
 def test_the_commands_of_the_page_are_ones_that_the_scripts_take(cloud):

@@ -125,7 +125,7 @@ def test_the_boot_script_brings_its_own_arguments_and_becomes_a_service(cloud):
     heard = cloud.heard()
     assert heard[heard.index("systemd-run") :][3] == "--property=KillMode=mixed"
     service = heard[heard.index("/opt/xlnet_jax/startup.sh", heard.index("bash")) + 1 :]
-    assert service == [*CODE, "--", *TRAIN]
+    assert service == [*CODE, "--job=us-east5-b/xlnet", "--", *TRAIN]
     (cloud.folder / "heard").unlink()
     cloud.trainer(cloud.home, CODES.format(codes=[0]))
     assert subprocess.run(["bash", boot, *service], env=environment, capture_output=True, timeout=60).returncode == 0

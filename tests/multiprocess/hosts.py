@@ -35,21 +35,22 @@ class Hosts:
       own: further options by process.
       faults: to plant in them, see `planted.py`.
       port: of the coordinator; None = a free one.
+      **popen: how to start them, such as `start_new_session`.
     """
 
     def __init__(self, command, workdir, *options, count, devices=1, cache, own=None, absent=(), faults=None,
-                 port=None):  # fmt: skip
+                 port=None, **popen):  # fmt: skip
         port = port or free_port()
         self.processes = {
             i: self._start(
-                command, workdir, i, [*options, *(own or {}).get(i, ())], count, devices, port, cache, faults
+                command, workdir, i, [*options, *(own or {}).get(i, ())], count, devices, port, cache, faults, popen
             )
             for i in range(count)
             if i not in absent
         }
 
     @staticmethod
-    def _start(command, workdir, process, options, count, devices, port, cache, faults):
+    def _start(command, workdir, process, options, count, devices, port, cache, faults, popen):
         several = [
             f"--config.distributed.coordinator=127.0.0.1:{port}",
             f"--config.distributed.processes={count}",
@@ -66,7 +67,9 @@ class Hosts:
             **os.environ, "PYTHONPATH": str(TESTS.parent), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         }  # fmt: skip
-        return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **popen
+        )
 
     def finish(self, code=0, timeout=200):
         """Waits for all; {process: (stdout, stderr)}. Asserts their exit codes, but of those killed."""

@@ -1,7 +1,8 @@
-"""Signals: the first asks, the second ends at once; in training, evaluation, the first compilation, a wait for data."""
+"""Signals: in training, evaluation, the first compilation, a wait for data, a machine that shuts down."""
 
-import contextlib
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,90 +12,82 @@ import time
 import pytest
 import shared
 import tiny
-from shared import EVALUATE, finish, start
+from shared import EVALUATE, environment, finish, start, train_words
 
 from xlnet_jax.checkpoint.store import Checkpoints
-from xlnet_jax.errors import RestartMe, Stopped
+from xlnet_jax.errors import Stopped
 from xlnet_jax.run import signals
-from xlnet_jax.run.signals import StopRequest, stop_request
+from xlnet_jax.run.signals import stop_request
 
 
-def test_the_first_signal_only_asks_and_the_old_handler_comes_back():
+def test_a_signal_only_asks_and_the_old_handler_comes_back():
     before = signal.getsignal(signal.SIGTERM)
-    with StopRequest() as stop:
+    with stop_request() as stop:
         stop.working()
-        assert not stop
+        assert stop.name is None
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stop and stop.name == "SIGTERM"
+        until(lambda: stop.name == "SIGTERM")
     assert signal.getsignal(signal.SIGTERM) is before
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_a_signal_where_there_is_nothing_to_save_ends_there():
-    with pytest.raises(RestartMe, match="SIGTERM during start-up: rerun the same command"), stop_request():
-        os.kill(os.getpid(), signal.SIGTERM)
-        pytest.fail("went on")
+def until(condition):
+    """Waits for the thread that receives the signals."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
-def test_a_library_does_not_swallow_a_signal():
-    with pytest.raises(RestartMe, match="SIGTERM during start-up"), stop_request():
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-        except Exception:
-            pytest.fail("taken for a failure")
-        pytest.fail("went on")
-
-
-def test_a_signal_that_is_swallowed_all_the_same_ends_the_process_from_outside(monkeypatch):
-    monkeypatch.setattr(signals, "START_SECONDS", 0.1)
-    monkeypatch.setattr(signals, "CLEANUP_SECONDS", 0.3)
+def ended_by(stop):
+    """What the process would have ended with."""
     said = []
-    with StopRequest() as stop:
-        stop.end = lambda code, line: said.append((code, line))
+    stop.end = lambda *how: said.append(how)
+    return said
+
+
+def test_a_signal_where_there_is_nothing_to_save_ends_there_and_disturbs_no_library():
+    with stop_request() as stop:
+        said = ended_by(stop)
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: said)
+    assert said == [(42, "SIGINT during start-up: rerun the same command to resume")]
+
+
+def never(event):
+    """Data that come after the event."""
+    event.wait()
+    yield "data"
+
+
+def test_a_signal_ends_a_wait_for_data_outside_the_library_that_waits():
+    event = threading.Event()
+    with stop_request() as stop:
+        stop.working()
+        assert stop.take(iter("ab"), alone=True) == "a"
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
         began = time.monotonic()
-        with contextlib.suppress(Stopped):
-            os.kill(os.getpid(), signal.SIGTERM)
-        while not said and time.monotonic() - began < 10:
-            time.sleep(0.01)
-        assert time.monotonic() - began > 0.3
-    assert said[0] == (42, "SIGTERM during start-up: rerun the same command to resume")
+        with pytest.raises(Stopped, match="SIGTERM"):
+            stop.take(never(event), alone=True)
+        assert 0.1 < time.monotonic() - began < 5
+        event.set()
+        # What is there is taken: the next boundary saves.
+        assert stop.take(iter("ab"), alone=True) == "a"
 
 
-def test_a_signal_ends_a_wait_that_may_be_ended_even_if_it_came_before():
-    with StopRequest() as stop:
+def test_one_of_several_that_waits_for_data_is_ended_after_a_while(monkeypatch):
+    monkeypatch.setattr(signals, "DATA_SECONDS", 0.5)
+    event = threading.Event()
+    with stop_request() as stop:
+        said = ended_by(stop)
         stop.working()
         os.kill(os.getpid(), signal.SIGTERM)
-        with stop.waiting("something else", raises=False):
-            pass
-        with pytest.raises(Stopped), stop.waiting("waiting for data", raises=True):
-            pytest.fail("waited")
-    with StopRequest() as stop:
-        stop.working()
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        until(lambda: stop.name)
         began = time.monotonic()
-        waiting = stop.waiting("waiting for data", raises=True)
-        with pytest.raises(Stopped, match="SIGINT during waiting for data"), waiting:
-            threading.Event().wait(30)
-        assert time.monotonic() - began < 10
-
-
-def test_a_wait_that_cannot_be_ended_here_is_ended_from_outside(monkeypatch):
-    monkeypatch.setattr(signals, "DATA_SECONDS", 0.3)
-    ended = threading.Event()
-    said = []
-
-    def end(code, line):
-        said.append((code, line))
-        ended.set()
-
-    with StopRequest() as stop:
-        stop.end = end
-        stop.working()
-        with stop.waiting("waiting for data", raises=False):
-            assert not ended.wait(0.6), "ended without a signal"
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert ended.wait(10)
-    assert said[0] == (42, "SIGTERM during waiting for data: rerun the same command to resume")
+        stop.end = lambda *how: (said.append((*how, time.monotonic() - began)), event.set())
+        assert stop.take(never(event), alone=False) == "data"
+    ((code, line, seconds),) = said
+    assert (code, line) == (42, "SIGTERM while waiting for data: rerun the same command to resume") and seconds > 0.4
 
 
 def test_what_a_command_calls_finds_its_request():
@@ -104,20 +97,25 @@ def test_what_a_command_calls_finds_its_request():
         assert later is not outer
 
 
-def test_the_second_signal_ends_the_process_with_130():
-    code = (
-        "import os, signal\n"
-        "from xlnet_jax.run.signals import StopRequest\n"
-        "with StopRequest() as stop:\n"
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [("INT INT", 130), ("TERM TERM TERM", 0), ("INT TERM", 0), ("TERM INT", 0), ("TERM wait TERM", 130)],
+)
+def test_a_second_control_c_ends_at_once_and_a_repeated_sigterm_does_not(sent, code):
+    program = (
+        "import os, signal, sys, time\n"
+        "from xlnet_jax.run import signals\n"
+        "signals.SAME_SECONDS = 0.5\n"
+        "with signals.stop_request() as stop:\n"
         "    stop.working()\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    print('asked', flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    print('never', flush=True)\n"
+        "    for name in sys.argv[1].split():\n"
+        "        time.sleep(0.6) if name == 'wait' else os.kill(os.getpid(), signal.Signals['SIG' + name])\n"
+        "        time.sleep(0.05)\n"
+        "    print(stop.name, flush=True)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tiny.ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (130, "asked\n")
-    assert "second SIGINT" in done.stderr
+    done = subprocess.run([sys.executable, "-c", program, sent], cwd=tiny.ROOT, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert ("second SIG" in done.stderr) == bool(code) and done.stdout == ("" if code else f"SIG{sent.split()[0]}\n")
 
 
 def train(workdir, undisturbed, faults=""):
@@ -155,9 +153,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(name, marks=[] if name == "waiting for data" else pytest.mark.slow) for name in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(tmp_path, undisturbed, case):
     fault, moment, saved, told = CASES[case]
     process = train(tmp_path, undisturbed, fault)
@@ -179,15 +176,35 @@ def test_sigterm_saves_what_there_is_ends_with_42_and_the_run_goes_on_exactly(tm
     assert result(tmp_path) == (undisturbed.steps(12), undisturbed.scores(12), 12)
 
 
-@pytest.mark.slow
-def test_a_second_signal_in_a_compilation_ends_at_once_with_130(tmp_path, undisturbed):
-    process = train(tmp_path, undisturbed, "compile_wait=60")
-    until_said(process, "planted: compile_wait")
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    assert "second SIG" in finish(process, 130)[1]
-    assert time.monotonic() - began < 5
+@pytest.mark.parametrize("launcher", [pytest.param("none", marks=pytest.mark.slow), "startup.sh"])
+def test_a_shutdown_sends_sigterm_twice_to_all_and_the_state_is_saved(tmp_path, undisturbed, launcher):
+    """As systemd does for a unit: to the launcher, which forwards it, the trainer, and its data workers."""
+    run = tmp_path / "run"
+    words = train_words(run, "--config.data.workers=1", *EVALUATE, undisturbed.cache)
+    program = [sys.executable, str(tiny.TESTS / "planted.py"), "step_slow=0.2"]
+    if launcher == "startup.sh":
+        bin = tmp_path / "xlnet_jax" / ".venv" / "bin"
+        bin.mkdir(parents=True)
+        (bin.parent / "installed-0").touch()
+        (bin / "xlnet-jax").write_text(f'#!/bin/sh\nexec {shlex.join(program)} "$@"\n')
+        (bin / "xlnet-jax").chmod(0o755)
+        program = ["bash", str(tiny.ROOT / "launch" / "startup.sh"), "--repo=x", "--commit=0", "--"]
+    process = subprocess.Popen(
+        [*program, *words], env={**environment(), "HOME": str(tmp_path)}, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not (run / "checkpoints" / "4").exists():
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.05)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGTERM)
+        time.sleep(0.3)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 42 and "Traceback" not in said, said
+    saved = re.search(r"SIGTERM.* at step (\d+): saved", said)
+    with Checkpoints(str(run)) as checkpoints:
+        assert saved and checkpoints.steps()[0] == int(saved[1]) < shared.STEPS, said
 
 
 @pytest.mark.slow

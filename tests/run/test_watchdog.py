@@ -19,8 +19,11 @@ def watched(tmp_path, seconds, body):
     """What the watchdog has said and to which code, while `body` runs with it."""
     ended = []
     path = str(tmp_path / "stacks" / "process_0.txt")
-    with Watchdog(seconds, path, lambda: "data", lambda code, line: ended.append((code, line))) as watchdog:
+    watchdog = Watchdog(seconds, path, lambda: "data", lambda code, line: ended.append((code, line)))
+    try:
         body(watchdog)
+    finally:
+        watchdog.cancel()
     return ended, pathlib.Path(path)
 
 

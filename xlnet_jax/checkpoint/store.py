@@ -30,7 +30,7 @@ from etils import epath
 from orbax.checkpoint import v1 as ocp
 
 from xlnet_jax.checkpoint import checksums
-from xlnet_jax.errors import BadInput, Diverged, XLNetError, reraise_stop, summary
+from xlnet_jax.errors import BadInput, Diverged, XLNetError, summary
 from xlnet_jax.storage import files
 from xlnet_jax.storage.bucket import is_missing
 
@@ -106,8 +106,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         """Raises Damaged for all errors of libraries about a file that differs from what was written."""
         where = self.path / str(step)
         try:
-            # A signal may arrive inside a library: then nothing is damaged.
-            with files.at(self.workdir).translate_errors(str(where)), reraise_stop():
+            with files.at(self.workdir).translate_errors(str(where)):
                 yield
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise

@@ -120,8 +120,9 @@ def _train(
             goodput.resume_from(writer.earlier)
             stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
             watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, processes.end)
+            stack.callback(watchdog.cancel)
             run = Run(recipe, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, goodput,
-                      stack.enter_context(watchdog))  # fmt: skip
+                      watchdog)  # fmt: skip
             if heldout:
                 run.heldout = HeldoutLoss(recipe, mesh, heldout, mixture.token_counts, evaluation.blocks_of(config))
             if config.watchdog.sdc_every:

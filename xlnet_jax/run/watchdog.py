@@ -1,8 +1,8 @@
 """Ends a process that makes no progress, after it has written the stacks of all threads.
 
 Progress is a finished dispatch, a batch of an evaluation, or a save. Compilation of the step has no time limit: the
-watchdog is suspended. The watchdog is a Python thread: a library that hangs while it holds the GIL blocks the watchdog
-too; the other processes of the run then find this one silent.
+watchdog is suspended. `faulthandler` writes the stacks to stderr even if a library hangs while it holds the GIL. Such a
+library blocks the thread that ends the process, too; the other processes of the run then find this one silent.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import contextlib
 import faulthandler
 import logging
 import os
-import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 from xlnet_jax.errors import RestartMe
@@ -27,7 +25,7 @@ WRITE_SECONDS = 10.0
 
 
 class Watchdog:
-    """Context manager.
+    """Watches from the start until `cancel`.
 
     Args:
       seconds: without progress, after which the process is ended; 0 = never.
@@ -38,64 +36,49 @@ class Watchdog:
 
     def __init__(self, seconds: float, path: str, doing: Callable[[], str], end: Callable[[int, str], None]) -> None:
         self.seconds, self.path, self._doing, self._end = seconds, path, doing, end
-        self._last = time.monotonic()
-        self._step = 0
-        self._suspended = False
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._step, self._timer = 0, threading.Timer(0, self._hangs)
+        self.progress()
 
     def progress(self, step: int | None = None) -> None:
         """Reports progress; `step`: the number of steps done."""
-        self._last = time.monotonic()
-        if step is not None:
-            self._step = step
+        self._step = self._step if step is None else step
+        self.cancel()
+        if self.seconds:
+            faulthandler.dump_traceback_later(self.seconds, file=2)
+            self._timer = threading.Timer(self.seconds + 0.1, self._hangs)  # faulthandler first
+            self._timer.daemon = True
+            self._timer.start()
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
         """Suspends the watchdog around an operation without a time limit."""
-        self._suspended = True
+        self.cancel()
         try:
             yield
         finally:
             self.progress()
-            self._suspended = False
 
-    def __enter__(self) -> Watchdog:
-        self.progress()
-        if self.seconds:
-            self._thread.start()
-        return self
+    def cancel(self) -> None:
+        """Ends the watch, or interrupts it until the next progress."""
+        faulthandler.cancel_dump_traceback_later()
+        self._timer.cancel()
 
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        if self.seconds:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closed.wait(min(1.0, self.seconds / 4)):
-            if not self._suspended and time.monotonic() - self._last > self.seconds:
-                line = (
-                    f"no progress for {self.seconds:g} s (watchdog.seconds) after step {self._step}, during "
-                    f"{self._doing()}; the stacks are in {self.path}; rerun the same command to resume"
-                )
-                log.error("%s", line)
-                self._dump()
-                self._end(RestartMe.exit_code, line)
-                return
-
-    def _dump(self) -> None:
-        faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
-        with tempfile.TemporaryFile() as file:
-            faulthandler.dump_traceback(file, all_threads=True)
-            file.seek(0)
-            writing = threading.Thread(target=self._write, args=(file.read(),), daemon=True)
-        writing.start()
-        writing.join(WRITE_SECONDS)
-
-    def _write(self, stacks: bytes) -> None:
+    def _hangs(self) -> None:
+        line = (
+            f"no progress for {self.seconds:g} s (watchdog.seconds) after step {self._step}, during {self._doing()}; "
+            f"the stacks are in {self.path}; rerun the same command to resume"
+        )
+        log.error("%s", line)
+        limit = threading.Timer(WRITE_SECONDS, self._end, (RestartMe.exit_code, line))
+        limit.start()
         try:
-            files.make_folder(os.path.dirname(self.path))
-            files.write(self.path, stacks)
+            with tempfile.TemporaryFile() as file:
+                faulthandler.dump_traceback(file)
+                file.seek(0)
+                files.make_folder(os.path.dirname(self.path))
+                files.write(self.path, file.read())
         except Exception as error:
             # The stacks are also on stderr.
             log.error("%s could not be written: %s", self.path, error)
+        limit.cancel()
+        self._end(RestartMe.exit_code, line)

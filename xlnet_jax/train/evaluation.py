@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -92,11 +92,14 @@ class HeldoutLoss:
         everywhere = NamedSharding(mesh, PartitionSpec())
         self._run = jax.jit(run, out_shardings=everywhere)
 
-    def __call__(self, params: Any, between: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    def __call__(
+        self, params: Any, between: Callable[[], None] = lambda: None, take: Callable[[Iterator[Batch]], Batch] = next
+    ) -> dict[str, Any]:
         """Scores the split with `params` (placed on the mesh); see `scores`.
 
         Args:
           between: called after every dispatch; an exception from it ends the evaluation.
+          take: waits for the next batch; an exception from it also ends the evaluation.
         """
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
@@ -109,7 +112,9 @@ class HeldoutLoss:
             np.add(counts_V, here_V, out=counts_V)
 
         pending = None
-        for index, batch in enumerate(loader.prefetched(self._dispatches, self._config)):
+        batches = loader.prefetched(self._dispatches, self._config)
+        for index in range(len(self._dispatches)):
+            batch = take(batches)
             sent = self._run(params, meshes.place(batch, self._mesh, self._batch_size))
             # Read the sums of the last dispatch while this one runs.
             if pending:

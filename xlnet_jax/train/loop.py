@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import statistics
@@ -24,7 +25,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import Plan, plan_to_json
-from xlnet_jax.errors import Diverged, RestartMe, Stopped, reraise_stop
+from xlnet_jax.errors import Diverged, RestartMe, Stopped
 from xlnet_jax.model import flops
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
@@ -162,15 +163,11 @@ class Run:
 
     def _next(self, batches: Iterator[Batch], at: int, state: State) -> Batch:
         """The next dispatch's batches. A single process ends the run here if a signal comes while data does not."""
-        # With several processes, others may have started the step already: their copy of this state is gone.
-        waiting = self.request.waiting("waiting for data", raises=self.alone)
         try:
-            with self.goodput.measure("data"), waiting, reraise_stop():
-                batch = next(batches)
+            with self.goodput.measure("data"):
+                batch = self.request.take(batches, self.alone)
         except Stopped as stopped:
-            if not self.alone:
-                raise
-            self._stopped(f"{self.request.name} while waiting for data", at, state, stopped)
+            self._stopped(f"{stopped} while waiting for data", at, state, stopped)
         return meshes.place(batch, self.mesh, self.recipe.config.train.batch_size)
 
     def _compile(self, state: State, batch: Batch) -> Any:
@@ -243,23 +240,18 @@ class Run:
         """Scores the held-out split and adds a line to `evaluations.jsonl`; on a signal it ends the run instead."""
         assert self.heldout is not None
         self._report()
-        began, stopping = time.perf_counter(), None
+        began = time.perf_counter()
 
         def between() -> None:
-            nonlocal stopping
             self.watchdog.progress()
             if stopping := self.processes.stop(self.request.name):
                 raise Stopped(stopping)
 
-        waiting = self.request.waiting("evaluation", raises=True) if self.alone else contextlib.nullcontext()
         try:
-            with self.report.busy("evaluating"), self.goodput.measure("evaluation"), waiting, reraise_stop():
-                scores = self.heldout(state.params, between)
-        except Stopped as cut:
-            if not (self.alone or stopping):
-                raise
-            name = stopping or self.request.name
-            self._stopped(f"{name} in the evaluation, which the next start repeats,", step, state, cut)
+            with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
+                scores = self.heldout(state.params, between, functools.partial(self.request.take, alone=self.alone))
+        except Stopped as stopped:
+            self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.evaluation({"step": step, **scores, "seconds": time.perf_counter() - began})
         losses = (shown(scores[name]) for name in ("loss", "loss_without_memory", "unigram_cross_entropy"))
         log.info("step %d: held-out loss %s (%s without memory; unigram %s)", step, *losses)

@@ -7,8 +7,11 @@ batch is built, never its content.
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
+import multiprocessing
+import signal
 from collections.abc import Iterator
 
 import grain
@@ -108,6 +111,19 @@ def stack(batches: list[Batch]) -> Batch:
     return join(batches, np.stack)
 
 
+def start_worker(*_: int) -> None:
+    """Ignores signals to the whole process group: the trainer needs its workers until it has saved."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    die_with_parent()
+
+
+def kill_workers() -> None:
+    """Ends them with the process: they ignore the SIGTERM that multiprocessing sends."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+
+
 def prefetched(dispatches: TrainDispatches | HeldoutDispatches, config: Config) -> Iterator[Batch]:
     """All dispatches in order, built ahead by threads or, with `data.workers`, by processes.
 
@@ -127,11 +143,10 @@ def prefetched(dispatches: TrainDispatches | HeldoutDispatches, config: Config) 
     if not flags.FLAGS.is_parsed():
         # Grain's workers read an absl flag, but this program does not parse its command line with absl.
         flags.FLAGS.mark_as_parsed()
+    atexit.register(kill_workers)
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=data.prefetch)
     try:
-        yield from dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(
-            options, lambda *_: die_with_parent()
-        )
+        yield from dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(options, start_worker)
     except RuntimeError as error:
         if "terminated unexpectedly" not in str(error):
             raise
