@@ -77,7 +77,8 @@ class Reporter:
             row["mfu"] = None if self.seconds_at_peak is None else rate * self.seconds_at_peak
             self.writer.step(row)
             self.last = row
-            self._log(row)
+            if self.bar.disable and (step + 1 in LOG_FIRST or (step + 1) % LOG_EVERY == 0):
+                log.info("step %d: loss %s, %.0f tokens/s", step + 1, shown(row["loss"]), row["tokens_per_second"])
             if row["consecutive_bad"] >= self.config.train.max_bad_steps:
                 raise Diverged(self._diverged(step, row["consecutive_bad"]))
         self.bar.update(self.bar.task_ids[0], completed=steps[-1] + 1, loss=shown(row["loss"]))
@@ -89,11 +90,6 @@ class Reporter:
             f"optimizer.learning_rate, or look at its data with `xlnet-jax inspect --step={step + 1 - bad}` "
             "(inspect counts from 0)"
         )
-
-    def _log(self, row: dict[str, Any]) -> None:
-        step = row["step"]
-        if self.bar.disable and (step in LOG_FIRST or step % LOG_EVERY == 0):
-            log.info("step %d: loss %s, %.0f tokens/s", step, shown(row["loss"]), row["tokens_per_second"])
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
