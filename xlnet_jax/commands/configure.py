@@ -123,25 +123,24 @@ def _changed(config: Config, **sections: dict[str, Any]) -> Config:
 def _fitting(base: Config, mixture: Mixture) -> list[Config]:
     """The sizes for which the text is long enough, the smallest first. Raises BadInput if there is none.
 
-    Each has the largest batch and the longest blocks that the text has room for.
+    Each has the longest blocks, and then the largest batch, that the text has room for: a memory is worth more.
     """
-    # A memory, which needs long blocks, is worth more than a large batch.
-    layouts = [(halvings, windows) for some in ((8, 4), (2, 1)) for halvings in range(5) for windows in some]
-    found: list[Config] = []
-    problem = None
-    for size in reversed(SIZES):
-        for halvings, windows in layouts:
-            config = _laid_out(base, size, max(1, size.rows >> halvings), windows)
-            try:
-                mixture.stream(config).check(config.train.batch_size, mixture.described())
-                mixture.check(config)
-            except BadInput as error:
-                problem = error
-                continue
-            found.insert(0, config)
-            break
-    if problem and not found:
-        raise problem  # of the smallest: how much text is missing
+    shares = zip(mixture.corpora, mixture.cycle.shares, strict=True)
+    tokens = min(corpus.tokens / share for corpus, share in shares) / jax.device_count()
+    found, problems = [], []
+    for size in SIZES:
+        room = max(1.0, tokens / (size.T // 2))
+        windows = max(number for number in (1, 2, 4, 8) if number <= room)
+        rows = max(number for number in (1, 2, 4, 8, 16) if number <= min(size.rows, max(1.0, room / windows)))
+        config = _laid_out(base, size, rows, windows)
+        try:
+            mixture.stream(config).check(config.train.batch_size, mixture.described())
+            mixture.check(config)
+            found.append(config)
+        except BadInput as error:
+            problems.append(error)
+    if not found:
+        raise problems[0]  # of the smallest: how much text is missing
     return [config for config in found if config.data.segment_len >= LONG_ENOUGH] or found[-1:]
 
 
