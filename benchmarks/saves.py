@@ -42,6 +42,7 @@ def writer_cpu_seconds(config, workdir: str) -> float:
     import jax
 
     from xlnet_jax.checkpoint.store import Checkpoints
+    from xlnet_jax.config import CheckpointConfig
     from xlnet_jax.parallel.mesh import make_mesh
     from xlnet_jax.train.recipe import make_recipe
     from xlnet_jax.train.step import build_step, create_state
@@ -51,7 +52,7 @@ def writer_cpu_seconds(config, workdir: str) -> float:
         recipe = make_recipe(config)
         trees = jax.block_until_ready(create_state(recipe, build_step(recipe, mesh))).split()
     spent = []
-    with Checkpoints(workdir, keep=2) as checkpoints:
+    with Checkpoints(workdir, CheckpointConfig(keep=2)) as checkpoints:
         for step in range(SAVES + 1):
             began = time.process_time()
             checkpoints.save(step, trees, {})

@@ -20,8 +20,9 @@ from hosts import Hosts
 from orbax.checkpoint import v1 as ocp
 
 from xlnet_jax.checkpoint import restore
-from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Keep
+from xlnet_jax.checkpoint.store import Checkpoints, Damaged
 from xlnet_jax.commands.train import train
+from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import plan_from_json
@@ -140,7 +141,7 @@ DAMAGES = (truncate, flip, miss, half_delete, leave_temporary)
 
 
 def resume(workdir, abstract, processes=None):
-    with Checkpoints(str(workdir), Keep(3)) as checkpoints:
+    with Checkpoints(str(workdir), CheckpointConfig(keep=3)) as checkpoints:
         return restore.resume(checkpoints, lambda *_: abstract, processes or Session())
 
 
@@ -361,7 +362,7 @@ def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp
     """Would fail if a fresh parameter were taken for a damaged one, or a loaded one stayed as it was drawn."""
     settings = config(pytestconfig, model={"untie_biases": False}, mesh={"data": 1}, checkpoint={"init_from": str(run)})
     recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
-    with jax.set_mesh(mesh), Checkpoints(str(tmp_path), keep=1) as checkpoints:
+    with jax.set_mesh(mesh), Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
         state, _, step, origin = restore_or_init(recipe, open_mixture(settings), built, checkpoints, Session())
         drawn = contents({"params": create_state(recipe, built).params})

@@ -13,7 +13,8 @@ import tiny
 
 from xlnet_jax.batch import Memory
 from xlnet_jax.checkpoint import checksums, restore
-from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Keep
+from xlnet_jax.checkpoint.store import Checkpoints, Damaged
+from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, Diverged
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.train.state import MUST_BE_FINITE, State
@@ -38,7 +39,7 @@ def abstract(state):
 
 def test_everything_comes_back_bit_for_bit(tmp_path):
     state = make_state()
-    with Checkpoints(str(tmp_path), keep=2) as writer:
+    with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as writer:
         assert writer.steps() == []
         writer.save(5, state.split(), {"plan": [[0, 0, 8]]})
     with Checkpoints(str(tmp_path)) as reader:
@@ -54,7 +55,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path):
 
 def test_a_relative_work_directory_is_fine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with Checkpoints("run", keep=1) as writer:
+    with Checkpoints("run", CheckpointConfig(keep=1)) as writer:
         writer.save(3, make_state().split(), {})
     assert (tmp_path / "run" / "checkpoints" / "3").is_dir()
 
@@ -64,7 +65,7 @@ def test_a_state_donated_right_after_the_save_is_saved_as_it_was(tmp_path):
     state = make_state()
     expected = np.asarray(state.params["a"]).copy()
     overwrite = jax.jit(lambda s: jax.tree.map(lambda x: x * 0 + 9, s), donate_argnums=0)
-    with Checkpoints(str(tmp_path), keep=1) as writer:
+    with Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as writer:
         writer.save(1, state.split(), {})
         overwritten = overwrite(state)
     assert not np.array_equal(overwritten.params["a"], expected)
@@ -74,7 +75,7 @@ def test_a_state_donated_right_after_the_save_is_saved_as_it_was(tmp_path):
 
 
 def test_parts_can_be_read_alone_and_old_ones_go(tmp_path):
-    with Checkpoints(str(tmp_path), keep=2) as writer:
+    with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as writer:
         for step in (2, 4, 6):
             writer.save(step, make_state(scale=step).split(), {})
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["4", "6"]
@@ -85,7 +86,7 @@ def test_parts_can_be_read_alone_and_old_ones_go(tmp_path):
 
 def test_an_array_that_the_metadata_do_not_name_is_missing(tmp_path):
     """One flipped bit in a name: Orbax then returns what was asked for, abstract, in place of the array."""
-    with Checkpoints(str(tmp_path), keep=1) as writer:
+    with Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as writer:
         trees = {"params": {"query": jax.numpy.ones(3), "key": jax.numpy.ones(2)}}
         writer.save(1, trees, {})
     path = tmp_path / "checkpoints" / "1" / "params" / "_METADATA"
@@ -95,14 +96,14 @@ def test_an_array_that_the_metadata_do_not_name_is_missing(tmp_path):
 
 
 def test_a_reader_leaves_unfinished_writing_alone_and_a_writer_clears_it(tmp_path):
-    with Checkpoints(str(tmp_path), keep=2) as writer:
+    with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as writer:
         writer.save(2, make_state().split(), {})
     unfinished = tmp_path / "checkpoints" / "4.orbax-checkpoint-tmp"
     unfinished.mkdir()
     with Checkpoints(str(tmp_path)) as reader:
         assert reader.steps()[0] == 2
     assert unfinished.exists()
-    with Checkpoints(str(tmp_path), keep=2) as writer:
+    with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as writer:
         assert writer.steps()[0] == 2
         writer.save(4, make_state().split(), {})
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["2", "4"]
@@ -111,7 +112,7 @@ def test_a_reader_leaves_unfinished_writing_alone_and_a_writer_clears_it(tmp_pat
 def test_missing_and_foreign_checkpoints_are_refused(tmp_path):
     with pytest.raises(BadInput, match="no such folder; give the --workdir of a run"):
         Checkpoints(str(tmp_path))
-    with Checkpoints(str(tmp_path), keep=2) as writer:
+    with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as writer:
         assert restore.resume(writer, wanted, Session()) is None
         writer.save(2, make_state().split(), {"format_version": 99})
         writer.wait()
@@ -131,7 +132,7 @@ def wanted(step, record):
 
 
 def test_a_record_that_lost_its_hashes_is_damaged(tmp_path):
-    with Checkpoints(str(tmp_path), keep=2) as writer:
+    with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as writer:
         writer.save(2, make_state().split(), {})
     path = tmp_path / "checkpoints" / "2" / "_CHECKPOINT_METADATA"
     metadata = json.loads(path.read_text())
@@ -147,7 +148,7 @@ def test_a_state_that_is_not_finite_is_not_saved(tmp_path, place):
     bad = {"params": {"params": state.params | {"a": state.params["a"].at[1, 1].set(jnp.inf)}},
            "optimizer": {"opt_state": ({"mu": jnp.array([1, jnp.nan, 1])}, state.opt_state[1])}}[place]  # fmt: skip
     name = {"params": "params/a", "optimizer": "optimizer/0/mu"}[place]
-    with Checkpoints(str(tmp_path), keep=2) as writer:
+    with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as writer:
         with pytest.raises(Diverged, match=f"step 6: {name} is not finite") as raised:
             writer.save(6, dataclasses.replace(state, **bad).split(), {}, MUST_BE_FINITE)
         assert raised.value.exit_code == 3 and writer.steps() == []
@@ -159,16 +160,16 @@ def test_a_state_that_is_not_finite_is_not_saved(tmp_path, place):
 @pytest.mark.parametrize(
     ("rules", "stay"),
     [
-        ({"latest": 1}, [12]),
-        ({"latest": 2}, [10, 12]),
-        ({"latest": 1, "every": 4}, [4, 8, 12]),
-        ({"latest": 1, "best": 2}, [4, 6, 12]),
-        ({"latest": 2, "every": 8, "best": 1}, [6, 8, 10, 12]),
+        ({"keep": 1}, [12]),
+        ({"keep": 2}, [10, 12]),
+        ({"keep": 1, "keep_every": 4}, [4, 8, 12]),
+        ({"keep": 1, "keep_best": 2}, [4, 6, 12]),
+        ({"keep": 2, "keep_every": 8, "keep_best": 1}, [6, 8, 10, 12]),
     ],
 )
 def test_which_checkpoints_stay(tmp_path, rules, stay):
     losses = {}
-    with Checkpoints(str(tmp_path), Keep(**rules, losses=lambda: losses)) as writer:
+    with Checkpoints(str(tmp_path), CheckpointConfig(**rules), lambda: losses) as writer:
         for step, loss in zip((2, 4, 6, 8, 10, 12), (5.0, 4.0, 3.5, 4.5, 4.25, 3.0), strict=True):
             writer.save(step, make_state().split(), {})
             # An evaluation comes after the save of its step, and step 2 has none.

@@ -12,6 +12,7 @@ import tiny
 
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.train import train
+from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.run import append, retries
 from xlnet_jax.run.append import AppendFile
@@ -170,7 +171,7 @@ def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd):
         attempts.append(1)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000 if len(attempts) <= 3 else before[0], before[1]))
 
-    with Checkpoints(str(tmp_path), 2) as checkpoints:
+    with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as checkpoints:
 
         def write():
             checkpoints.save(2, trees, {})

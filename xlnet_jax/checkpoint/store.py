@@ -17,7 +17,6 @@ the next save removes it. A checkpoint is JSON and arrays of numbers: nothing in
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import hashlib
 import json
@@ -30,6 +29,7 @@ from etils import epath
 from orbax.checkpoint import v1 as ocp
 
 from xlnet_jax.checkpoint import checksums
+from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, Diverged, XLNetError, summary
 from xlnet_jax.storage import files
 from xlnet_jax.storage.bucket import is_missing
@@ -49,44 +49,22 @@ class Damaged(BadInput):
     """A checkpoint that cannot be read, or differs from what was saved."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Keep:
-    """Which checkpoints are kept when new ones are written: those that any of the rules selects. A policy for Orbax."""
-
-    latest: int
-    every: int = 0
-    """Every so many steps; 0 = off."""
-    best: int = 0
-    """The number with the lowest held-out loss; 0 = off."""
-    losses: Callable[[], dict[int, float]] = dict
-    """Held-out loss by step, where it is known."""
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Called by Orbax, the oldest first. Its own policy for the best needs the loss before a checkpoint is written.
-
-        Returns:
-          For each checkpoint whether it stays.
-        """
-        del context
-        steps, losses = [found.step for found in checkpoints], self.losses()
-        best = sorted((losses[step], step) for step in steps if step in losses)[: self.best]
-        kept = {*steps[-self.latest :], *(step for _, step in best)}
-        return [step in kept or (self.every > 0 and step % self.every == 0) for step in steps]
-
-
 class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     """The folder `<workdir>/checkpoints`. Nothing is written, moved or removed before the first `save`.
 
     Args:
-      keep: which checkpoints are kept, or how many of the newest; None = this is a reader, which does not change the
+      keep: which checkpoints are kept when new ones are written; None = this is a reader, which does not change the
         folder (a run may be writing to it).
+      losses: returns the held-out loss by step, where it is known.
     """
 
-    def __init__(self, workdir: str, keep: Keep | int | None = None) -> None:
+    def __init__(
+        self, workdir: str, keep: CheckpointConfig | None = None, losses: Callable[[], dict[int, float]] = dict
+    ) -> None:
         # Orbax only writes to absolute paths; a bucket's address is one.
         self.workdir = files.resolve(workdir)
         self.path = epath.Path(self.workdir) / "checkpoints"
-        self._keep = Keep(keep) if isinstance(keep, int) else keep
+        self._keep, self._losses = keep, losses
         # Orbax logs, in many lines, errors that it also raises; we report them in one line. A failed read leaves
         # unfinished tasks, which asyncio logs later.
         for name in ("absl", "asyncio"):
@@ -170,11 +148,22 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         with self._translated():
             if self._writer is None:
                 # Not before the first save: it removes unfinished checkpoints of killed runs.
-                assert self._keep is not None, "a reader does not write"
                 self._writer = ocp.training.Checkpointer(
-                    self.path, preservation_policy=self._keep, cleanup_tmp_directories=True
+                    self.path, preservation_policy=self, cleanup_tmp_directories=True
                 )
             self._pending = self._writer.save_checkpointables_async(step, trees, force=True, custom_metadata=record)
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Which checkpoints stay: those that any rule of `keep` selects. Orbax calls it, with the oldest first.
+
+        Its own policy for the best needs the loss before a checkpoint is written.
+        """
+        del context
+        assert self._keep is not None, "a reader does not write"
+        keep, losses, steps = self._keep, self._losses(), [found.step for found in checkpoints]
+        best = sorted((losses[step], step) for step in steps if step in losses)[: keep.keep_best]
+        kept = {*steps[-keep.keep :], *(step for _, step in best)}
+        return [step in kept or (keep.keep_every > 0 and step % keep.keep_every == 0) for step in steps]
 
     def wait(self) -> None:
         """Waits until the started save is complete on disk."""

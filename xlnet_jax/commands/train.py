@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from xlnet_jax.checkpoint.store import Checkpoints, Keep
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
@@ -99,9 +99,8 @@ def _train(
                     files.make_folder(workdir)
                 check = stack.enter_context(lock.held(workdir))
             workdirs.check_shared(workdir, processes)
-            kept = config.checkpoint
-            keep = Keep(kept.keep, kept.keep_every, kept.keep_best, functools.partial(workdirs.losses, workdir))
-            checkpoints = stack.enter_context(Checkpoints(workdir, keep))
+            losses = functools.partial(workdirs.losses, workdir)
+            checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
             with goodput.measure("restore"):
                 state, plan, start, origin = restore_or_init(recipe, mixture, built, checkpoints, processes)
             # The run may have stopped after the checkpoint or in the evaluation. Process 0 decides: another process may
