@@ -99,7 +99,7 @@ class Session:
 
     def of_first(self, value: int) -> int:
         """The value of process 0."""
-        return int(self.gather(str(value))[0])
+        return int(self.gather(str(int(value)))[0])
 
     def gather(self, text: str, what: str = "starting") -> list[str]:
         """The texts of all processes, in process order, when all are here.
