@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import Any
 
 from xlnet_jax import messages
 from xlnet_jax.errors import Interrupted, RestartMe, Stopped
@@ -39,8 +39,6 @@ SAME_SECONDS = 10.0
 """A signal this soon after the first is the same request, unless it is a second Ctrl-C."""
 DATA_SECONDS = 10.0
 """Time after a signal for data to arrive, where the current state cannot be saved without it."""
-
-T = TypeVar("T")
 
 
 class StopRequest:
@@ -61,7 +59,7 @@ class StopRequest:
         """From here on there is something to save: signals only ask, and the loop saves."""
         self._working = True
 
-    def take(self, elements: Iterator[T], alone: bool) -> T:
+    def take(self, elements: Iterator[Any], alone: bool) -> Any:
         """The next element, which may never come.
 
         Args:
