@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 
 import compiling
 import jax
@@ -35,9 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def same_surroundings(pytestconfig: pytest.Config):
-    """Undoes what the code under test sets for the whole process: the compilation cache and the log's stream."""
+    """Undoes what the code under test sets for the whole process: compilation cache, log's stream, SIGTERM."""
     use_compilation_cache(pytestconfig)
+    before = signal.getsignal(signal.SIGTERM)
     yield
+    signal.signal(signal.SIGTERM, before)
     root = logging.getLogger()
     # The command line logs to the stderr of its test, which is closed when the next test logs. pytest's own handlers
     # are of other classes.

@@ -6,9 +6,7 @@ import pathlib
 import pickle
 import random
 import shutil
-import signal
 import sys
-import time
 
 import data_fixtures
 import fake_gcs
@@ -17,7 +15,6 @@ import numpy as np
 import pytest
 import tiny
 from hosts import Hosts
-from orbax.checkpoint import v1 as ocp
 
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Damaged
@@ -26,7 +23,7 @@ from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import plan_from_json
-from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.metrics import read_jsonl
@@ -409,30 +406,6 @@ def test_a_checkpoint_cannot_run_code(run, tmp_path, abstract, saved, monkeypatc
     found = resume(workdir, abstract)
     assert contents(found.trees) == saved[found.step]
     assert not (tmp_path / "code_has_run").exists() and "planted" not in sys.modules
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_a_signal_while_a_checkpoint_is_read_is_no_damage(run, tmp_path, pytestconfig, monkeypatch, masked):
-    """Libraries catch what they do not know, and some wrap it up."""
-    workdir = shutil.copytree(run, tmp_path / "run")
-    before = everything(workdir / "checkpoints")
-    metadata = ocp.checkpointables_metadata
-
-    def interrupted(path):
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(10)
-        except Exception:
-            return metadata(path / "nowhere")
-        except BaseException as error:
-            if masked:
-                raise ValueError("a broken file") from error
-            raise
-
-    monkeypatch.setattr(ocp, "checkpointables_metadata", interrupted)
-    with pytest.raises(RestartMe, match="SIGTERM during start-up: rerun the same command to resume"):
-        train(config(pytestconfig), str(workdir), stop_at=END)
-    assert everything(workdir / "checkpoints") == before and not (workdir / "quarantine").exists()
 
 
 def test_a_reader_takes_the_newest_of_a_run_that_saves_and_removes_meanwhile(run, tmp_path, abstract, saved, caplog):

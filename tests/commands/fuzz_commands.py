@@ -105,7 +105,8 @@ def draw(world: World, number: int, seed: int) -> list[str]:
     words = verb.name.split()
     fresh = str(world.folder / f"new{number}")
     good = {"config": world.config, "input": data_fixtures.text_folder(), "tokenizer": data_fixtures.tokenizer_path(),
-            "workdir": fresh if verb.name == "train" else world.run, "output": f"{fresh}.png", "corpus": world.corpus, "path": world.corpus,
+            "workdir": fresh if verb.name == "train" else world.run, "output": f"{fresh}.png", "corpus": world.corpus,
+            "path": world.corpus,
             "topology": "v9:2x2", "sample_bytes": "100000", "shard_bytes": "8000",
             "vocab_size": "200"}  # fmt: skip
     for action in parser._actions:

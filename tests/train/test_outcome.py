@@ -72,9 +72,9 @@ def test_an_evaluation_of_the_last_step_is_not_repeated_and_half_a_run_has_none(
 def test_a_signal_in_the_last_evaluation_ends_with_42_and_the_next_start_makes_it(tmp_path, settings, monkeypatch):
     score = evaluation.HeldoutLoss.__call__
 
-    def interrupted(self, params, between=lambda: None):
+    def interrupted(self, *arguments):
         os.kill(os.getpid(), signal.SIGTERM)
-        return score(self, params, between)
+        return score(self, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(RestartMe, match="SIGTERM in the evaluation"):
         patch.setattr(evaluation.HeldoutLoss, "__call__", interrupted)

@@ -48,12 +48,11 @@ def to_line(values: dict[str, Any]) -> bytes:
 
 def read_jsonl(path: str) -> list[dict[str, Any]]:
     """The complete lines of a file or of its parts, without a line that a crash cut off. Empty if there is no file."""
-    if not files.at(path).appends:
-        return [json.loads(line) for part in _parts(path) for line in files.read(part).splitlines()]
-    if not os.path.exists(path):
-        return []
-    with open(path, encoding="utf-8", errors="replace") as file:
-        lines = file.read().split("\n")[:-1]
+    if files.at(path).appends:
+        content = files.read_if_there(path) or b""
+    else:
+        content = b"".join(files.read(part) for part in _parts(path))
+    lines = content.decode(errors="replace").split("\n")[:-1]
     return [values for number, line in enumerate(lines, 1) if (values := _values(path, number, line)) is not None]
 
 

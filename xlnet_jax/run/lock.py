@@ -111,10 +111,8 @@ class Lease:
         holder = self._read()
         if holder.get("token") != self._me["token"]:
             whom = f"{holder['name']} has taken over" if holder else "lock.json was removed"
-            raise RestartMe(
-                f"{self._workdir}: {whom}; this run writes nothing more. Rerun the same command when no other run uses "
-                "the work directory"
-            )
+            advice = "this run writes nothing more. Rerun the same command when no other run uses the work directory"
+            raise RestartMe(f"{self._workdir}: {whom}; {advice}")
 
     def release(self) -> None:
         """Releases the lock, unless another run has it."""
@@ -137,8 +135,7 @@ class Lease:
 
     def _read(self) -> dict[str, Any]:
         """The content of the object; empty if there is none."""
-        content = files.read_if_there(self._path)
         try:
-            return json.loads(content or b"{}")
+            return json.loads(files.read_if_there(self._path) or b"{}")
         except ValueError as error:
             raise BadInput(f"{self._path}: not JSON; if no run uses the work directory, remove it") from error

@@ -26,6 +26,8 @@ PASSES = (
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN, errno.ECONNRESET, errno.ENETUNREACH,
     errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EBUSY, errno.EAGAIN, errno.ENODEV, errno.ENXIO,
 )  # fmt: skip
+_AGAIN = "rerun the same command to resume from the newest checkpoint"
+ADVICE: dict[type[XLNetError], str] = {BadInput: f"; fix this and {_AGAIN}", RestartMe: f"; {_AGAIN}"}
 
 
 def until_it_works(action: Callable[[], None], what: str, seconds: float, alive: Callable[[], None]) -> None:
@@ -53,7 +55,7 @@ def until_it_works(action: Callable[[], None], what: str, seconds: float, alive:
             left = until - time.monotonic()
             if left <= 0:
                 # Our own errors already contain advice.
-                advice = "" if isinstance(error, XLNetError) else f"; {_advice(kind)}"
+                advice = "" if isinstance(error, XLNetError) else ADVICE[kind]
                 raise kind(
                     f"{what}: {summary(error)}; tried for {seconds:g} s (checkpoint.io_deadline_seconds){advice}"
                 ) from error
@@ -66,21 +68,12 @@ def until_it_works(action: Callable[[], None], what: str, seconds: float, alive:
 def verdict(error: BaseException) -> type[XLNetError] | None:
     """How a run ends after this error; None if it is not an error of a disk or a bucket."""
     for cause in causes(error):
-        if isinstance(cause, OSError) and cause.errno in PASSES:
-            return RestartMe
-        if isinstance(cause, OSError) and cause.errno in REPAIR:
-            return BadInput
         # C++ libraries only give the text of the number.
+        number, text = getattr(cause, "errno", None), str(cause)
         for numbers, kind in ((REPAIR, BadInput), (PASSES, RestartMe)):
-            if any(os.strerror(number) in str(cause) for number in numbers):
+            if number in numbers or any(os.strerror(each) in text for each in numbers):
                 return kind
     # Already translated by `storage`. Our own decisions, such as a lost lock, have no cause.
     if isinstance(error, XLNetError) and error.__cause__ is not None:
         return type(error)
     return None
-
-
-def _advice(kind: type[XLNetError]) -> str:
-    if kind is BadInput:
-        return "fix this and rerun the same command to resume from the newest checkpoint"
-    return "rerun the same command to resume from the newest checkpoint"

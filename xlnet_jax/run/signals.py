@@ -5,17 +5,16 @@
     anywhere else                                              continues to the next boundary, where the loop asks
 
 A thread receives the signals, through the file descriptor that the C handler writes to: a Python handler runs only
-between two bytecode instructions, and a compilation is a single one that takes minutes. The handlers themselves do
-nothing, so no signal interrupts a library; the main thread asks for `name` where it can stop. Start-up has a handler
-too: the first process of a container ignores a signal without one, and a scheduler restarts on 42.
+between two bytecode instructions, and a compilation is a single one that takes minutes. The Python handlers do nothing,
+so no signal interrupts a library. They are there from the start: the first process of a container ignores a signal
+without one, and 42 asks for a restart.
 
-A machine that shuts down sends SIGTERM twice, from the system and forwarded by a launcher, and Ctrl-C in front of a
-launcher arrives as SIGINT and SIGTERM: within `SAME_SECONDS` of the first, only a second Ctrl-C ends at once.
+A machine that shuts down sends SIGTERM twice: from the system, and forwarded by a launcher. A launcher also turns one
+Ctrl-C into SIGINT and SIGTERM. So within `SAME_SECONDS` of the first signal only a second SIGINT ends at once.
 
 `jax.experimental.multihost_utils.reached_preemption_sync_point` is not used. It is always false in a single process;
 with several processes its notifier takes over SIGTERM, ignores all other signals (no Ctrl-C), and does not cover
-evaluation, compilation or waiting for data. `Session.stop` guarantees the same property: all processes stop at one
-step. A preempted TPU VM gets SIGTERM.
+evaluation, compilation or waiting for data. `Session.stop` guarantees the same: all processes stop at one step.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import Any
 
 from xlnet_jax import messages
 from xlnet_jax.errors import Interrupted, RestartMe, Stopped
@@ -40,9 +39,6 @@ SAME_SECONDS = 10.0
 """A signal this soon after the first is the same request, unless it is a second Ctrl-C."""
 DATA_SECONDS = 10.0
 """Time after a signal for data to arrive, where the current state cannot be saved without it."""
-POLL_SECONDS = 0.05
-
-T = TypeVar("T")
 
 
 class StopRequest:
@@ -56,8 +52,6 @@ class StopRequest:
     def __init__(self) -> None:
         self.name: str | None = None
         self.end: Callable[[int, str], None] = _end
-        self._came = 0.0
-        self._interrupts = 0
         self._working = False
         self._reader = ThreadPoolExecutor(1, "data")
 
@@ -65,36 +59,34 @@ class StopRequest:
         """From here on there is something to save: signals only ask, and the loop saves."""
         self._working = True
 
-    def take(self, elements: Iterator[T], alone: bool) -> T:
+    def take(self, elements: Iterator[Any], alone: bool) -> Any:
         """The next element, which may never come.
 
         Args:
           alone: a signal raises Stopped here. Otherwise other processes may have started the step already, and their
             copy of this state is gone: the process is ended `DATA_SECONDS` after the signal.
         """
-        began, element = time.monotonic(), self._reader.submit(next, elements)
-        while not wait([element], POLL_SECONDS).done:
-            if self.name and alone:
-                raise Stopped(self.name)
-            if self.name and time.monotonic() - max(self._came, began) > DATA_SECONDS:
-                self.end(RestartMe.exit_code, f"{self.name} while waiting for data: rerun the same command to resume")
+        element = self._reader.submit(next, elements)
+        while not wait([element], 0.05).done and not self.name:
+            pass
+        if alone and not element.done():
+            raise Stopped(self.name)
+        if not wait([element], DATA_SECONDS).done:
+            self.end(RestartMe.exit_code, f"{self.name} while waiting for data: rerun the same command to resume")
         return element.result()
 
     def _listen(self, pipe: int) -> None:
+        came, interrupts = 0.0, 0
         while numbers := os.read(pipe, 64):
-            for number in numbers:
-                if number in SIGNALS:
-                    self._receive(signal.Signals(number))
-
-    def _receive(self, number: signal.Signals) -> None:
-        self._interrupts += number == signal.SIGINT
-        if self.name is None:
-            self._came, self.name = time.monotonic(), number.name
-            if not self._working:
-                self.end(RestartMe.exit_code, f"{self.name} during start-up: rerun the same command to resume")
-            log.warning("%s: saving after this dispatch; a second Ctrl-C ends at once", self.name)
-        elif self._interrupts > 1 or time.monotonic() - self._came > SAME_SECONDS:
-            _end(Interrupted.exit_code, f"second {number.name}: ending at once; the newest checkpoint is good")
+            for number in (signal.Signals(number) for number in numbers):
+                interrupts += number == signal.SIGINT
+                if self.name is None:
+                    came, self.name = time.monotonic(), number.name
+                    if not self._working:
+                        self.end(RestartMe.exit_code, f"{self.name} during start-up: rerun the same command to resume")
+                    log.warning("%s: saving after this dispatch; a second Ctrl-C ends at once", self.name)
+                elif interrupts > 1 or time.monotonic() - came > SAME_SECONDS:
+                    _end(Interrupted.exit_code, f"second {number.name}: ending at once; the newest checkpoint is good")
 
 
 def _end(code: int, line: str) -> None:
@@ -110,7 +102,10 @@ _active: list[StopRequest] = []
 
 @contextlib.contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """The active StopRequest, or a new one: a command enters it first, and the functions that it calls share it."""
+    """The active StopRequest, or a new one: a command enters it first, and the functions that it calls share it.
+
+    After a signal the process is about to end with its own exit code: another SIGTERM has no effect any more.
+    """
     if _active:
         yield _active[-1]
         return
@@ -125,6 +120,8 @@ def stop_request() -> Iterator[StopRequest]:
         yield stop
     finally:
         _active.remove(stop)
+        if stop.name:
+            del previous[signal.SIGTERM]
         for number, handler in previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup)

@@ -68,7 +68,6 @@ class Watchdog:
             f"no progress for {self.seconds:g} s (watchdog.seconds) after step {self._step}, during {self._doing()}; "
             f"the stacks are in {self.path}; rerun the same command to resume"
         )
-        log.error("%s", line)
         limit = threading.Timer(WRITE_SECONDS, self._end, (RestartMe.exit_code, line))
         limit.start()
         try:
