@@ -105,10 +105,9 @@ def _train(
                 state, plan, start, origin = restore_or_init(recipe, mixture, built, checkpoints, processes)
             # The run may have stopped after the checkpoint or in the evaluation. Process 0 decides: another process may
             # see the file a little later than the one that writes it.
-            scored = not (heldout and evaluation.due(config, start)) or bool(
-                processes.of_first(bool(workdirs.line_of(workdir, "evaluations", start)))
-            )
-            if start >= stop and scored:
+            due = heldout is not None and evaluation.due(config, start)
+            unscored = due and not processes.of_first(bool(workdirs.line_of(workdir, "evaluations", start)))
+            if start >= stop and not unscored:
                 log.info("%s is already at step %d; the stop is at step %d", workdir, start, stop)
                 last, times = workdirs.line_of(workdir, "metrics", start), workdirs.times_of(workdir)
                 result = goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times)
@@ -126,7 +125,7 @@ def _train(
                 run.heldout = HeldoutLoss(recipe, mesh, heldout, mixture.token_counts, evaluation.blocks_of(config))
             if config.watchdog.sdc_every:
                 run.corruption = CorruptionCheck(config, mesh, functools.partial(loss_and_gradient, recipe))
-            result = run.loop(state, start, stop, unscored=not scored)
+            result = run.loop(state, start, stop, unscored)
             return result | _outcome(config, workdir, result["step"])
 
 
