@@ -1,6 +1,7 @@
 """Disks that refuse for a while, or for good: lines and saves are tried again until a deadline."""
 
 import errno
+import io
 import logging
 import os
 import resource
@@ -95,21 +96,17 @@ def test_whose_error_it_is(error, expected):
         assert len(attempts) == 1
 
 
-class Full:
-    """A file that takes `room` bytes more, half of the last write among them."""
+class Full(io.FileIO):
+    """A file on a disk that takes `room` bytes more, half of the last write among them."""
 
-    def __init__(self, file, room):
-        self.file, self.room, self.name = file, room, file.name
+    room = 0
 
     def write(self, data):
-        if self.room <= 0:
+        if Full.room <= 0:
             raise os_error(errno.ENOSPC)
-        taken = self.file.write(data[: self.room])
-        self.room -= taken
+        taken = super().write(data[: Full.room])
+        Full.room -= taken
         return taken
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
 
 
 @pytest.mark.parametrize("flush_bytes", [40, 1 << 13])
@@ -119,15 +116,15 @@ def test_lines_that_a_full_disk_took_half_of_are_neither_lost_nor_doubled(tmp_pa
     lines = open_jsonl(path, 0)
     lines.append(to_line({"step": 1}), 1)
     lines.flush()
-    lines._file = Full(lines._file, 20)
+    monkeypatch.setattr(append, "open", lambda path, mode, buffering: Full(path, mode), raising=False)
+    monkeypatch.setattr(Full, "room", 20)
     for step in range(2, 9):
         lines.append(to_line({"step": step}), step)
     with pytest.raises(OSError, match="No space left"):
         lines.flush()
     assert [line["step"] for line in read_jsonl(path)][:1] == [1]
-    lines._file.room = 10**6
+    Full.room = 10**6
     lines.flush()
-    lines.close()
     assert [line["step"] for line in read_jsonl(path)] == list(range(1, 9))
 
 

@@ -20,12 +20,10 @@ FILE_BYTES = 1 << 13
 
 
 class AppendFile:
-    """A file on disk."""
+    """A file on disk, opened for every write: a network disk that was away has another handle when it is back."""
 
     def __init__(self, path: str) -> None:
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
-        self._end = self._file.seek(0, os.SEEK_END)
-        self._data = b""
+        self._path, self._data = path, b""
 
     def append(self, data: bytes, step: int) -> None:
         """Adds the data of a step."""
@@ -33,32 +31,26 @@ class AppendFile:
         self._data += data
         if len(self._data) >= FILE_BYTES:
             try:
-                self._write()
+                self.flush(False)
             except OSError as error:
-                # `flush` tries again, and raises.
-                log.warning("%s: %s", self._file.name, error)
+                # The next `flush` tries again, and raises.
+                log.warning("%s: %s", self._path, error)
 
-    def _write(self) -> None:
-        """All or nothing: on a full disk the part that was written is cut off, and all data stay in memory."""
+    def flush(self, sync: bool = True) -> None:
+        """Writes to the disk, with fsync if `sync`. All or nothing: on a full disk the written part is cut off."""
+        end = os.path.getsize(self._path) if os.path.exists(self._path) else 0
         try:
-            rest = memoryview(self._data)
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            with open(self._path, "ab", buffering=0) as file:
+                rest = memoryview(self._data)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                if sync:
+                    os.fsync(file.fileno())
         except OSError:
             with contextlib.suppress(OSError):
-                self._file.truncate(self._end)
+                os.truncate(self._path, end)
             raise
-        self._end += len(self._data)
         self._data = b""
-
-    def flush(self) -> None:
-        """Writes to the disk, with fsync."""
-        self._write()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Closes the file; unflushed data are lost."""
-        self._file.close()
 
 
 class AppendParts:
@@ -90,6 +82,3 @@ class AppendParts:
             self._changed = False
         if len(self._data) >= self._part_bytes:
             self._path, self._data = "", bytearray()
-
-    def close(self) -> None:
-        """Does nothing: no file is open. Unflushed data are lost."""

@@ -78,10 +78,6 @@ class MetricsWriter:
         self._failed = False
 
     def close(self) -> None:
-        """Flushes and closes."""
-        try:
-            if self._active and not self._failed:  # or it would wait for the same disk or bucket again
-                self.flush()
-        finally:
-            for file in self._files.values():
-                file.close()
+        """Flushes, but not after an error: it would wait for the same disk or bucket again."""
+        if self._active and not self._failed:
+            self.flush()
