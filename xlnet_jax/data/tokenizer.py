@@ -128,7 +128,7 @@ class Tokenizer:
         self._split = {
             index: _split_digit_comma(self.processor, piece)
             for index, piece in enumerate(self.pieces)
-            if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+            if ends_in_digit_comma(piece)
         }
         self._size_V = np.array([len(self._split.get(index, [index])) for index in range(self.vocab_size)])
 
@@ -205,6 +205,11 @@ def starts_word(piece: str) -> bool:
     if category[0] in "PS" and ("\u3000" <= first <= "\u303f" or "\uff00" <= first <= "\uffef"):
         return True
     return unicodedata.name(first, "").startswith(_WITHOUT_SPACES)
+
+
+def ends_in_digit_comma(piece: str) -> bool:
+    """Whether the digit-comma rule splits the piece."""
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
 def _load(model: bytes, path: str) -> sentencepiece.SentencePieceProcessor:
