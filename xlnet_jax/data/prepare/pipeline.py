@@ -98,10 +98,9 @@ def prepare(
     ):
         if not good:
             raise BadInput(f"--{name}={value} must {rule}")
-    if engine == "beam":
-        engines.make_pipeline(beam_options)
-    elif beam_options:
+    if beam_options and engine != "beam":
         raise BadInput("--beam_options is for --engine=beam; give both or neither")
+    pipeline = engines.make_pipeline(beam_options) if engine == "beam" else None
     request = work_unit.Request(document, sentences, normalization, heldout, errors, page_tokens, field)
     with files.translate_errors(output):
         found = find_sources(inputs, data_dir)
@@ -136,7 +135,7 @@ def prepare(
             used = Tokenizer(path, normalization)
             if model is not None and used.sha256 != model.sha256:
                 raise BadInput(f"{path} is not {tokenizer}, though begun with it; remove {output} and prepare again")
-            engines.run(output, units, used, request, engine, workers, beam_options)
+            engines.run(output, units, used, request, workers, pipeline)
             return _finish(output, units, used, options)
 
 
