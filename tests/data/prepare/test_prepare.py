@@ -236,7 +236,7 @@ def test_no_text(tmp_path):
         ({"errors": "ignore"}, "--errors=ignore is not one of"),
         ({"heldout": 1.0}, "--heldout=1.0 must lie in"),
         ({"workers": 0}, "--workers=0 must be at least 1"),
-        ({"page_tokens": 0}, "--page_tokens=0 must be at least 1"),
+        ({"page_tokens": 0}, r"--page_tokens=0 must lie in \[1, 16777216\]"),
         ({"seed": -1}, r"--seed=-1 must lie in \[0, 2\^32\)"),
         ({"seed": 2**32}, "--seed=4294967296 must lie in"),
         ({"engine": "spark"}, "--engine=spark is not one of local, beam"),

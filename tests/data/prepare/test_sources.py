@@ -297,9 +297,10 @@ def test_damaged_compression(tmp_path, suffix):
     # Files that were compressed one by one and put together are one text.
     path.write_bytes(whole + whole)
     assert len(list(_reader("line").documents(part))) == 1
+    whole = pathlib.Path(_write(path, os.urandom(30).hex() + "\n" + "a\n" * 100_000)).read_bytes()
     path.write_bytes(whole[:-3])
     with pytest.raises(BadInput, match=r"at byte [1-9]\d+ of"):
-        list(sources.blocks(part))
+        list(sources.lines(part))
 
 
 def test_damaged_parquet(tmp_path):
@@ -371,8 +372,10 @@ def test_parquet_that_is_not_utf8(tmp_path):
 
 def test_long_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "LONGEST_LINE", 10)
+    monkeypatch.setattr(sources, "_BLOCK", 1)
+    monkeypatch.setattr(sources, "_SMALL_BLOCK", 1)
     for content, place in (
-        ("a\nabcdefghijk\n", 2),
+        ("a\nabcdefghijklm\n", 2),
         ("a\nabcdefghijklmnopqrstuvwxyz", 2),
         ("abcdefghij\nb\n" * 3, None),
     ):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from xlnet_jax.data.corpus import manifest as manifests
+from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.prepare import work_unit
 from xlnet_jax.data.prepare.sources import Part, Source
 from xlnet_jax.data.prepare.text import TextReader
@@ -99,19 +99,11 @@ def read_note(path: str) -> dict[str, Any]:
 
 
 def check_finished(output: str) -> dict[str, Any]:
-    """Checks that a corpus with a manifest has all its files; returns the manifest."""
-    manifest = manifests.read_manifest(output)
-    sizes = {shard["file"]: shard["bytes"] for split in manifest["splits"].values() for shard in split["shards"]}
-    hashes = {split["token_counts"]: split["token_counts_sha256"] for split in manifest["splits"].values()}
-    hashes[manifest["tokenizer"]["file"]] = manifest["tokenizer"]["sha256"]
-    there = files.listing(output)
-    advice = f"put it back, or remove {output} and prepare again"
-    for name in [*hashes, *sizes]:
-        path = os.path.join(output, name)
-        if name not in there:
-            raise BadInput(f"{path} is missing, though {manifests.MANIFEST} says the corpus is finished; {advice}")
-        if name in sizes and there[name] != sizes[name]:
-            raise BadInput(f"{path} has {there[name]} bytes, not {sizes[name]}; {advice}")
-        if name in hashes and hashlib.sha256(files.read(path)).hexdigest() != hashes[name]:
-            raise BadInput(f"{path} was changed; {advice}")
+    """The manifest of a finished corpus. Raises BadInput unless all its files are there."""
+    try:
+        manifest = Corpus(output).manifest
+        if "heldout" in manifest["splits"]:
+            Corpus(output, "heldout")
+    except BadInput as error:
+        raise BadInput(f"{error}, or remove {output} and prepare again") from error
     return manifest

@@ -13,11 +13,10 @@ disk or in a bucket (`gs://`).
 
 from __future__ import annotations
 
-import dataclasses
-import gzip
+import contextlib
+import io
 import os
 import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
@@ -40,8 +39,7 @@ Source = File
 """A file, or a split of a TFDS data set (`tfds:FOLDER:SPLIT`), with its size and its time of change."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """[start, end) of a source, cut between documents; the unit of both depends on `kind_of(path)`."""
 
     path: str
@@ -182,76 +180,53 @@ def _next_document(file: IO[bytes], path: str, offset: int, document: str) -> in
     return file.tell()
 
 
-def _read_line(file: IO[bytes], path: str) -> bytes:
+def _read_line(file: IO[bytes], path: str, place: str | None = None) -> bytes:
+    """The rest of a line, which starts at `place`; None = where the file is."""
     line = file.readline(LONGEST_LINE + 1)
     if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
-        raise _too_long(path, f"byte {file.tell() - len(line)}")
+        where = place or f"byte {file.tell() - len(line)}"
+        raise BadInput(f"{path}: a line of more than {LONGEST_LINE} bytes at {where}; break it up")
     return line
 
 
-def _too_long(path: str, place: str) -> BadInput:
-    return BadInput(f"{path}: a line of more than {LONGEST_LINE} bytes at {place}; break it up")
+@contextlib.contextmanager
+def _decompressed(part: Part) -> Iterator[IO[bytes]]:
+    with files.open_to_read(part.path, _BLOCK) as file:
+        if compression := kind_of(part.path).compression:
+            import pyarrow
+
+            stream: Any = pyarrow.input_stream(file, compression=compression)
+            with io.BufferedReader(stream, _SMALL_BLOCK) as text:
+                yield text
+        else:
+            file.seek(part.start)
+            yield file
 
 
-def _decompressed(file: IO[bytes], compression: str | None) -> Any:
-    if compression == "gzip":
-        return gzip.open(file)
-    import pyarrow
-
-    return pyarrow.input_stream(file, compression=compression) if compression else file
-
-
-def blocks(part: Part) -> Iterator[bytes]:
-    """The bytes of a part of text or json, decompressed, in blocks of no particular size.
+def lines(part: Part) -> Iterator[tuple[int, bytes]]:
+    """The bytes of a part of text or json as runs of whole lines, each with its offset in the (decompressed) file.
 
     Raises:
-      BadInput: the file cannot be read, is damaged, or is shorter than it was.
+      BadInput: the file cannot be read, is damaged, is shorter than it was, or has a line that is too long.
       RestartMe: the bucket does not answer.
     """
     kind = kind_of(part.path)
     offset, end = part.start, sys.maxsize if kind.compression else part.end
-    # Small blocks of compressed text: all text before damage is read.
-    size = min(_SMALL_BLOCK if kind.compression else _BLOCK, LONGEST_LINE)
+    size = _SMALL_BLOCK if kind.compression else _BLOCK  # all blocks before damage are read
     try:
-        with files.open_to_read(part.path, _BLOCK) as file, _decompressed(file, kind.compression) as text:
-            if not kind.compression:
-                text.seek(offset)
-            while offset < end and (block := text.read1(min(size, end - offset))):
-                yield block
+        with _decompressed(part) as text:
+            while offset < end and (block := text.read(min(size, end - offset))):
+                if not block.endswith(b"\n"):
+                    block += _read_line(text, part.path, kind.place(offset + block.rfind(b"\n") + 1))
+                yield offset, block
                 offset += len(block)
-            if offset < end and not kind.compression:
-                raise BadInput(f"{part.path}: {end - offset} bytes shorter than it was; start over")
-    except (OSError, EOFError, zlib.error) as error:
+        if offset < end and not kind.compression:
+            raise BadInput(f"{part.path}: {end - offset} bytes shorter than it was; start over")
+    except OSError as error:
         reason = summary(error)
         if kind.compression and not getattr(error, "strerror", None):
             reason = f"damaged or cut short at {kind.place(offset)} ({reason}); fetch or compress it again"
         raise BadInput(f"{part.path}: {reason}") from error
-
-
-def lines(part: Part) -> Iterator[tuple[int, bytes]]:
-    """The same bytes as runs of whole lines, each with its offset in the (decompressed) file.
-
-    Raises:
-      BadInput, RestartMe: as `blocks`; also if a line is too long.
-    """
-    offset = part.start
-    rest: list[bytes] = []  # of an unfinished line
-    size = 0
-    for block in blocks(part):
-        first = block.find(b"\n")
-        if size + (len(block) if first < 0 else first) > LONGEST_LINE:
-            raise _too_long(part.path, kind_of(part.path).place(offset))
-        end = block.rfind(b"\n") + 1
-        if end:
-            whole = b"".join([*rest, block[:end]])
-            yield offset, whole
-            offset += len(whole)
-            rest, size = [], 0
-        if end < len(block):
-            rest.append(block[end:])
-            size += len(block) - end
-    if rest:
-        yield offset, b"".join(rest)
 
 
 def records(part: Part, field: str) -> Iterator[tuple[int, bytes | None]]:

@@ -98,8 +98,8 @@ class TextReader:
         """The hash that `documents` adds to `hashes`, without checking the text. Raises as `documents` does."""
         digest = hashlib.sha256()
         if sources.kind_of(part.path).format in ("text", "json"):
-            for block in sources.blocks(part):
-                digest.update(block)
+            for _, raw in sources.lines(part):
+                digest.update(raw)
         else:
             for _, value in sources.records(part, self.field):
                 _add_record(digest, value)

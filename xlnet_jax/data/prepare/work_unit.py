@@ -135,9 +135,7 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
                 splits[split] = {**writer.counted, "shard": shard}
                 files.rename(paths[split], file_name(output, index, split))
                 files.write(file_name(output, index, split + ".npy"), files.array_bytes(writer.counts))
-        sources = [
-            {**dataclasses.asdict(part), "sha256": digest} for part, digest in zip(parts, reader.hashes, strict=True)
-        ]
+        sources = [part._asdict() | {"sha256": digest} for part, digest in zip(parts, reader.hashes, strict=True)]
         empty = reader.empty + sum(writer.empty for writer in writers.values())
         content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": sources, "replaced": reader.replaced,
                    "empty": empty, "dropped": dataclasses.asdict(reader.dropped)}  # fmt: skip
