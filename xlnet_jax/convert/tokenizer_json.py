@@ -132,13 +132,10 @@ def _added_token(index: int, piece: str) -> dict[str, Any]:
 def _template() -> dict[str, Any]:
     """A SEP CLS and A SEP B SEP CLS; A has type 0, B type 1, CLS type 2, each SEP the type of its segment."""
 
-    def token(piece: str, segment: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": piece, "type_id": segment}}
-
-    def text(letter: str, segment: int) -> dict[str, Any]:
-        return {"Sequence": {"id": letter, "type_id": segment}}
-
-    first, end = [text("A", 0), token("<sep>", 0)], [token("<cls>", 2)]
+    a, b = ({"Sequence": {"id": letter, "type_id": segment}} for segment, letter in enumerate("AB"))
+    end_a, end_b, cls = (
+        {"SpecialToken": {"id": piece, "type_id": segment}} for segment, piece in enumerate(("<sep>", "<sep>", "<cls>"))
+    )
     special = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in (("<sep>", SEP), ("<cls>", CLS))}
-    pair = [*first, text("B", 1), token("<sep>", 1), *end]
-    return {"type": "TemplateProcessing", "single": first + end, "pair": pair, "special_tokens": special}
+    pair = [a, end_a, b, end_b, cls]
+    return {"type": "TemplateProcessing", "single": [a, end_a, cls], "pair": pair, "special_tokens": special}

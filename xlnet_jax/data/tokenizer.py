@@ -17,7 +17,6 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -91,6 +90,7 @@ class Tokenizer:
     Attributes:
       vocab_size: number of pieces V.
       pieces: the pieces by id.
+      processor: the SentencePiece processor.
       word_start: bool [V], whether a piece starts a word: the original's predicate for the start of a target span.
       sha256: of the model file.
       normalization: applied to text by `encode`.
@@ -113,7 +113,10 @@ class Tokenizer:
         except OSError as error:
             raise BadInput(f"tokenizer {path}: {error.strerror or error}; name a SentencePiece model file") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
-        self.processor = _load(model, self.path)
+        try:
+            self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise BadInput(f"tokenizer {path}: not a SentencePiece model") from error
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
         for index, expected in enumerate(SPECIAL_PIECES):
@@ -131,14 +134,6 @@ class Tokenizer:
             if ends_in_digit_comma(piece)
         }
         self._size_V = np.array([len(self._split.get(index, [index])) for index in range(self.vocab_size)])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "processor"}
-
-    @functools.cached_property
-    def processor(self) -> sentencepiece.SentencePieceProcessor:
-        """The SentencePiece processor, loaded again on first use after unpickling."""
-        return _load(files.read(self.path), self.path)
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
         """Normalises and encodes; no special piece is added.
@@ -210,13 +205,6 @@ def starts_word(piece: str) -> bool:
 def ends_in_digit_comma(piece: str) -> bool:
     """Whether the digit-comma rule splits the piece."""
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
-
-
-def _load(model: bytes, path: str) -> sentencepiece.SentencePieceProcessor:
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model)
-    except RuntimeError as error:
-        raise BadInput(f"tokenizer {path}: not a SentencePiece model") from error
 
 
 def _split_digit_comma(processor: sentencepiece.SentencePieceProcessor, piece: str) -> list[int]:

@@ -10,7 +10,6 @@ from xlnet_jax.data.batches.stream import (
     extend_plan,
     plan_from_json,
     plan_to_json,
-    rows_of,
     uniforms,
 )
 from xlnet_jax.errors import BadInput
@@ -132,9 +131,3 @@ def test_a_single_pass_reads_every_token_whatever_the_batch_size():
                 seen.update((positions(where)[where.exists_B] % 205).ravel().tolist())
         read[B] = seen
     assert read[3] == read[7] == set(range(205))
-
-
-def test_hosts_share_the_rows():
-    for processes in (1, 2, 4):
-        shares = [rows_of(process, processes, 8) for process in range(processes)]
-        np.testing.assert_array_equal(np.concatenate(shares), np.arange(8))

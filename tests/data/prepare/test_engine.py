@@ -31,7 +31,8 @@ def test_progress(monkeypatch, caplog):
     caplog.clear()
     screen = io.StringIO()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(engine, "Console", lambda **_: rich.console.Console(file=screen, force_terminal=True, width=120))
+    console = rich.console.Console(file=screen, force_terminal=True, width=120)
+    monkeypatch.setattr(engine, "Console", lambda **_: console)
     with caplog.at_level(logging.INFO, "xlnet_jax"), engine._progress(2, 0) as add:
         now[0] += 10
         add(1_000_000)

@@ -263,12 +263,6 @@ class SinglePass:
         )
 
 
-def rows_of(process: int, processes: int, batch_size: int) -> np.ndarray:
-    """The rows of the global batch that one of several hosts feeds: contiguous and equal."""
-    share = batch_size // processes
-    return np.arange(process * share, (process + 1) * share)
-
-
 def plan_to_json(plan: Plan) -> list[list[int]]:
     """The plan in the form that a checkpoint stores."""
     return [[entry.step, entry.block, entry.batch_size] for entry in plan]

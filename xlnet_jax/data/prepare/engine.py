@@ -7,7 +7,6 @@ other started.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import functools
 import importlib
@@ -41,21 +40,16 @@ _ERROR = "error"  # suffix of the file with a unit's error, for the process that
 _log = logging.getLogger("xlnet_jax")
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One call of `work_unit.prepare_unit`. It names the tokenizer; every process loads that once."""
+Job = tuple[str, int, tuple[Part, ...], str, str, work_unit.Request]
+"""The arguments of `_make_unit`."""
 
-    output: str
-    index: int
-    parts: tuple[Part, ...]
-    tokenizer: str
-    tokenizer_sha256: str
-    request: work_unit.Request
 
-    def __call__(self) -> int:
-        """Makes the unit; returns the number of tokens."""
-        tokenizer = _load(self.tokenizer, self.tokenizer_sha256, self.request.normalization)
-        return work_unit.prepare_unit(self.output, self.index, self.parts, tokenizer, self.request)
+def _make_unit(
+    output: str, index: int, parts: tuple[Part, ...], tokenizer: str, sha256: str, request: work_unit.Request
+) -> int:
+    """Makes a unit with a tokenizer that every process loads once; returns the number of tokens."""
+    loaded = _load(tokenizer, sha256, request.normalization)
+    return work_unit.prepare_unit(output, index, parts, loaded, request)
 
 
 @functools.lru_cache(1)
@@ -89,7 +83,7 @@ def run(
     files.make_folder(folder)
     finished = files.listing(folder)
     jobs = {
-        note: Job(output, index, parts, tokenizer.path, tokenizer.sha256, request)
+        note: (output, index, parts, tokenizer.path, tokenizer.sha256, request)
         for index, parts in enumerate(units)
         if (note := os.path.basename(work_unit.file_name(output, index, "json"))) not in finished
     }
@@ -121,9 +115,7 @@ def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
         finished, tokens, now = finished + 1, tokens + of_unit, time.monotonic()
         spent = max(now - began, 1e-6)
         left = datetime.timedelta(seconds=round((total - done - finished) * spent / finished))
-        text = (
-            f"{done + finished:,} of {total:,} units, {tokens:,} tokens, {tokens / spent:,.0f} tokens/s, {left} left"
-        )
+        text = f"{done + finished:,} of {total:,} units, {tokens:,} tokens, {tokens / spent:,.0f} tokens/s, {left} left"
         bar.update(task, completed=done + finished, description=text)
         if bar.disable and (now - logged >= _LOG_SECONDS or done + finished == total):
             logged = now
@@ -138,13 +130,13 @@ def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[
     # Starting a process takes seconds, too long for a single unit.
     if workers == 1:
         for job in jobs:
-            add(job())
+            add(_make_unit(*job))
         return
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker)
 
     def start() -> list[Future[int]]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        return [pool.submit(job) for job in jobs]
+        return [pool.submit(_make_unit, *job) for job in jobs]
 
     try:
         # Ctrl-C interrupts the main thread alone, so in another thread no process is left half started. The processes
@@ -225,6 +217,7 @@ def _error_files(folder: str) -> list[str]:
 def _report_errors(job: Job) -> None:
     """Runs a job in a pipeline. An error goes to a file: the runners would retry it and wrap it in their own."""
     try:
-        job()
+        _make_unit(*job)
     except XLNetError as error:
-        files.write(work_unit.file_name(job.output, job.index, _ERROR), files.to_json([error.exit_code, str(error)]))
+        output, index, *_ = job
+        files.write(work_unit.file_name(output, index, _ERROR), files.to_json([error.exit_code, str(error)]))

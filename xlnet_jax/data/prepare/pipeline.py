@@ -85,11 +85,12 @@ def prepare(
     ):  # fmt: skip
         if value not in allowed:
             raise BadInput(f"--{name}={value} is not one of {', '.join(allowed)}")
+    largest_page = manifests.LARGEST_PAGE
     for name, value, good, rule in (
         ("heldout", heldout, 0 <= heldout < 1, "lie in [0, 1)"),
         ("seed", seed, 0 <= seed < 2**32, "lie in [0, 2^32)"),
         ("vocab_size", vocab_size, 10 <= vocab_size <= _LARGEST_VOCABULARY, f"lie in [10, {_LARGEST_VOCABULARY}]"),
-        ("page_tokens", page_tokens, 1 <= page_tokens <= manifests.LARGEST_PAGE, f"lie in [1, {manifests.LARGEST_PAGE}]"),
+        ("page_tokens", page_tokens, 1 <= page_tokens <= largest_page, f"lie in [1, {largest_page}]"),
         ("sample_bytes", sample_bytes, sample_bytes >= 1, "be at least 1"),
         ("shard_bytes", shard_bytes, shard_bytes >= 1, "be at least 1"),
         ("workers", workers, workers is None or workers >= 1, "be at least 1"),

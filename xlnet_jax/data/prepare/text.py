@@ -83,53 +83,61 @@ class TextReader:
           BadInput: not UTF-8, not text, empty, damaged, shorter than it was, or too long to hold in memory.
           RestartMe: the bucket does not answer.
         """
-        digest = hashlib.sha256()
         read = {"text": self._text_documents, "json": self._json_documents}
-        for document, number in read.get(sources.kind_of(part.path).format, self._record_documents)(part, digest):
+        for document, number in read.get(sources.kind_of(part.path).format, self._record_documents)(part):
             if document:
                 yield document
             elif self.errors == "strict":
                 raise _bad(part, number, "an empty document; leave such documents out with --errors=replace")
             else:
                 self.empty += 1
-        self.hashes.append(digest.hexdigest())
 
     def digest(self, part: Part) -> str:
         """The hash that `documents` adds to `hashes`, without checking the text. Raises as `documents` does."""
+        for _ in self._raw(part):
+            pass
+        return self.hashes.pop()
+
+    def _raw(self, part: Part) -> Iterator[tuple[int, Any]]:
+        """Runs of whole lines, or records, each with its byte, row or example; at the end `hashes` gets one more."""
         digest = hashlib.sha256()
         if sources.kind_of(part.path).format in ("text", "json"):
-            for _, raw in sources.lines(part):
+            for offset, raw in sources.lines(part):
                 digest.update(raw)
+                yield offset, raw
         else:
-            for _, value in sources.records(part, self.field):
-                _add_record(digest, value)
-        return digest.hexdigest()
+            for number, value in sources.records(part, self.field):
+                # With its length, so that moving text from one record to the next changes the hash.
+                digest.update(b"\xff" * 8 if value is None else len(value).to_bytes(8, "big"))
+                digest.update(value or b"")
+                yield number, value
+        self.hashes.append(digest.hexdigest())
 
     # These yield every document with its byte, row or example; an empty one as [].
 
-    def _text_documents(self, part: Part, digest: Any) -> Iterator[tuple[Document, int]]:
-        paragraphs = self._lines(part, digest) if self.document == "line" else self._paragraphs(part, digest)
+    def _text_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
+        paragraphs = self._lines(part) if self.document == "line" else self._paragraphs(part)
         if self.document == "file":
             yield [sentences for sentences, _ in paragraphs if sentences], part.start
         else:
             for sentences, begin in paragraphs:
                 yield [sentences] if sentences else [], begin
 
-    def _lines(self, part: Part, digest: Any) -> Iterator[tuple[list[str], int]]:
+    def _lines(self, part: Part) -> Iterator[tuple[list[str], int]]:
         """The sentences of each line that is not blank; if there are none, also where it starts."""
-        for offset, raw, text in self._chunks(part, digest):
+        for offset, raw, text in self._chunks(part):
             for number, line in enumerate(text.split("\n")):
                 if sentences := _sentences_of(line):
                     yield sentences, 0
                 elif line:
                     yield [], offset + _line_start(raw, number)
 
-    def _paragraphs(self, part: Part, digest: Any) -> Iterator[tuple[list[str], int]]:
+    def _paragraphs(self, part: Part) -> Iterator[tuple[list[str], int]]:
         """The sentences between blank lines; if there are none, also where the lines start."""
         sentences: list[str] = []  # of a paragraph that may continue in the next chunk
         begin: int | None = None
         size = 0
-        for offset, raw, text in self._chunks(part, digest):
+        for offset, raw, text in self._chunks(part):
             position = 0
             for block in text.split("\n\n"):
                 # A blank line before this block: only the first of a chunk may have none.
@@ -151,15 +159,13 @@ class TextReader:
         if sentences or begin is not None:
             yield sentences, begin or 0
 
-    def _chunks(self, part: Part, digest: Any) -> Iterator[tuple[int, bytes, str]]:
+    def _chunks(self, part: Part) -> Iterator[tuple[int, bytes, str]]:
         """Runs of whole lines: offset, bytes, and normalised text."""
-        for offset, raw in sources.lines(part):
-            digest.update(raw)
+        for offset, raw in self._raw(part):
             yield offset, raw, self._normalise(self._decode(raw, part, offset))
 
-    def _json_documents(self, part: Part, digest: Any) -> Iterator[tuple[Document, int]]:
-        for offset, raw in sources.lines(part):
-            digest.update(raw)
+    def _json_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
+        for offset, raw in self._raw(part):
             for line, raw_line in zip(self._decode(raw, part, offset).split("\n"), raw.split(b"\n"), strict=True):
                 # A blank line is no record.
                 if line and not line.isspace():
@@ -184,9 +190,8 @@ class TextReader:
             raise _bad(part, offset, f"field {self.field!r} is {kind}, not a string; choose another with --field")
         return text
 
-    def _record_documents(self, part: Part, digest: Any) -> Iterator[tuple[Document, int]]:
-        for number, value in sources.records(part, self.field):
-            _add_record(digest, value)
+    def _record_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
+        for number, value in self._raw(part):
             try:
                 text = (value or b"").decode()
             except UnicodeDecodeError as error:
@@ -278,12 +283,6 @@ def _sentences_of(block: str) -> list[str]:
 def _line_start(raw: bytes, number: int) -> int:
     """Where line `number` of a chunk starts. Only for messages: it scans all lines before."""
     return next(itertools.islice(_LINE_END.finditer(raw), number - 1, None)).end() if number else 0
-
-
-def _add_record(digest: Any, value: bytes | None) -> None:
-    # With its length, so that moving text from one record to the next changes the hash.
-    digest.update(b"\xff" * 8 if value is None else len(value).to_bytes(8, "big"))
-    digest.update(value or b"")
 
 
 def split_sentences(line: str) -> Iterator[str]:

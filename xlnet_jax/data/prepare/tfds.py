@@ -71,9 +71,8 @@ def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
 
 def _versions(folder: str) -> list[str]:
     """The versions in a folder, oldest first. An unfinished build has another name."""
-    names = [name for name in _subfolders(folder) if _VERSION.fullmatch(name)]
-    finished = [name for name in names if _INFO in files.listing(f"{folder}/{name}")]
-    return sorted(finished, key=lambda name: [int(number) for number in name.split(".")])
+    names = filter(_VERSION.fullmatch, _subfolders(folder))
+    return sorted(names, key=lambda name: [int(number) for number in name.split(".")])
 
 
 def _subfolders(folder: str) -> list[str]:
@@ -95,8 +94,8 @@ def _folder_and_split(path: str) -> list[str]:
     return path.removeprefix(PREFIX).rsplit(":", 1)
 
 
-def _split(path: str) -> Any:
-    """TFDS's description of a split of a data set, which must be there as ArrayRecord."""
+def _split(path: str, part: str = "") -> Any:
+    """TFDS's description of a split of a data set or of a part of it, which must be there as ArrayRecord."""
     import tensorflow_datasets as tfds
     from google.protobuf import json_format
 
@@ -122,7 +121,7 @@ def _split(path: str) -> Any:
         )
     if split not in set(builder.info.splits):  # TFDS would accept a slice as a split
         raise BadInput(f"{folder} has no split {split!r}, only {', '.join(sorted(builder.info.splits))}")
-    return builder.info.splits[split]
+    return builder.info.splits[split + part]
 
 
 def examples(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes]]:
@@ -132,17 +131,13 @@ def examples(path: str, start: int, end: int, field: str) -> Iterator[tuple[int,
       BadInput: no such field, one that is not text, or a file that is damaged.
       RestartMe: the bucket does not answer.
     """
+    if (count := _split(path).num_examples) < end:
+        raise BadInput(f"{path}: {end - count} examples shorter than it was; start over")
     number = start
-    first = 0  # of a shard
-    for shard in _split(path).file_instructions:
-        begin, stop = max(start - first, 0), min(end - first, shard.take)
-        if begin < stop:
-            for record in _records(os.fspath(shard.filename), shard.skip + begin, shard.skip + stop):
-                yield number, _field(path, number, record, field)
-                number += 1
-        first += shard.take
-    if number < end:
-        raise BadInput(f"{path}: {end - number} examples shorter than it was; start over")
+    for shard in _split(path, f"[{start}:{end}]").file_instructions:
+        for record in _records(os.fspath(shard.filename), shard.skip, shard.skip + shard.take):
+            yield number, _field(path, number, record, field)
+            number += 1
 
 
 def _records(file: str, start: int, end: int) -> Iterator[bytes]:
