@@ -17,7 +17,7 @@ from array_record.python import array_record_module
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.manifest import MANIFEST
-from xlnet_jax.data.prepare.work_unit import Request
+from xlnet_jax.data.prepare.text import Request
 from xlnet_jax.data.tokenizer import EOD, train_tokenizer
 from xlnet_jax.errors import BadInput
 

@@ -17,6 +17,7 @@ from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.prepare import pipeline as module
 from xlnet_jax.data.prepare import sources, work_unit
+from xlnet_jax.data.prepare.text import Request, TextReader
 from xlnet_jax.data.tokenizer import EOD, Normalization
 from xlnet_jax.errors import BadInput
 
@@ -62,7 +63,7 @@ def test_starts_of_paragraphs(tmp_path, document):
         "train"
     ]
     sentences, documents, paragraphs = _flags(tmp_path / "c")
-    reader = work_unit.Request(document, "punctuation", Normalization(), 0.0, "strict", data.PAGE_TOKENS).reader()
+    reader = TextReader(Request(document, "punctuation", Normalization(), 0.0, "strict", data.PAGE_TOKENS))
     position, expected = 0, (set(), set(), set())
     for source in sources.find_sources(inputs):
         for paragraphs_of_document in reader.documents(sources.Part(source.path, 0, source.bytes)):
@@ -213,7 +214,7 @@ def test_the_tokenizer_sees_a_seeded_sample_without_the_heldout_documents(tmp_pa
         data.make_corpus(tmp_path / name, tokenizer=None, **{"sample_bytes": 5000, **changes})
     assert samples[0] == samples[1] != samples[2]
     assert 5000 <= sum(map(len, samples[0])) < 6000
-    request = work_unit.Request("blank_line", "line", Normalization(), data.HELDOUT, "strict", data.PAGE_TOKENS)
+    request = Request("blank_line", "line", Normalization(), data.HELDOUT, "strict", data.PAGE_TOKENS)
     kept = [each for each in data.documents_of(data.text_folder()) if not request.held_out([each])]
     assert sorted(samples[3]) == sorted(sentence for document in kept for sentence in document)
 

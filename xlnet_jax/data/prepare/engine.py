@@ -27,6 +27,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from xlnet_jax.data.prepare import work_unit
 from xlnet_jax.data.prepare.sources import Part
+from xlnet_jax.data.prepare.text import Request
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
@@ -40,13 +41,11 @@ _ERROR = "error"  # suffix of the file with a unit's error, for the process that
 _log = logging.getLogger("xlnet_jax")
 
 
-Job = tuple[str, int, tuple[Part, ...], str, str, work_unit.Request]
+Job = tuple[str, int, tuple[Part, ...], str, str, Request]
 """The arguments of `_make_unit`."""
 
 
-def _make_unit(
-    output: str, index: int, parts: tuple[Part, ...], tokenizer: str, sha256: str, request: work_unit.Request
-) -> int:
+def _make_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: str, sha256: str, request: Request) -> int:
     """Makes a unit with a tokenizer that every process loads once; returns the number of tokens."""
     loaded = _load(tokenizer, sha256, request.normalization)
     return work_unit.prepare_unit(output, index, parts, loaded, request)
@@ -62,7 +61,7 @@ def _load(path: str, sha256: str, normalization: Normalization) -> Tokenizer:
 
 
 def run(
-    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, request: work_unit.Request,
+    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, request: Request,
     workers: int | None, pipeline: Any,
 ) -> None:  # fmt: skip
     """Makes the units that have no note yet.

@@ -25,7 +25,7 @@ from xlnet_jax.data.corpus import manifest as manifests
 from xlnet_jax.data.prepare import engine as engines
 from xlnet_jax.data.prepare import marks, resume, work_unit
 from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
-from xlnet_jax.data.prepare.text import DOCUMENT_RULES, SENTENCE_RULES
+from xlnet_jax.data.prepare.text import DOCUMENT_RULES, SENTENCE_RULES, Request, TextReader
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
@@ -100,7 +100,7 @@ def prepare(
     if beam_options and engine != "beam":
         raise BadInput("--beam_options is for --engine=beam; give both or neither")
     pipeline = engines.make_pipeline(beam_options) if engine == "beam" else None
-    request = work_unit.Request(document, sentences, normalization, heldout, errors, page_tokens, field)
+    request = Request(document, sentences, normalization, heldout, errors, page_tokens, field)
     with files.translate_errors(output):
         found = find_sources(inputs, data_dir)
         model = None if tokenizer is None else Tokenizer(tokenizer)
@@ -117,7 +117,7 @@ def prepare(
             times = resume.claim(output, options, found)
             for folder in (output, os.path.join(output, work_unit.FOLDER)):
                 files.sweep(folder)
-            resume.check_unchanged(output, found, times, request.reader())
+            resume.check_unchanged(output, found, times, TextReader(request))
             there = files.listing(output)
             if manifests.MANIFEST in there:
                 manifest = resume.check_finished(output)
@@ -150,13 +150,13 @@ def prepare(
 
 
 def _train(
-    path: str, sources: Sequence[Source], request: work_unit.Request, vocab_size: int, sample_bytes: int, seed: int
+    path: str, sources: Sequence[Source], request: Request, vocab_size: int, sample_bytes: int, seed: int
 ) -> None:
     """Trains the tokenizer on parts of the text in random order, until there is enough."""
     part_bytes = max(_SAMPLE_PART_BYTES, sum(source.bytes for source in sources) // _SAMPLE_PARTS)
     parts = plan(sources, part_bytes, request.document)
     order = np.random.Generator(np.random.Philox(seed)).permutation(len(parts))
-    reader = request.reader()
+    reader = TextReader(request)
     sample: list[str] = []
     size = held_out = 0
     for document in (each for index in order for part in parts[index] for each in reader.documents(part)):
