@@ -70,6 +70,12 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(tokenizer_path())
 
 
+def encode(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
+    """The pieces of each text."""
+    tokens, lengths = tokenizer.encode_normalized(list(map(tokenizer.normalization, texts)))
+    return np.split(tokens, np.cumsum(lengths)[:-1])
+
+
 def make_corpus(output: Any, inputs: list[str] | None = None, **changes: Any) -> dict[str, Any]:
     """Prepares text, by default `text_folder` into several shards for each of the two splits."""
     settings = {"heldout": HELDOUT, "page_tokens": PAGE_TOKENS, "shard_bytes": 8000, "workers": 1}

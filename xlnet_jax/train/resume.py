@@ -13,7 +13,7 @@ from flax import traverse_util
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
 from xlnet_jax.data.batches.mixture import Mixture
-from xlnet_jax.data.batches.stream import Plan, extend_plan, plan_from_json
+from xlnet_jax.data.batches.stream import Plan, PlanEntry, extend_plan
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
@@ -35,7 +35,7 @@ def restore_or_init(
     rows_per_block = mixture.stream(config).rows_per_block
 
     def plans(step: int, record: dict[str, Any]) -> tuple[Plan, Plan]:
-        old = plan_from_json(record["plan"])
+        old = tuple(PlanEntry(*entry) for entry in record["plan"])
         return old, extend_plan(old, step, batch_size, W, rows_per_block)
 
     def wanted(step: int, record: dict[str, Any]) -> Trees:

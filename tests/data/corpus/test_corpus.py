@@ -31,7 +31,7 @@ def _naive(split):
     for document in data.documents_of(data.text_folder()):
         if request.held_out([document]) == (split == "heldout"):
             flag = pages.DOCUMENT_START | pages.PARAGRAPH_START
-            for ids in data.tokenizer().encode(document):
+            for ids in data.encode(document, data.tokenizer()):
                 tokens += ids.tolist()
                 starts += [flag | pages.SENTENCE_START] + [0] * (len(ids) - 1)
                 flag = 0

@@ -33,8 +33,6 @@ from xlnet_jax.data.workers import cores, die_with_parent
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
 from xlnet_jax.storage import files
 
-ENGINES = ("local", "beam")
-
 _LOG_SECONDS = 5.0  # at least, between two lines
 _ERROR = "error"  # suffix of the file with a unit's error, for the process that started the pipeline
 
@@ -53,11 +51,8 @@ def _make_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: str,
 
 @functools.lru_cache(1)
 def _load(path: str, sha256: str, normalization: Normalization) -> Tokenizer:
-    # The hash is part of the cache's key: the same path may hold another tokenizer the next time.
-    tokenizer = Tokenizer(path, normalization)
-    if tokenizer.sha256 != sha256:
-        raise BadInput(f"tokenizer {path} was changed during the run; choose another folder")
-    return tokenizer
+    del sha256  # part of the cache's key: the same path may hold another tokenizer the next time
+    return Tokenizer(path, normalization)
 
 
 def run(
@@ -174,12 +169,11 @@ def make_pipeline(options: Sequence[str]) -> Any:
             parsed = parser.PipelineOptions(flags)
             # Beam itself ignores unknown options.
             unknown = parsed.get_all_options(retain_unknown_options=True).keys() - parsed.get_all_options().keys()
+        if unknown:
+            raise BadInput(f"--beam_options: Apache Beam has no option {min(unknown)}")
+        return beam.Pipeline(options=parsed)
     except SystemExit as error:
         raise BadInput(f"--beam_options: {stderr.getvalue().strip().rpartition('error: ')[2]}") from error
-    if unknown:
-        raise BadInput(f"--beam_options: Apache Beam has no option {min(unknown)}")
-    try:
-        return beam.Pipeline(options=parsed)
     except (ValueError, ImportError) as error:
         raise BadInput(f"--beam_options: {summary(error)}") from error
 

@@ -79,14 +79,12 @@ def prepare(
         file that cannot be written.
       RestartMe: a worker process was killed, or a bucket did not answer; the same call resumes.
     """
-    for name, value, allowed in (
-        ("document", document, DOCUMENT_RULES), ("sentences", sentences, SENTENCE_RULES),
-        ("errors", errors, ("strict", "replace")), ("engine", engine, engines.ENGINES),
-    ):  # fmt: skip
-        if value not in allowed:
-            raise BadInput(f"--{name}={value} is not one of {', '.join(allowed)}")
     largest_page = manifests.LARGEST_PAGE
     for name, value, good, rule in (
+        ("document", document, document in DOCUMENT_RULES, f"be one of {', '.join(DOCUMENT_RULES)}"),
+        ("sentences", sentences, sentences in SENTENCE_RULES, f"be one of {', '.join(SENTENCE_RULES)}"),
+        ("errors", errors, errors in ("strict", "replace"), "be one of strict, replace"),
+        ("engine", engine, engine in ("local", "beam"), "be one of local, beam"),
         ("heldout", heldout, 0 <= heldout < 1, "lie in [0, 1)"),
         ("seed", seed, 0 <= seed < 2**32, "lie in [0, 2^32)"),
         ("vocab_size", vocab_size, 10 <= vocab_size <= _LARGEST_VOCABULARY, f"lie in [10, {_LARGEST_VOCABULARY}]"),
@@ -114,16 +112,15 @@ def prepare(
         }
         files.make_folder(output)
         with files.locked(output, "another `prepare` writes here"):
-            times = resume.claim(output, options, found)
+            resume.claim(output, options, found)
             for folder in (output, os.path.join(output, work_unit.FOLDER)):
                 files.sweep(folder)
-            resume.check_unchanged(output, found, times, TextReader(request))
+            resume.check_unchanged(output, found, TextReader(request))
             there = files.listing(output)
             if manifests.MANIFEST in there:
-                manifest = resume.check_finished(output)
-                files.remove(os.path.join(output, work_unit.FOLDER))
                 _log.info("%s is finished already", output)
-                return manifest
+                files.remove(os.path.join(output, work_unit.FOLDER))
+                return resume.check_finished(output)
             units = plan(found, shard_bytes, document)
             path = os.path.join(output, manifests.TOKENIZER)
             if manifests.TOKENIZER not in there:
@@ -177,11 +174,12 @@ def _train(
 
 
 def _check_any(train: int, held_out: int) -> None:
-    if not train:
-        all_held_out = (
+    if not train and held_out:
+        raise BadInput(
             f"all {held_out} documents fell to the held-out split; choose another folder and a smaller --heldout"
         )
-        raise BadInput(all_held_out if held_out else "the inputs hold no text")
+    if not train:
+        raise BadInput("the inputs hold no text")
 
 
 def _assemble(
@@ -255,7 +253,7 @@ def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]], v
         with contextlib.suppress(FileNotFoundError):
             files.rename(shard, os.path.join(output, name))
 
-    _each(lambda pair: finish(*pair), zip(entries, names, strict=True))
+    _each(finish, entries, names)
     there = files.listing(output)
     for (index, entry), name in zip(entries.items(), names, strict=True):
         if there.get(name) != entry["shard"]["bytes"]:
@@ -273,7 +271,7 @@ def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]], v
     }
 
 
-def _each(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+def _each(function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
     """Calls in threads: in a bucket every request costs a round trip."""
     with ThreadPoolExecutor(_REQUESTS) as threads:
-        return list(threads.map(function, items))
+        return list(threads.map(function, *arguments))

@@ -16,11 +16,8 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
 
-def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> dict[str, int]:
-    """Writes the request, or checks that the folder was started by the same one.
-
-    Returns:
-      The time of change of each source, by path, at the first request.
+def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> None:
+    """Writes the request with the time of change of each source, or checks that the same one started the folder.
 
     Raises:
       BadInput: the folder holds something else, or was started by another request.
@@ -40,15 +37,14 @@ def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> di
     if not others and files.at(output).locks:
         files.write(path, files.to_json(now))
     elif manifests.REQUEST in there or not files.write_new(path, files.to_json(now)):
-        return _compare(output, now, finished=manifests.MANIFEST in there)
-    return now["mtime_ns"]
+        _compare(output, now, finished=manifests.MANIFEST in there)
 
 
-def _compare(output: str, now: dict[str, Any], finished: bool) -> dict[str, int]:
+def _compare(output: str, now: dict[str, Any], finished: bool) -> None:
     path = os.path.join(output, manifests.REQUEST)
     try:
         first = files.read_json(path)
-        options, sources, times = (dict(first[name]) for name in ("options", "sources", "mtime_ns"))
+        options, sources, _ = (dict(first[name]) for name in ("options", "sources", "mtime_ns"))
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path} is damaged ({error!r}); put it back, or choose another folder") from error
     advice = "use the same options, or another folder"
@@ -67,11 +63,11 @@ def _compare(output: str, now: dict[str, Any], finished: bool) -> dict[str, int]
     if options != now["options"] and not finished:
         # Replacing cannot be undone.
         files.write(path, files.to_json(first | {"options": now["options"]}))
-    return times
 
 
-def check_unchanged(output: str, sources: Sequence[Source], times: dict[str, int], reader: TextReader) -> None:
+def check_unchanged(output: str, sources: Sequence[Source], reader: TextReader) -> None:
     """Checks that text already used is unchanged; reads it only where a file's time of change is another."""
+    times = files.read_json(os.path.join(output, manifests.REQUEST))["mtime_ns"]
     touched = {source.path for source in sources if source.mtime_ns != times.get(source.path)}
     if not touched:
         return
@@ -91,11 +87,11 @@ def read_note(path: str) -> dict[str, Any]:
     """A unit's note. Raises BadInput if it is damaged, and FileNotFoundError."""
     try:
         note = files.read_json(path)
-        if note.keys() >= {"tokenizer", "splits", "sources", "replaced", "empty", "dropped"}:
-            return note
+        if missing := {"tokenizer", "splits", "sources", "replaced", "empty", "dropped"} - note.keys():
+            raise ValueError(f"no {min(missing)}")
     except (ValueError, AttributeError) as error:
         raise BadInput(f"{path} is damaged ({error!r}); remove it and rerun the same command") from error
-    raise BadInput(f"{path} is not of this version; choose another folder")
+    return note
 
 
 def check_finished(output: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 from xlnet_jax.data.prepare import parquet, tfds
@@ -88,13 +88,11 @@ def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Sou
     """
     found: dict[str, Source] = {}
     for name in inputs:
-        split = tfds.find(name, data_dir) if name.startswith(tfds.PREFIX) else None
+        is_tfds = name.startswith(tfds.PREFIX)
         try:
-            of_name, is_folder = files.find(tfds.info_file(split) if split else name, _FOLDER_SUFFIXES)
+            of_name, is_folder = ([tfds.find(name, data_dir)], False) if is_tfds else files.find(name, _FOLDER_SUFFIXES)
         except OSError as error:
             raise BadInput(f"input {name}: {summary(error)}") from error
-        if split:
-            of_name = [Source(split, tfds.size(split)[1], of_name[0].mtime_ns)]
         if not of_name and is_folder:
             wanted = ", ".join(f"*{suffix}" for suffix in _FOLDER_SUFFIXES)
             raise BadInput(f"input {name}: this folder holds no {wanted} file; give a pattern such as '{name}/**/*.md'")
@@ -144,10 +142,8 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
             end = min(start + step, count)
             yield Part(source.path, start, end), mean * (end - start)
     elif kind.format == "parquet":
-        with files.open_to_read(source.path, _SMALL_BLOCK) as file:
-            sizes = parquet.row_group_bytes(source.path, file)
         start = size = 0
-        for end, each in enumerate(sizes):
+        for end, each in enumerate(sizes := parquet.row_group_bytes(source.path)):
             if end > start and size + each > unit_bytes:
                 yield Part(source.path, start, end), size
                 start, size = end, 0
@@ -229,15 +225,12 @@ def lines(part: Part) -> Iterator[tuple[int, bytes]]:
         raise BadInput(f"{part.path}: {reason}") from error
 
 
-def records(part: Part, field: str) -> Iterator[tuple[int, bytes | None]]:
+def records(part: Part, field: str) -> Iterable[tuple[int, bytes | None]]:
     """One field of the records of a Parquet or TFDS part, each with its number in the source; None where it is null.
 
     Raises:
       BadInput: no such field, one that is not text, or a file that is damaged.
       RestartMe: the bucket does not answer.
     """
-    if kind_of(part.path).format == "tfds":
-        yield from tfds.examples(part.path, part.start, part.end, field)
-        return
-    with files.open_to_read(part.path, _SMALL_BLOCK) as file:
-        yield from parquet.strings(part.path, file, part.start, part.end, field)
+    read = tfds.examples if kind_of(part.path).format == "tfds" else parquet.strings
+    return read(part.path, part.start, part.end, field)

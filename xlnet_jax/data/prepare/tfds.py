@@ -14,6 +14,7 @@ from typing import Any
 from xlnet_jax.data.corpus.pages import failure
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
+from xlnet_jax.storage.local import File
 
 PREFIX = "tfds:"
 
@@ -23,8 +24,10 @@ _INFO = "dataset_info.json"
 _EXAMPLES = 64  # read at once: an example may be a whole book
 
 
-def find(name: str, data_dir: str | None) -> str:
+def find(name: str, data_dir: str | None) -> File:
     """Resolves `tfds:NAME[:VERSION][:SPLIT]` to `tfds:FOLDER:SPLIT`; NAME may also be the folder of a version.
+
+    Its time of change is that of the file that describes its contents.
 
     Args:
       name: without a version the newest is taken, without a split `train`.
@@ -44,8 +47,8 @@ def find(name: str, data_dir: str | None) -> str:
     else:
         folder = _find_folder(match["name"], match["version"], data_dir)
     path = f"{PREFIX}{folder}:{match['split'] or 'train'}"
-    _split(path)
-    return path
+    (info,), _ = files.find(f"{folder}/{_INFO}", ())
+    return File(path, size(path)[1], info.mtime_ns)
 
 
 def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
@@ -79,19 +82,10 @@ def _subfolders(folder: str) -> list[str]:
     return sorted(name.rstrip("/") for name in files.listing(folder) if name.endswith("/"))
 
 
-def info_file(path: str) -> str:
-    """The file of a data set that describes its contents."""
-    return f"{_folder_and_split(path)[0]}/{_INFO}"
-
-
 def size(path: str) -> tuple[int, int]:
     """The number of examples of a split, and their bytes. Raises as `find` does."""
     split = _split(path)
     return split.num_examples, int(split.num_bytes)
-
-
-def _folder_and_split(path: str) -> list[str]:
-    return path.removeprefix(PREFIX).rsplit(":", 1)
 
 
 def _split(path: str, part: str = "") -> Any:
@@ -99,7 +93,7 @@ def _split(path: str, part: str = "") -> Any:
     import tensorflow_datasets as tfds
     from google.protobuf import json_format
 
-    folder, split = _folder_and_split(path)
+    folder, split = path.removeprefix(PREFIX).rsplit(":", 1)
     files.resolve(folder)  # so that TFDS can read it
     try:
         with files.at(folder).translate_errors(folder):
