@@ -100,8 +100,7 @@ def state_dict(params: Mapping[str, Any], model: ModelConfig) -> dict[str, np.nd
     }
     for i in range(model.layers):
         ours, theirs = f"{root}/layer_{i}", f"transformer.layer.{i}"
-        for letter in "qkvor":
-            tensors[f"{theirs}.rel_attn.{letter}"] = official[f"{ours}/rel_attn/{letter}/kernel"]
+        tensors |= {f"{theirs}.rel_attn.{name}": official[f"{ours}/rel_attn/{name}/kernel"] for name in "qkvor"}
         for bias in ("r_w_bias", "r_r_bias", "r_s_bias"):
             values = official[f"{root}/{bias}"]
             # The library has no single set for all layers; copies are the same function until they are fine-tuned.

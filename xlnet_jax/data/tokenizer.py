@@ -10,6 +10,7 @@ Control pieces are never produced from text; `<eop>` is, as in the original, whe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import io
 import itertools
@@ -134,8 +135,8 @@ class Tokenizer:
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled without its contents: a worker process loads the file again.
-        return Tokenizer, (self.path, self.normalization)
+        # Pickled without its contents: a worker process loads the file again, once.
+        return _load, (self.path, self.normalization, self.sha256)
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encodes S texts to which `normalization` was applied already; no special piece is added.
@@ -162,6 +163,12 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; control pieces are left out, unknown ones become ⁇."""
         return self.processor.decode([int(index) for index in ids])
+
+
+@functools.lru_cache(1)
+def _load(path: str, normalization: Normalization, sha256: str) -> Tokenizer:
+    del sha256  # part of the key: the same path may hold another tokenizer the next time
+    return Tokenizer(path, normalization)
 
 
 def starts_word(piece: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import importlib
 import io
 import logging
@@ -28,7 +27,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from xlnet_jax.data.prepare import work_unit
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Request
-from xlnet_jax.data.tokenizer import Normalization, Tokenizer
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
 from xlnet_jax.storage import files
@@ -38,21 +37,8 @@ _ERROR = "error"  # suffix of the file with a unit's error, for the process that
 
 _log = logging.getLogger("xlnet_jax")
 
-
-Job = tuple[str, int, tuple[Part, ...], str, str, Request]
-"""The arguments of `_make_unit`."""
-
-
-def _make_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: str, sha256: str, request: Request) -> int:
-    """Makes a unit with a tokenizer that every process loads once; returns the number of tokens."""
-    loaded = _load(tokenizer, sha256, request.normalization)
-    return work_unit.prepare_unit(output, index, parts, loaded, request)
-
-
-@functools.lru_cache(1)
-def _load(path: str, sha256: str, normalization: Normalization) -> Tokenizer:
-    del sha256  # part of the cache's key: the same path may hold another tokenizer the next time
-    return Tokenizer(path, normalization)
+Job = tuple[str, int, tuple[Part, ...], Tokenizer, Request]
+"""The arguments of `work_unit.prepare_unit`."""
 
 
 def run(
@@ -77,7 +63,7 @@ def run(
     files.make_folder(folder)
     finished = files.listing(folder)
     jobs = {
-        note: (output, index, parts, tokenizer.path, tokenizer.sha256, request)
+        note: (output, index, parts, tokenizer, request)
         for index, parts in enumerate(units)
         if (note := os.path.basename(work_unit.file_name(output, index, "json"))) not in finished
     }
@@ -107,11 +93,11 @@ def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
     def add(of_unit: int) -> None:
         nonlocal finished, tokens, logged
         finished, tokens, now = finished + 1, tokens + of_unit, time.monotonic()
-        spent = max(now - began, 1e-6)
-        left = datetime.timedelta(seconds=round((total - done - finished) * spent / finished))
-        text = f"{done + finished:,} of {total:,} units, {tokens:,} tokens, {tokens / spent:,.0f} tokens/s, {left} left"
-        bar.update(task, completed=done + finished, description=text)
-        if bar.disable and (now - logged >= _LOG_SECONDS or done + finished == total):
+        spent, count = max(now - began, 1e-6), done + finished
+        left = datetime.timedelta(seconds=round((total - count) * spent / finished))
+        text = f"{count:,} of {total:,} units, {tokens:,} tokens, {tokens / spent:,.0f} tokens/s, {left} left"
+        bar.update(task, completed=count, description=text)
+        if bar.disable and (now - logged >= _LOG_SECONDS or count == total):
             logged = now
             _log.info("%s", text)
 
@@ -124,13 +110,13 @@ def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[
     # Starting a process takes seconds, too long for a single unit.
     if workers == 1:
         for job in jobs:
-            add(_make_unit(*job))
+            add(work_unit.prepare_unit(*job))
         return
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker)
 
     def start() -> list[Future[int]]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        return [pool.submit(_make_unit, *job) for job in jobs]
+        return [pool.submit(work_unit.prepare_unit, *job) for job in jobs]
 
     try:
         # Ctrl-C interrupts the main thread alone, so in another thread no process is left half started. The processes
@@ -210,7 +196,7 @@ def _error_files(folder: str) -> list[str]:
 def _report_errors(job: Job) -> None:
     """Runs a job in a pipeline. An error goes to a file: the runners would retry it and wrap it in their own."""
     try:
-        _make_unit(*job)
+        work_unit.prepare_unit(*job)
     except XLNetError as error:
         output, index, *_ = job
         files.write(work_unit.file_name(output, index, _ERROR), files.to_json([error.exit_code, str(error)]))

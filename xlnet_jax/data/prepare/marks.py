@@ -81,10 +81,6 @@ def _of_character(character: str) -> tuple[int, int, int]:
     if ord(character) in _HANGUL:
         return 1, 0, 1
     parts = unicodedata.normalize("NFKD", character)
-    return sum(unicodedata.category(part)[0] in "LM" for part in parts), sum(map(_is_lost, parts)), 0
-
-
-def _is_lost(character: str) -> bool:
-    if not unicodedata.combining(character):
-        return False
-    return not any(first <= ord(character) <= last for first, last in _SHARED)
+    dropped = filter(unicodedata.combining, parts)
+    lost = sum(not any(first <= ord(mark) <= last for first, last in _SHARED) for mark in dropped)
+    return sum(unicodedata.category(part)[0] in "LM" for part in parts), lost, 0

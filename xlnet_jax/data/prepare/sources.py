@@ -7,8 +7,8 @@
     any other                          text       bytes, and is cut between documents
     .gz or .zst after json or text     the same   bytes of the compressed file, which is always one part
 
-A work unit is a run of parts. Its parts depend on the files alone, never on the engine or its workers. Files are on
-disk or in a bucket (`gs://`).
+A source is a file, on disk or in a bucket (`gs://`), or a split of a TFDS data set. A work unit is a run of parts, which
+depend on the files alone, never on the engine or its workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple
 from xlnet_jax.data.prepare import parquet, tfds
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.storage import files
-from xlnet_jax.storage.local import File
+from xlnet_jax.storage.local import File as Source
 
 LONGEST_LINE = 64_000_000
 """Bytes. A line is held in memory several times."""
@@ -33,10 +33,6 @@ _SMALL_BLOCK = 1 << 16
 _FOLDER_SUFFIXES = (".txt", ".txt.gz", ".txt.zst", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
-
-
-Source = File
-"""A file, or a split of a TFDS data set (`tfds:FOLDER:SPLIT`), with its size and its time of change."""
 
 
 class Part(NamedTuple):
@@ -135,8 +131,8 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
     """The parts of a source in order, each with its bytes."""
     kind = kind_of(source.path)
     if kind.format == "tfds":
-        count, size = tfds.size(source.path)
-        mean = max(1, size // max(1, count))
+        count = tfds.split(source.path).num_examples
+        mean = max(1, source.bytes // max(1, count))
         step = max(1, unit_bytes // mean)
         for start in range(0, count, step):
             end = min(start + step, count)
