@@ -110,13 +110,12 @@ class Tokenizer:
         self.normalization = normalization
         try:
             model = files.read(self.path)
+            self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except OSError as error:
             raise BadInput(f"tokenizer {path}: {error.strerror or error}; name a SentencePiece model file") from error
-        self.sha256 = hashlib.sha256(model).hexdigest()
-        try:
-            self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
             raise BadInput(f"tokenizer {path}: not a SentencePiece model") from error
+        self.sha256 = hashlib.sha256(model).hexdigest()
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
         for index, expected in enumerate(SPECIAL_PIECES):

@@ -36,9 +36,7 @@ _LOG_SECONDS = 5.0  # at least, between two lines
 _ERROR = "error"  # suffix of the file with a unit's error, for the process that started the pipeline
 
 _log = logging.getLogger("xlnet_jax")
-
-Job = tuple[str, int, tuple[Part, ...], Tokenizer, Request]
-"""The arguments of `work_unit.prepare_unit`."""
+Job = tuple[str, int, tuple[Part, ...], Tokenizer, Request]  # the arguments of `work_unit.prepare_unit`
 
 
 def run(
@@ -198,5 +196,4 @@ def _report_errors(job: Job) -> None:
     try:
         work_unit.prepare_unit(*job)
     except XLNetError as error:
-        output, index, *_ = job
-        files.write(work_unit.file_name(output, index, _ERROR), files.to_json([error.exit_code, str(error)]))
+        files.write(work_unit.file_name(*job[:2], _ERROR), files.to_json([error.exit_code, str(error)]))

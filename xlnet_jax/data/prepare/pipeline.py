@@ -35,7 +35,7 @@ _PLAIN = Normalization()
 # a bucket costs a request per part.
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
 _TRAINING_THREADS = 8  # fixed: the model's bytes depend on it
-_LARGEST_VOCABULARY = 1_000_000
+_LARGEST_VOCABULARY, _LARGEST_PAGE = 1_000_000, manifests.LARGEST_PAGE
 _REQUESTS = 16  # to a bucket, at the same time
 
 _log = logging.getLogger("xlnet_jax")
@@ -79,7 +79,6 @@ def prepare(
         file that cannot be written.
       RestartMe: a worker process was killed, or a bucket did not answer; the same call resumes.
     """
-    largest_page = manifests.LARGEST_PAGE
     for name, value, good, rule in (
         ("document", document, document in DOCUMENT_RULES, f"be one of {', '.join(DOCUMENT_RULES)}"),
         ("sentences", sentences, sentences in SENTENCE_RULES, f"be one of {', '.join(SENTENCE_RULES)}"),
@@ -88,7 +87,7 @@ def prepare(
         ("heldout", heldout, 0 <= heldout < 1, "lie in [0, 1)"),
         ("seed", seed, 0 <= seed < 2**32, "lie in [0, 2^32)"),
         ("vocab_size", vocab_size, 10 <= vocab_size <= _LARGEST_VOCABULARY, f"lie in [10, {_LARGEST_VOCABULARY}]"),
-        ("page_tokens", page_tokens, 1 <= page_tokens <= largest_page, f"lie in [1, {largest_page}]"),
+        ("page_tokens", page_tokens, 1 <= page_tokens <= _LARGEST_PAGE, f"lie in [1, {_LARGEST_PAGE}]"),
         ("sample_bytes", sample_bytes, sample_bytes >= 1, "be at least 1"),
         ("shard_bytes", shard_bytes, shard_bytes >= 1, "be at least 1"),
         ("workers", workers, workers is None or workers >= 1, "be at least 1"),
@@ -141,8 +140,7 @@ def prepare(
                 manifest = resume.check_finished(output)
             files.remove(os.path.join(output, work_unit.FOLDER))
             for split, entry in manifest["splits"].items():
-                counts = ", ".join(f"{entry[name]:,} {name}" for name in work_unit.COUNTED)
-                _log.info("%s: %s", split, counts)
+                _log.info("%s: %s", split, ", ".join(f"{entry[name]:,} {name}" for name in work_unit.COUNTED))
             return manifest
 
 

@@ -136,11 +136,10 @@ class TextReader:
     # These yield every document with its byte, row or example; an empty one as [].
 
     def _text_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
-        paragraphs = self._paragraphs(part)
         if self.rules.document == "file":
-            yield [sentences for sentences, _ in paragraphs if sentences], part.start
+            yield [sentences for sentences, _ in self._paragraphs(part) if sentences], part.start
         else:
-            for sentences, begin in paragraphs:
+            for sentences, begin in self._paragraphs(part):
                 yield [sentences] if sentences else [], begin
 
     def _paragraphs(self, part: Part) -> Iterator[tuple[list[str], int]]:
@@ -149,7 +148,7 @@ class TextReader:
         begin: int | None = None
         size = 0
         newlines = 2 if self.rules.document == "line" else 1
-        for offset, raw in self._raw(part):
+        for offset, raw in itertools.chain(self._raw(part), [(part.end, b"\n")]):  # a blank line ends the last one
             text = self._normalise(self._decode(raw, part, offset)).replace("\n", "\n" * newlines)
             position = 0
             for block in text.split("\n\n"):
@@ -169,8 +168,6 @@ class TextReader:
                         f"{part.path}: a document of more than {LONGEST_DOCUMENT} characters by "
                         f"--document={self.rules.document}; use --document=line, or put blank lines between documents"
                     )
-        if sentences or begin is not None:
-            yield sentences, begin or 0
 
     def _json_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
         for offset, raw in self._raw(part):

@@ -113,8 +113,8 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
                 files.rename(paths[split], file_name(output, index, split))
                 files.write(file_name(output, index, split + ".npy"), files.array_bytes(writer.counts))
         sources = [part._asdict() | {"sha256": digest} for part, digest in zip(parts, reader.hashes, strict=True)]
-        empty = reader.empty + sum(writer.empty for writer in writers.values())
         content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": sources, "replaced": reader.replaced,
-                   "empty": empty, "dropped": dataclasses.asdict(reader.dropped)}  # fmt: skip
+                   "empty": reader.empty + sum(writer.empty for writer in writers.values()),
+                   "dropped": dataclasses.asdict(reader.dropped)}  # fmt: skip
         files.write(note, files.to_json(content, indent=None))
     return sum(writer.counted["tokens"] for writer in writers.values())
