@@ -14,7 +14,7 @@ import numpy as np
 
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.data.prepare.sources import Part, find_sources
-from xlnet_jax.data.prepare.text import TextReader
+from xlnet_jax.data.prepare.text import Request, TextReader
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
 
 VOCAB_SIZE = 200
@@ -70,6 +70,12 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(tokenizer_path())
 
 
+def encode(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
+    """The pieces of each text."""
+    tokens, lengths = tokenizer.encode_normalized(list(map(tokenizer.normalization, texts)))
+    return np.split(tokens, np.cumsum(lengths)[:-1])
+
+
 def make_corpus(output: Any, inputs: list[str] | None = None, **changes: Any) -> dict[str, Any]:
     """Prepares text, by default `text_folder` into several shards for each of the two splits."""
     settings = {"heldout": HELDOUT, "page_tokens": PAGE_TOKENS, "shard_bytes": 8000, "workers": 1}
@@ -102,7 +108,7 @@ def write(folder: pathlib.Path, **contents: str | bytes) -> list[str]:
 
 def documents_of(path: str) -> list[list[str]]:
     """The sentences of all documents of a folder, in order, read in one go."""
-    reader = TextReader("blank_line", "line", Normalization(), "strict")
+    reader = TextReader(Request("blank_line", "line", Normalization(), HELDOUT, "strict", PAGE_TOKENS))
     parts = [Part(source.path, 0, source.bytes) for source in find_sources([path])]
     documents = (document for part in parts for document in reader.documents(part))
     return [[sentence for paragraph in document for sentence in paragraph] for document in documents]

@@ -20,7 +20,7 @@ import tiny
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig
 from xlnet_jax.data.batches import examples, loader, spans
-from xlnet_jax.data.batches.stream import extend_plan, plan_from_json, plan_to_json
+from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
 from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.kernels import xla
 from xlnet_jax.model import names, positions
@@ -408,7 +408,8 @@ def test_row_10_a_resumed_run_reproduces_the_undisturbed_one():
     leaves, tree = jax.tree.flatten(middle)
     saved = [(x.tobytes(), x.dtype, x.shape) for x in map(np.asarray, leaves)]
     state = tree.unflatten([jnp.asarray(np.frombuffer(*x[:2]).reshape(x[2])) for x in saved])
-    resumed, fed_again, measured_again = go_on(state, plan_from_json(json.loads(json.dumps(plan_to_json(plan)))), 3, 6)
+    again = tuple(PlanEntry(*entry) for entry in json.loads(json.dumps(plan)))
+    resumed, fed_again, measured_again = go_on(state, again, 3, 6)
     assert fed[3].continues.all() and np.any(middle.memory.hidden_LBMD), "the memory does not matter at the cut"
     for a, b in ((whole, resumed), (fed[3:], fed_again), (measured[3:], measured_again)):
         for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):

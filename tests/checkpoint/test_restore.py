@@ -22,7 +22,7 @@ from xlnet_jax.commands.train import train
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
-from xlnet_jax.data.batches.stream import plan_from_json
+from xlnet_jax.data.batches.stream import PlanEntry
 from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
@@ -290,7 +290,7 @@ def test_other_devices_have_the_same_arrays_and_the_same_next_batch(run, saved, 
         found = restore.newest(checkpoints, lambda *_: built.abstract_state.split(), Session())
     assert found.step == 12 and contents(found.trees) == saved[12]
     assert all(len(x.sharding.device_set) == int(devices) for x in jax.tree.leaves(found.trees))
-    plan = plan_from_json(found.record["plan"])
+    plan = tuple(PlanEntry(*entry) for entry in found.record["plan"])
     placed = []
     for place in (mesh, meshes.make_mesh(config(pytestconfig).mesh)):
         rows = meshes.rows_here(settings.train.batch_size, place)

@@ -86,7 +86,7 @@ def test_special_ids_and_user_symbols():
 def test_encode_and_decode():
     tokenizer = data.tokenizer()
     text = "Bado kilu, 12. Menora."
-    ids, empty = tokenizer.encode([f"  {text} ", ""])
+    ids, empty = data.encode([f"  {text} ", ""], tokenizer)
     assert ids.dtype == empty.dtype == np.int32 and len(empty) == 0
     assert tokenizer.decode(ids) == text
     assert tokenizer.decode(np.array([module.CLS, *ids, module.SEP])) == text
@@ -94,12 +94,11 @@ def test_encode_and_decode():
     tokens, lengths = tokenizer.encode_normalized([text, "", "``"])
     np.testing.assert_array_equal(tokens[: lengths[0]], ids)
     assert lengths.tolist() == [len(ids), 0, len(tokens) - len(ids)]
-    assert module.UNK in tokens[lengths[0] :] and module.UNK not in tokenizer.encode(["``"])[0]
+    assert module.UNK in tokens[lengths[0] :] and module.UNK not in data.encode(["``"], tokenizer)[0]
     tokens, lengths = tokenizer.encode_normalized([])
     assert (tokens.dtype, len(tokens), len(lengths)) == (np.int32, 0, 0)
-    assert tokenizer.encode([]) == []
     # Control pieces are never made from text, <eop> is.
-    (spelled,) = tokenizer.encode(["<cls><mask><eod><eop>"])
+    (spelled,) = data.encode(["<cls><mask><eod><eop>"], tokenizer)
     assert not {module.CLS, module.MASK, module.EOD} & set(spelled.tolist())
     assert spelled.tolist().count(module.EOP) == 1
 
@@ -107,14 +106,14 @@ def test_encode_and_decode():
 def test_long_text_is_encoded_in_parts(monkeypatch):
     tokenizer = data.tokenizer()
     text = " ".join(["Bado kilu, 12."] * 50)
-    (whole,) = tokenizer.encode([text])
+    (whole,) = data.encode([text], tokenizer)
     monkeypatch.setattr(module, "_LONGEST_TEXT", 40)
     assert len(list(cut(text, 40))) > 10
-    np.testing.assert_array_equal(tokenizer.encode([text])[0], whole)
+    np.testing.assert_array_equal(data.encode([text], tokenizer)[0], whole)
     for many, each in zip(
-        tokenizer.encode(["", text, "Bado", "", text, ""]), ["", text, "Bado", "", text, ""], strict=True
+        data.encode(["", text, "Bado", "", text, ""], tokenizer), ["", text, "Bado", "", text, ""], strict=True
     ):
-        np.testing.assert_array_equal(many, tokenizer.encode([each])[0])
+        np.testing.assert_array_equal(many, data.encode([each], tokenizer)[0])
     assert list(cut("x" * 95, 40)) == ["x" * 40, "x" * 40, "x" * 15]
     assert list(cut("ab cd  ef", 5)) == ["ab", "cd ", "ef"] and list(cut("", 5)) == []
 
@@ -157,7 +156,7 @@ def test_word_start_without_spaces(tmp_path):
     train_tokenizer(lines, str(tmp_path / "m"), 90, seed=0, threads=1)
     tokenizer = Tokenizer(str(tmp_path / "m"), Normalization(keep_accents=True))
     for line in ("東京大学では学生。テレビ", "ประเทศไทยกินข้าว"):
-        (ids,) = tokenizer.encode([line])
+        (ids,) = data.encode([line], tokenizer)
         starts = tokenizer.word_start[ids]
         # Without spaces only the first piece has the mark; there are words none the less.
         assert sum(tokenizer.pieces[index].startswith("▁") for index in ids) == 1
@@ -188,7 +187,7 @@ def test_digit_comma_rule(tmp_path, text):
         else:
             expected.append(piece)
     assert changed == (text != "5,6 5,6")
-    ids = tokenizer.encode([text])[0]
+    ids = data.encode([text], tokenizer)[0]
     assert ids.dtype == np.int32
     # As in the original, a piece that the rule makes and the vocabulary lacks becomes <unk>.
     assert ids.tolist() == [processor.piece_to_id(piece) for piece in expected]
@@ -198,23 +197,23 @@ def test_digit_comma_rule(tmp_path, text):
 def test_digit_comma_in_many_texts(tmp_path):
     tokenizer = Tokenizer(_changed_model(tmp_path / "m", _with_digit_comma))
     texts = ["", "Bado 12, kilu", "Bado", "", "12,34,", "5,6", "1,000,"]
-    for many, text in zip(tokenizer.encode(texts), texts, strict=True):
-        np.testing.assert_array_equal(many, tokenizer.encode([text])[0])
+    for many, text in zip(data.encode(texts, tokenizer), texts, strict=True):
+        np.testing.assert_array_equal(many, data.encode([text], tokenizer)[0])
         assert many.dtype == np.int32
 
 
 def test_digit_comma_golden(tmp_path):
     tokenizer = Tokenizer(_changed_model(tmp_path / "m", _with_digit_comma))
-    pieces = [tokenizer.pieces[index] for index in tokenizer.encode(["Bado 12, 5,6"])[0]]
+    pieces = [tokenizer.pieces[index] for index in data.encode(["Bado 12, 5,6"], tokenizer)[0]]
     assert "▁12," not in pieces and "," in pieces and "5,6" in pieces
     assert "".join(pieces) == "▁Bado▁12,▁5,6"
 
 
 def test_pickle_is_light_and_loads_again():
     tokenizer = data.tokenizer()
+    assert len(pickle.dumps(tokenizer)) < 1000
     again = pickle.loads(pickle.dumps(tokenizer))
-    assert "processor" not in vars(again)
-    np.testing.assert_array_equal(again.encode(["Bado 12."])[0], tokenizer.encode(["Bado 12."])[0])
+    np.testing.assert_array_equal(data.encode(["Bado 12."], again)[0], data.encode(["Bado 12."], tokenizer)[0])
     assert again.sha256 == tokenizer.sha256
 
 

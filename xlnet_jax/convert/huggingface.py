@@ -7,15 +7,11 @@ fine-tuning heads of that library load from the same folder.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from etils import epath
 from safetensors.numpy import save_file
 
 from xlnet_jax.config import ModelConfig
@@ -23,6 +19,7 @@ from xlnet_jax.convert import tokenizer_json
 from xlnet_jax.data.tokenizer import BOS, EOS, PAD, Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import names
+from xlnet_jax.storage import files
 
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 """That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
@@ -54,12 +51,12 @@ def export(
             f"tokenizer {tokenizer_path}: has {tokenizer.vocab_size} pieces, the model {model.vocab_size}; "
             "use the tokenizer that the model was trained with"
         )
-    pieces = epath.Path(tokenizer_path).read_bytes()
+    pieces = files.read(tokenizer_path)
     bos_eos_pad = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
     documents = {
         "config.json": _config(model) | bos_eos_pad,
         "generation_config.json": {"_from_model_config": True} | bos_eos_pad,
-        "tokenizer.json": tokenizer_json.tokenizer_json(tokenizer_json.parse(pieces), normalization, tokenizer_path),
+        "tokenizer.json": tokenizer_json.tokenizer_json(pieces, normalization, tokenizer_path),
         "tokenizer_config.json": tokenizer_json.tokenizer_config(normalization),
     }
     output = os.path.abspath(output)
@@ -103,8 +100,7 @@ def state_dict(params: Mapping[str, Any], model: ModelConfig) -> dict[str, np.nd
     }
     for i in range(model.layers):
         ours, theirs = f"{root}/layer_{i}", f"transformer.layer.{i}"
-        for letter in "qkvor":
-            tensors[f"{theirs}.rel_attn.{letter}"] = official[f"{ours}/rel_attn/{letter}/kernel"]
+        tensors |= {f"{theirs}.rel_attn.{name}": official[f"{ours}/rel_attn/{name}/kernel"] for name in "qkvor"}
         for bias in ("r_w_bias", "r_r_bias", "r_s_bias"):
             values = official[f"{root}/{bias}"]
             # The library has no single set for all layers; copies are the same function until they are fine-tuned.
@@ -154,21 +150,14 @@ def _config(model: ModelConfig) -> dict[str, Any]:
 
 
 def _write(output: str, documents: dict[str, Any], pieces: bytes, tensors: dict[str, np.ndarray]) -> None:
-    """Fills a hidden folder beside `output` and renames it, which is atomic; removes it if that fails."""
-    parent, name = os.path.split(output)
-    os.makedirs(parent, exist_ok=True)
-    partial = os.path.join(parent, f".{name}.partial-{uuid.uuid4().hex[:8]}")
-    os.mkdir(partial)
-    try:
+    """Fills a folder beside `output` and renames it, which is atomic; removes it if that fails."""
+    os.makedirs(os.path.dirname(output), exist_ok=True)
+    with files.scratch(output) as partial:
         for file_name, document in documents.items():
-            with open(os.path.join(partial, file_name), "w", encoding="utf-8") as file:
-                json.dump(document, file, indent=None if file_name == "tokenizer.json" else 2)
-                file.write("\n")
+            indent = None if file_name == "tokenizer.json" else 2
+            files.write(os.path.join(partial, file_name), files.to_json(document, indent))
         vocabulary, weights = (os.path.join(partial, name) for name in ("spiece.model", "model.safetensors"))
-        with open(vocabulary, "wb") as file:
-            file.write(pieces)
+        files.write(vocabulary, pieces)
         save_file(tensors, weights, metadata={"format": "pt"})
         os.chmod(weights, os.stat(vocabulary).st_mode)  # safetensors creates a file that only its owner can read
-        os.rename(partial, output)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        files.rename(partial, output)

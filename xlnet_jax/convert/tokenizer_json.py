@@ -1,4 +1,4 @@
-"""Converts a SentencePiece model to the `tokenizer.json` of the `tokenizers` library, without it or protobuf.
+"""Converts a SentencePiece model to the `tokenizer.json` of the `tokenizers` library, without that library.
 
 `tokenizer.json` describes every step from text to ids: normaliser, pre-tokeniser, Unigram pieces with their scores,
 template of the special tokens. Our conversion agrees with the tokenizer of the training run; the conversions inside
@@ -15,105 +15,43 @@ template of the special tokens. Our conversion agrees with the tokenizer of the 
 from __future__ import annotations
 
 import base64
-import dataclasses
-import struct
 import unicodedata
-from collections.abc import Iterator
 from typing import Any
 
-from xlnet_jax.data.tokenizer import CLS, SEP, SPECIAL_PIECES, UNK, Normalization
+from sentencepiece import sentencepiece_model_pb2
+
+from xlnet_jax.data.tokenizer import CLS, SEP, SPECIAL_PIECES, UNK, Normalization, ends_in_digit_comma
 from xlnet_jax.errors import BadInput
-
-UNIGRAM = 1
-"""`TrainerSpec.ModelType` of the only kind of model that XLNet uses."""
-
-UNUSED, BYTE = 5, 6
-"""`ModelProto.SentencePiece.Type`; the other types need no special case."""
 
 _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up for it
 
 
-@dataclasses.dataclass(frozen=True)
-class SentencePieceModel:
-    """The parts of a SentencePiece model file that `tokenizer.json` needs."""
-
-    pieces: list[tuple[str, float, int]]
-    """(piece, score, type) by id."""
-    kind: int
-    """`TrainerSpec.ModelType`."""
-    rule: str
-    """Name of the normalisation rule, such as nmt_nfkc."""
-    charsmap: bytes
-    """The compiled rule; empty for identity."""
-    add_dummy_prefix: bool
-    """Whether a text starts with a word boundary."""
-
-
-def parse(model: bytes) -> SentencePieceModel:
-    """Reads a SentencePiece model file, which SentencePiece itself has already accepted.
-
-    The file is a protocol buffer; the field numbers and defaults are from `sentencepiece_model.proto`.
-    """
-    fields = list(_fields(model))
-    trainer, normalizer = (dict(_fields(dict(fields).get(number, b""))) for number in (2, 3))
-    pieces = [dict(_fields(value)) for number, value in fields if number == 1]
-    return SentencePieceModel(
-        pieces=[
-            (piece[1].decode(), struct.unpack("<f", piece.get(2, bytes(4)))[0], piece.get(3, 1)) for piece in pieces
-        ],
-        kind=trainer.get(3, UNIGRAM),
-        rule=normalizer.get(1, b"").decode(),
-        charsmap=normalizer.get(2, b""),
-        add_dummy_prefix=bool(normalizer.get(3, True)),
-    )
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """(field number, value) pairs of a protocol buffer: an int for varints, the raw bytes for other types."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        first = at
-        while message[at] >= 0x80:
-            at += 1
-        at += 1
-        return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(message[first:at]))
-
-    while at < len(message):
-        key = varint()
-        wire_type = key & 7
-        if wire_type == 0:
-            yield key >> 3, varint()
-            continue
-        size = varint() if wire_type == 2 else {1: 8, 5: 4}[wire_type]
-        yield key >> 3, message[at : at + size]
-        at += size
-
-
-def tokenizer_json(model: SentencePieceModel, normalization: Normalization, name: str) -> dict[str, Any]:
+def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -> dict[str, Any]:
     """The content of `tokenizer.json`.
 
     Args:
-      model: its ids 0-8 are XLNet's special pieces.
+      model_file: a SentencePiece model; its ids 0-8 are XLNet's special pieces.
       normalization: of the text before SentencePiece, as in the training run.
       name: of the model file, for messages.
 
     Raises:
       BadInput: the Unigram format cannot express this kind of model.
     """
-    if model.kind != UNIGRAM:
+    proto: Any = sentencepiece_model_pb2  # its classes are made when it is imported
+    model = proto.ModelProto.FromString(model_file)
+    if model.trainer_spec.model_type != proto.TrainerSpec.UNIGRAM:
         raise BadInput(f"tokenizer {name}: not a unigram model; only unigram models can be exported")
-    if any(kind == BYTE for _, _, kind in model.pieces):
+    if any(piece.type == piece.BYTE for piece in model.pieces):
         raise BadInput(f"tokenizer {name}: has byte pieces, which XLNet tokenizers of other libraries do not support")
-    prepend = "always" if model.add_dummy_prefix else "never"
+    rule = model.normalizer_spec
+    prepend = "always" if rule.add_dummy_prefix else "never"
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend, "split": True}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [_added_token(index, piece) for index, piece in enumerate(SPECIAL_PIECES)],
-        "normalizer": {"type": "Sequence", "normalizers": _normalizers(model, normalization)},
+        "normalizer": {"type": "Sequence", "normalizers": _normalizers(rule, normalization)},
         # SentencePiece splits at white space only after its own rule has run, and so does this pre-tokeniser.
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
         "post_processor": _template(),
@@ -121,7 +59,7 @@ def tokenizer_json(model: SentencePieceModel, normalization: Normalization, name
         "model": {
             "type": "Unigram",
             "unk_id": UNK,
-            "vocab": [[piece, _score(piece, score, kind)] for piece, score, kind in model.pieces],
+            "vocab": [[piece.piece, _score(piece)] for piece in model.pieces],
             "byte_fallback": False,
         },
     }
@@ -146,8 +84,8 @@ def tokenizer_config(normalization: Normalization) -> dict[str, Any]:
     }
 
 
-def _normalizers(model: SentencePieceModel, normalization: Normalization) -> list[dict[str, Any]]:
-    """The steps of `data.tokenizer.Normalization`, then the model's own rule."""
+def _normalizers(rule: Any, normalization: Normalization) -> list[dict[str, Any]]:
+    """The steps of `data.tokenizer.Normalization`, then the model's own rule, its `normalizer_spec`."""
     steps: list[dict[str, Any]] = []
     if normalization.remove_space:
         # The four separators U+001C to U+001F are white space in Python, but not in Unicode.
@@ -161,11 +99,11 @@ def _normalizers(model: SentencePieceModel, normalization: Normalization) -> lis
     if normalization.lower:
         # The library lowers each character alone; but a final sigma has its own form.
         steps += [_replace({"Regex": "(?<=\\p{L})Σ(?!\\p{L})"}, "ς"), {"type": "Lowercase"}]
-    if "nfkc" in model.rule:
+    if "nfkc" in rule.name:
         # The rule composes characters, but the library applies it to strings that are too short to compose Hangul.
         steps.append({"type": "NFC"})
-    if model.charsmap:
-        steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()})
+    if charsmap := rule.precompiled_charsmap:
+        steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()})
     return steps
 
 
@@ -181,9 +119,8 @@ def _combining_characters() -> str:
     return "".join(f"{chr(a)}-{chr(b)}" for a, b in zip(first, last, strict=True))
 
 
-def _score(piece: str, score: float, kind: int) -> float:
-    ends_in_digit_comma = len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
-    return score - _UNLIKELY if ends_in_digit_comma or kind == UNUSED else score
+def _score(piece: Any) -> float:
+    return piece.score - _UNLIKELY if ends_in_digit_comma(piece.piece) or piece.type == piece.UNUSED else piece.score
 
 
 def _added_token(index: int, piece: str) -> dict[str, Any]:
@@ -195,13 +132,10 @@ def _added_token(index: int, piece: str) -> dict[str, Any]:
 def _template() -> dict[str, Any]:
     """A SEP CLS and A SEP B SEP CLS; A has type 0, B type 1, CLS type 2, each SEP the type of its segment."""
 
-    def token(piece: str, segment: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": piece, "type_id": segment}}
-
-    def text(letter: str, segment: int) -> dict[str, Any]:
-        return {"Sequence": {"id": letter, "type_id": segment}}
-
-    first, end = [text("A", 0), token("<sep>", 0)], [token("<cls>", 2)]
+    a, b = ({"Sequence": {"id": letter, "type_id": segment}} for segment, letter in enumerate("AB"))
+    end_a, end_b, cls = (
+        {"SpecialToken": {"id": piece, "type_id": segment}} for segment, piece in enumerate(("<sep>", "<sep>", "<cls>"))
+    )
     special = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in (("<sep>", SEP), ("<cls>", CLS))}
-    pair = [*first, text("B", 1), token("<sep>", 1), *end]
-    return {"type": "TemplateProcessing", "single": first + end, "pair": pair, "special_tokens": special}
+    pair = [a, end_a, b, end_b, cls]
+    return {"type": "TemplateProcessing", "single": [a, end_a, cls], "pair": pair, "special_tokens": special}

@@ -67,22 +67,21 @@ class Normalization:
         # Neither form changes ASCII, and most lines are ASCII.
         if not text.isascii():
             if not self.keep_accents:
-                text = _NOT_ASCII.sub(lambda run: _without_accents(run[0]), text)
+                text = _NOT_ASCII.sub(lambda run: run[0].translate(_WITHOUT_ACCENTS), text)
             if self.nfkc:
                 text = unicodedata.normalize("NFKC", text)
         return text.lower() if self.lower else text
 
 
-def _without_accents(run: str) -> str:
-    # A run between ASCII characters decomposes on its own, and is often one quotation mark or accented letter.
-    return _decompose_cached(run) if len(run) <= 8 else _decompose(run)
+class _Decomposed(dict[int, str]):
+    """For `str.translate`: a character without its accents. Only they could change places with other characters."""
+
+    def __missing__(self, code: int) -> str:
+        parts = unicodedata.normalize("NFKD", chr(code))
+        return self.setdefault(code, "".join(itertools.filterfalse(unicodedata.combining, parts)))
 
 
-def _decompose(run: str) -> str:
-    return "".join(itertools.filterfalse(unicodedata.combining, unicodedata.normalize("NFKD", run)))
-
-
-_decompose_cached = functools.lru_cache(1 << 14)(_decompose)
+_WITHOUT_ACCENTS = _Decomposed()
 
 
 class Tokenizer:
@@ -91,9 +90,10 @@ class Tokenizer:
     Attributes:
       vocab_size: number of pieces V.
       pieces: the pieces by id.
+      processor: the SentencePiece processor.
       word_start: bool [V], whether a piece starts a word: the original's predicate for the start of a target span.
       sha256: of the model file.
-      normalization: applied to text by `encode`.
+      normalization: of text before `encode_normalized`.
     """
 
     def __init__(self, path: str, normalization: Normalization = Normalization()):
@@ -101,7 +101,7 @@ class Tokenizer:
 
         Args:
           path: a SentencePiece model file; `gs://` works where `gcsfs` is installed.
-          normalization: applied by `encode`.
+          normalization: of text before `encode_normalized`.
 
         Raises:
           BadInput: the file is missing or no SentencePiece model, or its ids 0-8 are not the nine special pieces.
@@ -110,10 +110,12 @@ class Tokenizer:
         self.normalization = normalization
         try:
             model = files.read(self.path)
+            self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except OSError as error:
             raise BadInput(f"tokenizer {path}: {error.strerror or error}; name a SentencePiece model file") from error
+        except RuntimeError as error:
+            raise BadInput(f"tokenizer {path}: not a SentencePiece model") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
-        self.processor = _load(model, self.path)
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
         for index, expected in enumerate(SPECIAL_PIECES):
@@ -124,36 +126,19 @@ class Tokenizer:
                     "`xlnet-jax prepare` (no --tokenizer), or use the spiece.model of a released XLNet"
                 )
         self.word_start = np.array([starts_word(piece) for piece in self.pieces])
-        # The digit-comma rule depends on the piece alone, so it is a table: ids by piece, and their number, mostly 1.
+        # The digit-comma rule depends on the piece alone, so it is a table.
         self._split = {
             index: _split_digit_comma(self.processor, piece)
             for index, piece in enumerate(self.pieces)
-            if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+            if ends_in_digit_comma(piece)
         }
-        self._size_V = np.array([len(self._split.get(index, [index])) for index in range(self.vocab_size)])
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "processor"}
-
-    @functools.cached_property
-    def processor(self) -> sentencepiece.SentencePieceProcessor:
-        """The SentencePiece processor, loaded again on first use after unpickling."""
-        return _load(files.read(self.path), self.path)
-
-    def encode(self, texts: list[str]) -> list[np.ndarray]:
-        """Normalises and encodes; no special piece is added.
-
-        Args:
-          texts: any number of texts.
-
-        Returns:
-          One int32 array per text, empty where nothing is left of the text.
-        """
-        tokens_N, length_S = self.encode_normalized(list(map(self.normalization, texts)))
-        return np.split(tokens_N, np.cumsum(length_S)[:-1]) if texts else []
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled without its contents: a worker process loads the file again, once.
+        return _load, (self.path, self.normalization, self.sha256)
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encodes S texts that are normalised already: normalising again would take a quarter of the time.
+        """Encodes S texts to which `normalization` was applied already; no special piece is added.
 
         Returns:
           The pieces of all texts one after the other, int32 [N], and how many each text has, int64 [S].
@@ -166,24 +151,23 @@ class Tokenizer:
         # num_threads defaults to all cores, which is wrong in one of many worker processes. One array of all lists is
         # faster than an array for each.
         encoded = self.processor.encode(texts, num_threads=1)
+        if split := self._split:
+            encoded = [
+                ids if split.keys().isdisjoint(ids) else [new for old in ids for new in split.get(old, (old,))]
+                for ids in encoded
+            ]
         length_S = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        tokens_N = np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(length_S.sum()))
-        return self._split_digit_commas(tokens_N, length_S)
-
-    def _split_digit_commas(self, tokens_N: np.ndarray, length_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        size_N = self._size_V[tokens_N]
-        is_split_N = size_N > 1
-        if not is_split_N.any():
-            return tokens_N, length_S
-        tokens = np.repeat(tokens_N, size_N)
-        new = (self._split[old] for old in tokens_N[is_split_N].tolist())
-        tokens[np.repeat(is_split_N, size_N)] = list(itertools.chain.from_iterable(new))
-        text_N = np.repeat(np.arange(len(length_S)), length_S)
-        return tokens, np.bincount(text_N, size_N, len(length_S)).astype(np.int64)
+        return np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(length_S.sum())), length_S
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; control pieces are left out, unknown ones become ⁇."""
         return self.processor.decode([int(index) for index in ids])
+
+
+@functools.lru_cache(1)
+def _load(path: str, normalization: Normalization, sha256: str) -> Tokenizer:
+    del sha256  # part of the key: the same path may hold another tokenizer the next time
+    return Tokenizer(path, normalization)
 
 
 def starts_word(piece: str) -> bool:
@@ -207,11 +191,9 @@ def starts_word(piece: str) -> bool:
     return unicodedata.name(first, "").startswith(_WITHOUT_SPACES)
 
 
-def _load(model: bytes, path: str) -> sentencepiece.SentencePieceProcessor:
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model)
-    except RuntimeError as error:
-        raise BadInput(f"tokenizer {path}: not a SentencePiece model") from error
+def ends_in_digit_comma(piece: str) -> bool:
+    """Whether the digit-comma rule splits the piece."""
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
 def _split_digit_comma(processor: sentencepiece.SentencePieceProcessor, piece: str) -> list[int]:

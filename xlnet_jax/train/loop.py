@@ -24,7 +24,7 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture
-from xlnet_jax.data.batches.stream import Plan, plan_to_json
+from xlnet_jax.data.batches.stream import Plan
 from xlnet_jax.errors import Diverged, RestartMe, Stopped
 from xlnet_jax.model import flops
 from xlnet_jax.parallel import mesh as meshes
@@ -206,7 +206,7 @@ class Run:
         """Starts a save; with `wait`, finishes it. If the disk refuses, it retries with the newest state."""
 
         def write() -> None:
-            record = {**workdirs.identity(self.recipe.config, self.mixture), "plan": plan_to_json(self.plan)}
+            record = {**workdirs.identity(self.recipe.config, self.mixture), "plan": list(map(list, self.plan))}
             try:
                 self.checkpoints.save(step, state.split(), record, MUST_BE_FINITE)
             except Diverged:

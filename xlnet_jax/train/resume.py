@@ -13,7 +13,7 @@ from flax import traverse_util
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
 from xlnet_jax.data.batches.mixture import Mixture
-from xlnet_jax.data.batches.stream import Plan, extend_plan, plan_from_json
+from xlnet_jax.data.batches.stream import Plan, PlanEntry, extend_plan
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
@@ -36,7 +36,7 @@ def restore_or_init(
     def wanted(step: int, record: dict[str, Any]) -> Trees:
         workdirs.check_resume(record, config, mixture, str(checkpoints.path / str(step)))
         # With another batch size the rows are other rows: the saved memory is useless.
-        same_rows = plan_from_json(record["plan"])[-1].batch_size == batch_size
+        same_rows = PlanEntry(*record["plan"][-1]).batch_size == batch_size
         return {name: tree for name, tree in abstract.items() if name != "memory" or same_rows}
 
     found = restore.resume(checkpoints, wanted, processes)
@@ -45,7 +45,7 @@ def restore_or_init(
             log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
         state, origin = _fresh(recipe, mixture, built, processes)
         return state, extend_plan((), 0, batch_size, W), 0, origin
-    old, trees = plan_from_json(found.record["plan"]), found.trees
+    old, trees = tuple(PlanEntry(*entry) for entry in found.record["plan"]), found.trees
     plan = extend_plan(old, found.step, batch_size, W, mixture.stream(config).rows_per_block)
     if "memory" not in trees:
         memory_sharding = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)

@@ -18,7 +18,7 @@ import tiny
 from xlnet_jax.batch import Batch
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
-from xlnet_jax.data.batches.stream import extend_plan, rows_of
+from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.errors import BadInput, RestartMe
 
@@ -73,7 +73,7 @@ def test_the_batch_of_a_step_is_the_same_alone_and_by_any_readers(corpus, option
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_hosts_together_build_what_one_host_builds(corpus, hosts):
     whole = dispatches(corpus).batch(7)
-    shares = [dispatches(corpus, rows=rows_of(host, hosts, 8)).batch(7) for host in range(hosts)]
+    shares = [dispatches(corpus, rows=rows).batch(7) for rows in np.split(np.arange(8), hosts)]
     for field in dataclasses.fields(Batch):
         together = np.concatenate([getattr(share, field.name) for share in shares])
         np.testing.assert_array_equal(getattr(whole, field.name), together, field.name)

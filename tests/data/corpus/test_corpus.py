@@ -17,7 +17,7 @@ from array_record.python import array_record_module
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.manifest import MANIFEST
-from xlnet_jax.data.prepare.work_unit import Request
+from xlnet_jax.data.prepare.text import Request
 from xlnet_jax.data.tokenizer import EOD, train_tokenizer
 from xlnet_jax.errors import BadInput
 
@@ -31,7 +31,7 @@ def _naive(split):
     for document in data.documents_of(data.text_folder()):
         if request.held_out([document]) == (split == "heldout"):
             flag = pages.DOCUMENT_START | pages.PARAGRAPH_START
-            for ids in data.tokenizer().encode(document):
+            for ids in data.encode(document, data.tokenizer()):
                 tokens += ids.tolist()
                 starts += [flag | pages.SENTENCE_START] + [0] * (len(ids) - 1)
                 flag = 0

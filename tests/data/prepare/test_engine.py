@@ -10,39 +10,34 @@ import pytest
 import rich.console
 
 from xlnet_jax.cli import main
-from xlnet_jax.data.prepare import engine, progress
+from xlnet_jax.data.prepare import engine
 from xlnet_jax.errors import BadInput, RestartMe
 
 
-class _Clock:
-    def __init__(self, monkeypatch):
-        self.now = 100.0
-        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
-
-
-def test_progress_in_lines(monkeypatch, caplog):
-    clock = _Clock(monkeypatch)
-    with caplog.at_level(logging.INFO, "xlnet_jax"), progress.Progress(10, 4) as reports:
-        for seconds, tokens in ((200, 40_000_000), (1, 1), (3799, 40_000_000), (1, 1), (1, 1)):
-            clock.now += seconds
-            reports.add(tokens)
-        clock.now += 10
-        reports.add(0)
+def test_progress(monkeypatch, caplog):
+    now = [100.0]
+    monkeypatch.setattr(engine.time, "monotonic", lambda: now[0])
+    with caplog.at_level(logging.INFO, "xlnet_jax"), engine._progress(10, 4) as add:
+        for seconds, tokens in ((200, 40_000_000), (1, 1), (3799, 40_000_000), (1, 1), (1, 1), (10, 0)):
+            now[0] += seconds
+            add(tokens)
     # Units of an earlier call count as done but not as fast, and no two lines come within seconds.
     assert caplog.messages == [
-        "5 of 10 units, 40,000,000 tokens, 0.2 M tokens/s, 0:16:40 left",
+        "5 of 10 units, 40,000,000 tokens, 200,000 tokens/s, 0:16:40 left",
         "7 of 10 units, 80,000,001 tokens, 20,000 tokens/s, 1:06:40 left",
         "10 of 10 units, 80,000,003 tokens, 19,940 tokens/s, 0:00:00 left",
     ]
-
-
-def test_progress_on_a_terminal(monkeypatch, caplog):
-    clock, screen = _Clock(monkeypatch), io.StringIO()
+    # On a terminal it is a bar, and no line of the log.
+    caplog.clear()
+    screen = io.StringIO()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     console = rich.console.Console(file=screen, force_terminal=True, width=120)
-    with caplog.at_level(logging.INFO, "xlnet_jax"), progress.Progress(2, 0, console) as reports:
-        clock.now += 10
-        reports.add(1_000_000)
-    assert "1 of 2 units, 1,000,000 tokens, 0.1 M tokens/s, 0:00:10 left" in screen.getvalue() and not caplog.messages
+    monkeypatch.setattr(engine, "Console", lambda **_: console)
+    with caplog.at_level(logging.INFO, "xlnet_jax"), engine._progress(2, 0) as add:
+        now[0] += 10
+        add(1_000_000)
+    assert "1 of 2 units, 1,000,000 tokens, 100,000 tokens/s, 0:00:10 left" in screen.getvalue()
+    assert not caplog.messages
 
 
 def _die(*_):

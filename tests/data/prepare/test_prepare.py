@@ -17,6 +17,7 @@ from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.prepare import pipeline as module
 from xlnet_jax.data.prepare import sources, work_unit
+from xlnet_jax.data.prepare.text import Request, TextReader
 from xlnet_jax.data.tokenizer import EOD, Normalization
 from xlnet_jax.errors import BadInput
 
@@ -31,7 +32,7 @@ def test_end_of_document_belongs_to_the_last_sentence(tmp_path):
     inputs = data.write(tmp_path, a="Bado kilu.\nMeno.\n\n\nRasi\n", b="Tuve")
     manifest = data.make_corpus(tmp_path / "c", inputs, heldout=0.0)
     corpus = Corpus(str(tmp_path / "c"))
-    encoded = corpus.tokenizer.encode(["Bado kilu.", "Meno.", "Rasi", "Tuve"])
+    encoded = data.encode(["Bado kilu.", "Meno.", "Rasi", "Tuve"], corpus.tokenizer)
     expected = [*encoded[0], *encoded[1], EOD, *encoded[2], EOD, *encoded[3], EOD]
     tokens, starts = corpus.read(np.array([0]), corpus.tokens)
     assert tokens[0].tolist() == expected
@@ -62,13 +63,13 @@ def test_starts_of_paragraphs(tmp_path, document):
         "train"
     ]
     sentences, documents, paragraphs = _flags(tmp_path / "c")
-    reader = work_unit.Request(document, "punctuation", Normalization(), 0.0, "strict", data.PAGE_TOKENS).reader()
+    reader = TextReader(Request(document, "punctuation", Normalization(), 0.0, "strict", data.PAGE_TOKENS))
     position, expected = 0, (set(), set(), set())
     for source in sources.find_sources(inputs):
         for paragraphs_of_document in reader.documents(sources.Part(source.path, 0, source.bytes)):
             begin = position
             for paragraph in paragraphs_of_document:
-                encoded = [ids for ids in data.tokenizer().encode(paragraph) if len(ids)]
+                encoded = [ids for ids in data.encode(paragraph, data.tokenizer()) if len(ids)]
                 if encoded:
                     expected[2].add(position)
                 for ids in encoded:
@@ -213,7 +214,7 @@ def test_the_tokenizer_sees_a_seeded_sample_without_the_heldout_documents(tmp_pa
         data.make_corpus(tmp_path / name, tokenizer=None, **{"sample_bytes": 5000, **changes})
     assert samples[0] == samples[1] != samples[2]
     assert 5000 <= sum(map(len, samples[0])) < 6000
-    request = work_unit.Request("blank_line", "line", Normalization(), data.HELDOUT, "strict", data.PAGE_TOKENS)
+    request = Request("blank_line", "line", Normalization(), data.HELDOUT, "strict", data.PAGE_TOKENS)
     kept = [each for each in data.documents_of(data.text_folder()) if not request.held_out([each])]
     assert sorted(samples[3]) == sorted(sentence for document in kept for sentence in document)
 
@@ -231,15 +232,15 @@ def test_no_text(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"document": "page"}, "--document=page is not one of blank_line, file, line"),
-        ({"sentences": "nltk"}, "--sentences=nltk is not one of"),
-        ({"errors": "ignore"}, "--errors=ignore is not one of"),
+        ({"document": "page"}, "--document=page must be one of blank_line, file, line"),
+        ({"sentences": "nltk"}, "--sentences=nltk must be one of"),
+        ({"errors": "ignore"}, "--errors=ignore must be one of"),
         ({"heldout": 1.0}, "--heldout=1.0 must lie in"),
         ({"workers": 0}, "--workers=0 must be at least 1"),
-        ({"page_tokens": 0}, "--page_tokens=0 must be at least 1"),
+        ({"page_tokens": 0}, r"--page_tokens=0 must lie in \[1, 16777216\]"),
         ({"seed": -1}, r"--seed=-1 must lie in \[0, 2\^32\)"),
         ({"seed": 2**32}, "--seed=4294967296 must lie in"),
-        ({"engine": "spark"}, "--engine=spark is not one of local, beam"),
+        ({"engine": "spark"}, "--engine=spark must be one of local, beam"),
         ({"beam_options": ["runner=DirectRunner"]}, "--beam_options is for --engine=beam"),
     ],
 )

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from xlnet_jax.data.prepare import sources, text
 from xlnet_jax.data.prepare.sources import Kind, Part, Source, find_sources, kind_of, plan
-from xlnet_jax.data.prepare.text import TextReader
+from xlnet_jax.data.prepare.text import Request, TextReader
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput, RestartMe
 
@@ -40,8 +40,8 @@ def _write(path, content):
     return str(path)
 
 
-def _reader(document="blank_line", errors="strict", sentences="line"):
-    return TextReader(document, sentences, Normalization(), errors)
+def _reader(document="blank_line", errors="strict", sentences="line", field="text"):
+    return TextReader(Request(document, sentences, Normalization(), 0.0, errors, 64, field))
 
 
 def _documents(path, reader=None, unit_bytes=10**9, document="blank_line"):
@@ -297,9 +297,10 @@ def test_damaged_compression(tmp_path, suffix):
     # Files that were compressed one by one and put together are one text.
     path.write_bytes(whole + whole)
     assert len(list(_reader("line").documents(part))) == 1
+    whole = pathlib.Path(_write(path, os.urandom(30).hex() + "\n" + "a\n" * 100_000)).read_bytes()
     path.write_bytes(whole[:-3])
     with pytest.raises(BadInput, match=r"at byte [1-9]\d+ of"):
-        list(sources.blocks(part))
+        list(sources.lines(part))
 
 
 def test_damaged_parquet(tmp_path):
@@ -340,10 +341,10 @@ def test_parquet_strings(tmp_path, kind):
 def test_parquet_fields(tmp_path):
     path = _write(tmp_path / "a.parquet", RECORDS)
     ((part,),) = plan(find_sources([path]), 10**9, "line")
-    reader = TextReader("line", "line", Normalization(), "strict", "id")
+    reader = _reader("line", field="id")
     with pytest.raises(BadInput, match="field 'id' is int64, not a string; choose another with --field"):
         list(reader.documents(part))
-    reader = TextReader("line", "line", Normalization(), "strict", "body")
+    reader = _reader("line", field="body")
     with pytest.raises(BadInput, match="no field 'body', but 'id', 'text'; choose one with --field"):
         reader.digest(part)
 
@@ -371,8 +372,10 @@ def test_parquet_that_is_not_utf8(tmp_path):
 
 def test_long_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "LONGEST_LINE", 10)
+    monkeypatch.setattr(sources, "_BLOCK", 1)
+    monkeypatch.setattr(sources, "_SMALL_BLOCK", 1)
     for content, place in (
-        ("a\nabcdefghijk\n", 2),
+        ("a\nabcdefghijklm\n", 2),
         ("a\nabcdefghijklmnopqrstuvwxyz", 2),
         ("abcdefghij\nb\n" * 3, None),
     ):

@@ -11,15 +11,19 @@ from hypothesis import strategies as st
 
 from xlnet_jax.data.prepare import sources, text
 from xlnet_jax.data.prepare.sources import Part
-from xlnet_jax.data.prepare.text import DOCUMENT_RULES, SENTENCE_RULES, TextReader
+from xlnet_jax.data.prepare.text import DOCUMENT_RULES, SENTENCE_RULES, Request, TextReader
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput
+
+
+def _reader(document, sentences, normalization, errors, field="text"):
+    return TextReader(Request(document, sentences, normalization, 0.0, errors, 64, field))
 
 
 def _documents(tmp_path, content, document="blank_line", sentences="line", errors="strict", suffix="txt", **changes):
     path = tmp_path / f"a.{suffix}"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    reader = TextReader(document, sentences, Normalization(**changes), errors)
+    reader = _reader(document, sentences, Normalization(**changes), errors)
     return list(reader.documents(Part(str(path), 0, path.stat().st_size))), reader
 
 
@@ -132,7 +136,7 @@ _PIECES = st.sampled_from(
 def test_the_rules_as_they_are_stated(tmp_path_factory, content, document, sentences, normalization, block):
     path = tmp_path_factory.getbasetemp() / "stated.txt"
     path.write_bytes(content.encode())
-    reader = TextReader(document, sentences, normalization, "replace")
+    reader = _reader(document, sentences, normalization, "replace")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "_BLOCK", block)
         documents = list(reader.documents(Part(str(path), 0, path.stat().st_size)))
@@ -162,7 +166,7 @@ def test_the_first_fault_is_told(tmp_path):
 def test_offsets_are_of_the_file_not_of_the_part(tmp_path):
     content = b"good\n\n" * 10 + b"bad\xff\n"
     (tmp_path / "a.txt").write_bytes(content)
-    reader = TextReader("line", "line", Normalization(), "strict")
+    reader = _reader("line", "line", Normalization(), "strict")
     with pytest.raises(BadInput, match="byte 63;"):
         list(reader.documents(Part(str(tmp_path / "a.txt"), 48, len(content))))
 
@@ -253,7 +257,7 @@ def test_json_goes_on_with_replace(tmp_path):
 
 def test_field(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a", "body": "b"}\n')
-    reader = TextReader("line", "line", Normalization(), "strict", field="body")
+    reader = _reader("line", "line", Normalization(), "strict", "body")
     assert list(reader.documents(Part(str(tmp_path / "a.jsonl"), 0, 27))) == [[["b"]]]
 
 

@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 from xlnet_jax.data.prepare import sources
 from xlnet_jax.data.prepare import tfds as catalogue
 from xlnet_jax.data.prepare.sources import Part, find_sources, plan
-from xlnet_jax.data.prepare.text import TextReader
+from xlnet_jax.data.prepare.text import Request, TextReader
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput
 
@@ -63,7 +63,7 @@ def data_dir(tmp_path_factory):
 
 
 def _reader(field="text", errors="strict"):
-    return TextReader("blank_line", "line", Normalization(), errors, field)
+    return TextReader(Request("blank_line", "line", Normalization(), 0.0, errors, 64, field))
 
 
 def _copy(data_dir, to):
@@ -117,7 +117,7 @@ def test_in_a_process_of_its_own(data_dir):
         "from xlnet_jax.data import tokenizer; from xlnet_jax.data.prepare import sources, text\n"
         f"(source,) = sources.find_sources(['tfds:xlnet_articles:validation'], {data_dir!r})\n"
         "((part,),) = sources.plan([source], 10**6, 'line')\n"
-        "reader = text.TextReader('line', 'line', tokenizer.Normalization(), 'strict')\n"
+        "reader = text.TextReader(text.Request('line', 'line', tokenizer.Normalization(), 0.0, 'strict', 64))\n"
         "print(len(list(reader.documents(part))), 'tensorflow' in sys.modules)\n"
     )
     result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import grain
 import numpy as np
@@ -26,9 +27,8 @@ SHUFFLE_ROUNDS = 4
 """Rounds of the index permutation; Grain itself uses four for shuffles."""
 
 
-@dataclasses.dataclass(frozen=True)
-class PlanEntry:
-    """From `step` on, rows read blocks from number `block` on, `batch_size` at a time."""
+class PlanEntry(NamedTuple):
+    """From `step` on, rows read blocks from number `block` on, `batch_size` at a time. In JSON a list of the three."""
 
     step: int
     block: int
@@ -261,19 +261,3 @@ class SinglePass:
             block_B=block_B,
             window=window,
         )
-
-
-def rows_of(process: int, processes: int, batch_size: int) -> np.ndarray:
-    """The rows of the global batch that one of several hosts feeds: contiguous and equal."""
-    share = batch_size // processes
-    return np.arange(process * share, (process + 1) * share)
-
-
-def plan_to_json(plan: Plan) -> list[list[int]]:
-    """The plan in the form that a checkpoint stores."""
-    return [[entry.step, entry.block, entry.batch_size] for entry in plan]
-
-
-def plan_from_json(rows: Sequence[Sequence[int]]) -> Plan:
-    """Inverse of `plan_to_json`."""
-    return tuple(PlanEntry(*map(int, row)) for row in rows)

@@ -7,114 +7,122 @@ other started.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
+import datetime
 import importlib
 import io
 import logging
 import multiprocessing
 import os
 import signal
-import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
 from xlnet_jax.data.prepare import work_unit
-from xlnet_jax.data.prepare.progress import Progress
 from xlnet_jax.data.prepare.sources import Part
-from xlnet_jax.data.tokenizer import Normalization, Tokenizer
+from xlnet_jax.data.prepare.text import Request
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
 from xlnet_jax.storage import files
 
-ENGINES = ("local", "beam")
-
-_WATCH_SECONDS = 5.0  # between two checks for units that a pipeline has finished
+_LOG_SECONDS = 5.0  # at least, between two lines
 _ERROR = "error"  # suffix of the file with a unit's error, for the process that started the pipeline
 
 _log = logging.getLogger("xlnet_jax")
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One call of `work_unit.prepare_unit`. It names the tokenizer; every process loads that once."""
-
-    output: str
-    index: int
-    parts: tuple[Part, ...]
-    tokenizer: str
-    tokenizer_sha256: str
-    request: work_unit.Request
-
-    def __call__(self) -> int:
-        """Makes the unit; returns the number of tokens."""
-        tokenizer = _load(self.tokenizer, self.tokenizer_sha256, self.request.normalization)
-        return work_unit.prepare_unit(self.output, self.index, self.parts, tokenizer, self.request)
-
-
-@functools.lru_cache(1)
-def _load(path: str, sha256: str, normalization: Normalization) -> Tokenizer:
-    # The hash is part of the cache's key: the same path may hold another tokenizer the next time.
-    tokenizer = Tokenizer(path, normalization)
-    if tokenizer.sha256 != sha256:
-        raise BadInput(f"tokenizer {path} was changed during the run; choose another folder")
-    return tokenizer
+Job = tuple[str, int, tuple[Part, ...], Tokenizer, Request]  # the arguments of `work_unit.prepare_unit`
 
 
 def run(
-    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, request: work_unit.Request,
-    engine: str, workers: int | None, beam_options: Sequence[str],
+    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, request: Request,
+    workers: int | None, pipeline: Any,
 ) -> None:  # fmt: skip
-    """Makes the units that have no note yet, and reports progress.
+    """Makes the units that have no note yet.
 
     Args:
       output: folder of the corpus.
       units: all units of the corpus, each as its parts.
       tokenizer: of the corpus, already in its place.
       request: the rules for text and pages.
-      engine: `local` or `beam`.
       workers: processes of the local engine; None = one per core.
-      beam_options: of the pipeline, such as `runner=DataflowRunner`.
+      pipeline: of `make_pipeline`, which reports its progress itself; None = the local engine.
 
     Raises:
-      BadInput: as `work_unit.prepare_unit`, or the pipeline cannot be built.
+      BadInput: as `work_unit.prepare_unit`, or the pipeline cannot run.
       RestartMe: a process was killed, or the pipeline failed.
     """
     folder = os.path.join(output, work_unit.FOLDER)
     files.make_folder(folder)
     finished = files.listing(folder)
     jobs = {
-        note: Job(output, index, parts, tokenizer.path, tokenizer.sha256, request)
+        note: (output, index, parts, tokenizer, request)
         for index, parts in enumerate(units)
         if (note := os.path.basename(work_unit.file_name(output, index, "json"))) not in finished
     }
     done = len(units) - len(jobs)
     if done:
         _log.info("%s: going on, %d of %d units are done", output, done, len(units))
-    if not jobs:
-        return
-    with Progress(len(units), done) as progress:
-        if engine == "beam":
-            _run_beam(folder, jobs, beam_options, progress)
-        else:
-            _run_local(output, list(jobs.values()), workers, progress)
+    if jobs and pipeline:
+        _run_beam(folder, jobs, pipeline)
+    elif jobs:
+        with _progress(len(units), done) as add:
+            _run_local(output, list(jobs.values()), workers, add)
 
 
-def _run_local(output: str, jobs: list[Job], workers: int | None, progress: Progress) -> None:
+@contextlib.contextmanager
+def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
+    """Yields a function that counts one more finished unit, by its tokens.
+
+    It shows a bar on a terminal, otherwise a line of the log from time to time. The rate and the time left are measured
+    from now on: the units that are `done` already do not count.
+    """
+    began = logged = time.monotonic()
+    finished = tokens = 0
+    bar = Progress(TextColumn("{task.description}"), BarColumn(), transient=True, console=Console(stderr=True),
+                   disable=not sys.stderr.isatty())  # fmt: skip
+    task = bar.add_task(f"{done:,} of {total:,} units", total=total, completed=done)
+
+    def add(of_unit: int) -> None:
+        nonlocal finished, tokens, logged
+        finished, tokens, now = finished + 1, tokens + of_unit, time.monotonic()
+        spent, count = max(now - began, 1e-6), done + finished
+        left = datetime.timedelta(seconds=round((total - count) * spent / finished))
+        text = f"{count:,} of {total:,} units, {tokens:,} tokens, {tokens / spent:,.0f} tokens/s, {left} left"
+        bar.update(task, completed=count, description=text)
+        if bar.disable and (now - logged >= _LOG_SECONDS or count == total):
+            logged = now
+            _log.info("%s", text)
+
+    with bar:
+        yield add
+
+
+def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[[int], None]) -> None:
     workers = min(workers or cores(), len(jobs))
     # Starting a process takes seconds, too long for a single unit.
     if workers == 1:
         for job in jobs:
-            progress.add(job())
+            add(work_unit.prepare_unit(*job))
         return
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker)
+
+    def start() -> list[Future[int]]:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        return [pool.submit(work_unit.prepare_unit, *job) for job in jobs]
+
     try:
-        with _uninterrupted():
-            futures = [pool.submit(job) for job in jobs]
+        # Ctrl-C interrupts the main thread alone, so in another thread no process is left half started. The processes
+        # inherit that the signal is blocked; see `_begin_worker`.
+        with ThreadPoolExecutor(1) as thread:
+            futures = thread.submit(start).result()
         for future in as_completed(futures):
-            progress.add(future.result())
+            add(future.result())
     except BrokenProcessPool as error:
         raise RestartMe(
             f"{output}: a worker process was killed (out of memory?); rerun the same command to resume, with fewer "
@@ -122,27 +130,6 @@ def _run_local(output: str, jobs: list[Job], workers: int | None, progress: Prog
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Delays Ctrl-C to the end. Processes started inside start with it blocked; see `_begin_worker`.
-
-    Blocking it is not enough: a thread of a library may receive the signal, and Python then interrupts the main thread.
-    """
-    received: list[int] = []
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, _: received.append(number)) if in_main else None
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if in_main:
-            signal.signal(signal.SIGINT, handler)
-        if received:
-            # Even after another error: workers that had started were interrupted too, and that breaks the pool.
-            raise KeyboardInterrupt
 
 
 def _begin_worker() -> None:
@@ -166,38 +153,35 @@ def make_pipeline(options: Sequence[str]) -> Any:
             parsed = parser.PipelineOptions(flags)
             # Beam itself ignores unknown options.
             unknown = parsed.get_all_options(retain_unknown_options=True).keys() - parsed.get_all_options().keys()
+        if unknown:
+            raise BadInput(f"--beam_options: Apache Beam has no option {min(unknown)}")
+        return beam.Pipeline(options=parsed)
     except SystemExit as error:
         raise BadInput(f"--beam_options: {stderr.getvalue().strip().rpartition('error: ')[2]}") from error
-    if unknown:
-        raise BadInput(f"--beam_options: Apache Beam has no option {min(unknown)}")
-    try:
-        return beam.Pipeline(options=parsed)
     except (ValueError, ImportError) as error:
         raise BadInput(f"--beam_options: {summary(error)}") from error
 
 
-def _run_beam(folder: str, jobs: dict[str, Job], options: Sequence[str], progress: Progress) -> None:
+def _run_beam(folder: str, jobs: dict[str, Job], pipeline: Any) -> None:
     """Runs jobs, by the names of their notes, in a pipeline; `folder` is that of the work units."""
-    pipeline = make_pipeline(options)
     beam: Any = importlib.import_module("apache_beam")
     dataflow: Any = importlib.import_module("apache_beam.runners.dataflow.dataflow_runner")
     _ = pipeline | beam.Create(list(jobs.values())) | beam.Reshuffle() | beam.Map(_report_errors)
     for path in _error_files(folder):
         files.remove(path)
+    output = os.path.dirname(folder)
     try:
-        with _watched(folder, set(jobs), progress) as missing:
-            state = pipeline.run().wait_until_finish()
+        state = pipeline.run().wait_until_finish()
     except ImportError as error:
         raise BadInput(f"--beam_options: {error}; Dataflow needs apache-beam[gcp]") from error
     except dataflow.DataflowRuntimeException as error:
-        state, missing = " ".join(str(error).split()), set()
+        state = " ".join(str(error).split())
     if errors := _error_files(folder):
         code, message = files.read_json(errors[0])
         raise (RestartMe if code == RestartMe.exit_code else BadInput)(message)
-    output = os.path.dirname(folder)
     if state != "DONE":
         raise RestartMe(f"{output}: the pipeline ended as {state}; rerun the same command to resume")
-    if missing:
+    if missing := jobs.keys() - files.listing(folder).keys():
         raise BadInput(
             f"{output}: the pipeline wrote no {min(missing)} here; workers on other machines need --output=gs://..."
         )
@@ -210,31 +194,6 @@ def _error_files(folder: str) -> list[str]:
 def _report_errors(job: Job) -> None:
     """Runs a job in a pipeline. An error goes to a file: the runners would retry it and wrap it in their own."""
     try:
-        job()
+        work_unit.prepare_unit(*job)
     except XLNetError as error:
-        files.write(work_unit.file_name(job.output, job.index, _ERROR), files.to_json([error.exit_code, str(error)]))
-
-
-@contextlib.contextmanager
-def _watched(folder: str, missing: set[str], progress: Progress) -> Iterator[set[str]]:
-    """Polls for the notes of finished units and takes them out of `missing`: a pipeline reports no progress itself."""
-    end = threading.Event()
-
-    def poll() -> None:
-        for name in sorted(files.listing(folder).keys() & missing):
-            missing.remove(name)
-            note = files.read_json(os.path.join(folder, name))
-            progress.add(sum(split["tokens"] for split in note["splits"].values()))
-
-    def watch() -> None:
-        while not end.wait(_WATCH_SECONDS):
-            poll()
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield missing
-    finally:
-        end.set()
-        thread.join()
-    poll()
+        files.write(work_unit.file_name(*job[:2], _ERROR), files.to_json([error.exit_code, str(error)]))

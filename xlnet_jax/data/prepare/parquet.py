@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import Any
 
 from xlnet_jax.data.prepare.tfds import no_field
 from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.storage import files
 
-_BUFFER = 1 << 20
+_BUFFER, _SMALL_BLOCK = 1 << 20, 1 << 16
 _ROWS = 64  # read at once: a row may be a whole book
 
 
-def row_group_bytes(path: str, file: IO[bytes]) -> list[int]:
+def row_group_bytes(path: str) -> list[int]:
     """The uncompressed size of every row group. Raises BadInput if this is no Parquet file."""
-    with _opened(path, file) as table:
+    with _opened(path) as table:
         return [table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)]
 
 
-def strings(path: str, file: IO[bytes], start: int, end: int, field: str) -> Iterator[tuple[int, bytes | None]]:
+def strings(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes | None]]:
     """A column of the row groups [start, end), every value with its row in the file; None where it is null.
 
     Args:
-      path: for messages.
-      file: at any place.
+      path: of the file.
       start: first row group.
       end: row group after the last.
       field: name of the column.
@@ -35,7 +35,7 @@ def strings(path: str, file: IO[bytes], start: int, end: int, field: str) -> Ite
     import pyarrow
 
     where: list[str] = []
-    with _opened(path, file, where) as table:
+    with _opened(path, where) as table:
         if table.num_row_groups < end:
             raise BadInput(f"{path}: {end - table.num_row_groups} row groups shorter than it was; start over")
         _check_column(path, table.schema_arrow, field)
@@ -55,13 +55,14 @@ def strings(path: str, file: IO[bytes], start: int, end: int, field: str) -> Ite
 
 
 @contextlib.contextmanager
-def _opened(path: str, file: IO[bytes], where: Sequence[str] = ()) -> Iterator[Any]:
+def _opened(path: str, where: Sequence[str] = ()) -> Iterator[Any]:
     """A Parquet file. Errors name the place that `where` holds when they happen."""
     import pyarrow
     from pyarrow import parquet
 
     try:
-        yield parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
+        with files.open_to_read(path, _SMALL_BLOCK) as file:
+            yield parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
     except (OSError, pyarrow.ArrowException) as error:
         broken = not getattr(error, "strerror", None)
         reason = f"damaged ({summary(error)}); replace the file" if broken else summary(error)

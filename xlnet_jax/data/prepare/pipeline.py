@@ -9,22 +9,23 @@ byte.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from xlnet_jax.data.corpus import manifest as manifests
-from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.prepare import engine as engines
 from xlnet_jax.data.prepare import marks, resume, work_unit
 from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
-from xlnet_jax.data.prepare.text import DOCUMENT_RULES, SENTENCE_RULES
+from xlnet_jax.data.prepare.text import DOCUMENT_RULES, SENTENCE_RULES, Request, TextReader
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
@@ -34,12 +35,10 @@ _PLAIN = Normalization()
 # a bucket costs a request per part.
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
 _TRAINING_THREADS = 8  # fixed: the model's bytes depend on it
-_LARGEST_VOCABULARY = 1_000_000
+_LARGEST_VOCABULARY, _LARGEST_PAGE = 1_000_000, manifests.LARGEST_PAGE
 _REQUESTS = 16  # to a bucket, at the same time
 
 _log = logging.getLogger("xlnet_jax")
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
 
 
 def prepare(
@@ -80,29 +79,25 @@ def prepare(
         file that cannot be written.
       RestartMe: a worker process was killed, or a bucket did not answer; the same call resumes.
     """
-    for name, value, allowed in (
-        ("document", document, DOCUMENT_RULES), ("sentences", sentences, SENTENCE_RULES),
-        ("errors", errors, ("strict", "replace")), ("engine", engine, engines.ENGINES),
-    ):  # fmt: skip
-        if value not in allowed:
-            raise BadInput(f"--{name}={value} is not one of {', '.join(allowed)}")
     for name, value, good, rule in (
+        ("document", document, document in DOCUMENT_RULES, f"be one of {', '.join(DOCUMENT_RULES)}"),
+        ("sentences", sentences, sentences in SENTENCE_RULES, f"be one of {', '.join(SENTENCE_RULES)}"),
+        ("errors", errors, errors in ("strict", "replace"), "be one of strict, replace"),
+        ("engine", engine, engine in ("local", "beam"), "be one of local, beam"),
         ("heldout", heldout, 0 <= heldout < 1, "lie in [0, 1)"),
         ("seed", seed, 0 <= seed < 2**32, "lie in [0, 2^32)"),
         ("vocab_size", vocab_size, 10 <= vocab_size <= _LARGEST_VOCABULARY, f"lie in [10, {_LARGEST_VOCABULARY}]"),
-        ("page_tokens", page_tokens, page_tokens <= manifests.LARGEST_PAGE, f"be at most {manifests.LARGEST_PAGE}"),
-        ("page_tokens", page_tokens, page_tokens >= 1, "be at least 1"),
+        ("page_tokens", page_tokens, 1 <= page_tokens <= _LARGEST_PAGE, f"lie in [1, {_LARGEST_PAGE}]"),
         ("sample_bytes", sample_bytes, sample_bytes >= 1, "be at least 1"),
         ("shard_bytes", shard_bytes, shard_bytes >= 1, "be at least 1"),
         ("workers", workers, workers is None or workers >= 1, "be at least 1"),
     ):
         if not good:
             raise BadInput(f"--{name}={value} must {rule}")
-    if engine == "beam":
-        engines.make_pipeline(beam_options)
-    elif beam_options:
+    if beam_options and engine != "beam":
         raise BadInput("--beam_options is for --engine=beam; give both or neither")
-    request = work_unit.Request(document, sentences, normalization, heldout, errors, page_tokens, field)
+    pipeline = engines.make_pipeline(beam_options) if engine == "beam" else None
+    request = Request(document, sentences, normalization, heldout, errors, page_tokens, field)
     with files.translate_errors(output):
         found = find_sources(inputs, data_dir)
         model = None if tokenizer is None else Tokenizer(tokenizer)
@@ -116,16 +111,15 @@ def prepare(
         }
         files.make_folder(output)
         with files.locked(output, "another `prepare` writes here"):
-            times = resume.claim(output, options, found)
+            resume.claim(output, options, found)
             for folder in (output, os.path.join(output, work_unit.FOLDER)):
                 files.sweep(folder)
-            resume.check_unchanged(output, found, times, request.reader())
+            resume.check_unchanged(output, found, TextReader(request))
             there = files.listing(output)
             if manifests.MANIFEST in there:
-                manifest = resume.check_finished(output)
-                files.remove(os.path.join(output, work_unit.FOLDER))
                 _log.info("%s is finished already", output)
-                return manifest
+                files.remove(os.path.join(output, work_unit.FOLDER))
+                return resume.check_finished(output)
             units = plan(found, shard_bytes, document)
             path = os.path.join(output, manifests.TOKENIZER)
             if manifests.TOKENIZER not in there:
@@ -136,18 +130,28 @@ def prepare(
             used = Tokenizer(path, normalization)
             if model is not None and used.sha256 != model.sha256:
                 raise BadInput(f"{path} is not {tokenizer}, though begun with it; remove {output} and prepare again")
-            engines.run(output, units, used, request, engine, workers, beam_options)
-            return _finish(output, units, used, options)
+            engines.run(output, units, used, request, workers, pipeline)
+            try:
+                manifest = _assemble(output, units, used, options)
+            except FileNotFoundError:
+                # A bucket has no lock: another process may have done the same and finished first.
+                if manifests.MANIFEST not in files.listing(output):
+                    raise
+                manifest = resume.check_finished(output)
+            files.remove(os.path.join(output, work_unit.FOLDER))
+            for split, entry in manifest["splits"].items():
+                _log.info("%s: %s", split, ", ".join(f"{entry[name]:,} {name}" for name in work_unit.COUNTED))
+            return manifest
 
 
 def _train(
-    path: str, sources: Sequence[Source], request: work_unit.Request, vocab_size: int, sample_bytes: int, seed: int
+    path: str, sources: Sequence[Source], request: Request, vocab_size: int, sample_bytes: int, seed: int
 ) -> None:
     """Trains the tokenizer on parts of the text in random order, until there is enough."""
     part_bytes = max(_SAMPLE_PART_BYTES, sum(source.bytes for source in sources) // _SAMPLE_PARTS)
     parts = plan(sources, part_bytes, request.document)
     order = np.random.Generator(np.random.Philox(seed)).permutation(len(parts))
-    reader = request.reader()
+    reader = TextReader(request)
     sample: list[str] = []
     size = held_out = 0
     for document in (each for index in order for part in parts[index] for each in reader.documents(part)):
@@ -168,38 +172,22 @@ def _train(
 
 
 def _check_any(train: int, held_out: int) -> None:
-    if not train:
-        all_held_out = (
+    if not train and held_out:
+        raise BadInput(
             f"all {held_out} documents fell to the held-out split; choose another folder and a smaller --heldout"
         )
-        raise BadInput(all_held_out if held_out else "the inputs hold no text")
+    if not train:
+        raise BadInput("the inputs hold no text")
 
 
-def _finish(
-    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, options: dict[str, Any]
-) -> dict[str, Any]:
-    """Assembles the corpus. In a bucket, which has no lock, another process may do the same and finish first."""
-    try:
-        manifest = _put_together(output, units, tokenizer, options)
-    except FileNotFoundError:
-        if manifests.MANIFEST not in files.listing(output):
-            raise
-        manifest = resume.check_finished(output)
-    files.remove(os.path.join(output, work_unit.FOLDER))
-    for split, entry in manifest["splits"].items():
-        counts = ", ".join(f"{entry[name]:,} {name}" for name in work_unit.COUNTED)
-        _log.info("%s: %s", split, counts)
-    return manifest
-
-
-def _put_together(
+def _assemble(
     output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Gives the shards their final names and writes the other files of the corpus; the manifest last."""
     notes = _each(lambda index: resume.read_note(work_unit.file_name(output, index, "json")), range(len(units)))
     for index, (note, parts) in enumerate(zip(notes, units, strict=True)):
         read = [(part["path"], part["start"], part["end"]) for part in note["sources"]]
-        if note["tokenizer"] != tokenizer.sha256 or read != [dataclasses.astuple(part) for part in parts]:
+        if note["tokenizer"] != tokenizer.sha256 or read != list(parts):
             raise BadInput(
                 f"{output}: unit {index} was made with another tokenizer or from other text than the folder now says; "
                 "remove the folder and prepare again"
@@ -208,7 +196,7 @@ def _put_together(
     for split in work_unit.SPLITS:
         entries = {index: note["splits"][split] for index, note in enumerate(notes) if split in note["splits"]}
         if entries:
-            splits[split] = _finish_split(output, split, entries)
+            splits[split] = _finish_split(output, split, entries, tokenizer.vocab_size)
     _check_any("train" in splits, splits["heldout"]["documents"] if "heldout" in splits else 0)
     if options["heldout"] and "heldout" not in splits:
         _log.warning("no document fell to the held-out split; with few documents use a larger --heldout")
@@ -241,55 +229,47 @@ def _put_together(
     return manifest
 
 
-def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]], vocab_size: int) -> dict[str, Any]:
     """Renames the shards of a split and adds up their counts.
 
     Args:
       entries: what the units' notes say of this split, by the number of the unit.
     """
+    names = [manifests.shard_name(split, number, len(entries)) for number in range(len(entries))]
+    total_V, lock = np.zeros(vocab_size, np.int64), threading.Lock()
 
-    def damaged(index: int, reason: str) -> BadInput:
-        files.remove(work_unit.file_name(output, index, "json"))
-        return BadInput(f"{reason}; rerun the same command, which makes it again")
-
-    def counted(index: int) -> np.ndarray:
-        path = work_unit.file_name(output, index, f"{split}.npy")
+    def finish(index: int, name: str) -> None:
+        shard, counts, note = (work_unit.file_name(output, index, end) for end in (split, f"{split}.npy", "json"))
         try:
-            return files.read_array(path)
+            counts_V = files.read_array(counts)
         except (ValueError, EOFError) as error:
-            raise damaged(index, f"{path} is damaged") from error
+            raise BadInput(f"{counts} is damaged; remove {note} and rerun the same command") from error
+        # Added as they come: the counts of all units together would be gigabytes.
+        with lock:
+            np.add(total_V, counts_V, out=total_V)
+        # An earlier attempt may have been killed after some of the renames, or another process renames just now.
+        with contextlib.suppress(FileNotFoundError):
+            files.rename(shard, os.path.join(output, name))
 
-    counts = np.sum(_each(counted, entries), axis=0)
-    shards = [
-        {"file": manifests.shard_name(split, number, len(entries)), **entry["shard"]}
-        for number, entry in enumerate(entries.values())
-    ]
-    before = files.listing(output)
-
-    def rename(index: int, shard: dict[str, Any]) -> None:
-        early, final = work_unit.file_name(output, index, split), os.path.join(output, shard["file"])
-        try:
-            if files.at(early).seeks and pages.file_hash(early) != shard["sha256"]:
-                raise damaged(index, f"{early} was damaged after it was made")
-            files.rename(early, final)
-        except FileNotFoundError:
-            # An earlier attempt may have been killed after some of the renames, or another process renames just now.
-            if shard["bytes"] not in (before.get(shard["file"]), files.listing(output).get(shard["file"])):
-                raise damaged(index, f"{early} has gone") from None
-
-    _each(lambda pair: rename(*pair), zip(entries, shards, strict=True))
-    data = files.array_bytes(counts)
+    _each(finish, entries, names)
+    there = files.listing(output)
+    for (index, entry), name in zip(entries.items(), names, strict=True):
+        if there.get(name) != entry["shard"]["bytes"]:
+            files.remove(work_unit.file_name(output, index, "json"))
+            gone = work_unit.file_name(output, index, split)
+            raise BadInput(f"{gone} has gone; rerun the same command, which makes it again")
+    data = files.array_bytes(total_V)
     files.write(os.path.join(output, manifests.counts_name(split)), data)
+    shards = [{"file": name, **entry["shard"]} for name, entry in zip(names, entries.values(), strict=True)]
     return {
-        "tokens": sum(shard["tokens"] for shard in shards),
-        **{name: sum(entry[name] for entry in entries.values()) for name in work_unit.COUNTED[1:]},
+        **{name: sum(entry[name] for entry in entries.values()) for name in work_unit.COUNTED},
         "token_counts": manifests.counts_name(split),
         "token_counts_sha256": hashlib.sha256(data).hexdigest(),
         "shards": shards,
     }
 
 
-def _each(function: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
+def _each(function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
     """Calls in threads: in a bucket every request costs a round trip."""
     with ThreadPoolExecutor(_REQUESTS) as threads:
-        return list(threads.map(function, items))
+        return list(threads.map(function, *arguments))

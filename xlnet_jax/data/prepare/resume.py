@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from xlnet_jax.data.corpus import manifest as manifests
+from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.prepare import work_unit
 from xlnet_jax.data.prepare.sources import Part, Source
 from xlnet_jax.data.prepare.text import TextReader
@@ -16,11 +16,8 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
 
-def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> dict[str, int]:
-    """Writes the request, or checks that the folder was started by the same one.
-
-    Returns:
-      The time of change of each source, by path, at the first request.
+def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> None:
+    """Writes the request with the time of change of each source, or checks that the same one started the folder.
 
     Raises:
       BadInput: the folder holds something else, or was started by another request.
@@ -40,25 +37,25 @@ def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> di
     if not others and files.at(output).locks:
         files.write(path, files.to_json(now))
     elif manifests.REQUEST in there or not files.write_new(path, files.to_json(now)):
-        return _compare(output, now, finished=manifests.MANIFEST in there)
-    return now["mtime_ns"]
+        _compare(output, now, finished=manifests.MANIFEST in there)
 
 
-def _compare(output: str, now: dict[str, Any], finished: bool) -> dict[str, int]:
+def _compare(output: str, now: dict[str, Any], finished: bool) -> None:
     path = os.path.join(output, manifests.REQUEST)
     try:
         first = files.read_json(path)
-        options, sources, times = (dict(first[name]) for name in ("options", "sources", "mtime_ns"))
+        options, sources, _ = (dict(first[name]) for name in ("options", "sources", "mtime_ns"))
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path} is damaged ({error!r}); put it back, or choose another folder") from error
-    advice = "use the same options, or another folder"
     for name in {**options, **now["options"]}:
         was, is_now = options.get(name), now["options"].get(name)
         if name == "format_version" and was != is_now:
             raise BadInput(f"{output} was begun in format {was}, this program writes {is_now}; choose another folder")
         # Text that strict reading accepts is read the same with `replace`, so this option may change.
         if was != is_now and (name, was) != ("errors", "strict"):
-            raise BadInput(f"{output} was begun with {name}={was}, not {is_now}; {advice}")
+            raise BadInput(
+                f"{output} was begun with {name}={was}, not {is_now}; use the same options or another folder"
+            )
     for name in {**sources, **now["sources"]}:
         was, is_now = sources.get(name, "no"), now["sources"].get(name, "none")
         if was != is_now:
@@ -67,11 +64,11 @@ def _compare(output: str, now: dict[str, Any], finished: bool) -> dict[str, int]
     if options != now["options"] and not finished:
         # Replacing cannot be undone.
         files.write(path, files.to_json(first | {"options": now["options"]}))
-    return times
 
 
-def check_unchanged(output: str, sources: Sequence[Source], times: dict[str, int], reader: TextReader) -> None:
+def check_unchanged(output: str, sources: Sequence[Source], reader: TextReader) -> None:
     """Checks that text already used is unchanged; reads it only where a file's time of change is another."""
+    times = files.read_json(os.path.join(output, manifests.REQUEST))["mtime_ns"]
     touched = {source.path for source in sources if source.mtime_ns != times.get(source.path)}
     if not touched:
         return
@@ -91,27 +88,19 @@ def read_note(path: str) -> dict[str, Any]:
     """A unit's note. Raises BadInput if it is damaged, and FileNotFoundError."""
     try:
         note = files.read_json(path)
-        if note.keys() >= {"tokenizer", "splits", "sources", "replaced", "empty", "dropped"}:
-            return note
+        if missing := {"tokenizer", "splits", "sources", "replaced", "empty", "dropped"} - note.keys():
+            raise ValueError(f"no {min(missing)}")
     except (ValueError, AttributeError) as error:
         raise BadInput(f"{path} is damaged ({error!r}); remove it and rerun the same command") from error
-    raise BadInput(f"{path} is not of this version; choose another folder")
+    return note
 
 
 def check_finished(output: str) -> dict[str, Any]:
-    """Checks that a corpus with a manifest has all its files; returns the manifest."""
-    manifest = manifests.read_manifest(output)
-    sizes = {shard["file"]: shard["bytes"] for split in manifest["splits"].values() for shard in split["shards"]}
-    hashes = {split["token_counts"]: split["token_counts_sha256"] for split in manifest["splits"].values()}
-    hashes[manifest["tokenizer"]["file"]] = manifest["tokenizer"]["sha256"]
-    there = files.listing(output)
-    advice = f"put it back, or remove {output} and prepare again"
-    for name in [*hashes, *sizes]:
-        path = os.path.join(output, name)
-        if name not in there:
-            raise BadInput(f"{path} is missing, though {manifests.MANIFEST} says the corpus is finished; {advice}")
-        if name in sizes and there[name] != sizes[name]:
-            raise BadInput(f"{path} has {there[name]} bytes, not {sizes[name]}; {advice}")
-        if name in hashes and hashlib.sha256(files.read(path)).hexdigest() != hashes[name]:
-            raise BadInput(f"{path} was changed; {advice}")
+    """The manifest of a finished corpus. Raises BadInput unless all its files are there."""
+    try:
+        manifest = Corpus(output).manifest
+        if "heldout" in manifest["splits"]:
+            Corpus(output, "heldout")
+    except BadInput as error:
+        raise BadInput(f"{error}, or remove {output} and prepare again") from error
     return manifest

@@ -7,24 +7,23 @@
     any other                          text       bytes, and is cut between documents
     .gz or .zst after json or text     the same   bytes of the compressed file, which is always one part
 
-A work unit is a run of parts. Its parts depend on the files alone, never on the engine or its workers. Files are on
-disk or in a bucket (`gs://`).
+A source is a file, on disk or in a bucket (`gs://`), or a split of a TFDS data set. A work unit is a run of parts,
+which depend on the files alone, never on the engine or its workers.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import gzip
+import contextlib
+import io
 import os
 import sys
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 from xlnet_jax.data.prepare import parquet, tfds
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.storage import files
-from xlnet_jax.storage.local import File
+from xlnet_jax.storage.local import File as Source
 
 LONGEST_LINE = 64_000_000
 """Bytes. A line is held in memory several times."""
@@ -36,12 +35,7 @@ _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
-Source = File
-"""A file, or a split of a TFDS data set (`tfds:FOLDER:SPLIT`), with its size and its time of change."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """[start, end) of a source, cut between documents; the unit of both depends on `kind_of(path)`."""
 
     path: str
@@ -90,13 +84,11 @@ def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Sou
     """
     found: dict[str, Source] = {}
     for name in inputs:
-        split = tfds.find(name, data_dir) if name.startswith(tfds.PREFIX) else None
+        is_tfds = name.startswith(tfds.PREFIX)
         try:
-            of_name, is_folder = files.find(tfds.info_file(split) if split else name, _FOLDER_SUFFIXES)
+            of_name, is_folder = ([tfds.find(name, data_dir)], False) if is_tfds else files.find(name, _FOLDER_SUFFIXES)
         except OSError as error:
             raise BadInput(f"input {name}: {summary(error)}") from error
-        if split:
-            of_name = [Source(split, tfds.size(split)[1], of_name[0].mtime_ns)]
         if not of_name and is_folder:
             wanted = ", ".join(f"*{suffix}" for suffix in _FOLDER_SUFFIXES)
             raise BadInput(f"input {name}: this folder holds no {wanted} file; give a pattern such as '{name}/**/*.md'")
@@ -139,17 +131,15 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
     """The parts of a source in order, each with its bytes."""
     kind = kind_of(source.path)
     if kind.format == "tfds":
-        count, size = tfds.size(source.path)
-        mean = max(1, size // max(1, count))
+        count = tfds.split(source.path).num_examples
+        mean = max(1, source.bytes // max(1, count))
         step = max(1, unit_bytes // mean)
         for start in range(0, count, step):
             end = min(start + step, count)
             yield Part(source.path, start, end), mean * (end - start)
     elif kind.format == "parquet":
-        with files.open_to_read(source.path, _SMALL_BLOCK) as file:
-            sizes = parquet.row_group_bytes(source.path, file)
         start = size = 0
-        for end, each in enumerate(sizes):
+        for end, each in enumerate(sizes := parquet.row_group_bytes(source.path)):
             if end > start and size + each > unit_bytes:
                 yield Part(source.path, start, end), size
                 start, size = end, 0
@@ -182,87 +172,61 @@ def _next_document(file: IO[bytes], path: str, offset: int, document: str) -> in
     return file.tell()
 
 
-def _read_line(file: IO[bytes], path: str) -> bytes:
+def _read_line(file: IO[bytes], path: str, place: str | None = None) -> bytes:
+    """The rest of a line, which starts at `place`; None = where the file is."""
     line = file.readline(LONGEST_LINE + 1)
     if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
-        raise _too_long(path, f"byte {file.tell() - len(line)}")
+        where = place or f"byte {file.tell() - len(line)}"
+        raise BadInput(f"{path}: a line of more than {LONGEST_LINE} bytes at {where}; break it up")
     return line
 
 
-def _too_long(path: str, place: str) -> BadInput:
-    return BadInput(f"{path}: a line of more than {LONGEST_LINE} bytes at {place}; break it up")
+@contextlib.contextmanager
+def _decompressed(part: Part) -> Iterator[IO[bytes]]:
+    with files.open_to_read(part.path, _BLOCK) as file:
+        if compression := kind_of(part.path).compression:
+            import pyarrow
+
+            stream: Any = pyarrow.input_stream(file, compression=compression)
+            with io.BufferedReader(stream, _SMALL_BLOCK) as text:
+                yield text
+        else:
+            file.seek(part.start)
+            yield file
 
 
-def _decompressed(file: IO[bytes], compression: str | None) -> Any:
-    if compression == "gzip":
-        return gzip.open(file)
-    import pyarrow
-
-    return pyarrow.input_stream(file, compression=compression) if compression else file
-
-
-def blocks(part: Part) -> Iterator[bytes]:
-    """The bytes of a part of text or json, decompressed, in blocks of no particular size.
+def lines(part: Part) -> Iterator[tuple[int, bytes]]:
+    """The bytes of a part of text or json as runs of whole lines, each with its offset in the (decompressed) file.
 
     Raises:
-      BadInput: the file cannot be read, is damaged, or is shorter than it was.
+      BadInput: the file cannot be read, is damaged, is shorter than it was, or has a line that is too long.
       RestartMe: the bucket does not answer.
     """
     kind = kind_of(part.path)
     offset, end = part.start, sys.maxsize if kind.compression else part.end
-    # Small blocks of compressed text: all text before damage is read.
-    size = min(_SMALL_BLOCK if kind.compression else _BLOCK, LONGEST_LINE)
+    size = _SMALL_BLOCK if kind.compression else _BLOCK  # all blocks before damage are read
     try:
-        with files.open_to_read(part.path, _BLOCK) as file, _decompressed(file, kind.compression) as text:
-            if not kind.compression:
-                text.seek(offset)
-            while offset < end and (block := text.read1(min(size, end - offset))):
-                yield block
+        with _decompressed(part) as text:
+            while offset < end and (block := text.read(min(size, end - offset))):
+                if not block.endswith(b"\n"):
+                    block += _read_line(text, part.path, kind.place(offset + block.rfind(b"\n") + 1))
+                yield offset, block
                 offset += len(block)
-            if offset < end and not kind.compression:
-                raise BadInput(f"{part.path}: {end - offset} bytes shorter than it was; start over")
-    except (OSError, EOFError, zlib.error) as error:
+        if offset < end and not kind.compression:
+            raise BadInput(f"{part.path}: {end - offset} bytes shorter than it was; start over")
+    except OSError as error:
         reason = summary(error)
         if kind.compression and not getattr(error, "strerror", None):
             reason = f"damaged or cut short at {kind.place(offset)} ({reason}); fetch or compress it again"
         raise BadInput(f"{part.path}: {reason}") from error
 
 
-def lines(part: Part) -> Iterator[tuple[int, bytes]]:
-    """The same bytes as runs of whole lines, each with its offset in the (decompressed) file.
-
-    Raises:
-      BadInput, RestartMe: as `blocks`; also if a line is too long.
-    """
-    offset = part.start
-    rest: list[bytes] = []  # of an unfinished line
-    size = 0
-    for block in blocks(part):
-        first = block.find(b"\n")
-        if size + (len(block) if first < 0 else first) > LONGEST_LINE:
-            raise _too_long(part.path, kind_of(part.path).place(offset))
-        end = block.rfind(b"\n") + 1
-        if end:
-            whole = b"".join([*rest, block[:end]])
-            yield offset, whole
-            offset += len(whole)
-            rest, size = [], 0
-        if end < len(block):
-            rest.append(block[end:])
-            size += len(block) - end
-    if rest:
-        yield offset, b"".join(rest)
-
-
-def records(part: Part, field: str) -> Iterator[tuple[int, bytes | None]]:
+def records(part: Part, field: str) -> Iterable[tuple[int, bytes | None]]:
     """One field of the records of a Parquet or TFDS part, each with its number in the source; None where it is null.
 
     Raises:
       BadInput: no such field, one that is not text, or a file that is damaged.
       RestartMe: the bucket does not answer.
     """
-    if kind_of(part.path).format == "tfds":
-        yield from tfds.examples(part.path, part.start, part.end, field)
-        return
-    with files.open_to_read(part.path, _SMALL_BLOCK) as file:
-        yield from parquet.strings(part.path, file, part.start, part.end, field)
+    read = tfds.examples if kind_of(part.path).format == "tfds" else parquet.strings
+    return read(part.path, part.start, part.end, field)

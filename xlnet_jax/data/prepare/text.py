@@ -49,28 +49,48 @@ _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold b
 # each normalised sentence of a line but the last. A line that is not blank and has no sentence left is "\r".
 
 
-@dataclasses.dataclass
-class TextReader:
-    """Reads parts as documents of normalised sentences, and counts what it replaces or leaves out.
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Everything the corpus depends on, except the text and the tokenizer's training.
 
     Attributes:
       document: see the module's docstring.
       sentences: see the module's docstring.
       normalization: applied to every sentence.
+      heldout: share of the documents that go to the split `heldout`.
       errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both; `replace` puts U+FFFD
         for the bytes and leaves the documents out.
+      page_tokens: tokens of a page.
       field: of a record, the one that holds the text.
+    """
+
+    document: str
+    sentences: str
+    normalization: Normalization
+    heldout: float
+    errors: str
+    page_tokens: int
+    field: str = "text"
+
+    def held_out(self, document: Document) -> bool:
+        """Depends on the normalised text alone: equal documents fall into the same split, wherever they are."""
+        digest = hashlib.sha256("\n".join(itertools.chain.from_iterable(document)).encode()).digest()
+        return int.from_bytes(digest[:8], "big") < self.heldout * 2**64
+
+
+@dataclasses.dataclass
+class TextReader:
+    """Reads parts as documents of normalised sentences, and counts what it replaces or leaves out.
+
+    Attributes:
+      rules: of the request.
       replaced: undecodable bytes or runs of them that were replaced by U+FFFD so far.
       empty: documents without a sentence that were left out so far.
       dropped: what normalisation dropped so far.
       hashes: SHA-256 of every part read to its end so far: of its bytes (decompressed), or of its records.
     """
 
-    document: str
-    sentences: str
-    normalization: Normalization
-    errors: str
-    field: str = "text"
+    rules: Request
     replaced: int = dataclasses.field(default=0, init=False)
     empty: int = dataclasses.field(default=0, init=False)
     dropped: marks.Counts = dataclasses.field(default=marks.Counts(), init=False)
@@ -83,89 +103,78 @@ class TextReader:
           BadInput: not UTF-8, not text, empty, damaged, shorter than it was, or too long to hold in memory.
           RestartMe: the bucket does not answer.
         """
-        digest = hashlib.sha256()
         read = {"text": self._text_documents, "json": self._json_documents}
-        for document, number in read.get(sources.kind_of(part.path).format, self._record_documents)(part, digest):
+        for document, number in read.get(sources.kind_of(part.path).format, self._record_documents)(part):
             if document:
                 yield document
-            elif self.errors == "strict":
+            elif self.rules.errors == "strict":
                 raise _bad(part, number, "an empty document; leave such documents out with --errors=replace")
             else:
                 self.empty += 1
-        self.hashes.append(digest.hexdigest())
 
     def digest(self, part: Part) -> str:
         """The hash that `documents` adds to `hashes`, without checking the text. Raises as `documents` does."""
+        for _ in self._raw(part):
+            pass
+        return self.hashes.pop()
+
+    def _raw(self, part: Part) -> Iterator[tuple[int, Any]]:
+        """Runs of whole lines, or records, each with its byte, row or example; at the end `hashes` gets one more."""
         digest = hashlib.sha256()
         if sources.kind_of(part.path).format in ("text", "json"):
-            for block in sources.blocks(part):
-                digest.update(block)
+            for offset, raw in sources.lines(part):
+                digest.update(raw)
+                yield offset, raw
         else:
-            for _, value in sources.records(part, self.field):
-                _add_record(digest, value)
-        return digest.hexdigest()
+            for number, value in sources.records(part, self.rules.field):
+                # With its length, so that moving text from one record to the next changes the hash.
+                digest.update(b"\xff" * 8 if value is None else len(value).to_bytes(8, "big"))
+                digest.update(value or b"")
+                yield number, value
+        self.hashes.append(digest.hexdigest())
 
     # These yield every document with its byte, row or example; an empty one as [].
 
-    def _text_documents(self, part: Part, digest: Any) -> Iterator[tuple[Document, int]]:
-        paragraphs = self._lines(part, digest) if self.document == "line" else self._paragraphs(part, digest)
-        if self.document == "file":
-            yield [sentences for sentences, _ in paragraphs if sentences], part.start
+    def _text_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
+        if self.rules.document == "file":
+            yield [sentences for sentences, _ in self._paragraphs(part) if sentences], part.start
         else:
-            for sentences, begin in paragraphs:
+            for sentences, begin in self._paragraphs(part):
                 yield [sentences] if sentences else [], begin
 
-    def _lines(self, part: Part, digest: Any) -> Iterator[tuple[list[str], int]]:
-        """The sentences of each line that is not blank; if there are none, also where it starts."""
-        for offset, raw, text in self._chunks(part, digest):
-            for number, line in enumerate(text.split("\n")):
-                if sentences := _sentences_of(line):
-                    yield sentences, 0
-                elif line:
-                    yield [], offset + _line_start(raw, number)
-
-    def _paragraphs(self, part: Part, digest: Any) -> Iterator[tuple[list[str], int]]:
-        """The sentences between blank lines; if there are none, also where the lines start."""
+    def _paragraphs(self, part: Part) -> Iterator[tuple[list[str], int]]:
+        """The sentences between blank lines, or of every line; if there are none, also where the lines start."""
         sentences: list[str] = []  # of a paragraph that may continue in the next chunk
         begin: int | None = None
         size = 0
-        for offset, raw, text in self._chunks(part, digest):
+        newlines = 2 if self.rules.document == "line" else 1
+        for offset, raw in itertools.chain(self._raw(part), [(part.end, b"\n")]):  # a blank line ends the last one
+            text = self._normalise(self._decode(raw, part, offset)).replace("\n", "\n" * newlines)
             position = 0
             for block in text.split("\n\n"):
                 # A blank line before this block: only the first of a chunk may have none.
                 if (position or block.startswith("\n")) and (sentences or begin is not None):
                     yield sentences, begin or 0
                     sentences, begin = [], None
-                    size = size if self.document == "file" else 0
+                    size = size if self.rules.document == "file" else 0
                 sentences += _sentences_of(block)
                 if not sentences and begin is None and (visible := block.lstrip("\n")):
-                    number = text.count("\n", 0, position + len(block) - len(visible))
+                    number = text.count("\n", 0, position + len(block) - len(visible)) // newlines
                     begin = offset + _line_start(raw, number)
                 size += len(block)
                 position += len(block) + 2
                 if size > LONGEST_DOCUMENT:
                     raise BadInput(
                         f"{part.path}: a document of more than {LONGEST_DOCUMENT} characters by "
-                        f"--document={self.document}; use --document=line, or put blank lines between documents"
+                        f"--document={self.rules.document}; use --document=line, or put blank lines between documents"
                     )
-        if sentences or begin is not None:
-            yield sentences, begin or 0
 
-    def _chunks(self, part: Part, digest: Any) -> Iterator[tuple[int, bytes, str]]:
-        """Runs of whole lines: offset, bytes, and normalised text."""
-        for offset, raw in sources.lines(part):
-            digest.update(raw)
-            yield offset, raw, self._normalise(self._decode(raw, part, offset))
-
-    def _json_documents(self, part: Part, digest: Any) -> Iterator[tuple[Document, int]]:
-        for offset, raw in sources.lines(part):
-            digest.update(raw)
+    def _json_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
+        for offset, raw in self._raw(part):
             for line, raw_line in zip(self._decode(raw, part, offset).split("\n"), raw.split(b"\n"), strict=True):
                 # A blank line is no record.
                 if line and not line.isspace():
-                    text = self._from_json(line, part, offset)
-                    # Only an escape can produce an invalid character.
-                    yield self._record(self._clean(text, part, offset) if "\\u" in line else text, part, offset), offset
+                    yield self._record(self._from_json(line, part, offset), part, offset), offset
                 offset += len(raw_line) + 1
 
     def _from_json(self, line: str, part: Part, offset: int) -> str:
@@ -175,45 +184,40 @@ class TextReader:
             raise _bad(part, offset, f"not JSON ({error}); every line must be one JSON object") from error
         if not isinstance(value, dict):
             raise _bad(part, offset, f"a JSON {type(value).__name__}; every line must be one JSON object")
-        if self.field not in value:
-            raise _bad(part, offset, tfds.no_field(self.field, value))
+        if self.rules.field not in value:
+            raise _bad(part, offset, tfds.no_field(self.rules.field, value))
         # Null is no text, as in Parquet.
-        text = "" if value[self.field] is None else value[self.field]
+        text = "" if value[self.rules.field] is None else value[self.rules.field]
         if not isinstance(text, str):
             kind = type(text).__name__
-            raise _bad(part, offset, f"field {self.field!r} is {kind}, not a string; choose another with --field")
+            raise _bad(part, offset, f"field {self.rules.field!r} is {kind}, not a string; choose another with --field")
         return text
 
-    def _record_documents(self, part: Part, digest: Any) -> Iterator[tuple[Document, int]]:
-        for number, value in sources.records(part, self.field):
-            _add_record(digest, value)
+    def _record_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
+        for number, value in self._raw(part):
             try:
                 text = (value or b"").decode()
             except UnicodeDecodeError as error:
-                if self.errors == "strict":
+                if self.rules.errors == "strict":
                     raise _bad(part, number, "not UTF-8; continue with --errors=replace") from error
                 text = self._replace(value or b"", "utf-8")
-            yield self._record(self._clean(text, part, number) if "\0" in text else text, part, number), number
+            yield self._record(text, part, number), number
 
     def _record(self, text: str, part: Part, number: int) -> Document:
         if len(text) > LONGEST_DOCUMENT:
             raise _bad(part, number, f"a record of more than {LONGEST_DOCUMENT} characters; break it up")
-        return [found for block in self._normalise(text).split("\n\n") if (found := _sentences_of(block))]
-
-    def _clean(self, text: str, part: Part, number: int) -> str:
-        """A record's text, with U+FFFD for NUL and half surrogate pairs."""
-        clean, count = _NO_CHARACTER.subn("\ufffd", text)
-        if count and self.errors == "strict":
+        text, count = _NO_CHARACTER.subn("\ufffd", text)
+        if count and self.rules.errors == "strict":
             raise _bad(part, number, "a NUL or half a surrogate pair in the text; continue with --errors=replace")
         self.replaced += count
-        return clean
+        return [found for block in self._normalise(text).split("\n\n") if (found := _sentences_of(block))]
 
     def _normalise(self, text: str) -> str:
-        self.dropped += marks.count(text, self.normalization)
+        self.dropped += marks.count(text, self.rules.normalization)
         if "\r" in text:
             # Old Mac files end their lines with a lone carriage return.
             text = "\n".join(line.rstrip("\r").replace("\r", "\n") for line in text.split("\n"))
-        if not self.normalization.remove_space:
+        if not self.rules.normalization.remove_space:
             return "\n".join(map(self._normalise_line, text.split("\n")))
         if text.isascii():
             return self._normalise_ascii(text)
@@ -228,8 +232,8 @@ class TextReader:
     def _normalise_line(self, line: str) -> str:
         if not line or line.isspace():
             return ""
-        pieces = split_sentences(line) if self.sentences == "punctuation" else (line,)
-        return "\r".join(filter(None, map(self.normalization, pieces))) or "\r"
+        pieces = split_sentences(line) if self.rules.sentences == "punctuation" else (line,)
+        return "\r".join(filter(None, map(self.rules.normalization, pieces))) or "\r"
 
     def _normalise_ascii(self, text: str) -> str:
         """The same for many lines at once, every run of white space made one space; ten times as fast."""
@@ -238,9 +242,9 @@ class TextReader:
         while "  " in text:
             text = text.replace("  ", " ")
         text = "\n".join([line.strip(" ") for line in text.split("\n")])
-        if self.sentences == "punctuation":
+        if self.rules.sentences == "punctuation":
             text = _ASCII_SENTENCE_END.sub(lambda end: end[0][:-1] + "\r", text)
-        return dataclasses.replace(self.normalization, remove_space=False)(text)
+        return dataclasses.replace(self.rules.normalization, remove_space=False)(text)
 
     def _decode(self, raw: bytes, part: Part, offset: int) -> str:
         place = sources.kind_of(part.path).place
@@ -253,7 +257,7 @@ class TextReader:
         try:
             return raw.decode(encoding)
         except UnicodeDecodeError as error:
-            if self.errors == "strict":
+            if self.rules.errors == "strict":
                 mark = len(raw) - len(error.object)  # the codec may have removed the byte order mark
                 where = place(offset + mark + error.start)
                 advice = "convert the file, or continue with --errors=replace"
@@ -278,12 +282,6 @@ def _sentences_of(block: str) -> list[str]:
 def _line_start(raw: bytes, number: int) -> int:
     """Where line `number` of a chunk starts. Only for messages: it scans all lines before."""
     return next(itertools.islice(_LINE_END.finditer(raw), number - 1, None)).end() if number else 0
-
-
-def _add_record(digest: Any, value: bytes | None) -> None:
-    # With its length, so that moving text from one record to the next changes the hash.
-    digest.update(b"\xff" * 8 if value is None else len(value).to_bytes(8, "big"))
-    digest.update(value or b"")
 
 
 def split_sentences(line: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from xlnet_jax.data.corpus.pages import failure
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
+from xlnet_jax.storage.local import File
 
 PREFIX = "tfds:"
 
@@ -23,8 +24,10 @@ _INFO = "dataset_info.json"
 _EXAMPLES = 64  # read at once: an example may be a whole book
 
 
-def find(name: str, data_dir: str | None) -> str:
+def find(name: str, data_dir: str | None) -> File:
     """Resolves `tfds:NAME[:VERSION][:SPLIT]` to `tfds:FOLDER:SPLIT`; NAME may also be the folder of a version.
+
+    Its time of change is that of the file that describes its contents.
 
     Args:
       name: without a version the newest is taken, without a split `train`.
@@ -44,8 +47,8 @@ def find(name: str, data_dir: str | None) -> str:
     else:
         folder = _find_folder(match["name"], match["version"], data_dir)
     path = f"{PREFIX}{folder}:{match['split'] or 'train'}"
-    _split(path)
-    return path
+    (info,), _ = files.find(f"{folder}/{_INFO}", ())
+    return File(path, int(split(path).num_bytes), info.mtime_ns)
 
 
 def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
@@ -71,36 +74,20 @@ def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
 
 def _versions(folder: str) -> list[str]:
     """The versions in a folder, oldest first. An unfinished build has another name."""
-    names = [name for name in _subfolders(folder) if _VERSION.fullmatch(name)]
-    finished = [name for name in names if _INFO in files.listing(f"{folder}/{name}")]
-    return sorted(finished, key=lambda name: [int(number) for number in name.split(".")])
+    names = filter(_VERSION.fullmatch, _subfolders(folder))
+    return sorted(names, key=lambda name: [int(number) for number in name.split(".")])
 
 
 def _subfolders(folder: str) -> list[str]:
     return sorted(name.rstrip("/") for name in files.listing(folder) if name.endswith("/"))
 
 
-def info_file(path: str) -> str:
-    """The file of a data set that describes its contents."""
-    return f"{_folder_and_split(path)[0]}/{_INFO}"
-
-
-def size(path: str) -> tuple[int, int]:
-    """The number of examples of a split, and their bytes. Raises as `find` does."""
-    split = _split(path)
-    return split.num_examples, int(split.num_bytes)
-
-
-def _folder_and_split(path: str) -> list[str]:
-    return path.removeprefix(PREFIX).rsplit(":", 1)
-
-
-def _split(path: str) -> Any:
-    """TFDS's description of a split of a data set, which must be there as ArrayRecord."""
+def split(path: str, part: str = "") -> Any:
+    """TFDS's description of a split of a data set or of a part of it. Raises as `find` does."""
     import tensorflow_datasets as tfds
     from google.protobuf import json_format
 
-    folder, split = _folder_and_split(path)
+    folder, name = path.removeprefix(PREFIX).rsplit(":", 1)
     files.resolve(folder)  # so that TFDS can read it
     try:
         with files.at(folder).translate_errors(folder):
@@ -120,9 +107,9 @@ def _split(path: str) -> Any:
             f"{folder} is written as {', '.join(available)}, which needs TensorFlow; convert it with `tfds "
             f"convert_format --dataset_version_dir={folder} --out_file_format=array_record`"
         )
-    if split not in set(builder.info.splits):  # TFDS would accept a slice as a split
-        raise BadInput(f"{folder} has no split {split!r}, only {', '.join(sorted(builder.info.splits))}")
-    return builder.info.splits[split]
+    if name not in set(builder.info.splits):  # TFDS would accept a slice as a split
+        raise BadInput(f"{folder} has no split {name!r}, only {', '.join(sorted(builder.info.splits))}")
+    return builder.info.splits[name + part]
 
 
 def examples(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes]]:
@@ -132,17 +119,13 @@ def examples(path: str, start: int, end: int, field: str) -> Iterator[tuple[int,
       BadInput: no such field, one that is not text, or a file that is damaged.
       RestartMe: the bucket does not answer.
     """
+    if (count := split(path).num_examples) < end:
+        raise BadInput(f"{path}: {end - count} examples shorter than it was; start over")
     number = start
-    first = 0  # of a shard
-    for shard in _split(path).file_instructions:
-        begin, stop = max(start - first, 0), min(end - first, shard.take)
-        if begin < stop:
-            for record in _records(os.fspath(shard.filename), shard.skip + begin, shard.skip + stop):
-                yield number, _field(path, number, record, field)
-                number += 1
-        first += shard.take
-    if number < end:
-        raise BadInput(f"{path}: {end - number} examples shorter than it was; start over")
+    for shard in split(path, f"[{start}:{end}]").file_instructions:
+        for record in _records(os.fspath(shard.filename), shard.skip, shard.skip + shard.take):
+            yield number, _field(path, number, record, field)
+            number += 1
 
 
 def _records(file: str, start: int, end: int) -> Iterator[bytes]:
@@ -152,11 +135,6 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
     try:
         # By default each record is a request to the bucket, which sends all the rest of the file.
         reader = array_record_module.ArrayRecordReader(file, "readahead_buffer_size:1048576,max_parallelism:1")
-        if not reader.ok():
-            reader.read([start])  # raises the reason
-        # A missing or truncated file may open without an error, as an empty one.
-        if (found := reader.num_records()) < end:
-            raise BadInput(f"{file} holds {found} examples, not {end} or more as {_INFO} says; build it again")
         for first in range(start, end, _EXAMPLES):
             yield from reader.read(first, min(first + _EXAMPLES, end))
         reader.close()

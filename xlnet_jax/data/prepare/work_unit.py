@@ -8,7 +8,6 @@ same unit do no harm.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import os
 from typing import Any
@@ -17,8 +16,8 @@ import numpy as np
 
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.prepare.sources import Part
-from xlnet_jax.data.prepare.text import Document, TextReader
-from xlnet_jax.data.tokenizer import EOD, Normalization, Tokenizer
+from xlnet_jax.data.prepare.text import Document, Request, TextReader
+from xlnet_jax.data.tokenizer import EOD, Tokenizer
 from xlnet_jax.storage import files
 
 SPLITS = ("train", "heldout")
@@ -26,28 +25,6 @@ FOLDER = "units"
 COUNTED = ("tokens", "documents", "sentences", "paragraphs")
 
 _ENCODE_CHARACTERS = 500_000  # text per call of SentencePiece
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """Everything the corpus depends on, except the text and the tokenizer's training."""
-
-    document: str
-    sentences: str
-    normalization: Normalization
-    heldout: float
-    errors: str
-    page_tokens: int
-    field: str = "text"
-
-    def reader(self) -> TextReader:
-        """A new reader with these rules."""
-        return TextReader(self.document, self.sentences, self.normalization, self.errors, self.field)
-
-    def held_out(self, document: Document) -> bool:
-        """Depends on the normalised text alone: equal documents fall into the same split, wherever they are."""
-        digest = hashlib.sha256("\n".join(itertools.chain.from_iterable(document)).encode()).digest()
-        return int.from_bytes(digest[:8], "big") < self.heldout * 2**64
 
 
 def file_name(output: str, index: int, suffix: str) -> str:
@@ -123,7 +100,7 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
     """
     note = file_name(output, index, "json")
     with files.translate_errors(note), files.scratch(file_name(output, index, "scratch")) as folder:
-        reader = request.reader()
+        reader = TextReader(request)
         paths = {split: os.path.join(folder, split) for split in SPLITS}
         writers = {split: _SplitWriter(path, request.page_tokens, tokenizer) for split, path in paths.items()}
         for part in parts:
@@ -135,11 +112,9 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
                 splits[split] = {**writer.counted, "shard": shard}
                 files.rename(paths[split], file_name(output, index, split))
                 files.write(file_name(output, index, split + ".npy"), files.array_bytes(writer.counts))
-        sources = [
-            {**dataclasses.asdict(part), "sha256": digest} for part, digest in zip(parts, reader.hashes, strict=True)
-        ]
-        empty = reader.empty + sum(writer.empty for writer in writers.values())
+        sources = [part._asdict() | {"sha256": digest} for part, digest in zip(parts, reader.hashes, strict=True)]
         content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": sources, "replaced": reader.replaced,
-                   "empty": empty, "dropped": dataclasses.asdict(reader.dropped)}  # fmt: skip
+                   "empty": reader.empty + sum(writer.empty for writer in writers.values()),
+                   "dropped": dataclasses.asdict(reader.dropped)}  # fmt: skip
         files.write(note, files.to_json(content, indent=None))
     return sum(writer.counted["tokens"] for writer in writers.values())
