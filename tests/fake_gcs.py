@@ -22,6 +22,7 @@ import re
 import socket
 import sys
 import threading
+import time
 import types
 import unittest.mock
 import urllib.parse
@@ -37,6 +38,7 @@ class Server(http.server.ThreadingHTTPServer):
     Attributes:
       objects: bytes by "bucket/name"; a test may look, put and delete.
       down: while True, connections are closed without an answer.
+      delay: seconds before every answer.
       refused: HTTP status of every request whose method, space and path match a pattern, such as "POST .*lock".
       refusals: how many each pattern has refused.
       requests: (method, path, range) of every request so far.
@@ -54,6 +56,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.numbers = itertools.count(1)
         self.lock = threading.RLock()
         self.down = False
+        self.delay = 0.0
         self.requests: list[tuple[str, str, str]] = []
         self.failures: list[int] = []
         self.refused: dict[str, int] = {}
@@ -131,6 +134,7 @@ def _forget(core: Any, backend: Any) -> None:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or an answer may wait 40 ms for the acknowledgement of its headers
     server: Server
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -141,6 +145,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.query = dict(urllib.parse.parse_qsl(url.query))
         body = self._body()
         self.server.requests.append((self.command, self.path, self.headers.get("Range", "")))
+        time.sleep(self.server.delay)
         if self.server.down:
             self.close_connection = True
             with contextlib.suppress(OSError):

@@ -50,5 +50,7 @@ def evaluate(
     return {
         "step": found,
         **result.scores(),
-        "unigram_cross_entropy": result.unigram_cross_entropy(open_mixture(config, weighted=False).token_counts),
+        "unigram_cross_entropy": result.unigram_cross_entropy(
+            open_mixture(config, weighted=False, opened=heldout).token_counts
+        ),
     }

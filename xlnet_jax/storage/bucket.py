@@ -139,6 +139,19 @@ class Bucket:
         with self._connected(path) as remote:
             return remote.cat_file(path, start=start or None, end=end)
 
+    def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
+        """All requests are sent at the same time."""
+        paths = [f"{folder.rstrip('/')}/{name}" for name, _, _ in ranges]
+        with self._connected(folder) as remote:
+            found = remote.cat_ranges(paths, [r[1] for r in ranges], [r[2] for r in ranges], on_error="return")
+        for path, each in zip(paths, found, strict=True):
+            if isinstance(each, FileNotFoundError):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from each
+            if isinstance(each, Exception):
+                with self._connected(path):
+                    raise each
+        return found
+
     @contextlib.contextmanager
     def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:
         """Requests two blocks at a time. A file that cannot be opened raises BadInput here."""

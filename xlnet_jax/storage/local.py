@@ -141,6 +141,10 @@ class Local:
             file.seek(start)
             return file.read(-1 if end is None else end - start)
 
+    def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
+        """Reads bytes [start, end) of files in a folder, given as (name, start, end)."""
+        return [self.read(os.path.join(folder, name), start, end) for name, start, end in ranges]
+
     @contextlib.contextmanager
     def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:
         """A file to read; from a bucket, `block` bytes per request."""

@@ -161,14 +161,14 @@ def open_heldout(config: Config, train: Mixture) -> Mixture | None:
     which is on by default, a line in the log is enough.
     """
     if config.evaluation.every:
-        return open_mixture(config, "heldout")
+        return open_mixture(config, "heldout", opened=train)
     if not config.evaluation.final:
         return None
     without = [corpus.path for corpus in train.corpora if "heldout" not in corpus.manifest["splits"]]
     if without:
         log.info("%s has no held-out documents (`prepare --heldout`): there will be no held-out loss", without[0])
         return None
-    heldout = open_mixture(config, "heldout")
+    heldout = open_mixture(config, "heldout", opened=train)
     try:
         heldout.check(config)
     except BadInput as error:
