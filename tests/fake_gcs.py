@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import bisect
 import collections
 import contextlib
 import hashlib
@@ -205,17 +206,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _list(self, body: bytes, bucket: str) -> None:
         prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter", "")
+        after, size = self.query.get("pageToken", ""), min(PAGE_SIZE, int(self.query.get("maxResults", PAGE_SIZE)))
         found: dict[str, bool] = {}  # name: whether it is a prefix
         with self.server.lock:
-            for key in sorted(self.server.objects):
+            keys = sorted(self.server.objects)
+            first = f"{bucket}/{max(prefix, after, self.query.get('startOffset', ''))}"
+            for key in keys[bisect.bisect_left(keys, first) :]:
                 name = key.removeprefix(f"{bucket}/")
-                if name == key or not name.startswith(prefix) or name < self.query.get("startOffset", ""):
-                    continue
+                if name == key or not name.startswith(prefix) or len(found) > size:
+                    break
                 rest = name[len(prefix) :]
                 cut = rest.find(delimiter) if delimiter else -1
-                found[name if cut < 0 else prefix + rest[: cut + len(delimiter)]] = cut >= 0
-            names = sorted(name for name in found if name > self.query.get("pageToken", ""))
-            page = names[: min(PAGE_SIZE, int(self.query.get("maxResults", PAGE_SIZE)))]
+                name = name if cut < 0 else prefix + rest[: cut + len(delimiter)]
+                if name > after:
+                    found[name] = cut >= 0
+            names = sorted(found)
+            page = names[:size]
             answer: dict[str, Any] = {"kind": "storage#objects"}
             answer["items"] = [self._resource(f"{bucket}/{name}") for name in page if not found[name]]
             answer["prefixes"] = [name for name in page if found[name]]
