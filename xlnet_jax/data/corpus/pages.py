@@ -44,25 +44,22 @@ def features(page_tokens: int) -> Any:
 def _around(page_tokens: int) -> tuple[bytes, bytes]:
     """The bytes before the starts of a page, and those between the starts and the tokens, which come last."""
 
-    def header(number: int, size: int) -> bytes:
-        """Header of a protobuf field that holds bytes or a message."""
-        varint = bytearray()
+    def field(number: int, data: bytes) -> bytes:
+        """A protobuf field that holds bytes or a message."""
+        size, varint = len(data), bytearray()
         while size > 127:
             varint.append(size & 127 | 128)
             size >>= 7
-        return bytes([number << 3 | 2, *varint, size])
+        return bytes([number << 3 | 2, *varint, size]) + data
 
-    def entry(name: bytes, size: int) -> tuple[bytes, int]:
-        """features.feature[name].bytes_list.value[0], without the value; and its length with the value."""
-        head = header(1, size)
-        head = header(1, len(head) + size) + head
-        head = header(1, len(name)) + name + header(2, len(head) + size) + head
-        head = header(1, len(head) + size) + head
-        return head, len(head) + size
+    def feature(name: bytes, size: int) -> bytes:
+        """features.feature[name].bytes_list.value[0]: the only zeros are its value."""
+        return field(1, field(1, name) + field(2, field(1, field(1, bytes(size)))))
 
-    starts, starts_size = entry(b"starts", page_tokens)
-    tokens, tokens_size = entry(b"tokens", 4 * page_tokens)
-    return header(1, starts_size + tokens_size) + starts, tokens
+    record = field(1, feature(b"starts", page_tokens) + feature(b"tokens", 4 * page_tokens))
+    starts = record.index(0)
+    tokens = record.index(0, starts + page_tokens)
+    return record[:starts], record[starts + page_tokens : tokens]
 
 
 def encode(tokens: np.ndarray, starts: np.ndarray) -> bytes:
