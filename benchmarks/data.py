@@ -2,7 +2,7 @@
 
     python benchmarks/data.py [--json] [--folder DIR]
 
-Everything is measured in one run, in processes that may use one core. Figures:
+Everything is measured in one run, all but `bucket_` in processes that may use one core. Figures:
 
   examples_per_second_per_core          examples of the published layout (T=512, R=256, 85 targets) from the corpus on
                                         disk to finished batches: pages, segments, spans, orders
@@ -10,6 +10,12 @@ Everything is measured in one run, in processes that may use one core. Figures:
                                         alone on the same lines: median of pairs measured one after the other
   prepare_tokens_per_second_per_core    the numerator of that ratio, median
   peak_rss_bytes_10mb, _200mb           peak memory of a `prepare` process on this much text, with a given tokenizer
+  bucket_seconds_per_step               batches of 16 rows from a bucket that answers each request after 50 ms, through
+                                        the loader as it is by default (four threads); and one after the other: _serial
+  bucket_requests_per_step, bucket_bytes_per_request
+  open_seconds, open_peak_rss_bytes     to open both splits of a corpus of 156,250 work units (10 TB of text in units of
+                                        64 MB) in a bucket that answers at once; with the bytes of its manifest, and how
+                                        many requests read and list it
 
 The text is 46 MB of real prose from two packages; for 200 MB it is repeated, which does not affect memory.
 """
@@ -17,6 +23,7 @@ The text is 46 MB of real prose from two packages; for 200 MB it is repeated, wh
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -30,9 +37,12 @@ import time
 
 import _texts
 
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests"))  # for fake_gcs
+
 PAIRS = 5
 BATCH = 64
 STEPS = 24
+UNITS = 156_250
 
 
 def on_one_core(function, *arguments):
@@ -79,31 +89,110 @@ def text_of(folder: str, name: str, size: int) -> str:
     return path
 
 
-def examples(corpus: str) -> tuple[float, float]:
-    """Examples per second, with a cold and with a warm page cache."""
+def dispatches(corpus: str, rows: int, **options):
+    """Dispatches of one step, with the configuration that they are built with; `options` are those of `Corpus`."""
     import numpy as np
 
     from xlnet_jax.config import Config, DataConfig, ModelConfig, TrainConfig
-    from xlnet_jax.data.batches.loader import TrainDispatches, prefetched
-    from xlnet_jax.data.batches.mixture import open_mixture
+    from xlnet_jax.data.batches.loader import TrainDispatches
+    from xlnet_jax.data.batches.mixture import Mixture
     from xlnet_jax.data.batches.stream import extend_plan
+    from xlnet_jax.data.corpus.corpus import Corpus
 
-    with open(os.path.join(corpus, "manifest.json"), encoding="utf-8") as file:
-        vocab_size = json.load(file)["tokenizer"]["vocab_size"]
+    mixture = Mixture((Corpus(corpus, **options),))
     config = Config(
-        data=DataConfig(corpus=corpus, read_threads=1, workers=0),
-        model=ModelConfig(vocab_size=vocab_size),
-        train=TrainConfig(batch_size=BATCH, steps_per_dispatch=1),
+        data=DataConfig(corpus=corpus, workers=0),
+        model=ModelConfig(vocab_size=mixture.tokenizer.vocab_size),
+        train=TrainConfig(batch_size=rows, steps_per_dispatch=1),
     )
-    plan = extend_plan((), 0, BATCH, config.data.windows_per_block)
+    plan = extend_plan((), 0, rows, config.data.windows_per_block)
+    return TrainDispatches(mixture, config, plan, np.arange(rows), 0, STEPS), config
+
+
+def examples(corpus: str) -> tuple[float, float]:
+    """Examples per second in one thread, with a cold and with a warm page cache."""
+    from xlnet_jax.data.batches.loader import prefetched
+
+    built, config = dispatches(corpus, BATCH)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, read_threads=1))
     rates = []
-    mixture = open_mixture(config)
     for _ in range(2):
-        dispatches = TrainDispatches(mixture, config, plan, np.arange(BATCH), 0, STEPS)
         began = time.perf_counter()
-        count = sum(batch.tokens.shape[1] for batch in prefetched(dispatches, config))
+        count = sum(batch.tokens.shape[1] for batch in prefetched(built, config))
         rates.append(count / (time.perf_counter() - began))
     return rates[0], rates[1]
+
+
+def from_bucket(corpus: str) -> dict[str, float]:
+    """Batches of 16 rows from a bucket that answers each request after 50 ms, with few pages in memory."""
+    import fake_gcs
+
+    from xlnet_jax.data.batches.loader import prefetched
+
+    with fake_gcs.serve() as server:
+        for name in os.listdir(corpus):
+            with open(os.path.join(corpus, name), "rb") as file:
+                server.objects[f"bucket/corpus/{name}"] = file.read()
+        built, config = dispatches("gs://bucket/corpus", 16, cache_bytes=2_000_000)
+        server.delay = 0.05
+        seconds = []
+        for read in (lambda: [built(step) for step in range(STEPS)], lambda: list(prefetched(built, config))):
+            server.requests.clear()
+            began = time.perf_counter()
+            read()
+            seconds.append((time.perf_counter() - began) / STEPS)
+        ranges = [request[2].removeprefix("bytes=").split("-") for request in server.requests]
+        return {
+            "bucket_seconds_per_step": seconds[1],
+            "bucket_seconds_per_step_serial": seconds[0],
+            "bucket_requests_per_step": len(ranges) / STEPS,
+            "bucket_bytes_per_request": statistics.mean(int(last) + 1 - int(first) for first, last in ranges),
+        }
+
+
+def large_corpus(corpus: str) -> dict[str, float]:
+    """Opens both splits of a corpus in a bucket, whose manifest is generated and whose shards exist in name only."""
+    import fake_gcs
+    import numpy as np
+
+    from xlnet_jax.data.corpus import manifest as manifests
+    from xlnet_jax.storage import files
+
+    manifest = manifests.read_manifest(corpus)
+    with fake_gcs.serve() as server:
+        for split, entry in manifest["splits"].items():
+            shard = entry["shards"][0] | {"bytes": 1}
+            entry["shards"] = [shard | {"file": manifests.shard_name(split, i, UNITS)} for i in range(UNITS)]
+            entry |= {name: UNITS for name in ("documents", "sentences", "paragraphs")}
+            entry |= {"tokens": UNITS * shard["tokens"], "token_counts_sha256": None}
+            counts = np.zeros(manifest["tokenizer"]["vocab_size"], np.int64)
+            counts[0] = entry["tokens"]
+            server.objects[f"bucket/c/{entry['token_counts']}"] = files.array_bytes(counts)
+            server.objects |= {f"bucket/c/{each['file']}": b"x" for each in entry["shards"]}
+        manifest["sources"] = manifest["sources"][:1] * UNITS
+        manifest["sha256"] = manifests.content_hash(manifest)
+        server.objects["bucket/c/manifest.json"] = files.to_json(manifest)
+        server.objects["bucket/c/spiece.model"] = files.read(os.path.join(corpus, "spiece.model"))
+        program = """
+import time
+from xlnet_jax.data.corpus.corpus import Corpus
+began = time.perf_counter()
+train = Corpus("gs://bucket/c")
+heldout = Corpus("gs://bucket/c", "heldout", opened=train)
+print("seconds:", time.perf_counter() - began, open("/proc/self/status").read())
+"""
+        environment = os.environ | server.environment()
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        if done.returncode:
+            sys.exit(f"the large corpus did not open: {done.stderr}")
+        asked = [path for _, path, _ in server.requests]
+        return {
+            "open_seconds": float(re.findall(r"seconds: (\S+)", done.stdout)[0]),
+            "open_peak_rss_bytes": int(re.findall(r"VmHWM:\s*(\d+) kB", done.stdout)[0]) * 1024,
+            "open_listing_requests": sum("prefix=c" in path for path in asked),
+            "open_manifest_reads": sum("manifest.json" in path for path in asked),
+            "open_manifest_bytes": len(server.objects["bucket/c/manifest.json"]),
+        }
 
 
 def peak_memory(text: str, output: str, tokenizer: str) -> int:
@@ -139,7 +228,11 @@ def main() -> None:
             "prepare_over_encode": statistics.median(prepared / encoded for encoded, prepared in pairs),
             "prepare_tokens_per_second_per_core": statistics.median(prepared for _, prepared in pairs),
             "encode_tokens_per_second_per_core": statistics.median(encoded for encoded, _ in pairs),
+            **on_one_core(large_corpus, trained),
         }
+        sharded = os.path.join(folder, "sharded")
+        prepare(text, sharded, tokenizer, shard_bytes=2_000_000)
+        result |= from_bucket(sharded)  # in two threads at least: the bucket is one of them
         for name, size in (("10mb", 10_000_000), ("200mb", 200_000_000)):
             path = text_of(folder, name, size)
             result[f"peak_rss_bytes_{name}"] = peak_memory(path, os.path.join(folder, "memory"), tokenizer)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import bisect
 import collections
 import contextlib
 import hashlib
@@ -22,6 +23,7 @@ import re
 import socket
 import sys
 import threading
+import time
 import types
 import unittest.mock
 import urllib.parse
@@ -37,6 +39,7 @@ class Server(http.server.ThreadingHTTPServer):
     Attributes:
       objects: bytes by "bucket/name"; a test may look, put and delete.
       down: while True, connections are closed without an answer.
+      delay: seconds before every answer.
       refused: HTTP status of every request whose method, space and path match a pattern, such as "POST .*lock".
       refusals: how many each pattern has refused.
       requests: (method, path, range) of every request so far.
@@ -54,6 +57,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.numbers = itertools.count(1)
         self.lock = threading.RLock()
         self.down = False
+        self.delay = 0.0
         self.requests: list[tuple[str, str, str]] = []
         self.failures: list[int] = []
         self.refused: dict[str, int] = {}
@@ -131,6 +135,7 @@ def _forget(core: Any, backend: Any) -> None:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or an answer may wait 40 ms for the acknowledgement of its headers
     server: Server
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -141,6 +146,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.query = dict(urllib.parse.parse_qsl(url.query))
         body = self._body()
         self.server.requests.append((self.command, self.path, self.headers.get("Range", "")))
+        time.sleep(self.server.delay)
         if self.server.down:
             self.close_connection = True
             with contextlib.suppress(OSError):
@@ -200,17 +206,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _list(self, body: bytes, bucket: str) -> None:
         prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter", "")
+        after, size = self.query.get("pageToken", ""), min(PAGE_SIZE, int(self.query.get("maxResults", PAGE_SIZE)))
         found: dict[str, bool] = {}  # name: whether it is a prefix
         with self.server.lock:
-            for key in sorted(self.server.objects):
+            keys = sorted(self.server.objects)
+            first = f"{bucket}/{max(prefix, after, self.query.get('startOffset', ''))}"
+            for key in keys[bisect.bisect_left(keys, first) :]:
                 name = key.removeprefix(f"{bucket}/")
-                if name == key or not name.startswith(prefix) or name < self.query.get("startOffset", ""):
-                    continue
+                if name == key or not name.startswith(prefix) or len(found) > size:
+                    break
                 rest = name[len(prefix) :]
                 cut = rest.find(delimiter) if delimiter else -1
-                found[name if cut < 0 else prefix + rest[: cut + len(delimiter)]] = cut >= 0
-            names = sorted(name for name in found if name > self.query.get("pageToken", ""))
-            page = names[: min(PAGE_SIZE, int(self.query.get("maxResults", PAGE_SIZE)))]
+                name = name if cut < 0 else prefix + rest[: cut + len(delimiter)]
+                if name > after:
+                    found[name] = cut >= 0
+            names = sorted(found)
+            page = names[:size]
             answer: dict[str, Any] = {"kind": "storage#objects"}
             answer["items"] = [self._resource(f"{bucket}/{name}") for name in page if not found[name]]
             answer["prefixes"] = [name for name in page if found[name]]

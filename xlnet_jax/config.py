@@ -78,7 +78,6 @@ class DataConfig:
         "", "folder that `xlnet-jax prepare` wrote, or several with commas; the hash is frozen, not the path", FREE
     )
     weights: str = key("", "shares of blocks read from several corpora, separated by commas; empty = their tokens")
-    shard_cache: str = key("", "local folder for copies of shards in buckets; empty = read from the bucket", FREE)
     objective: str = key(
         "plm", "permutation LM (XLNet), causal LM with memory (Transformer-XL), masked LM (BERT)", choices="plm clm mlm"
     )

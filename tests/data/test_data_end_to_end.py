@@ -57,9 +57,8 @@ def test_from_tfds_through_a_bucket_to_a_trained_model(tmp_path):
         assert info["documents"] == 21 and info["shards"] >= 3 and info["sha256"] == made["sha256"]
         assert command(server, "corpus", "verify", "gs://bucket/corpus")["ok"]
 
-        cached = [f"--config.data.shard_cache={tmp_path}/cache", "--config.data.workers=2"]
         losses = {}
-        for name, options in {"bucket": [], "cached": cached}.items():
+        for name, options in {"threads": [], "workers": ["--config.data.workers=2"]}.items():
             trained = command(
                 server, "train", TINY, f"--workdir={tmp_path}/{name}", "--config.data.corpus=gs://bucket/corpus",
                 "--config.train.steps=12", "--config.log.compilation_cache=none", *options,
@@ -67,7 +66,7 @@ def test_from_tfds_through_a_bucket_to_a_trained_model(tmp_path):
             assert trained["step"] == 12
             lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
             losses[name] = [json.loads(line)["loss"] for line in lines]
-        assert losses["bucket"] == losses["cached"] and len(losses["bucket"]) == 12
+        assert losses["threads"] == losses["workers"] and len(losses["threads"]) == 12
         assert list((tmp_path / "cache").glob("*.array_record")), "the shards were copied"
         scored = command(server, "evaluate", f"--workdir={tmp_path}/bucket", "--blocks=2")
         assert scored["step"] == 12 and 0 < scored["loss"] < 10

@@ -1,13 +1,12 @@
 """A bucket in place of a disk: the fake one of the tests, and a corpus read from it."""
 
-import errno
-import hashlib
 import os
 import pathlib
 import pickle
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
 
 import data_fixtures as data
 import fake_gcs
@@ -17,10 +16,12 @@ import tiny
 from array_record.python import array_record_module
 from etils import epath
 
-from xlnet_jax.data.corpus import shard_cache, verify
+from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.data.corpus import pages, shards, verify
 from xlnet_jax.data.corpus.corpus import Corpus
-from xlnet_jax.data.corpus.manifest import read_manifest
+from xlnet_jax.data.corpus.manifest import read_manifest, shard_name
 from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax.train import evaluation
 
 GOLDEN = str(tiny.TESTS / "golden" / "corpus_v1")
 # gcsfs sends 5 MB at a time, and aiohttp thinks 1 MB is much.
@@ -127,96 +128,59 @@ def test_a_corpus_is_read_from_a_bucket(corpus_in, split):
     same(pickle.loads(pickle.dumps(corpus)), split)
 
 
-def test_shards_are_copied_once(corpus_in, tmp_path):
-    cache = tmp_path / "a" / "cache"
-    corpus = Corpus(ADDRESS, shard_cache=str(cache))
-    assert not list(cache.iterdir())
-    # Threads that want the same shards at the same time.
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda start: corpus.read(np.array([start]), 1000), range(0, 8000, 500)))
-    same(corpus)
-    names = shard_names()
-    assert len(shard_reads(corpus_in)) == len(names) > 2
-    shards = corpus.manifest["splits"]["train"]["shards"]
-    copies = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in cache.iterdir()}
-    assert copies == {f"{shard['sha256']}.array_record": shard["sha256"] for shard in shards}
-    for name in names:  # from now on nobody needs them
-        del corpus_in.objects[f"bucket/corpus/{name}"]
-    same(pickle.loads(pickle.dumps(corpus)))
-    corpus_in.down = True
-    same(pickle.loads(pickle.dumps(corpus)))
-
-
-def test_processes_share_the_copies(corpus_in, tmp_path):
-    program = f"""
-import numpy as np
-from xlnet_jax.data.corpus.corpus import Corpus
-corpus = Corpus({ADDRESS!r}, shard_cache={str(tmp_path)!r})
-print(corpus.read(np.array([0]), corpus.tokens)[0].sum())
-"""
-    command = [sys.executable, "-c", program]
-    environment = os.environ | corpus_in.environment()
-    running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    local = Corpus(data.corpus_path())
-    assert {process.communicate()[0] for process in running} == {
-        f"{local.read(np.array([0]), local.tokens)[0].sum()}\n"
-    }
-    assert len(shard_reads(corpus_in)) == len(shard_names())
-
-
-def test_a_bad_copy_is_made_again(corpus_in, tmp_path, monkeypatch):
-    monkeypatch.setattr(shard_cache, "_BLOCK", 50_000)  # a shard in several requests
-    same(Corpus(ADDRESS, shard_cache=str(tmp_path)))
-    first, second, *rest = sorted(tmp_path.iterdir())
-    whole = first.read_bytes(), second.read_bytes()
-    first.write_bytes(whole[0][:-1])
-    second.write_bytes(whole[1][:300] + b"\1" + whole[1][301:])
-    (tmp_path / f"{rest[0].name}.part").write_bytes(b"left by a process that was killed")
-    rest[0].unlink()
-    corpus_in.requests.clear()
-    same(Corpus(ADDRESS, shard_cache=str(tmp_path)))
-    assert (first.read_bytes(), second.read_bytes()) == whole
-    assert len(shard_reads(corpus_in)) == 3 * -(-len(whole[0]) // 50_000)
-    assert len(list(tmp_path.iterdir())) == len(shard_names())
-    # A copy that somebody removes while the corpus is open.
-    corpus = Corpus(ADDRESS, shard_cache=str(tmp_path))
-    same(corpus)
-    first.unlink()
-    corpus._reader.cache_clear()
+def test_the_pages_of_a_batch_are_read_at_the_same_time_and_exactly(corpus_in):
+    """Fails if pages are read one after the other, an index twice, or more than a page for a page."""
+    corpus = Corpus(ADDRESS)
+    page = np.arange(0, corpus.tokens, 7 * data.PAGE_TOKENS)  # of all shards
+    corpus.read(corpus._first_token[:-1], 1)
+    assert len(shard_reads(corpus_in)) == 2 * len(shard_names())  # each index and a page
     corpus._pages.clear()
-    same(corpus)
-    assert first.exists()
+    corpus_in.requests.clear()
+    busy, most, original, lock = 0, 0, fake_gcs._Handler._get, threading.Lock()
+
+    def slow(*arguments):
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(busy, most)
+        time.sleep(0.2)
+        with lock:
+            busy -= 1
+        return original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fake_gcs, "_ROUTES", [(route[0], route[1], slow) for route in fake_gcs._ROUTES])
+        corpus.read(page, 1)
+    ranges = [[int(number) for number in r.removeprefix("bytes=").split("-")] for _, _, r in corpus_in.requests]
+    assert most == len(ranges) == len(page) > 8
+    assert all(last - first < 1000 for first, last in ranges)
 
 
-def test_what_has_no_room_is_read_from_the_bucket(corpus_in, tmp_path, monkeypatch, caplog):
-    size = len(corpus_in.objects[f"bucket/corpus/{shard_names()[0]}"])
-    same(Corpus(ADDRESS, shard_cache=str(tmp_path / "two"), shard_cache_bytes=2 * size))
-    assert len(list((tmp_path / "two").iterdir())) == 2
-    assert [record.message for record in caplog.records] == [
-        f"shard cache {tmp_path}/two is full: reading {ADDRESS}/{shard_names()[2]} and others from the bucket"
-    ]
-    monkeypatch.setattr(shard_cache, "_LEFT_FREE", 1.0)
-    same(Corpus(ADDRESS, shard_cache=str(tmp_path / "disk")))
-    assert not list((tmp_path / "disk").iterdir()) and len(caplog.records) == 2
-    monkeypatch.setattr(shard_cache, "_LEFT_FREE", 0.0)
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(shard_cache, "download", full)
-    same(Corpus(ADDRESS, shard_cache=str(tmp_path / "full")))
-    assert not list((tmp_path / "full").iterdir()) and len(caplog.records) == 3
+def test_an_index_that_crosses_blocks(bucket, tmp_path):
+    """Fails if the headers at every 64 KiB are taken for a part of the index."""
+    writer = pages.PageWriter(str(tmp_path / "shard"), 20)
+    tokens = np.random.default_rng(0).integers(0, 2 ** (1 + np.arange(120_000) % 14), dtype=np.int32)
+    writer.write(tokens, np.zeros(120_000, np.uint8))
+    entry = writer.close()
+    data = (tmp_path / "shard").read_bytes()
+    index = shards._edges(data, len(data))[-1]
+    assert index // 65536 < len(data[:-65536].rstrip(b"\0")) // 65536
+    bucket.objects[f"bucket/{shard_name('train', 0, 1)}"] = data
+    read = shards.Shards("gs://bucket", "train", [entry["pages"]], [entry["bytes"]]).read
+    found = read([(0, page) for page in range(0, 6000, 97)], 20, 2**14)
+    np.testing.assert_array_equal([page for page, _ in found], tokens.reshape(-1, 20)[::97])
 
 
-def test_a_cache_that_cannot_be(corpus_in, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="shard cache .*/file: File exists; choose another folder"):
-        Corpus(ADDRESS, shard_cache=str(tmp_path / "file"))
-    with pytest.raises(BadInput, match="must be on the local disk"):
-        Corpus(ADDRESS, shard_cache="gs://bucket/cache")
-    # A corpus on disk needs no copies.
-    same(Corpus(data.corpus_path(), shard_cache=str(tmp_path / "unused")))
-    assert not (tmp_path / "unused").exists()
+def test_a_corpus_is_listed_and_its_manifest_read_once(corpus_in):
+    """For both splits: 156,250 shards are 157 requests to list, and a manifest of 90 MB."""
+    config = tiny.config(data={"corpus": ADDRESS}, evaluation={"every": 2})
+    train = open_mixture(config)
+    heldout = evaluation.open_heldout(config, train)
+    assert heldout.corpora[0].split == "heldout"
+    asked = [path for _, path, _ in corpus_in.requests]
+    assert sum("prefix=corpus" in path for path in asked) == 1
+    assert sum("manifest.json" in path for path in asked) == 1
+    assert len(pickle.dumps(train)) < 10**6 and "manifest" not in pickle.loads(pickle.dumps(train.corpora[0])).__dict__
 
 
 def told(kind, words, call):
@@ -229,24 +193,21 @@ def read_all(corpus):
     return corpus.read(np.array([0]), corpus.tokens)
 
 
-@pytest.mark.parametrize("cached", [False, True])
-def test_missing_and_damaged_objects(corpus_in, tmp_path, cached):
-    options = {"shard_cache": str(tmp_path)} if cached else {}
+def test_missing_and_damaged_objects(corpus_in):
     address = f"{ADDRESS}/{shard_names()[1]}"
     key = address.removeprefix("gs://")
-    opened, whole = Corpus(ADDRESS, **options), corpus_in.objects[key]
+    opened, whole = Corpus(ADDRESS), corpus_in.objects[key]
     place = len(whole[:65536].rstrip(b"\0")) // 2  # amid the pages, behind which come zeros
-    corpus_in.objects[key] = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
-    damaged = "does not match its hash in the manifest" if cached else r"page \d+ is damaged \(Corrupted"
-    told(BadInput, f"{address}.*{damaged}.*; copy the corpus again", lambda: read_all(opened))
+    for changed, words in ((place, r"page \d+ is damaged \(Corrupted"), (65600, r"is damaged \(")):
+        corpus_in.objects[key] = whole[:changed] + bytes([whole[changed] ^ 1]) + whole[changed + 1 :]
+        told(BadInput, f"{address}.*{words}.*; copy the corpus again", lambda: read_all(Corpus(ADDRESS)))
     del corpus_in.objects[key]
-    told(BadInput, f"{address}.*missing.*; copy the corpus again", lambda: read_all(Corpus(ADDRESS, **options)))
+    told(BadInput, f"{address}.*missing.*; copy the corpus again", lambda: read_all(Corpus(ADDRESS)))
     told(BadInput, f"{address}.*missing.*; copy the corpus again", lambda: read_all(opened))
     corpus_in.objects[key] = whole[:-1]
-    told(BadInput, f"{address} has {len(whole) - 1} bytes, not {len(whole)}", lambda: Corpus(ADDRESS, **options))
+    told(BadInput, f"{address} has {len(whole) - 1} bytes, not {len(whole)}", lambda: Corpus(ADDRESS))
     corpus_in.objects[key] = whole
-    same(Corpus(ADDRESS, **options))
-    assert not list(tmp_path.glob("*.part"))
+    same(Corpus(ADDRESS))
 
 
 def test_no_such_corpus(bucket):
@@ -255,8 +216,8 @@ def test_no_such_corpus(bucket):
     told(BadInput, "is not finished", lambda: Corpus("gs://bucket/begun"))
 
 
-def test_the_bucket_does_not_answer(corpus_in, tmp_path, monkeypatch):
-    corpus = Corpus(ADDRESS, shard_cache=str(tmp_path))
+def test_the_bucket_does_not_answer(corpus_in):
+    corpus = Corpus(ADDRESS)
     corpus_in.fail_next(3, 503)
     assert corpus.read(np.array([0]), 5)[0].shape == (1, 5)
     corpus_in.down = True
@@ -265,26 +226,9 @@ def test_the_bucket_does_not_answer(corpus_in, tmp_path, monkeypatch):
     told(RestartMe, "disconnected|reset", lambda: verify.verify(ADDRESS))
     corpus_in.down = False
     same(corpus)
-    # Without copies ArrayRecord's own client asks; what is of no use to repeat it says at once, the rest after a while.
-    direct = Corpus(ADDRESS)
-    direct.read(np.array([0]), 5)
-    corpus_in.fail_next(9, 403)
-    told(BadInput, "missing from its bucket or not readable .*403", lambda: direct.read(np.array([500]), 5))
-    corpus_in.failures.clear()
-
-    class Gone:
-        def read(self, numbers):
-            raise RuntimeError(EXHAUSTED)
-
-    monkeypatch.setattr(direct, "_reader", lambda shard: (f"{ADDRESS}/x", Gone()))
-    told(RestartMe, f"{ADDRESS}/x: the bucket does not answer .*rerun the same command", lambda: read_all(direct))
-
-
-# What it says after a quarter of an hour.
-EXHAUSTED = (
-    "Retry policy exhausted, with a last message of PerformWork() - CURL error [52]=Server returned nothing "
-    "(no headers, no data); reading gs://bucket/a; at byte 0; Could not read from the underlying reader; at byte 0"
-)
+    corpus._pages.clear()
+    corpus_in.fail_next(1, 403)
+    told(BadInput, "the bucket refuses", lambda: corpus.read(np.array([500]), 5))
 
 
 def test_verify_in_a_bucket(corpus_in):

@@ -38,7 +38,8 @@ def evaluate(
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     config = workdirs.load_config(workdir, [*overrides, *rows])
     recipe = make_recipe(config)
-    heldout, train = (open_mixture(config, split, weighted=False) for split in ("heldout", "train"))
+    heldout = open_mixture(config, "heldout", weighted=False)
+    train = open_mixture(config, weighted=False, opened=heldout)
     workdirs.check_tokenizer(workdir, heldout)
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--blocks": blocks, "--workdir": workdir}
     with session(config, equal) as processes:

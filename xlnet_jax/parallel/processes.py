@@ -41,7 +41,7 @@ ENVIRONMENT = {
 
 MAY_DIFFER = {
     "distributed.coordinator", "distributed.processes", "distributed.process_id", "distributed.detect",
-    "data.corpus", "data.shard_cache", "data.read_threads", "data.prefetch", "data.workers", "log.compilation_cache",
+    "data.corpus", "data.read_threads", "data.prefetch", "data.workers", "log.compilation_cache",
 }  # fmt: skip
 """Keys about where and how a host works, not about the result. The corpus is compared by its hash."""
 

@@ -153,11 +153,11 @@ def open_heldout(config: Config) -> Mixture | None:
     which is on by default, a warning is enough.
     """
     if config.evaluation.every:
-        return open_mixture(config, "heldout")
+        return open_mixture(config, "heldout", opened=train)
     if not config.evaluation.final:
         return None
     try:
-        heldout = open_mixture(config, "heldout")
+        heldout = open_mixture(config, "heldout", opened=train)
         heldout.check(config)
     except BadInput as error:
         log.warning("there will be no held-out loss: %s", error)

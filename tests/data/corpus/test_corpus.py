@@ -76,14 +76,14 @@ def test_read_nothing():
 
 def test_pages_are_read_once_per_call_and_cached(monkeypatch):
     corpus = Corpus(data.corpus_path(), cache_bytes=3 * data.PAGE_TOKENS * 5)
-    read, original = [], corpus._read_pages
-    monkeypatch.setattr(corpus, "_read_pages", lambda shard, pages: read.extend(pages) or original(shard, pages))
+    read, original = [], corpus._shards.read
+    monkeypatch.setattr(corpus._shards, "read", lambda places, *rest: read.extend(places) or original(places, *rest))
     corpus.read(np.array([0, 0, 1, 64]), 64)
-    assert read == [0, 1]
+    assert read == [(0, 0), (0, 1)]
     corpus.read(np.array([10]), 100)
-    assert read == [0, 1]
+    assert read == [(0, 0), (0, 1)]
     corpus.read(np.arange(5) * 64, 64)  # more than the cache holds is read all the same
-    assert read == [0, 1, 2, 3, 4] and len(corpus._pages) == 3
+    assert read == [(0, page) for page in range(5)] and len(corpus._pages) == 3
 
 
 def test_threads_and_pickled_copies_read_the_same():
@@ -91,17 +91,17 @@ def test_threads_and_pickled_copies_read_the_same():
     first = np.random.Generator(np.random.Philox(0)).integers(0, corpus.tokens, (40, 8))
     expected = [corpus.read(row, 100)[0] for row in first]
     again = pickle.loads(pickle.dumps(corpus))
-    assert not again._reader.cache_info().currsize and not again._pages and corpus._reader.cache_info().currsize
+    assert not again._shards._open and not again._pages and corpus._shards._open
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda row: again.read(row, 100)[0], first))
     np.testing.assert_array_equal(found, expected)
 
 
 def test_few_open_shards(monkeypatch):
-    monkeypatch.setattr("xlnet_jax.data.corpus.corpus._OPEN_SHARDS", 1)
+    monkeypatch.setattr("xlnet_jax.data.corpus.shards._OPEN_SHARDS", 1)
     corpus = Corpus(data.corpus_path())
     np.testing.assert_array_equal(corpus.read(np.array([0]), corpus.tokens)[0][0], _naive("train")[0])
-    assert corpus._reader.cache_info().currsize == 1
+    assert len(corpus._shards._open) == 1
 
 
 def test_tfds_reads_it_without_tensorflow():

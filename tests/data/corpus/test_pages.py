@@ -82,8 +82,7 @@ def shard_refused(path, entry, words, page_tokens=64, vocab_size=VOCAB_SIZE):
     assert "\n" not in str(error.value)
 
 
-def test_check_shard(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "_CHECK_BYTES", 4 * 64 * 5)  # four pages at a time, so that there are several times
+def test_check_shard(tmp_path):
     path = tmp_path / "shard"
     tokens, starts = page(1000)
     entry = write(path, tokens, starts)

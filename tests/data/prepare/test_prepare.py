@@ -248,3 +248,9 @@ def test_options_are_checked_first(tmp_path, change, message):
     with pytest.raises(BadInput, match=message) as error:
         data.make_corpus(tmp_path / "c", **change)
     assert error.value.exit_code == 2 and not (tmp_path / "c").exists()
+
+
+def test_a_large_corpus_has_large_shards():
+    """Fails if 10 TB become 156,250 shards, or if small corpora, which work in parallel, become a few."""
+    sizes = [module.default_shard_bytes([sources.Source("a", total // 10, 0)] * 10) for total in (10**9, 10**13)]
+    assert sizes == [64_000_000, 10**9]

@@ -109,12 +109,13 @@ def join(batches: Sequence[Batch], how: Any) -> Batch:
     return Batch(**{name: how([getattr(batch, name) for batch in batches]) for name in names})
 
 
-def open_mixture(config: Config, split: str = "train", weighted: bool = True) -> Mixture:
+def open_mixture(config: Config, split: str = "train", weighted: bool = True, opened: Mixture | None = None) -> Mixture:
     """Opens a split of every corpus in `data.corpus` and checks that they are compatible.
 
     Args:
       weighted: whether to use `data.weights`; False where they have no effect, so that a run can be evaluated on other
         corpora.
+      opened: the other split of the same corpora, if it is open; see `Corpus`.
 
     Raises:
       BadInput: there is no corpus, one is damaged, or they do not fit the model, the weights or each other.
@@ -129,7 +130,8 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True) ->
             f"data.corpus={data.corpus} names a folder twice or has an empty name; separate different folders by commas"
         )
     cache_bytes = PAGE_CACHE_BYTES // len(paths)
-    corpora = tuple(Corpus(path, split, cache_bytes, data.shard_cache) for path in paths)
+    others = opened.corpora if opened else [None] * len(paths)
+    corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, others, strict=True))
     for corpus in corpora:
         if corpus.tokenizer.vocab_size != config.model.vocab_size:
             raise BadInput(

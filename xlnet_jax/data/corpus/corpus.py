@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import bisect
 import collections
-import contextlib
-import functools
 import hashlib
 import os
 import threading
@@ -25,15 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data.corpus.manifest import read_manifest
-from xlnet_jax.data.corpus.pages import SENTENCE_START, open_shard, read_pages
-from xlnet_jax.data.corpus.shard_cache import ShardCache
+from xlnet_jax.data.corpus.manifest import open_folder
+from xlnet_jax.data.corpus.pages import SENTENCE_START
+from xlnet_jax.data.corpus.shards import ADVICE, Shards
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
-_OPEN_SHARDS = 512  # file handles; the usual limit of a process is 1024
-_ADVICE = "copy the corpus again"
+# What a pickled corpus lacks. Worker processes do not need the manifest and the listing, which may have 100 MB.
+_PER_PROCESS = ("manifest", "listing", "_lock", "_shards", "_pages")
 
 
 class Corpus:
@@ -48,26 +46,18 @@ class Corpus:
       tokenizer: the `Tokenizer` the corpus was made with.
       token_counts: int64 [V], how often each piece occurs in the split.
       manifest: the manifest as a dictionary.
+      listing: the names in the folder and their bytes; like the manifest not part of a pickled corpus.
     """
 
-    def __init__(
-        self,
-        path: str,
-        split: str = "train",
-        cache_bytes: int = 256_000_000,
-        shard_cache: str = "",
-        shard_cache_bytes: int | None = None,
-    ):
+    def __init__(self, path: str, split: str = "train", cache_bytes: int = 256_000_000, opened: Corpus | None = None):
         """Opens a split and checks everything that can be checked without reading the pages.
 
         Args:
           path: folder written by `prepare`; `gs://` works where `gcsfs` is installed.
           split: `train` or `heldout`.
           cache_bytes: limit for the decoded pages kept in memory, per process.
-          shard_cache: folder on the local disk for copies of the shards of a corpus in a bucket; a shard is copied at
-            its first read. Empty = read every page from the bucket. A corpus on disk is never copied.
-          shard_cache_bytes: limit for that folder; None = until the disk is nearly full. Shards that do not fit are
-            read from the bucket.
+          opened: the other split of the same folder, if it is open: its manifest and tokenizer are not read again, and
+            the folder is not listed again.
 
         Raises:
           BadInput: the corpus is unfinished, damaged or incomplete, has an unknown format, or lacks this split.
@@ -75,7 +65,7 @@ class Corpus:
         """
         self.path = str(path)
         self.split = split
-        self.manifest = read_manifest(self.path)
+        self.manifest, self.listing = (opened.manifest, opened.listing) if opened else open_folder(self.path)
         if split not in self.manifest["splits"]:
             there = ", ".join(self.manifest["splits"])
             raise BadInput(f"corpus {path} has no split {split!r}, only {there}; prepare it with a larger --heldout")
@@ -83,28 +73,23 @@ class Corpus:
         self.tokens: int = entry["tokens"]
         self.documents: int = entry["documents"]
         self.sha256: str = self.manifest["sha256"]
-        check_files(self.path, entry["shards"])
-        self.tokenizer = read_tokenizer(self.path, self.manifest)
+        check_files(self.path, entry["shards"], self.listing)
+        self.tokenizer = opened.tokenizer if opened else read_tokenizer(self.path, self.manifest)
         self.token_counts: np.ndarray = read_counts(self.path, self.manifest, split)
         self._page_tokens: int = self.manifest["page_tokens"]
-        self._shards = entry["shards"]
-        self._first_token = np.cumsum([0, *(shard["tokens"] for shard in self._shards)]).tolist()
-        self._first_page = np.cumsum([0, *(shard["pages"] for shard in self._shards)]).tolist()
+        self._shard_bytes = [shard["bytes"] for shard in entry["shards"]]
+        self._first_token = np.cumsum([0, *(shard["tokens"] for shard in entry["shards"])]).tolist()
+        self._first_page = np.cumsum([0, *(shard["pages"] for shard in entry["shards"])]).tolist()
         self._cached_pages = max(1, cache_bytes // (self._page_tokens * 5))
-        copied = shard_cache and not files.at(self.path).seeks
-        self._copies = ShardCache(shard_cache, shard_cache_bytes) if copied else None
         self._start()
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        # Not a method: a corpus that refers to itself would keep its pages until the garbage collector runs.
-        opener = functools.partial(_open, self.path, self._shards, self._copies)
-        self._reader = functools.lru_cache(_OPEN_SHARDS)(opener)
+        self._shards = Shards(self.path, self.split, np.diff(self._first_page).tolist(), self._shard_bytes)
         self._pages: collections.OrderedDict[int, tuple[np.ndarray, np.ndarray]] = collections.OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        own_to_the_process = ("_lock", "_reader", "_pages")
-        return {name: value for name, value in self.__dict__.items() if name not in own_to_the_process}
+        return {name: value for name, value in self.__dict__.items() if name not in _PER_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -157,53 +142,26 @@ class Corpus:
             pages = {page: self._pages[page] for page in wanted if page in self._pages}
             for page in pages:
                 self._pages.move_to_end(page)
-        missing: dict[int, list[int]] = collections.defaultdict(list)
-        for page in sorted(wanted - pages.keys()):
-            missing[bisect.bisect_right(self._first_page, page) - 1].append(page)
-        for shard, numbers in missing.items():
-            pages.update(zip(numbers, self._read_pages(shard, numbers), strict=True))
+        missing = sorted(wanted - pages.keys())
+        shards = [bisect.bisect_right(self._first_page, page) - 1 for page in missing]
+        places = [(shard, page - self._first_page[shard]) for shard, page in zip(shards, missing, strict=True)]
+        read = self._shards.read(places, self._page_tokens, self.tokenizer.vocab_size)
+        found = dict(zip(missing, read, strict=True))
         with self._lock:
-            for numbers in missing.values():
-                self._pages.update((page, pages[page]) for page in numbers)
+            self._pages.update(found)
             while len(self._pages) > self._cached_pages:
                 self._pages.popitem(last=False)
-        return pages
-
-    def _read_pages(self, shard: int, numbers: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        in_shard = [page - self._first_page[shard] for page in numbers]
-        file, reader = self._reader(shard)
-        with _advised():
-            return read_pages(reader, file, in_shard, self._page_tokens, self.tokenizer.vocab_size)
+        return pages | found
 
 
-def _open(path: str, shards: list[dict[str, Any]], copies: ShardCache | None, shard: int) -> tuple[str, Any]:
-    """The file of a shard (the original or its copy) and its reader."""
-    entry = shards[shard]
-    file = os.path.join(path, entry["file"])
-    if copies:
-        file = copies.get(file, entry)
-    with _advised():
-        return file, open_shard(file, entry["pages"])
-
-
-@contextlib.contextmanager
-def _advised() -> Iterator[None]:
-    """Adds the remedy to the error of a damaged shard."""
-    try:
-        yield
-    except BadInput as error:
-        raise BadInput(f"{error}; {_ADVICE}") from error
-
-
-def check_files(path: str, shards: list[dict[str, Any]]) -> None:
-    """Checks that every shard exists and has the recorded size. Raises BadInput."""
-    sizes = files.listing(path)
+def check_files(path: str, shards: list[dict[str, Any]], sizes: dict[str, int]) -> None:
+    """Checks that every shard is in the `listing` of the folder and has the recorded size. Raises BadInput."""
     for shard in shards:
         file, size = os.path.join(path, shard["file"]), sizes.get(shard["file"])
         if size is None:
-            raise BadInput(f"{file} is missing; {_ADVICE}")
+            raise BadInput(f"{file} is missing; {ADVICE}")
         if size != shard["bytes"]:
-            raise BadInput(f"{file} has {size} bytes, not {shard['bytes']}; {_ADVICE}")
+            raise BadInput(f"{file} has {size} bytes, not {shard['bytes']}; {ADVICE}")
 
 
 def read_tokenizer(path: str, manifest: dict[str, Any]) -> Tokenizer:
@@ -212,9 +170,9 @@ def read_tokenizer(path: str, manifest: dict[str, Any]) -> Tokenizer:
     file = os.path.join(path, entry["file"])
     tokenizer = Tokenizer(file, Normalization(**manifest["normalization"]))
     if tokenizer.sha256 != entry["sha256"]:
-        raise BadInput(f"{file} is not the tokenizer that this corpus was made with; {_ADVICE}")
+        raise BadInput(f"{file} is not the tokenizer that this corpus was made with; {ADVICE}")
     if tokenizer.vocab_size != entry["vocab_size"]:
-        raise BadInput(f"{file} has {tokenizer.vocab_size} pieces, the manifest says {entry['vocab_size']}; {_ADVICE}")
+        raise BadInput(f"{file} has {tokenizer.vocab_size} pieces, the manifest says {entry['vocab_size']}; {ADVICE}")
     return tokenizer
 
 
@@ -225,14 +183,14 @@ def read_counts(path: str, manifest: dict[str, Any], split: str) -> np.ndarray:
     try:
         data = files.read(file)
     except OSError as error:
-        raise BadInput(f"{file} is missing or cannot be read; {_ADVICE}") from error
+        raise BadInput(f"{file} is missing or cannot be read; {ADVICE}") from error
     if entry["token_counts_sha256"] not in (None, hashlib.sha256(data).hexdigest()):
-        raise BadInput(f"{file} does not match its hash in the manifest; {_ADVICE}")
+        raise BadInput(f"{file} does not match its hash in the manifest; {ADVICE}")
     # Compared with the bytes that numpy writes: `np.load` accepts far more than this one form.
     empty = files.array_bytes(np.zeros(vocab_size, np.int64))
     if len(data) != len(empty) or not data.startswith(empty[: -8 * vocab_size]):
-        raise BadInput(f"{file} is damaged: it is not an int64 array of {vocab_size} counts; {_ADVICE}")
+        raise BadInput(f"{file} is damaged: it is not an int64 array of {vocab_size} counts; {ADVICE}")
     counts = np.frombuffer(data, "<i8", vocab_size, len(data) - 8 * vocab_size).copy()
     if counts.min() < 0 or counts.sum() != entry["tokens"]:
-        raise BadInput(f"{file} does not add up to the {entry['tokens']} tokens of {split}; {_ADVICE}")
+        raise BadInput(f"{file} does not add up to the {entry['tokens']} tokens of {split}; {ADVICE}")
     return counts

@@ -87,7 +87,16 @@ def write_tfds_metadata(path: str, manifest: dict[str, Any]) -> None:
 
 
 def read_manifest(path: str) -> dict[str, Any]:
-    """The manifest of a finished corpus, converted to the newest format and checked for consistency.
+    """As `open_folder`, without the listing."""
+    return open_folder(path)[0]
+
+
+def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """Lists the folder of a finished corpus and reads its manifest, once each.
+
+    Returns:
+      The manifest, converted to the newest format and checked for consistency; and the names in the folder, each with
+      its bytes.
 
     Raises:
       BadInput: there is none, it is damaged or was edited, or this program does not know its format.
@@ -106,11 +115,11 @@ def read_manifest(path: str) -> dict[str, Any]:
         data = files.read(name)
     except OSError as error:
         raise BadInput(f"corpus {path}: {summary(error)}; name the folder of a corpus") from error
-    return parse(data, name)
+    return parse(data, name), there
 
 
 def parse(data: bytes, name: str) -> dict[str, Any]:
-    """Parses the bytes of a manifest; `name` is its file, for messages. Result and errors as in `read_manifest`."""
+    """Parses the bytes of a manifest; `name` is its file, for messages. Result and errors as in `open_folder`."""
     try:
         manifest = json.loads(data)
         _check(isinstance(manifest, dict), "it", manifest, "an object")

@@ -20,13 +20,12 @@ import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 
 from xlnet_jax.data.tokenizer import PAD
-from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
+from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
 SENTENCE_START, DOCUMENT_START, PARAGRAPH_START = 1, 2, 4
 
 _ALL_STARTS = SENTENCE_START | DOCUMENT_START | PARAGRAPH_START
-_CHECK_BYTES = 400_000  # of pages read at once by `scan`
 
 
 def features(page_tokens: int) -> Any:
@@ -45,25 +44,22 @@ def features(page_tokens: int) -> Any:
 def _around(page_tokens: int) -> tuple[bytes, bytes]:
     """The bytes before the starts of a page, and those between the starts and the tokens, which come last."""
 
-    def header(number: int, size: int) -> bytes:
-        """Header of a protobuf field that holds bytes or a message."""
-        varint = bytearray()
+    def field(number: int, data: bytes) -> bytes:
+        """A protobuf field that holds bytes or a message."""
+        size, varint = len(data), bytearray()
         while size > 127:
             varint.append(size & 127 | 128)
             size >>= 7
-        return bytes([number << 3 | 2, *varint, size])
+        return bytes([number << 3 | 2, *varint, size]) + data
 
-    def entry(name: bytes, size: int) -> tuple[bytes, int]:
-        """features.feature[name].bytes_list.value[0], without the value; and its length with the value."""
-        head = header(1, size)
-        head = header(1, len(head) + size) + head
-        head = header(1, len(name)) + name + header(2, len(head) + size) + head
-        head = header(1, len(head) + size) + head
-        return head, len(head) + size
+    def feature(name: bytes, size: int) -> bytes:
+        """features.feature[name].bytes_list.value[0]: the only zeros are its value."""
+        return field(1, field(1, name) + field(2, field(1, field(1, bytes(size)))))
 
-    starts, starts_size = entry(b"starts", page_tokens)
-    tokens, tokens_size = entry(b"tokens", 4 * page_tokens)
-    return header(1, starts_size + tokens_size) + starts, tokens
+    record = field(1, feature(b"starts", page_tokens) + feature(b"tokens", 4 * page_tokens))
+    starts = record.index(0)
+    tokens = record.index(0, starts + page_tokens)
+    return record[:starts], record[starts + page_tokens : tokens]
 
 
 def encode(tokens: np.ndarray, starts: np.ndarray) -> bytes:
@@ -173,32 +169,29 @@ def scan(
     if entry["pages"] != -(-entry["tokens"] // page_tokens):
         raise BadInput(f"{path}: {entry['pages']} pages of {page_tokens} do not fit its number of tokens")
     hashes = (hashlib.sha256(), hashlib.sha256())
-    at_once = max(1, _CHECK_BYTES // (5 * page_tokens))
-    for first in range(0, entry["pages"], at_once):
-        numbers = list(range(first, min(first + at_once, entry["pages"])))
-        # A new reader each time: it maps the file, and the pages it has read count as memory of this process.
-        found = read_pages(open_shard(path, entry["pages"]), path, numbers, page_tokens, vocab_size)
-        for page, (tokens, starts) in zip(numbers, found, strict=True):
-            used = min(page_tokens, entry["tokens"] - page * page_tokens)
-            if (tokens[used:] != PAD).any() or starts[used:].any():
-                raise BadInput(f"{path}, page {page}: it has {used} tokens, but the rest is not padding")
-            _update(hashes, tokens[:used], starts[:used])
-            yield tokens[:used], starts[:used]
+    reader = open_shard(path, entry["pages"])
+    for page in range(entry["pages"]):
+        tokens, starts = read_page(reader, path, page, page_tokens, vocab_size)
+        used = min(page_tokens, entry["tokens"] - page * page_tokens)
+        if (tokens[used:] != PAD).any() or starts[used:].any():
+            raise BadInput(f"{path}, page {page}: it has {used} tokens, but the rest is not padding")
+        _update(hashes, tokens[:used], starts[:used])
+        yield tokens[:used], starts[:used]
     if _content_hash(hashes) != entry["content"]:
         raise BadInput(f"{path}: the tokens or starts do not match their hash in the manifest")
     if file_hash(path) != entry["sha256"]:
         raise BadInput(f"{path}: the pages are correct, but the file does not match its hash in the manifest")
 
 
-def open_shard(path: str, pages: int) -> Any:
-    """A reader of a shard that should have `pages` pages. `gs://` works. Raises BadInput, RestartMe."""
+def open_shard(path: str, pages: int, file: str | None = None) -> Any:
+    """A reader of a local shard that should have `pages` pages; in messages it is `path`. Raises BadInput."""
     # No read-ahead, because pages are read at random.
-    reader = array_record_module.ArrayRecordReader(path, "readahead_buffer_size:0")
+    reader = array_record_module.ArrayRecordReader(file or path, "readahead_buffer_size:0,max_parallelism:0")
     if not reader.ok():
         try:
             reader.read([0])
         except RuntimeError as error:
-            raise failure(path, error) from error
+            raise BadInput(f"{path} is damaged ({summary(error)})") from error
         raise BadInput(f"{path} is damaged, or changed while it was opened")
     # A missing or truncated file may open without an error, as an empty one.
     if (found := reader.num_records()) != pages:
@@ -206,36 +199,11 @@ def open_shard(path: str, pages: int) -> Any:
     return reader
 
 
-def read_pages(
-    reader: Any, path: str, numbers: list[int], page_tokens: int, vocab_size: int
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Reads pages of a shard by number. Raises BadInput with the file and the page."""
+def read_page(reader: Any, path: str, page: int, page_tokens: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Reads a page of a shard by its number. Raises BadInput with the file and the page."""
     try:
-        records = reader.read(numbers)
+        return decode(reader.read([page])[0], page_tokens, vocab_size)
     except RuntimeError as error:
-        where = path
-        if "Retry policy exhausted" not in str(error):  # that took 15 minutes
-            if len(numbers) == 1:
-                where = f"{path}, page {numbers[0]}"
-            else:
-                for number in numbers:  # one by one, to name the first bad page
-                    read_pages(reader, path, [number], page_tokens, vocab_size)
-        raise failure(where, error) from error
-    pages = []
-    for number, record in zip(numbers, records, strict=True):
-        try:
-            pages.append(decode(record, page_tokens, vocab_size))
-        except BadInput as error:
-            raise BadInput(f"{path}, page {number}: {error}") from error
-    return pages
-
-
-def failure(where: str, error: RuntimeError) -> XLNetError:
-    """An error of ArrayRecord as one line, with the exit code that fits."""
-    why = summary(error)
-    # Phrases of Google's client, which retries transient errors itself.
-    if "Retry policy exhausted" in str(error):
-        return RestartMe(f"{where}: the bucket does not answer ({why}); rerun the same command")
-    if "Permanent error" in str(error):
-        return BadInput(f"{where} is missing from its bucket or not readable ({why})")
-    return BadInput(f"{where} is damaged ({why})")
+        raise BadInput(f"{path}, page {page} is damaged ({summary(error)})") from error
+    except BadInput as error:
+        raise BadInput(f"{path}, page {page}: {error}") from error

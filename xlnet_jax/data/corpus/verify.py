@@ -11,7 +11,7 @@ import numpy as np
 
 from xlnet_jax.data.corpus import corpus as corpora
 from xlnet_jax.data.corpus import pages
-from xlnet_jax.data.corpus.manifest import read_manifest
+from xlnet_jax.data.corpus.manifest import open_folder, read_manifest
 from xlnet_jax.data.tokenizer import EOD
 from xlnet_jax.data.workers import cores
 from xlnet_jax.errors import BadInput, summary
@@ -68,7 +68,7 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
       BadInput: there is no usable manifest.
       RestartMe: the bucket does not answer.
     """
-    manifest = read_manifest(path)
+    manifest, there = open_folder(path)
     if workers is not None and workers < 1:
         raise BadInput(f"--workers={workers} must be at least 1")
     problems: list[str] = []
@@ -76,7 +76,6 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
         corpora.read_tokenizer(path, manifest)
     except BadInput as error:
         problems.append(str(error))
-    there = files.listing(path)
     problems += [f"{os.path.join(path, name)} is missing or empty" for name in _TFDS if not there.get(name)]
     known = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
     extra = sorted(name for name in there if ".array_record-" in name and name not in known)

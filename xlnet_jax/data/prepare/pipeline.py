@@ -45,7 +45,7 @@ def prepare(
     inputs: Sequence[str], output: str, *,
     tokenizer: str | None = None, vocab_size: int = 32000, sample_bytes: int = 100_000_000, seed: int = 0,
     document: str = "blank_line", sentences: str = "line", field: str = "text", normalization: Normalization = _PLAIN,
-    heldout: float = 0.01, errors: str = "strict", page_tokens: int = 4096, shard_bytes: int = 64_000_000,
+    heldout: float = 0.01, errors: str = "strict", page_tokens: int = 4096, shard_bytes: int | None = None,
     data_dir: str | None = None, workers: int | None = None, engine: str = "local", beam_options: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Makes a corpus from text, or resumes where an earlier call with the same arguments stopped.
@@ -65,7 +65,7 @@ def prepare(
       errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both; `replace` puts U+FFFD
         for the bytes, leaves the documents out, and counts both.
       page_tokens: tokens of a page.
-      shard_bytes: source text of a work unit, which becomes one shard per split.
+      shard_bytes: source text of a work unit, which becomes one shard per split; None = `default_shard_bytes`.
       data_dir: where TFDS has its data sets.
       workers: processes of the engine `local`; None = one per core. Neither workers nor engine change the result.
       engine: `local`, processes of this machine, or `beam`, an Apache Beam pipeline.
@@ -89,7 +89,7 @@ def prepare(
         ("vocab_size", vocab_size, 10 <= vocab_size <= _LARGEST_VOCABULARY, f"lie in [10, {_LARGEST_VOCABULARY}]"),
         ("page_tokens", page_tokens, 1 <= page_tokens <= _LARGEST_PAGE, f"lie in [1, {_LARGEST_PAGE}]"),
         ("sample_bytes", sample_bytes, sample_bytes >= 1, "be at least 1"),
-        ("shard_bytes", shard_bytes, shard_bytes >= 1, "be at least 1"),
+        ("shard_bytes", shard_bytes, shard_bytes is None or shard_bytes >= 1, "be at least 1"),
         ("workers", workers, workers is None or workers >= 1, "be at least 1"),
     ):
         if not good:
@@ -100,6 +100,7 @@ def prepare(
     request = Request(document, sentences, normalization, heldout, errors, page_tokens, field)
     with files.translate_errors(output):
         found = find_sources(inputs, data_dir)
+        shard_bytes = shard_bytes or default_shard_bytes(found)
         model = None if tokenizer is None else Tokenizer(tokenizer)
         options = {
             "format_version": manifests.FORMAT_VERSION,
@@ -142,6 +143,11 @@ def prepare(
             for split, entry in manifest["splits"].items():
                 _log.info("%s: %s", split, ", ".join(f"{entry[name]:,} {name}" for name in work_unit.COUNTED))
             return manifest
+
+
+def default_shard_bytes(sources: Sequence[Source]) -> int:
+    """64 MB, or 1 GB from 1 TB of text on: a corpus of 10 TB is 10,000 shards and not 156,250."""
+    return 64_000_000 if sum(source.bytes for source in sources) < 10**12 else 10**9
 
 
 def _train(

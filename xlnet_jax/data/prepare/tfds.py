@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from xlnet_jax.data.corpus.pages import failure
-from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.errors import BadInput, RestartMe, summary
 from xlnet_jax.storage import files
 from xlnet_jax.storage.local import File
 
@@ -139,8 +138,13 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
             yield from reader.read(first, min(first + _EXAMPLES, end))
         reader.close()
     except RuntimeError as error:
-        reason = failure(f"{file}, record {first} or after it,", error)
-        raise (BadInput(f"{reason}; build it again") if isinstance(reason, BadInput) else reason) from error
+        where, why = f"{file}, record {first} or after it,", summary(error)
+        # Phrases of Google's client, which retries transient errors itself.
+        if "Retry policy exhausted" in str(error):
+            raise RestartMe(f"{where}: the bucket does not answer ({why}); rerun the same command") from error
+        missing = "Permanent error" in str(error)
+        what = "is missing from its bucket or not readable" if missing else "is damaged"
+        raise BadInput(f"{where} {what} ({why}); build it again") from error
     except IndexError as error:
         raise BadInput(f"{file} ends before record {end}; build it again") from error
 

@@ -1,0 +1,193 @@
+"""The shards of a split, read by page: by ArrayRecord from a disk, in exact ranges from a bucket.
+
+ArrayRecord's own client asks a bucket for everything from a page to the end of its shard, one shard after the other,
+and hangs up: 4 MB arrive for a page of 10 kB. Here fsspec fetches all pages of a batch at the same time, each in one
+request for exactly its bytes. ArrayRecord reads them, and checks their hashes, in a sparse file in memory (on Linux).
+
+The index of a shard gives the place of each page; it is read once. An ArrayRecord file consists of the chunks of
+Riegeli (its doc/riegeli_records_file_format.md), here one per page, and of 24 bytes at every 64 KiB that are skipped:
+
+    pages | index: place, decoded size and records of each page, compressed | zeros | 64 KiB with the place of the index
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow
+
+from xlnet_jax.data.corpus.manifest import shard_name
+from xlnet_jax.data.corpus.pages import open_shard, read_page
+from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.storage import files
+
+ADVICE = "copy the corpus again"
+
+_OPEN_SHARDS = 256  # in a bucket with two file handles each; the usual limit of a process is 1024
+_BLOCK, _BLOCK_HEADER, _CHUNK_HEADER = 1 << 16, 24, 40  # bytes
+_INDEX_BYTES = 16  # of a page in the index, at most
+
+
+class Shards:
+    """Reads pages of the shards of a split. Safe to share between threads.
+
+    Args:
+      path: the folder.
+      split: `train` or `heldout`.
+      pages, sizes: number of pages and bytes of each shard.
+    """
+
+    def __init__(self, path: str, split: str, pages: Sequence[int], sizes: Sequence[int]):
+        self._path, self._split, self._pages, self._sizes = path, split, pages, sizes
+        self._in_bucket = not files.at(path).seeks
+        self._open: collections.OrderedDict[int, _Shard] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(
+        self, places: Sequence[tuple[int, int]], page_tokens: int, vocab_size: int
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The pages at `places`, each the number of a shard and of a page in it, as `pages.decode` returns them.
+
+        Raises:
+          BadInput: a shard is missing or damaged.
+          RestartMe: the bucket does not answer.
+        """
+        shards = self._opened({shard for shard, _ in places})
+        fetched = self._fetch((shard, *shards[shard].span(page)) for shard, page in places)
+        with _advised():
+            return [
+                shards[shard].read(page, data, page_tokens, vocab_size)
+                for (shard, page), data in zip(places, fetched, strict=False)
+            ]
+
+    def _opened(self, wanted: set[int]) -> dict[int, _Shard]:
+        """Two threads may open the same shard: harmless."""
+        with self._lock:
+            shards = {shard: self._open[shard] for shard in wanted if shard in self._open}
+        missing = sorted(wanted - shards.keys())
+        tails = self._fetch(
+            (shard, max(0, self._sizes[shard] - 2 * _BLOCK - _INDEX_BYTES * self._pages[shard]), self._sizes[shard])
+            for shard in missing
+        )
+        with _advised():
+            for shard, tail in zip(missing, tails, strict=False):
+                path = os.path.join(self._path, shard_name(self._split, shard, len(self._pages)))
+                shards[shard] = _Shard(path, self._pages[shard], self._sizes[shard], tail)
+        with self._lock:
+            for shard in shards:
+                self._open[shard] = shards[shard]
+                self._open.move_to_end(shard)
+            while len(self._open) > _OPEN_SHARDS:
+                self._open.popitem(last=False)
+        return shards
+
+    def _fetch(self, ranges: Iterable[tuple[int, int, int]]) -> Iterable[bytes]:
+        """Bytes [start, end) of shards in a bucket, all requested at the same time; no bytes of shards on a disk."""
+        if not self._in_bucket:
+            return itertools.repeat(b"")
+        count = len(self._pages)
+        named = [(shard_name(self._split, shard, count), start, end) for shard, start, end in ranges]
+        try:
+            return files.read_ranges(self._path, named)
+        except FileNotFoundError as error:
+            raise BadInput(f"{error.filename} is missing from its bucket; {ADVICE}") from error
+
+
+class _Shard:
+    """An open shard.
+
+    Args:
+      path: its name, for messages too.
+      pages: how many it should have.
+      size: its bytes.
+      tail: its last bytes, with the index; empty for a file on disk.
+    """
+
+    def __init__(self, path: str, pages: int, size: int, tail: bytes):
+        self._path, self._size = path, size
+        if not tail:
+            self._reader = open_shard(path, pages)
+            return
+        self._lock = threading.Lock()
+        self._file = os.memfd_create("shard")
+        weakref.finalize(self, os.close, self._file)
+        self._put(tail, size - len(tail))
+        self._reader = open_shard(path, pages, f"/proc/self/fd/{self._file}")
+        try:
+            self._edges = _edges(tail, size)
+        except (ValueError, OSError) as error:
+            raise BadInput(f"{path} cannot be read from a bucket ({summary(error)})") from error
+
+    def span(self, page: int) -> tuple[int, int]:
+        """Where a page of a shard in a bucket starts and ends."""
+        return int(self._edges[page]), int(self._edges[page + 1])
+
+    def read(self, page: int, data: bytes, page_tokens: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """A page, as `pages.read_page`; `data` are its bytes, unless the shard is on disk."""
+        with self._lock if data else contextlib.nullcontext():
+            if data:
+                self._put(data, self.span(page)[0])
+            return read_page(self._reader, self._path, page, page_tokens, vocab_size)
+
+    def _put(self, data: bytes, start: int) -> None:
+        """Makes `data` the only bytes of the sparse file."""
+        os.ftruncate(self._file, 0)
+        os.ftruncate(self._file, self._size)
+        os.pwrite(self._file, data, start)
+
+
+@contextlib.contextmanager
+def _advised() -> Iterator[None]:
+    """Adds the remedy to the error of a damaged shard."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"{error}; {ADVICE}") from error
+
+
+def _edges(tail: bytes, size: int) -> np.ndarray:
+    """Where each page of a shard starts and the last one ends, int64 [pages + 1], from its last bytes.
+
+    Raises ValueError if this is another form of ArrayRecord. The reader has checked the hashes of these bytes.
+    """
+    # Behind its header the last chunk has five bytes, then 8 as the tag of a number: the place of the index.
+    end, _ = _varint(tail[-_BLOCK + _BLOCK_HEADER + _CHUNK_HEADER + 6 :])
+    skipped = range(-end % _BLOCK, size - end, _BLOCK)
+    index = tail[len(tail) - (size - end) :]
+    index = b"".join([index[: skipped.start], *(index[at + _BLOCK_HEADER : at + _BLOCK] for at in skipped)])
+    length = int.from_bytes(index[8:16], "little")
+    if index[_CHUNK_HEADER : _CHUNK_HEADER + 1] != b"z":
+        raise ValueError("its index is not compressed with Zstandard")
+    # The sizes of the records, and the records: the options of the writer, then 8 place 16 bytes 24 records per page.
+    sizes, records = _varint(index[_CHUNK_HEADER + 1 : _CHUNK_HEADER + length])
+    options, _ = _varint(_unpacked(records[:sizes]))
+    numbers = np.frombuffer(_unpacked(records[sizes:])[options:], np.uint8)
+    ends = np.flatnonzero(numbers < 128)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    shift = 7 * (np.arange(len(numbers)) - np.repeat(starts, ends + 1 - starts))
+    table = np.add.reduceat((numbers & 127).astype(np.int64) << shift, starts).reshape(-1, 6)
+    if (table[:, [0, 2, 4, 5]] != (8, 16, 24, 1)).any():
+        raise ValueError("its pages are not records of their own")
+    return np.append(table[:, 1], end)
+
+
+def _varint(data: bytes) -> tuple[int, bytes]:
+    """The number at the start of `data`, seven bits a byte, and the rest."""
+    value = 0
+    for place, byte in enumerate(data):
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            return value, data[place + 1 :]
+    raise ValueError("it ends too early")
+
+
+def _unpacked(data: bytes) -> bytes:
+    size, packed = _varint(data)
+    return pyarrow.decompress(packed, size, "zstd", asbytes=True)
