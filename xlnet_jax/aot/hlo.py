@@ -48,6 +48,8 @@ class Collective:
     """`ici` within a slice, `dcn` between slices."""
     group: int
     """Number of devices in one group."""
+    dtype: str
+    """Of the elements that are sent or added, as the compiler writes it: f32, bf16; joined by + if they differ."""
     count: int
     """How often it runs in the whole program."""
     bytes: int
@@ -137,21 +139,23 @@ class Program:
 
     def collectives(self, axes: dict[str, int]) -> list[Collective]:
         """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and sizes in order."""
-        counted: collections.Counter[tuple[str, str, str, int]] = collections.Counter()
-        moved: collections.Counter[tuple[str, str, str, int]] = collections.Counter()
+        counted: collections.Counter[tuple[str, str, str, int, str]] = collections.Counter()
+        moved: collections.Counter[tuple[str, str, str, int, str]] = collections.Counter()
         for place, (kind, name, one) in self._found.items():
             times = self._times[place]
             # A send also has a token operand, which has no bytes.
             operands = one.operands[:1] if one.opcode == "send" else one.operands
-            size = sum(array_bytes(self.computations[name][operand].type) for operand in operands)
+            types = [self.computations[name][operand].type for operand in operands]
+            size = sum(map(array_bytes, types))
+            dtype = "+".join(sorted({dtype for dtype, _ in _ARRAY.findall(" ".join(types))}))
             if one.opcode == "send":
                 # Between slices; slices are the first mesh axis, see mesh.make_mesh.
                 slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
                 group = len(slices[1].split(",")) if slices else 2
-                key = (kind, next(iter(axes)), "dcn", group)
+                key = (kind, next(iter(axes)), "dcn", group, dtype)
             else:
                 groups = device_groups(one.attributes, math.prod(axes.values()))
-                key = (kind, axes_of(groups, axes), "ici", max(len(group) for group in groups))
+                key = (kind, axes_of(groups, axes), "ici", max(len(group) for group in groups), dtype)
             if kind == "all-gather":
                 size *= key[3]
             counted[key] += times

@@ -81,8 +81,8 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
     tokens = config.train.batch_size * config.data.segment_len
     return result | {
         "collectives": [
-            {"kind": one.kind, "axis": one.axis, "network": one.network, "count": _per_step(one.count, steps),
-             "bytes": _per_step(one.bytes, steps)} for one in collectives
+            {"kind": one.kind, "axis": one.axis, "network": one.network, "dtype": one.dtype,
+             "count": _per_step(one.count, steps), "bytes": _per_step(one.bytes, steps)} for one in collectives
         ],
         "compiler_bytes": int(compiler_bytes),
         "projected_step_seconds": step,
@@ -229,8 +229,8 @@ def print_report(result: dict[str, Any]) -> None:
     temp = "not compiled" if result["temp_bytes"] is None else gib(result["temp_bytes"])
     table.add_row("  temporaries", f"{temp}; the gradient is {gib(result['gradient_bytes'])} of them")
     for one in result["collectives"]:
-        size = f"{one['bytes'] / 1e6:.3f} MB"
-        table.add_row(f"{one['kind']} over {one['axis']}", f"{one['count']:g} a step, {size} ({one['network']})")
+        moved = f"{one['count']:g} a step, {one['bytes'] / 1e6:.3f} MB of {one['dtype']} ({one['network']})"
+        table.add_row(f"{one['kind']} over {one['axis']}", moved)
     table.add_row("analytic FLOPs of a step", f"{result['analytic_flops']:.4g}")
     if result["projection"]:
         table.add_row("compiler's bytes of a step", f"{result['compiler_bytes']:.4g} per device")

@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.model.layers import accumulator
+from xlnet_jax.model.layers import accumulator, product
 
 DEPTH = math.inf
 """The depth of a head's parameters: with layer-wise decay they learn at the full rate, as the top layer does."""
@@ -31,8 +31,7 @@ class LMHead(nn.Module):
         high = accumulator(vectors_BPD.dtype)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         bias_V: Any = self.param("bias", zeros, table_VD.shape[:1], jnp.float32)
-        table_VD = table_VD.astype(vectors_BPD.dtype)
-        logits_BPV = jnp.einsum("bpd,vd->bpv", vectors_BPD, table_VD, preferred_element_type=high)
+        logits_BPV = product("bpd,vd->bpv", vectors_BPD, table_VD, high)
         logits_BPV = logits_BPV + bias_V.astype(high)[None, None]
         return nn.with_logical_constraint(logits_BPV, ("batch", None, "vocab"))
 
