@@ -38,5 +38,7 @@ class LMHead(nn.Module):
     def nll(self, table_VD: jax.Array, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
         """-log p(target) in nats: [B, P], at least float32."""
         logits_BPV = self(table_VD, vectors_BPD)
-        chosen_BP1 = jnp.take_along_axis(logits_BPV, target_tokens_BP[..., None], axis=-1)
-        return jax.nn.logsumexp(logits_BPV, axis=-1) - chosen_BP1[..., 0]
+        # A comparison, not a gather: the vocabulary may be split, and a gather's gradient is a scatter.
+        is_target_BPV = jnp.arange(logits_BPV.shape[-1])[None, None] == target_tokens_BP[..., None]
+        chosen_BP = jnp.where(is_target_BPV, logits_BPV, 0).sum(axis=-1)
+        return jax.nn.logsumexp(logits_BPV, axis=-1) - chosen_BP

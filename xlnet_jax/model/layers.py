@@ -33,7 +33,6 @@ def parameter(
     return value
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
 def product(subscripts: str, x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
     """einsum(subscripts, x, kernel rounded to the dtype of x), in that dtype or in `dtype`.
 
@@ -41,47 +40,35 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array, dtype: jnp.dtype |
     of x, and the devices would then add bfloat16 numbers.
 
     Args:
-      subscripts: `x,kernel->y` with the letters of the design, from which the sharding of the kernel is known.
+      subscripts: `x,kernel->y` with the letters of the design, from which all shardings are known. The kernel is whole
+        along d_model: with fsdp it is gathered after it is rounded.
     """
-    return _product_forward(subscripts, x, kernel, dtype)[0]
+    left, right, out = subscripts.replace("->", ",").split(",")
 
+    def placed(x: jax.Array, letters: str) -> jax.Array:
+        axes = {"b": "batch", "h": "heads", "f": "ff", "v": "vocab"}
+        return nn.with_logical_constraint(x, tuple(axes.get(letter) for letter in letters))
 
-def _product_forward(subscripts: str, x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None) -> tuple:
-    left, right, out = _operands(subscripts)
-    x = _placed(x, left)
-    y = jnp.einsum(subscripts, x, _rounded(kernel, right, x.dtype), preferred_element_type=dtype)
-    return _placed(y, out), (x, kernel)
+    def rounded(kernel: jax.Array) -> jax.Array:
+        if x.dtype == jnp.bfloat16:
+            # The same rounding, as an operation in float32. If the TPU compiler sees only the conversion, it converts
+            # the parameters of all layers before the scan over layers, and keeps those copies for the whole step.
+            kernel = jax.lax.reduce_precision(kernel, exponent_bits=8, mantissa_bits=7)
+        return placed(kernel.astype(x.dtype), right)
 
+    def forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        x = placed(x, left)
+        return placed(jnp.einsum(subscripts, x, rounded(kernel), preferred_element_type=dtype), out), (x, kernel)
 
-def _product_backward(subscripts: str, dtype: jnp.dtype | None, saved: tuple, dy: jax.Array) -> tuple:
-    (x, kernel), (left, right, out) = saved, _operands(subscripts)
-    dy = dy.astype(x.dtype)
-    dx = jnp.einsum(f"{out},{right}->{left}", dy, _rounded(kernel, right, x.dtype))
-    high = accumulator(x.dtype)
-    return dx, jnp.einsum(f"{left},{out}->{right}", x, dy, preferred_element_type=high).astype(kernel.dtype)
+    def backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, kernel = saved
+        dy, high = placed(dy.astype(x.dtype), out), accumulator(x.dtype)
+        d_kernel = jnp.einsum(f"{left},{out}->{right}", x, dy, preferred_element_type=high)
+        return jnp.einsum(f"{out},{right}->{left}", dy, rounded(kernel)), d_kernel.astype(kernel.dtype)
 
-
-def _operands(subscripts: str) -> list[str]:
-    return subscripts.replace("->", ",").split(",")
-
-
-def _rounded(kernel: jax.Array, letters: str, dtype: jnp.dtype) -> jax.Array:
-    """The kernel in another dtype, and whole along d_model: with fsdp it is gathered after it is rounded."""
-    if dtype == jnp.bfloat16:
-        # The same rounding, as an operation in float32. If the TPU compiler sees only the conversion, it converts the
-        # parameters of all layers before the scan over layers, and keeps those copies for the whole step.
-        kernel = jax.lax.reduce_precision(kernel, exponent_bits=8, mantissa_bits=7)
-    return _placed(kernel.astype(dtype), letters)
-
-
-def _placed(x: jax.Array, letters: str) -> jax.Array:
-    """Fixes the sharding of an activation or a whole kernel. The compiler's own choice adds products over the network.
-    """
-    axes = {"b": "batch", "h": "heads", "f": "ff", "v": "vocab"}
-    return nn.with_logical_constraint(x, tuple(axes.get(letter) for letter in letters))
-
-
-product.defvjp(_product_forward, _product_backward)
+    run = jax.custom_vjp(lambda x, kernel: forward(x, kernel)[0])
+    run.defvjp(forward, backward)
+    return run(x, kernel)
 
 
 def layer_norm(name: str, config: ModelConfig) -> nn.LayerNorm:

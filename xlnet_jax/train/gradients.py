@@ -35,7 +35,9 @@ def reduce(grads: Any) -> Any:
     leaves, tree = jax.tree.flatten(grads)
     bound = sum(x.size for x in leaves) / 100
     packed, unpack = ravel_pytree([x for x in leaves if x.size < bound])
-    *large, packed = jax.lax.psum([*(x for x in leaves if x.size >= bound), packed], BY_HAND)
+    # XLA refuses a sum over axes of one device.
+    axes = [axis for axis in BY_HAND if jax.lax.axis_size(axis) > 1]
+    *large, packed = jax.lax.psum([*(x for x in leaves if x.size >= bound), packed], axes)
     small = iter(unpack(jax.lax.with_sharding_constraint(packed, PartitionSpec())))
     whole = iter(large)
     return tree.unflatten([next(small if x.size < bound else whole) for x in leaves])
