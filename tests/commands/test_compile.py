@@ -133,6 +133,7 @@ def test_a_loop_without_a_constant_bound_is_no_guess():
         ("replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_0'}, x", [[0, 2], [1, 3]]),
         ("replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_1'}, x", [[0, 1], [2, 3]]),
         ("replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_0','axis_1'}, x", [[0, 1, 2, 3]]),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=2], device_ids=([2,2]T(1,0)) {'axis_0'}, x", [[0, 1], [2, 3]]),
         ("source_target_pairs={{1,3}}, x", [[1, 3]]),
         ("source_target_pairs={{0,1},{1,2},{2,3}}, x", [[0, 1], [1, 2], [2, 3]]),
     ],
@@ -161,7 +162,7 @@ def test_bytes_of_types():
 
 
 def test_bodies_of_loops_count_as_often_as_they_turn():
-    """One addition of 12 bytes outside, and one that runs seven times."""
+    """One addition that writes 4 bytes outside, and one that runs seven times."""
     text = textwrap.dedent("""\
         %body (p: s32[]) -> s32[] {
           %p = s32[] parameter(0)
@@ -178,7 +179,7 @@ def test_bodies_of_loops_count_as_often_as_they_turn():
           ROOT %w = s32[] while(%b), condition=%condition, body=%body
         }
         """)
-    addition, test = 12, 9
+    addition, test = 4, 1
     assert hlo.Program(text).repeats() == (addition + 7 * addition + 8 * test) / (2 * addition + test)
 
 
@@ -213,7 +214,7 @@ def test_devices_and_chips_are_told_apart():
 
 def test_a_projection_by_hand():
     config = tiny_tpu.config()
-    reduced = hlo.Collective("all-reduce", "data", "ici", 4, 10, 10 * 1000)
+    reduced = hlo.Collective("all-reduce", "data", "ici", 4, "f32", 10, 10 * 1000)
     across = dataclasses.replace(reduced, network="dcn", group=2)
     seconds = compiling.roofline(config, slice_of("v5e:2x2", 4), 819e9 / 2, [reduced, across])
     assert seconds["compute"] == pytest.approx(flops.step_flops(config) / 4 / 197e12)
@@ -295,11 +296,14 @@ def test_a_report_for_people_says_projection(capsys):
     result = {
         "topology": "v5e:2x2", "slices": 2, "devices": 8, "chips": 8, "mesh": {"data": 8}, "batch_size": 8,
         "remat": "none", "fits": False, "peak_hbm_bytes": 2**35, "hbm_bytes": chips.hbm_bytes,
-        "arguments": {"parameters": 2**20}, "temp_bytes": None, "gradient_bytes": 2**20, "collectives": [],
+        "arguments": {"parameters": 2**20}, "temp_bytes": None, "gradient_bytes": 2**20,
+        "collectives": [{"kind": "all-reduce", "dtype": "f32", "count": 9, "bytes": 2**30}],
         "analytic_flops": 10**9, "compiler_bytes": 10**6, "projected_step_seconds": 0.5,
         "projected_tokens_per_second": 100.0, "projected_days": 1.5, "projection": {"compute": 0.5, "hbm": 0.1},
         "compile_seconds": 1.0, "advice": [],
     }  # fmt: skip
     compiling.print_report(json.loads(json.dumps(result)))
-    shown = capsys.readouterr().out
-    assert "PROJECTION" in shown and "8 chips in 2 slices" in shown and "nothing tried fits" in shown
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert {"slices 2", "fits False", "peak_hbm_bytes 32.000 GiB", "arguments parameters 0.001 GiB",
+            "PROJECTION projected_days 1.5", "collectives kind all-reduce, dtype f32, count 9, bytes 1.000 GiB",
+            "advice nothing tried fits; use a larger topology or a smaller model"} <= set(shown)  # fmt: skip

@@ -89,6 +89,15 @@ def test_bfloat16_stays_close_to_float32():
         assert error < 0.06, (jax.tree_util.keystr(path), float(error))
 
 
+def test_a_gradient_is_not_rounded_to_the_dtype_of_the_computation():
+    """Rounded on every device, it would be added up in bfloat16."""
+    config = tiny.config(model={"compute_dtype": "bfloat16", **NO_DROPOUT})
+    grads = jax.jit(loss_and_gradient(config))(params())[1]["layers"]
+    for grad in (*grads["attention"].values(), *grads["feed_forward"]["inner"].values()):
+        for x in jax.tree.leaves(grad):
+            assert np.mean(x != x.astype(jnp.bfloat16).astype(jnp.float32)) > 0.9
+
+
 def masks(**rates):
     """Shapes of all dropout masks of one training step's forward pass, outside and inside the scan over layers."""
     config = tiny.config(model={**NO_DROPOUT, "activation_dropout": 0.0, **rates})
@@ -105,11 +114,11 @@ def masks(**rates):
 
 def test_dropout_is_at_the_sites_of_the_original_each_with_its_rate():
     assert masks() == []
-    streams = [(B, T, D), (B, P, D)]
+    both = T + P  # the rows of the two streams are one array
     outside = [(B, T, D), (B, P, D), (1, N, D), (B, P, D)]  # word embedding, query vector, position table, output
-    assert masks(dropout=0.1) == sorted(outside + 2 * streams), "two sites a layer and stream: attention and FFN output"
+    assert masks(dropout=0.1) == sorted(outside + 2 * [(B, both, D)]), "two sites a layer: attention and FFN output"
     assert masks(attention_dropout=0.1) == sorted([(B, H, T, K), (B, H, P, K)])
-    assert masks(activation_dropout=0.1) == sorted([(B, T, F), (B, P, F)])
+    assert masks(activation_dropout=0.1) == [(B, both, F)]
 
 
 def mask(x, rows_B, position_BQ=None):
@@ -142,11 +151,13 @@ def test_a_mask_is_the_same_on_one_two_and_eight_devices():
 def test_every_site_stream_layer_and_step_has_a_mask_of_its_own(monkeypatch):
     config = tiny.config(model={"activation_dropout": 0.3})
     model, batch, memory = make_recipe(config).model.transformer, batch_of(config), empty_memory(config.model, 8)
-    used = []
+    used, positions = [], []
 
     def drop(x, rate, key, *indices):
-        scalars = [index for index in indices if index.ndim == 0]  # the stream, where both share a key
+        scalars = [index for index in indices if index.ndim == 0]  # the stream, where attention shares a key
         jax.debug.callback(lambda *values: used.append(tuple(map(int, values))), key, *scalars)
+        if x.shape[1] == T + P:
+            jax.debug.callback(positions.append, indices[1][..., 0])
         return x
 
     monkeypatch.setattr(layers, "drop", drop)
@@ -155,9 +166,13 @@ def test_every_site_stream_layer_and_step_has_a_mask_of_its_own(monkeypatch):
     for step in (0, 1):
         run({"params": params()}, batch, memory, rngs={"dropout": jax.random.key(step)})
     jax.effects_barrier()
-    a_layer = 2 * 4  # two streams: attention, its output, after the activation, feed-forward output
+    a_layer = 2 + 3  # attention of two streams; of both at once its output, the activation, feed-forward output
     assert len(used) == 2 * (4 + config.model.layers * a_layer)
     assert len(set(used)) == len(used)
+    assert len(positions) >= 3 * config.model.layers
+    for at in positions:
+        np.testing.assert_array_equal(at[:, :T], np.broadcast_to(np.arange(T), (B, T)))
+        np.testing.assert_array_equal(at[:, T:], T + batch.target_positions)  # not those of the content
 
 
 def test_no_mask_depends_on_the_slot_of_a_target():

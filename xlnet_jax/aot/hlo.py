@@ -48,6 +48,8 @@ class Collective:
     """`ici` within a slice, `dcn` between slices."""
     group: int
     """Number of devices in one group."""
+    dtype: str
+    """Of the elements that are sent or added, as the compiler writes it: f32, bf16; joined by + if they differ."""
     count: int
     """How often it runs in the whole program."""
     bytes: int
@@ -137,21 +139,23 @@ class Program:
 
     def collectives(self, axes: dict[str, int]) -> list[Collective]:
         """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and sizes in order."""
-        counted: collections.Counter[tuple[str, str, str, int]] = collections.Counter()
-        moved: collections.Counter[tuple[str, str, str, int]] = collections.Counter()
+        counted: collections.Counter[tuple[str, str, str, int, str]] = collections.Counter()
+        moved: collections.Counter[tuple[str, str, str, int, str]] = collections.Counter()
         for place, (kind, name, one) in self._found.items():
             times = self._times[place]
             # A send also has a token operand, which has no bytes.
             operands = one.operands[:1] if one.opcode == "send" else one.operands
-            size = sum(array_bytes(self.computations[name][operand].type) for operand in operands)
+            types = [self.computations[name][operand].type for operand in operands]
+            size = sum(map(array_bytes, types))
+            dtype = "+".join(sorted({dtype for dtype, _ in _ARRAY.findall(" ".join(types))}))
             if one.opcode == "send":
                 # Between slices; slices are the first mesh axis, see mesh.make_mesh.
                 slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
                 group = len(slices[1].split(",")) if slices else 2
-                key = (kind, next(iter(axes)), "dcn", group)
+                key = (kind, next(iter(axes)), "dcn", group, dtype)
             else:
                 groups = device_groups(one.attributes, math.prod(axes.values()))
-                key = (kind, axes_of(groups, axes), "ici", max(len(group) for group in groups))
+                key = (kind, axes_of(groups, axes), "ici", max(len(group) for group in groups), dtype)
             if kind == "all-gather":
                 size *= key[3]
             counted[key] += times
@@ -160,44 +164,27 @@ class Program:
         return sorted(found, key=lambda each: -each.bytes)
 
     def repeats(self) -> float:
-        """Bytes moved by the whole program / bytes if every computation counts once, as the compiler counts them.
-
-        Both from the shapes of operands and results; a slice that is read or written counts with its own size, not
-        with the size of the whole array.
-        """
+        """Bytes written by the whole program / bytes if every computation counts once, as the compiler counts them."""
         fused = {_attribute(one, "calls") for body in self.computations.values() for one in body.values()
                  if one.opcode == "fusion"}  # fmt: skip
         all_runs = once = 0
         for name, times in self.runs.items():
             if name not in fused:
-                moved = sum(self._moved(name, one) for one in self.computations[name].values())
-                all_runs, once = all_runs + times * moved, once + moved
+                written = sum(self._written(name, one) for one in self.computations[name].values())
+                all_runs, once = all_runs + times * written, once + written
         return all_runs / once if once else 1.0
 
-    def _moved(self, name: str, one: Instruction) -> int:
-        here = self.computations[name]
+    def _written(self, name: str, one: Instruction) -> int:
+        """Bytes of the result; of an array that is updated in place only the slice."""
         if one.opcode in FREE or one.opcode.endswith(("-done", "-update")):
             return 0
-        if one.opcode == "dynamic-slice":
-            return 2 * array_bytes(one.type)
-        if one.opcode == "dynamic-update-slice":
-            return 2 * array_bytes(here[one.operands[1]].type)
-        if one.opcode != "fusion":
-            return array_bytes(one.type) + sum(array_bytes(here[x].type) for x in one.operands if x in here)
-        body = self.computations[_attribute(one, "calls")]
-        total, written = 0, array_bytes(one.type)
-        for parameter in (each for each in body.values() if each.opcode == "parameter"):
-            users = [each for each in body.values() if parameter.name in each.operands]
-            size = array_bytes(parameter.type)
-            if users and all(each.opcode == "dynamic-slice" for each in users):
-                size = min(size, sum(array_bytes(each.type) for each in users))
-            for each in users:
-                if each.opcode == "dynamic-update-slice" and each.operands[0] == parameter.name:
-                    # Updated in place.
-                    update = array_bytes(body[each.operands[1]].type)
-                    written, size = max(written - size, 0) + update, 0
-            total += size
-        return total + written
+        body, within = self.computations[name], [one]
+        if one.opcode == "fusion":
+            body = self.computations[_attribute(one, "calls")]
+            within = list(body.values())
+        updates = [each for each in within if each.opcode == "dynamic-update-slice"]
+        kept = sum(array_bytes(each.type) - array_bytes(body[each.operands[1]].type) for each in updates)
+        return max(array_bytes(one.type) - kept, 0)
 
 
 def _closing(text: str) -> int:
@@ -242,22 +229,19 @@ def device_groups(attributes: str, devices: int) -> list[list[int]]:
     """The device groups of a collective, from any notation: lists, iota, mesh axes, or pairs of a permutation."""
     pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", attributes)
     if pairs:
-        return [[int(x) for x in pair.split(",")] for pair in re.findall(r"\{?(\d+,\d+)", pairs[1])]
-    named = re.search(r"replica_groups=@?\w*\[((?:'\w+'=\d+,? ?)+)\] ?\{([^}]*)\}", attributes)
+        return [_ints(pair) for pair in re.findall(r"\{?(\d+,\d+)", pairs[1])]
+    named = re.search(
+        r"replica_groups=@?\w*\[((?:'\w+'=\d+,? ?)+)\](?:, device_ids=\((.*?)\))? ?\{([^}:]*)\}", attributes
+    )
     if named:
         sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
-        across = re.findall(r"'(\w+)'", named[2])
-        if ":" in named[2]:
-            raise ValueError(f"cannot read the replica groups {named[0]}")
-        order = [name for name in sizes if name not in across] + across
-        ids = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
-        ids = ids.transpose([list(sizes).index(name) for name in order])
+        across = re.findall(r"'(\w+)'", named[3])
+        ids = _iota(named[2] or f"[{math.prod(sizes.values())}]").reshape(tuple(sizes.values()))
+        ids = np.moveaxis(ids, [list(sizes).index(name) for name in across], range(-len(across), 0))
         return ids.reshape(-1, math.prod(sizes[name] for name in across)).tolist()
-    iota = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes)
+    iota = re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
     if iota:
-        shape, dims = _ints(iota[1]), _ints(iota[2])
-        ids = np.arange(math.prod(dims)).reshape(dims)
-        return (ids.transpose(_ints(iota[3])) if iota[3] else ids).reshape(shape).tolist()
+        return _iota(iota[2]).reshape(_ints(iota[1])).tolist()
     if "replica_groups={}" in attributes:
         return [list(range(devices))]
     listed = re.search(r"replica_groups=\{(\{[\d,]+\}(?:,\{[\d,]+\})*)\}", attributes)
@@ -266,8 +250,15 @@ def device_groups(attributes: str, devices: int) -> list[list[int]]:
     return [_ints(group) for group in re.findall(r"\{([\d,]+)\}", listed[1])]
 
 
+def _iota(text: str) -> np.ndarray:
+    """`[2,4]T(1,0)`: the numbers from 0 in this shape, transposed."""
+    shape, _, order = text.partition("T")
+    ids = np.arange(math.prod(_ints(shape))).reshape(_ints(shape))
+    return ids.transpose(_ints(order)) if order else ids
+
+
 def _ints(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
+    return [int(word) for word in re.findall(r"\d+", text)]
 
 
 def axes_of(groups: Sequence[Sequence[int]], axes: dict[str, int]) -> str:

@@ -81,8 +81,8 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
     tokens = config.train.batch_size * config.data.segment_len
     return result | {
         "collectives": [
-            {"kind": one.kind, "axis": one.axis, "network": one.network, "count": _per_step(one.count, steps),
-             "bytes": _per_step(one.bytes, steps)} for one in collectives
+            {"kind": one.kind, "axis": one.axis, "network": one.network, "dtype": one.dtype,
+             "count": _per_step(one.count, steps), "bytes": _per_step(one.bytes, steps)} for one in collectives
         ],
         "compiler_bytes": int(compiler_bytes),
         "projected_step_seconds": step,
@@ -138,8 +138,8 @@ def advise(config: Config, topology: Topology, refused: Trial) -> list[dict[str,
     config = override(config, remat)
     rows = config.train.batch_size // ways
     while rows > 1:
-        # At least halved each time.
-        rows = max(1, min(rows // 2, _round_down(_estimate(refused, rows))))
+        # At least halved each time, to a power of two.
+        rows = 1 << max(1, min(rows // 2, _estimate(refused, rows))).bit_length() - 1
         words = [f"--config.train.batch_size={rows * ways}"]
         trial = _try(config, words, topology)
         if trial.fits:
@@ -160,14 +160,6 @@ def _try(config: Config, words: list[str], topology: Topology) -> Trial:
 def _ways(trial: Trial) -> int:
     """Number of devices that share the rows of a batch."""
     return math.prod(trial.mesh.shape[axis] for axis in meshes.RULES.batch)
-
-
-def _round_down(rows: int) -> int:
-    """Rounds down to at most two leading bits: 1, 2, 3, 4, 6, 8, 12, 16, ..."""
-    if rows < 4:
-        return rows
-    unit = 2 ** (rows.bit_length() - 2)
-    return rows // unit * unit
 
 
 def _more_fsdp(trial: Trial, topology: Topology) -> list[list[str]]:
@@ -217,33 +209,22 @@ def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None
 
 
 def print_report(result: dict[str, Any]) -> None:
-    """Prints the result of `compile_for` as a table on stdout."""
+    """Prints the result of `compile_for` as a table on stdout, under its own keys: docs/compile.md explains them."""
     table = Table("", "", show_header=False, box=None)
-    chips = f"{result['chips']} chips" + (f" in {result['slices']} slices" if result["slices"] > 1 else "")
-    table.add_row("topology", f"{result['topology']}: {chips}, {result['devices']} devices; mesh {result['mesh']}")
-    table.add_row("batch", f"{result['batch_size']} rows, remat {result['remat']}")
-    table.add_row("fits", "yes" if result["fits"] else "NO")
-    table.add_row("peak HBM of a device", f"{gib(result['peak_hbm_bytes'])} of {gib(result['hbm_bytes'])}")
-    for name, size in result["arguments"].items():
-        table.add_row(f"  {name}", gib(size))
-    temp = "not compiled" if result["temp_bytes"] is None else gib(result["temp_bytes"])
-    table.add_row("  temporaries", f"{temp}; the gradient is {gib(result['gradient_bytes'])} of them")
-    for one in result["collectives"]:
-        size = f"{one['bytes'] / 1e6:.3f} MB"
-        table.add_row(f"{one['kind']} over {one['axis']}", f"{one['count']:g} a step, {size} ({one['network']})")
-    table.add_row("analytic FLOPs of a step", f"{result['analytic_flops']:.4g}")
-    if result["projection"]:
-        table.add_row("compiler's bytes of a step", f"{result['compiler_bytes']:.4g} per device")
-        parts = ", ".join(f"{name} {seconds:.4g} s" for name, seconds in result["projection"].items())
-        table.add_row("PROJECTION at published peaks", f"{result['projected_step_seconds']:.4g} s a step ({parts})")
-        table.add_row("", f"{result['projected_tokens_per_second']:.4g} tokens/s")
-        table.add_row("", f"{result['projected_days']:.3g} days for train.steps")
-    table.add_row("compiled in", f"{result['compile_seconds']} s")
-    for each in result["advice"]:
-        table.add_row("this fits", f"{each['set']} ({gib(each['peak_hbm_bytes'])})")
+    for name, value in result.items():
+        # The speed is the one figure that is not the compiler's.
+        label = f"PROJECTION {name}" if name.startswith("proj") else name
+        for row in value if isinstance(value, list) else [value]:
+            table.add_row(label, _shown(name, row))
     if not result["fits"] and not result["advice"]:
         table.add_row("advice", "nothing tried fits; use a larger topology or a smaller model")
-    for each in result.get("budget", []):
-        rows = f"{each['batch_per_core']} rows per device"
-        table.add_row(f"budget, remat {each['remat']}", f"{rows}, mesh {each['mesh']}, {gib(each['peak_hbm_bytes'])}")
     Console(width=160).print(table)
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        unit = "bytes" if name == "arguments" else ""
+        return ", ".join(f"{key} {_shown(key + unit, part)}" for key, part in value.items())
+    if isinstance(value, int) and name.endswith("bytes"):
+        return gib(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

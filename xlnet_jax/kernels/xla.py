@@ -63,11 +63,16 @@ def attend(
     position_BQ = query_position_BQ
     if position_BQ is None:
         position_BQ = jnp.broadcast_to(jnp.arange(T), (len(q_BQHE), T))
-    einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.promote_types(q_BQHE.dtype, jnp.float32))
-    content_bias_HE, segment_bias_HE = biases["content_bias"], biases["segment_bias"]
-    content_BHQK = einsum("bqhe,bkhe->bhqk", q_BQHE + content_bias_HE[None, None], k_BKHE)
-    position_BHQK = position_scores(q_BQHE + biases["position_bias"][None, None], position, K, query_position_BQ)
-    either_BHQ2 = einsum("bqhe,she->bhqs", q_BQHE + segment_bias_HE[None, None], segment_2HE)
+    high = jnp.promote_types(q_BQHE.dtype, jnp.float32)
+    einsum = functools.partial(jnp.einsum, preferred_element_type=high)
+    # Sums with float32 biases, which get their gradient in float32.
+    content_BQHE, position_BQHE, segment_BQHE = (
+        (q_BQHE + biases[f"{name}_bias"][None, None]).astype(dtype)
+        for name, dtype in (("content", q_BQHE.dtype), ("position", q_BQHE.dtype), ("segment", high))
+    )
+    content_BHQK = einsum("bqhe,bkhe->bhqk", content_BQHE, k_BKHE)
+    position_BHQK = position_scores(position_BQHE, position, K, query_position_BQ)
+    either_BHQ2 = einsum("bqhe,she->bhqs", segment_BQHE, segment_2HE.astype(high))
     same_BQK = segment_BQ[:, :, None] == segment_BK[:, None, :]
     segment_BHQK = jnp.where(same_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
     score_BHQK = (content_BHQK + position_BHQK + segment_BHQK) * q_BQHE.shape[-1] ** -0.5
@@ -86,6 +91,7 @@ def position_scores(
     """q_i . r(d_ij), where q_i includes its bias: [B, H, Q, K] in at least float32."""
     odd_SNHE, even_SNHE, direction_B = position
     r_BNHE = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE
+    r_BNHE = r_BNHE.astype(q_BQHE.dtype)
     high = jnp.promote_types(q_BQHE.dtype, jnp.float32)
     if query_position_BQ is None:
         return shift(jnp.einsum("bqhe,bnhe->bhqn", q_BQHE, r_BNHE, preferred_element_type=high), keys)

@@ -22,7 +22,7 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import xla
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.model import positions
-from xlnet_jax.model.layers import Dropout, layer_norm, parameter
+from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 
 IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend}
 """By the value of `model.attention`. All return the same, and draw the same dropout masks."""
@@ -44,6 +44,8 @@ class AttentionInputs:
     segment_BK: jax.Array
     target_BP: jax.Array
     """Positions of the query stream's rows."""
+    position_BS: jax.Array
+    """Where dropout draws for the rows of both streams: position for content, T + position for queries."""
 
 
 class RelativeAttention(nn.Module):
@@ -54,58 +56,62 @@ class RelativeAttention(nn.Module):
     @nn.compact
     def __call__(
         self,
-        h_BTD: jax.Array,
-        g_BPD: jax.Array | None,
+        x_BSD: jax.Array,
         memory_BMD: jax.Array,
         inputs: AttentionInputs,
         tied_biases: dict[str, jax.Array] | None,
         *,
         deterministic: bool,
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Content stream h and, if there are targets, query stream g; same shapes out. The memory is finite."""
-        config, dtype = self.config, h_BTD.dtype
+    ) -> jax.Array:
+        """The rows of both streams; see `transformer.Layer`. The memory is finite."""
+        config, dtype, T = self.config, x_BSD.dtype, inputs.rank_BT.shape[1]
         heads = (config.heads, config.head_dim)
         kernel = {
-            name: parameter(self, name, (config.d_model, *heads), ("embed", "heads", "head_dim"), dtype)
+            name: parameter(self, name, (config.d_model, *heads), ("embed", "heads", "head_dim"))
             for name in ("query", "key", "value", "position", "output")
         }
-        segment_2HE = parameter(self, "segment_embedding", (2, *heads), (None, "heads", "head_dim"), dtype)
-        biases = tied_biases or attention_biases(self, config, dtype)
-        norm = layer_norm("norm", config)
+        segment_2HE = parameter(self, "segment_embedding", (2, *heads), (None, "heads", "head_dim"))
+        biases = tied_biases or attention_biases(self, config)
 
-        cat_BKD = jnp.concatenate([memory_BMD, h_BTD], axis=1)
-        k_BKHE = jnp.einsum("bkd,dhe->bkhe", cat_BKD, kernel["key"])
-        v_BKHE = jnp.einsum("bkd,dhe->bkhe", cat_BKD, kernel["value"])
-        odd_even = positions.project(inputs.table_SND.astype(dtype), kernel["position"])
+        cat_BKD = jnp.concatenate([memory_BMD, x_BSD[:, :T]], axis=1)
+        k_BKHE = product("bkd,dhe->bkhe", cat_BKD, kernel["key"])
+        v_BKHE = product("bkd,dhe->bkhe", cat_BKD, kernel["value"])
+        q_BSHE = product("bsd,dhe->bshe", x_BSD, kernel["query"])
+        # One row each, so that the gradient is summed over the rows once, for both streams together.
+        odd_even = (
+            jnp.broadcast_to(part, (len(x_BSD), *part.shape[1:]))
+            for part in positions.project(inputs.table_SND.astype(dtype), kernel["position"])
+        )
+        position = (*odd_even, inputs.direction_B)
         drops = config.attention_dropout and not deterministic
         dropout_key = jax.random.bits(self.make_rng("dropout")) if drops else None
 
-        def stream(number: int, name: str, x_BQD: jax.Array, limit_BQ: jax.Array, segment_BQ: jax.Array,
+        def stream(number: int, name: str, q_BQHE: jax.Array, limit_BQ: jax.Array, segment_BQ: jax.Array,
                    query_position_BQ: jax.Array | None) -> jax.Array:  # fmt: skip
-            q_BQHE = jnp.einsum("bqd,dhe->bqhe", x_BQD, kernel["query"])
             dropout = None if dropout_key is None else AttentionDropout(dropout_key, config.attention_dropout, number)
             o_BQHE, probability_BHQK = IMPLEMENTATIONS[config.attention](
-                q_BQHE, k_BKHE, v_BKHE, (*odd_even, inputs.direction_B), biases, segment_2HE, limit_BQ, inputs.rank_BK,
+                q_BQHE, k_BKHE, v_BKHE, position, biases, segment_2HE, limit_BQ, inputs.rank_BK,
                 segment_BQ, inputs.segment_BK, query_position_BQ, inputs.rows_B, dropout,
             )  # fmt: skip
             self.sow("intermediates", f"probability_{name}", probability_BHQK)
-            o_BQD = jnp.einsum("bqhe,dhe->bqd", o_BQHE, kernel["output"])
-            o_BQD = Dropout(config.dropout)(o_BQD, inputs.rows_B, query_position_BQ, deterministic=deterministic)
-            return norm(x_BQD + o_BQD).astype(dtype)
+            return o_BQHE
 
         # Padding has the highest limit: it sees all text, but not itself.
         limit_BT = jnp.minimum(inputs.rank_BT + 1, NEVER)
-        new_h_BTD = stream(0, "content", h_BTD, limit_BT, inputs.segment_BT, None)
-        if g_BPD is None:
-            return new_h_BTD, None
-        limit_BP = jnp.take_along_axis(inputs.rank_BT, inputs.target_BP, axis=1)
-        segment_BP = jnp.take_along_axis(inputs.segment_BT, inputs.target_BP, axis=1)
-        return new_h_BTD, stream(1, "query", g_BPD, limit_BP, segment_BP, inputs.target_BP)
+        o_BSHE = stream(0, "content", q_BSHE[:, :T], limit_BT, inputs.segment_BT, None)
+        if x_BSD.shape[1] > T:
+            limit_BP = jnp.take_along_axis(inputs.rank_BT, inputs.target_BP, axis=1)
+            segment_BP = jnp.take_along_axis(inputs.segment_BT, inputs.target_BP, axis=1)
+            o_BPHE = stream(1, "query", q_BSHE[:, T:], limit_BP, segment_BP, inputs.target_BP)
+            o_BSHE = jnp.concatenate([o_BSHE, o_BPHE], axis=1)
+        o_BSD = product("bshe,dhe->bsd", o_BSHE, kernel["output"])
+        o_BSD = Dropout(config.dropout)(o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic)
+        return layer_norm("norm", config)(x_BSD + o_BSD).astype(dtype)
 
 
-def attention_biases(module: nn.Module, config: ModelConfig, dtype: jnp.dtype) -> dict[str, jax.Array]:
+def attention_biases(module: nn.Module, config: ModelConfig) -> dict[str, jax.Array]:
     """Declares u, v and w [H, E] on `module`: one set per layer, or one for all layers (`untie_biases`)."""
     return {
-        name: parameter(module, name, (config.heads, config.head_dim), ("heads", "head_dim"), dtype)
+        name: parameter(module, name, (config.heads, config.head_dim), ("heads", "head_dim"))
         for name in ("content_bias", "position_bias", "segment_bias")
     }

@@ -28,18 +28,19 @@ class Embedding(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Content stream h_BTD and query stream g_BPD, None without targets; in the compute dtype."""
         config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
-        # Look up before rounding: the gradient of a frequent piece is a sum of many terms, which needs float32.
-        high = accumulator(dtype)
-        table_VD = parameter(self, "word_embedding", (config.vocab_size, config.d_model), ("vocab", "embed"), high)
+        table_VD = parameter(self, "word_embedding", (config.vocab_size, config.d_model), ("vocab", "embed"))
         glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
-        mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), dtype, glorot)
+        mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), glorot)
 
+        # Gathered along d_model: inside shard_map the compiler cannot split a lookup over rows and d_model at once.
+        table_VD = nn.with_logical_constraint(table_VD, ("vocab", None))
+        # Look up before rounding: the gradient of a frequent piece is a sum of many terms, which needs float32.
         h_BTD = table_VD[tokens_BT].astype(dtype)
         h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, deterministic=deterministic)
         h_BTD = nn.with_logical_constraint(h_BTD, ("batch", None, None))
         if target_BP is None:
             return h_BTD, None
-        g_BPD = jnp.broadcast_to(mask_D, (*target_BP.shape, config.d_model))
+        g_BPD = jnp.broadcast_to(mask_D, (*target_BP.shape, config.d_model)).astype(dtype)
         drop = Dropout(config.dropout, name="query_dropout")
         return h_BTD, drop(g_BPD, rows_B, target_BP, deterministic=deterministic)
 

@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.model.layers import accumulator
+from xlnet_jax.model.layers import accumulator, product
 
 DEPTH = math.inf
 """The depth of a head's parameters: with layer-wise decay they learn at the full rate, as the top layer does."""
@@ -31,13 +31,14 @@ class LMHead(nn.Module):
         high = accumulator(vectors_BPD.dtype)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         bias_V: Any = self.param("bias", zeros, table_VD.shape[:1], jnp.float32)
-        table_VD = table_VD.astype(vectors_BPD.dtype)
-        logits_BPV = jnp.einsum("bpd,vd->bpv", vectors_BPD, table_VD, preferred_element_type=high)
+        logits_BPV = product("bpd,vd->bpv", vectors_BPD, table_VD, high)
         logits_BPV = logits_BPV + bias_V.astype(high)[None, None]
         return nn.with_logical_constraint(logits_BPV, ("batch", None, "vocab"))
 
     def nll(self, table_VD: jax.Array, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
         """-log p(target) in nats: [B, P], at least float32."""
         logits_BPV = self(table_VD, vectors_BPD)
-        chosen_BP1 = jnp.take_along_axis(logits_BPV, target_tokens_BP[..., None], axis=-1)
-        return jax.nn.logsumexp(logits_BPV, axis=-1) - chosen_BP1[..., 0]
+        # A comparison, not a gather: the vocabulary may be split, and a gather's gradient is a scatter.
+        is_target_BPV = jnp.arange(logits_BPV.shape[-1])[None, None] == target_tokens_BP[..., None]
+        chosen_BP = jnp.where(is_target_BPV, logits_BPV, 0).sum(axis=-1)
+        return jax.nn.logsumexp(logits_BPV, axis=-1) - chosen_BP

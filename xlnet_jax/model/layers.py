@@ -24,18 +24,51 @@ def parameter(
     name: str,
     shape: tuple[int, ...],
     axes: tuple[str | None, ...],
-    dtype: jnp.dtype,
     initializer: Callable[..., jax.Array] | None = None,
 ) -> jax.Array:
-    """Declares a float32 parameter with logical `axes`, normal(0, init_std) by default; returns it in `dtype`."""
+    """Declares a float32 parameter with logical `axes`, normal(0, init_std) by default; kernels enter a `product`."""
     config: ModelConfig = module.config  # type: ignore[attr-defined]
     init = nn.with_logical_partitioning(initializer or nn.initializers.normal(config.init_std), axes)
     value: Any = module.param(name, init, shape, jnp.float32)
-    if dtype == jnp.bfloat16:
-        # The same rounding, as an operation in float32. If the TPU compiler sees only the conversion, it converts the
-        # parameters of all layers before the scan over layers, and keeps those copies for the whole step.
-        value = jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)
-    return value.astype(dtype)
+    return value
+
+
+def product(subscripts: str, x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
+    """einsum(subscripts, x, kernel rounded to the dtype of x), in that dtype or in `dtype`.
+
+    The gradient of a float32 kernel is accumulated and returned in float32. JAX's own transpose rounds it to the dtype
+    of x, and the devices would then add bfloat16 numbers.
+
+    Args:
+      subscripts: `x,kernel->y` with the letters of the design, from which all shardings are known. The kernel is whole
+        along d_model: with fsdp it is gathered after it is rounded.
+    """
+    left, right, out = subscripts.replace("->", ",").split(",")
+
+    def placed(x: jax.Array, letters: str) -> jax.Array:
+        axes = {"b": "batch", "h": "heads", "f": "ff", "v": "vocab"}
+        return nn.with_logical_constraint(x, tuple(axes.get(letter) for letter in letters))
+
+    def rounded(kernel: jax.Array) -> jax.Array:
+        if x.dtype == jnp.bfloat16:
+            # The same rounding, as an operation in float32. If the TPU compiler sees only the conversion, it converts
+            # the parameters of all layers before the scan over layers, and keeps those copies for the whole step.
+            kernel = jax.lax.reduce_precision(kernel, exponent_bits=8, mantissa_bits=7)
+        return placed(kernel.astype(x.dtype), right)
+
+    def forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        x = placed(x, left)
+        return placed(jnp.einsum(subscripts, x, rounded(kernel), preferred_element_type=dtype), out), (x, kernel)
+
+    def backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, kernel = saved
+        dy, high = placed(dy.astype(x.dtype), out), accumulator(x.dtype)
+        d_kernel = jnp.einsum(f"{left},{out}->{right}", x, dy, preferred_element_type=high)
+        return jnp.einsum(f"{out},{right}->{left}", dy, rounded(kernel)), d_kernel.astype(kernel.dtype)
+
+    run = jax.custom_vjp(lambda x, kernel: forward(x, kernel)[0])
+    run.defvjp(forward, backward)
+    return run(x, kernel)
 
 
 def layer_norm(name: str, config: ModelConfig) -> nn.LayerNorm:
@@ -93,11 +126,11 @@ class Dense(nn.Module):
     axes: tuple[str, str]
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[..., in] -> [..., out]."""
-        kernel = parameter(self, "kernel", (x.shape[-1], self.features), self.axes, x.dtype)
-        bias = parameter(self, "bias", (self.features,), self.axes[1:], x.dtype, nn.initializers.zeros)
-        return jnp.dot(x, kernel) + jnp.expand_dims(bias, tuple(range(x.ndim - 1)))
+    def __call__(self, x_BQD: jax.Array) -> jax.Array:
+        """[B, Q, in] -> [B, Q, out]; the sum is rounded to the dtype of x."""
+        kernel_DF = parameter(self, "kernel", (x_BQD.shape[-1], self.features), self.axes)
+        bias_F = parameter(self, "bias", (self.features,), self.axes[1:], nn.initializers.zeros)
+        return (product("bqd,df->bqf", x_BQD, kernel_DF) + bias_F[None, None]).astype(x_BQD.dtype)
 
 
 class FeedForward(nn.Module):
@@ -107,24 +140,13 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        x_BTD: jax.Array,
-        other_BPD: jax.Array | None,
-        rows_B: jax.Array,
-        target_BP: jax.Array,
-        *,
-        deterministic: bool,
-    ) -> tuple:
-        """The content stream and the query stream (or None) through the same weights."""
+        self, x_BSD: jax.Array, rows_B: jax.Array, position_BS: jax.Array, *, deterministic: bool
+    ) -> jax.Array:
+        """The rows of both streams; see `transformer.Layer`."""
         config = self.config
-        inner = Dense(config, config.d_ff, ("embed", "ff"), name="inner")
-        outer = Dense(config, config.d_model, ("ff", "embed"), name="outer")
-        norm = layer_norm("norm", config)
-
-        def apply(x: jax.Array, position_BQ: jax.Array | None) -> jax.Array:
-            y = ACTIVATIONS[config.activation](inner(x))
-            y = Dropout(config.activation_dropout)(y, rows_B, position_BQ, deterministic=deterministic)
-            y = Dropout(config.dropout)(outer(y), rows_B, position_BQ, deterministic=deterministic)
-            return norm(x + y).astype(x.dtype)
-
-        return apply(x_BTD, None), None if other_BPD is None else apply(other_BPD, target_BP)
+        y_BSF = Dense(config, config.d_ff, ("embed", "ff"), name="inner")(x_BSD)
+        y_BSF = ACTIVATIONS[config.activation](y_BSF)
+        y_BSF = Dropout(config.activation_dropout)(y_BSF, rows_B, position_BS, deterministic=deterministic)
+        y_BSD = Dense(config, config.d_model, ("ff", "embed"), name="outer")(y_BSF)
+        y_BSD = Dropout(config.dropout)(y_BSD, rows_B, position_BS, deterministic=deterministic)
+        return layer_norm("norm", config)(x_BSD + y_BSD).astype(x_BSD.dtype)

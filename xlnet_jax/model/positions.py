@@ -13,6 +13,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from xlnet_jax.model.layers import accumulator, product
+
 
 def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype) -> jax.Array:
     """Rows for all possible distances, largest first.
@@ -37,9 +39,9 @@ def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dty
 def project(table_SND: jax.Array, kernel_DHE: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The two parts of the position keys, [S, N, H, E] each: odd + even = W_r R(d), and even - odd = W_r R(-d).
 
-    S is 1, or B if each row has its own table.
+    S is 1, or B if each row has its own table. At least float32, as the sums over rows in their gradient.
     """
-    half = table_SND.shape[2] // 2
-    odd_SNHE = jnp.einsum("snd,dhe->snhe", table_SND[:, :, :half], kernel_DHE[:half])
-    even_SNHE = jnp.einsum("snd,dhe->snhe", table_SND[:, :, half:], kernel_DHE[half:])
+    S, N, D = table_SND.shape
+    table_SNZD, kernel_ZDHE = table_SND.reshape(S, N, 2, -1), kernel_DHE.reshape(2, D // 2, *kernel_DHE.shape[1:])
+    odd_SNHE, even_SNHE = product("snzd,zdhe->zsnhe", table_SNZD, kernel_ZDHE, accumulator(table_SND.dtype))
     return odd_SNHE, even_SNHE

@@ -46,7 +46,11 @@ class Output:
 
 
 class Layer(nn.Module):
-    """One two-stream layer as a scan body: carries (h, g), maps this layer's memory to the next segment's."""
+    """One two-stream layer as a scan body: carries both streams, maps this layer's memory to the next segment's.
+
+    Both share all weights and are one array x_BSD: T rows of the content stream, then P of the query stream, if there
+    is one. So each weight has one product, and its gradient one sum over the rows.
+    """
 
     config: ModelConfig
     reuse_len: int | None
@@ -54,23 +58,23 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, streams: tuple, memory_BMD: jax.Array, inputs: AttentionInputs, tied_biases: dict | None
-    ) -> tuple:
-        """((h, g), m_l) -> ((h, g), m_l')."""
-        h_BTD, g_BPD = streams
-        slots = memory_BMD.shape[1]
+        self, x_BSD: jax.Array, memory_BMD: jax.Array, inputs: AttentionInputs, tied_biases: dict | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """(x, m_l) -> (x, m_l')."""
+        slots, T = memory_BMD.shape[1], inputs.rank_BT.shape[1]
+        reuse = T if self.reuse_len is None else min(self.reuse_len, T)
         # Select, do not multiply by 0: a NaN in a hidden slot must not spread.
         memory_BMD = jnp.where((inputs.rank_BK[:, :slots] != NEVER)[:, :, None], memory_BMD, 0)
-        fresh_BRD = jnp.concatenate([memory_BMD, h_BTD[:, : self.reuse_len]], axis=1)
+        fresh_BRD = jnp.concatenate([memory_BMD, x_BSD[:, :reuse]], axis=1)
         new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
         attention = RelativeAttention(self.config, name="attention")
-        h_BTD, g_BPD = attention(h_BTD, g_BPD, memory_BMD, inputs, tied_biases, deterministic=self.deterministic)
+        x_BSD = attention(x_BSD, memory_BMD, inputs, tied_biases, deterministic=self.deterministic)
         feed_forward = FeedForward(self.config, name="feed_forward")
-        streams = feed_forward(h_BTD, g_BPD, inputs.rows_B, inputs.target_BP, deterministic=self.deterministic)
+        x_BSD = feed_forward(x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic)
         # Stored only if a caller makes "intermediates" mutable, as tests do.
-        self.sow("intermediates", "content_stream", streams[0])
-        self.sow("intermediates", "query_stream", streams[1])
-        return streams, new_memory_BMD
+        self.sow("intermediates", "content_stream", x_BSD[:, :T])
+        self.sow("intermediates", "query_stream", x_BSD[:, T:])
+        return x_BSD, new_memory_BMD
 
 
 class Stack(nn.Module):
@@ -88,9 +92,9 @@ class Stack(nn.Module):
 
     @nn.compact
     def __call__(
-        self, streams: tuple, hidden_LBMD: jax.Array, inputs: AttentionInputs, tied_biases: dict | None
-    ) -> tuple:
-        """((h, g), memory) -> ((h, g), memory of the next segment)."""
+        self, x_BSD: jax.Array, hidden_LBMD: jax.Array, inputs: AttentionInputs, tied_biases: dict | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """(both streams, memory) -> (both streams, memory of the next segment); see `Layer`."""
         body, share = Layer, self.config.share_layers
         if self.config.remat != "none":
             body = nn.remat(Layer, policy=REMAT_POLICIES[self.config.remat], prevent_cse=False)
@@ -104,7 +108,7 @@ class Stack(nn.Module):
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(self.config, self.reuse_len, self.deterministic, name="each")
         nn.share_scope(self, layers)
-        return layers(streams, hidden_LBMD, inputs, tied_biases)
+        return layers(x_BSD, hidden_LBMD, inputs, tied_biases)
 
 
 class TiedBiases(nn.Module):
@@ -114,8 +118,8 @@ class TiedBiases(nn.Module):
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
-        """[H, E] each, in the compute dtype."""
-        return attention_biases(self, self.config, jnp.dtype(self.config.compute_dtype))
+        """[H, E] each."""
+        return attention_biases(self, self.config)
 
 
 class XLNet(nn.Module):
@@ -158,7 +162,11 @@ class XLNet(nn.Module):
         # One flat tree of parameters, although two modules declare them.
         nn.share_scope(self, embedding)
         target_BP = batch.target_positions if P and self.two_streams else None
-        streams = embedding(batch.tokens, target_BP, rows_B, deterministic=deterministic)
+        h_BTD, g_BPD = embedding(batch.tokens, target_BP, rows_B, deterministic=deterministic)
+        x_BSD, position_BS = h_BTD, jnp.broadcast_to(jnp.arange(T), (B, T))
+        if g_BPD is not None:
+            x_BSD = jnp.concatenate([h_BTD, g_BPD], axis=1)
+            position_BS = jnp.concatenate([position_BS, T + batch.target_positions], axis=1)
 
         valid_B = jnp.where(batch.continues, memory.valid_B, 0)
         filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
@@ -176,10 +184,12 @@ class XLNet(nn.Module):
             segment_BT=batch.segments,
             segment_BK=jnp.concatenate([jnp.zeros((B, M), batch.segments.dtype), batch.segments], axis=1),
             target_BP=batch.target_positions,
+            position_BS=position_BS,
         )
 
         stack = Stack(config, self.reuse_len, deterministic, name="layers")
-        (h_BTD, vectors_BPD), hidden_LBMD = stack(streams, memory.hidden_LBMD, inputs, tied_biases)
+        x_BSD, hidden_LBMD = stack(x_BSD, memory.hidden_LBMD, inputs, tied_biases)
+        h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None
         if P and not self.two_streams:
             vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)
         if vectors_BPD is not None:

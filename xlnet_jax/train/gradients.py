@@ -1,7 +1,4 @@
-"""The gradient of a step: of the whole batch at once, of micro-batches one after the other, or as in 2019.
-
-The first two are the gradient of sum(weighted losses) / sum(weights) over the global batch; the last is not.
-"""
+"""The gradient of a step: of sum(weighted losses) / sum(weights) over the global batch, or as in 2019."""
 
 from __future__ import annotations
 
@@ -11,9 +8,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.model.layers import accumulator
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train.loss import RowLosses, mean_loss
 from xlnet_jax.train.recipe import Recipe
@@ -24,42 +23,60 @@ LossAndGradient = tuple[tuple[jax.Array, RowLosses], Any]
 """((mean loss, its rows and the next memory), gradient like the parameters)."""
 
 BY_HAND = ("slices", "data")
-"""Mesh axes that accumulation reduces once, at its end. The compiler handles the others, which split parameters."""
+"""Mesh axes that `reduce` sums over, once. The compiler handles the others, which split parameters."""
+
+
+def reduce(grads: Any) -> Any:
+    """Sums a gradient over the devices that split rows only: each element crosses each axis of `BY_HAND` once.
+
+    Arrays of less than a hundredth of all elements travel as one: a message between slices costs more than its bytes.
+    The compiler sums within a slice before it sums across slices, where each device sends its share of the sum.
+    """
+    leaves, tree = jax.tree.flatten(grads)
+    bound = sum(x.size for x in leaves) / 100
+    packed, unpack = ravel_pytree([x for x in leaves if x.size < bound])
+    # XLA refuses a sum over axes of one device.
+    axes = [axis for axis in BY_HAND if jax.lax.axis_size(axis) > 1]
+    *large, packed = jax.lax.psum([*(x for x in leaves if x.size >= bound), packed], axes)
+    small = iter(unpack(jax.lax.with_sharding_constraint(packed, PartitionSpec())))
+    whole = iter(large)
+    return tree.unflatten([next(small if x.size < bound else whole) for x in leaves])
 
 
 def of_step(recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array) -> LossAndGradient:
-    """The gradient that the configuration asks for. `batch` and `memory` hold the B rows of the global batch."""
+    """The gradient that the configuration asks for, in float32. Requires a mesh (`jax.set_mesh`).
+
+    Every device sums the gradients of its own rows over `train.accumulation` micro-batches, each with its share of the
+    memory, and only the sum crosses the network. The compiler would reduce in each layer and each micro-batch, and in
+    bfloat16 where it can: hence `shard_map`, over the axes that split rows alone.
+
+    Args:
+      batch, memory: the B rows of the global batch.
+    """
     if recipe.config.compat.on("core_clip"):
         return core_clipped_gradient(recipe, params, batch, memory, dropout_key)
-    if recipe.config.train.accumulation > 1:
-        return accumulated_gradient(recipe, params, batch, memory, dropout_key)
-    return GRADIENT(params, recipe.model, batch, memory, dropout_key)
-
-
-def accumulated_gradient(
-    recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array
-) -> LossAndGradient:
-    """The same gradient, summed over `train.accumulation` micro-batches, each with its share of the memory.
-
-    Every device sums the gradients of its own rows, and only the sum crosses the network. The compiler would leave the
-    reduction inside the loop: hence `shard_map`, over the axes that split rows alone. Requires a mesh (`jax.set_mesh`).
-    """
     parts, model = recipe.config.train.accumulation, recipe.model
     weight = batch.target_weights.sum()
     rows_B = jnp.arange(len(batch.direction))
+    high = accumulator(jnp.dtype(recipe.config.model.compute_dtype))
 
     def local(
         params: Any, batch: Batch, memory: Memory, rows_B: jax.Array, weight: jax.Array, dropout_key: jax.Array
     ) -> LossAndGradient:
-        def micro(summed: tuple, inputs: tuple[Batch, Memory, jax.Array]) -> tuple[tuple, RowLosses]:
+        def micro(summed: Any, inputs: tuple[Batch, Memory, jax.Array]) -> tuple[Any, RowLosses]:
             (share, rows), grads = GRADIENT(params, model, *inputs[:2], dropout_key, inputs[2], weight)
             return jax.tree.map(jnp.add, summed, (share, grads)), rows
 
-        # Every parts-th row goes together: the rows of a device stay there, however many devices share the axis.
-        inputs = _split(batch, memory, rows_B, (-1, parts), 1)
-        zeros = (jnp.zeros((), jnp.promote_types(weight.dtype, jnp.float32)), jax.tree.map(jnp.zeros_like, params))
-        (loss, grads), rows_A = jax.lax.scan(micro, zeros, inputs)
-        return (jax.lax.psum(loss, BY_HAND), _join(rows_A, 1)), jax.lax.psum(grads, BY_HAND)
+        total = (jnp.zeros((), high), jax.tree.map(jnp.zeros_like, params))
+        if parts == 1:
+            # Not as a scan: the TPU compiler doubles the body of a loop of one turn.
+            total, rows = micro(total, (batch, memory, rows_B))
+        else:
+            # Every parts-th row goes together: the rows of a device stay there, however many devices share the axis.
+            total, rows_A = jax.lax.scan(micro, total, _split(batch, memory, rows_B, (-1, parts), 1))
+            rows = _join(rows_A, 1)
+        loss, grads = reduce(total)
+        return (loss, rows), grads
 
     rows, layers_rows, everywhere = PartitionSpec(BY_HAND), PartitionSpec(None, BY_HAND), PartitionSpec()
     memories = Memory(layers_rows, rows)  # type: ignore[arg-type]
