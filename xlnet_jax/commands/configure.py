@@ -232,7 +232,7 @@ def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) 
         optimizer={"warmup_steps": min(10_000, -(-steps // 10), steps - 1)},
         train={"steps": steps, "steps_per_dispatch": dispatch},
         checkpoint={"every": whole(min(_CHECKPOINT_SECONDS * rate, steps / 4))},
-        evaluation={"every": whole(steps / 4), "blocks": blocks} if open_heldout(config) else {},
+        evaluation={"every": whole(steps / 4), "blocks": blocks} if open_heldout(config, mixture) else {},
     )
 
 

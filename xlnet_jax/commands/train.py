@@ -70,7 +70,7 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
             workdirs.check_resume(found, config, mixture, workdir)
         mixture.stream(config).check(config.train.batch_size, mixture.described())
         mixture.check(config)
-        heldout = evaluation.open_heldout(config)
+        heldout = evaluation.open_heldout(config, mixture)
         # No device has been used yet, and no process writes before all have read the work directory.
         equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
         with session(config, equal) as processes:

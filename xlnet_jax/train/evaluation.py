@@ -146,8 +146,8 @@ def _losses(recipe: Recipe, params: Any, batches: Batch) -> tuple[jax.Array, jax
     return sums_W3B.sum(axis=0), counts_V
 
 
-def open_heldout(config: Config) -> Mixture | None:
-    """The held-out splits, or None if training evaluates nothing.
+def open_heldout(config: Config, train: Mixture) -> Mixture | None:
+    """The held-out splits of the corpora of `train`, or None if training evaluates nothing.
 
     Raises BadInput if `evaluation.every` asks for them and they are missing. For the evaluation after the last step,
     which is on by default, a warning is enough.
