@@ -13,6 +13,7 @@ import tiny
 from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import train
 from xlnet_jax.errors import RestartMe
+from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.run import loss_curve
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train import evaluation
@@ -98,10 +99,11 @@ def test_text_without_held_out_documents_is_trained_on_with_one_line(tmp_path, s
 
 def test_a_held_out_split_too_short_for_an_example_is_one_line(settings, caplog):
     long = dataclasses.replace(settings.data, segment_len=8192, reuse_len=4096)
+    train_split = open_mixture(settings)
     with caplog.at_level(logging.INFO, "xlnet_jax"):
-        assert evaluation.open_heldout(dataclasses.replace(settings, data=long)) is None
+        assert evaluation.open_heldout(dataclasses.replace(settings, data=long), train_split) is None
     assert "there will be no held-out loss: the heldout split" in caplog.text
-    assert evaluation.open_heldout(settings) is not None
+    assert evaluation.open_heldout(settings, train_split) is not None
 
 
 @pytest.mark.parametrize(
