@@ -12,8 +12,8 @@ import tiny
 
 from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import train
-from xlnet_jax.errors import RestartMe
 from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.errors import RestartMe
 from xlnet_jax.run import loss_curve
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train import evaluation
