@@ -23,8 +23,7 @@ from typing import Any
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError
 from xlnet_jax.storage import files
 
-RENEW_SECONDS = 15.0
-STALE_SECONDS = 180.0
+RENEW_SECONDS, STALE_SECONDS = 15.0, 180.0
 
 log = logging.getLogger("xlnet_jax")
 
