@@ -88,10 +88,10 @@ class Shards:
                 self._open.popitem(last=False)
         return shards
 
-    def _fetch(self, ranges: Iterable[tuple[int, int, int]]) -> Iterable[bytes]:
-        """Bytes [start, end) of shards in a bucket, all requested at the same time; no bytes of shards on a disk."""
+    def _fetch(self, ranges: Iterable[tuple[int, int, int]]) -> Iterable[bytes | None]:
+        """Bytes [start, end) of shards in a bucket, all requested at the same time; None for each on a disk."""
         if not self._in_bucket:
-            return itertools.repeat(b"")
+            return itertools.repeat(None)
         count = len(self._pages)
         named = [(shard_name(self._split, shard, count), start, end) for shard, start, end in ranges]
         try:
@@ -107,12 +107,12 @@ class _Shard:
       path: its name, for messages too.
       pages: how many it should have.
       size: its bytes.
-      tail: its last bytes, with the index; empty for a file on disk.
+      tail: its last bytes, with the index; None for a file on disk.
     """
 
-    def __init__(self, path: str, pages: int, size: int, tail: bytes):
+    def __init__(self, path: str, pages: int, size: int, tail: bytes | None):
         self._path, self._size = path, size
-        if not tail:
+        if tail is None:
             self._reader = open_shard(path, pages)
             return
         self._lock = threading.Lock()
@@ -129,11 +129,12 @@ class _Shard:
         """Where a page of a shard in a bucket starts and ends."""
         return int(self._edges[page]), int(self._edges[page + 1])
 
-    def read(self, page: int, data: bytes, page_tokens: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """A page, as `pages.read_page`; `data` are its bytes, unless the shard is on disk."""
-        with self._lock if data else contextlib.nullcontext():
-            if data:
-                self._put(data, self.span(page)[0])
+    def read(self, page: int, data: bytes | None, page_tokens: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """A page, as `pages.read_page`; `data` are its bytes, None if the shard is on disk."""
+        if data is None:
+            return read_page(self._reader, self._path, page, page_tokens, vocab_size)
+        with self._lock:
+            self._put(data, self.span(page)[0])
             return read_page(self._reader, self._path, page, page_tokens, vocab_size)
 
     def _put(self, data: bytes, start: int) -> None:
