@@ -19,6 +19,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
@@ -30,7 +31,7 @@ from xlnet_jax.storage import files
 
 ADVICE = "copy the corpus again"
 
-_OPEN_SHARDS = 256  # in a bucket with two file handles each; the usual limit of a process is 1024
+_OPEN_SHARDS = 256  # file handles; the usual limit of a process is 1024, and a run may have several corpora
 _BLOCK, _BLOCK_HEADER, _CHUNK_HEADER = 1 << 16, 24, 40  # bytes
 _INDEX_BYTES = 16  # of a page in the index, at most
 
@@ -48,7 +49,10 @@ class Shards:
         self._path, self._split, self._pages, self._sizes = path, split, pages, sizes
         self._in_bucket = not files.at(path).seeks
         self._open: collections.OrderedDict[int, _Shard] = collections.OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._file_lock = threading.Lock(), threading.Lock()
+        if self._in_bucket:
+            self._file = os.memfd_create("shard")
+            weakref.finalize(self, os.close, self._file)
 
     def read(
         self, places: Sequence[tuple[int, int]], page_tokens: int, vocab_size: int
@@ -60,12 +64,14 @@ class Shards:
           RestartMe: the bucket does not answer.
         """
         shards = self._opened({shard for shard, _ in places})
-        fetched = self._fetch((shard, *shards[shard].span(page)) for shard, page in places)
-        with _advised():
-            return [
-                shards[shard].read(page, data, page_tokens, vocab_size)
-                for (shard, page), data in zip(places, fetched, strict=False)
-            ]
+        fetched = self._fetch((shard, *shards[shard].edges[page : page + 2].tolist()) for shard, page in places)
+        found = []
+        for (number, page), data in zip(places, fetched, strict=False):
+            shard = shards[number]
+            on_disk = data is None
+            with _advised(), contextlib.nullcontext() if on_disk else self._only(data, shard.edges[page], shard.size):
+                found.append(read_page(shard.reader, shard.path, page, page_tokens, vocab_size))
+        return found
 
     def _opened(self, wanted: set[int]) -> dict[int, _Shard]:
         """Two threads may open the same shard: harmless."""
@@ -76,10 +82,10 @@ class Shards:
             (shard, max(0, self._sizes[shard] - 2 * _BLOCK - _INDEX_BYTES * self._pages[shard]), self._sizes[shard])
             for shard in missing
         )
-        with _advised():
-            for shard, tail in zip(missing, tails, strict=False):
-                path = os.path.join(self._path, shard_name(self._split, shard, len(self._pages)))
-                shards[shard] = _Shard(path, self._pages[shard], self._sizes[shard], tail)
+        for shard, tail in zip(missing, tails, strict=False):
+            path = os.path.join(self._path, shard_name(self._split, shard, len(self._pages)))
+            with _advised():
+                shards[shard] = self._opened_one(path, self._pages[shard], self._sizes[shard], tail)
         with self._lock:
             for shard in shards:
                 self._open[shard] = shards[shard]
@@ -88,10 +94,30 @@ class Shards:
                 self._open.popitem(last=False)
         return shards
 
-    def _fetch(self, ranges: Iterable[tuple[int, int, int]]) -> Iterable[bytes]:
-        """Bytes [start, end) of shards in a bucket, all requested at the same time; no bytes of shards on a disk."""
+    def _opened_one(self, path: str, pages: int, size: int, tail: bytes | None) -> _Shard:
+        """Opens a shard; `tail` are its last bytes, with the index, or None if it is on disk."""
+        if tail is None:
+            return _Shard(path, size, open_shard(path, pages), np.empty(0, np.int64))
+        with self._only(tail, size - len(tail), size) as file:
+            reader = open_shard(path, pages, file)
+        try:
+            return _Shard(path, size, reader, _edges(tail, size))
+        except (ValueError, OSError) as error:
+            raise BadInput(f"{path} cannot be read from a bucket ({summary(error)})") from error
+
+    @contextlib.contextmanager
+    def _only(self, data: bytes, start: int, size: int) -> Iterator[str]:
+        """Makes `data` the only bytes of the sparse file, which all shards share; yields its name."""
+        with self._file_lock:
+            os.ftruncate(self._file, 0)
+            os.ftruncate(self._file, size)
+            os.pwrite(self._file, data, start)
+            yield f"/proc/self/fd/{self._file}"
+
+    def _fetch(self, ranges: Iterable[tuple[int, int, int]]) -> Iterable[bytes | None]:
+        """Bytes [start, end) of shards in a bucket, all requested at the same time; None for each on a disk."""
         if not self._in_bucket:
-            return itertools.repeat(b"")
+            return itertools.repeat(None)
         count = len(self._pages)
         named = [(shard_name(self._split, shard, count), start, end) for shard, start, end in ranges]
         try:
@@ -100,47 +126,13 @@ class Shards:
             raise BadInput(f"{error.filename} is missing from its bucket; {ADVICE}") from error
 
 
-class _Shard:
-    """An open shard.
+class _Shard(NamedTuple):
+    """An open shard: its name, its bytes, a reader, and where its pages start and the last one ends, if in a bucket."""
 
-    Args:
-      path: its name, for messages too.
-      pages: how many it should have.
-      size: its bytes.
-      tail: its last bytes, with the index; empty for a file on disk.
-    """
-
-    def __init__(self, path: str, pages: int, size: int, tail: bytes):
-        self._path, self._size = path, size
-        if not tail:
-            self._reader = open_shard(path, pages)
-            return
-        self._lock = threading.Lock()
-        self._file = os.memfd_create("shard")
-        weakref.finalize(self, os.close, self._file)
-        self._put(tail, size - len(tail))
-        self._reader = open_shard(path, pages, f"/proc/self/fd/{self._file}")
-        try:
-            self._edges = _edges(tail, size)
-        except (ValueError, OSError) as error:
-            raise BadInput(f"{path} cannot be read from a bucket ({summary(error)})") from error
-
-    def span(self, page: int) -> tuple[int, int]:
-        """Where a page of a shard in a bucket starts and ends."""
-        return int(self._edges[page]), int(self._edges[page + 1])
-
-    def read(self, page: int, data: bytes, page_tokens: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """A page, as `pages.read_page`; `data` are its bytes, unless the shard is on disk."""
-        with self._lock if data else contextlib.nullcontext():
-            if data:
-                self._put(data, self.span(page)[0])
-            return read_page(self._reader, self._path, page, page_tokens, vocab_size)
-
-    def _put(self, data: bytes, start: int) -> None:
-        """Makes `data` the only bytes of the sparse file."""
-        os.ftruncate(self._file, 0)
-        os.ftruncate(self._file, self._size)
-        os.pwrite(self._file, data, start)
+    path: str
+    size: int
+    reader: Any
+    edges: np.ndarray
 
 
 @contextlib.contextmanager

@@ -81,17 +81,11 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
     extra = sorted(name for name in there if ".array_record-" in name and name not in known)
     problems += [f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra]
     shards = [(name, shard) for name, split in manifest["splits"].items() for shard in split["shards"]]
-
-    def count(item: tuple[str, dict[str, Any]]) -> np.ndarray | BadInput:
-        try:
-            return _count_shard(path, item[1], manifest)
-        except BadInput as error:
-            return error
-
     totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)  # no entry for a split with a damaged shard
     with ThreadPoolExecutor(workers or cores()) as threads:
         try:
-            for (name, _), counts in zip(shards, threads.map(count, shards), strict=True):
+            found = threads.map(lambda shard: _count_shard(path, shard[1], manifest), shards)
+            for (name, _), counts in zip(shards, found, strict=True):
                 if isinstance(counts, BadInput):
                     problems.append(str(counts))
                     totals.pop(name, None)
@@ -105,18 +99,18 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
     return {"shards": len(shards), **counted}, problems
 
 
-def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any]) -> np.ndarray:
-    """Copies a shard from a bucket, and counts it with `_count_pages`."""
+def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any]) -> np.ndarray | BadInput:
+    """Copies a shard from a bucket, and counts it with `_count_pages`; returns its error, or that of the copy."""
     address = copy = os.path.join(path, shard["file"])
     try:
         with files.local_copy(address) as copy:
             return _count_pages(copy, shard, manifest)
     except BadInput as error:
-        raise BadInput(str(error).replace(copy, address)) from error
-    except FileNotFoundError as error:
-        raise BadInput(f"{address} cannot be read: it is missing; copy the corpus again") from error
+        return BadInput(str(error).replace(copy, address))
+    except FileNotFoundError:
+        return BadInput(f"{address} cannot be read: it is missing; copy the corpus again")
     except OSError as error:
-        raise BadInput(f"{address}: {summary(error)}; set TMPDIR to a folder with room for a shard") from error
+        return BadInput(f"{address}: {summary(error)}; set TMPDIR to a folder with room for a shard")
 
 
 def _count_pages(file: str, shard: dict[str, Any], manifest: dict[str, Any]) -> np.ndarray:
