@@ -54,8 +54,8 @@ def compiled(config: str, topology: str, slices: int, overrides: list[str]) -> d
 def row(result: dict[str, Any]) -> str:
     mesh = ", ".join(f"{name}={size}" for name, size in result["mesh"].items() if size > 1)
     reduced = "; ".join(
-        f"{one['count']:g} {one['kind']} {one['dtype']} over {one['axis']} ({one['network']}), "
-        f"{one['bytes'] / 1e6:.0f} MB"
+        f"{one['count']:g} {one['kind']} over {one['axis']} ({one['network']}), "
+        f"{one['bytes'] / 1e6:.0f} MB {one['dtype']}"
         for one in result["collectives"]
     )
     slices = f" x {result['slices']}" if result["slices"] > 1 else ""

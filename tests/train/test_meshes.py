@@ -2,6 +2,7 @@
 
 import functools
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train import gradients
+from xlnet_jax.train import state as states
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
@@ -124,3 +127,16 @@ def test_the_gradient_crosses_once_however_many_micro_batches():
     assert parameters <= crossed <= 1.01 * parameters
     text = run(key({"data": 4}), 2)[2]
     assert text.count(" while(") >= 2, "no loop over micro-batches"
+
+
+def test_micro_batches_add_up_in_the_precision_of_the_computation(x64):
+    """A loss that starts as float32 fails in float64, which the oracle needs."""
+    settings = tiny.config(model={"compute_dtype": "float64"}, train={"accumulation": 2, "batch_size": 16})
+    recipe, key = make_recipe(settings), jax.random.key(0)
+    with jax.set_mesh(meshes.make_mesh(settings.mesh, jax.devices()[:1])):
+        state = nn.meta.unbox(jax.eval_shape(lambda: states.init_state(recipe)))
+        batch = states.example_batch(settings, 16)
+        (loss, _), grads = jax.eval_shape(
+            lambda state, batch: gradients.of_step(recipe, state.params, batch, state.memory, key), state, batch
+        )
+    assert loss.dtype == np.float64 and {x.dtype for x in jax.tree.leaves(grads)} == {np.dtype("float32")}

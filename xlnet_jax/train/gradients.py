@@ -73,7 +73,7 @@ def of_step(recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_k
             total, rows = micro(total, (batch, memory, rows_B))
         else:
             # Every parts-th row goes together: the rows of a device stay there, however many devices share the axis.
-            total, rows_A = jax.lax.scan(micro, total, _split(batch, memory, rows_B, (-1, parts), 1))
+            total, rows_A = jax.lax.scan(micro, total, _split((batch, memory, rows_B), (-1, parts), 1))
             rows = _join(rows_A, 1)
         loss, grads = reduce(total)
         return (loss, rows), grads
@@ -109,29 +109,27 @@ def core_clipped_gradient(
         factor = jnp.where(norm > bound, bound / norm, 1)
         return jax.tree.map(lambda s, g: s + g * factor, summed, share), (loss, rows)
 
-    inputs = _split(batch, memory, jnp.arange(len(batch.direction)), (cores, -1), 0)
+    inputs = _split((batch, memory, jnp.arange(len(batch.direction))), (cores, -1), 0)
     grads, (loss_C, rows_C) = jax.lax.scan(core, jax.tree.map(jnp.zeros_like, params), inputs)
     return (loss_C.mean(), _join(rows_C, 0)), grads
 
 
-def _split(
-    batch: Batch, memory: Memory, rows_B: jax.Array, shape: tuple[int, int], which: int
-) -> tuple[Batch, Memory, jax.Array]:
+def _split(rows: tuple[Batch, Memory, jax.Array], shape: tuple[int, int], which: int) -> tuple:
     """The rows as `shape`, two axes of which number `which` counts the parts; that one becomes the first axis."""
 
-    def split(x: jax.Array, axis: int = 0) -> jax.Array:
+    def split(x: jax.Array) -> jax.Array:
+        axis = int(x.ndim == 4)  # hidden_LBMD: every other array starts with its rows
         return jnp.moveaxis(x.reshape(*x.shape[:axis], *shape, *x.shape[axis + 1 :]), axis + which, 0)
 
-    memories = Memory(split(memory.hidden_LBMD, 1), split(memory.valid_B))
-    return jax.tree.map(split, batch), memories, split(rows_B)
+    return jax.tree.map(split, rows)
 
 
 def _join(parts: RowLosses, which: int) -> RowLosses:
     """The inverse of `_split` for the results of all parts."""
 
-    def join(x: jax.Array, axis: int = 0) -> jax.Array:
+    def join(x: jax.Array) -> jax.Array:
+        axis = int(x.ndim == 5)
         x = jnp.moveaxis(x, 0, axis + which)
         return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
-    memory = Memory(join(parts.memory.hidden_LBMD, 1), join(parts.memory.valid_B))
-    return RowLosses(join(parts.loss_B), join(parts.weight_B), memory)
+    return jax.tree.map(join, parts)
