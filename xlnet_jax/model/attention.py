@@ -78,11 +78,11 @@ class RelativeAttention(nn.Module):
         v_BKHE = product("bkd,dhe->bkhe", cat_BKD, kernel["value"])
         q_BSHE = product("bsd,dhe->bshe", x_BSD, kernel["query"])
         # One row each, so that the gradient is summed over the rows once, for both streams together.
-        odd_even = (
+        odd_BNHE, even_BNHE = (
             jnp.broadcast_to(part, (len(x_BSD), *part.shape[1:]))
             for part in positions.project(inputs.table_SND.astype(dtype), kernel["position"])
         )
-        position = (*odd_even, inputs.direction_B)
+        position = (odd_BNHE, even_BNHE, inputs.direction_B)
         drops = config.attention_dropout and not deterministic
         dropout_key = jax.random.bits(self.make_rng("dropout")) if drops else None
 
