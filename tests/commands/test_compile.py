@@ -119,6 +119,9 @@ def test_a_loop_without_a_constant_bound_is_no_guess():
         hlo.Program(MODULE.replace("%j, %layers), direction=LT", "%j, %layers), direction=NE"))
     known = MODULE.replace("body=%layer\n", 'body=%layer, backend_config={"known_trip_count":{"n":"5"}}\n')
     assert hlo.Program(known).runs["layer"] == 50
+    # The first iteration taken out: the loop starts at a copy of 1.
+    peeled = MODULE.replace("%none = s32[] constant(0)", "%one = s32[] constant(1)\n      %none = s32[] copy(%one)")
+    assert hlo.Program(peeled).runs["step"] == 9
     with pytest.raises(ValueError, match="no ENTRY"):
         hlo.Program("nothing")
 

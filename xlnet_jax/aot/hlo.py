@@ -119,23 +119,30 @@ class Program:
                 self._visit(each, times, scope)
 
     def trip_count(self, where: str, loop: Instruction) -> int:
-        """Iterations of a loop that counts from 0 in steps of 1 up to a constant, as scans do."""
+        """Iterations of a loop that counts in steps of 1 up to a constant, as scans do: from 0, or from a constant
+        where the compiler has taken the first iterations out of it."""
         known = re.search(r'known_trip_count":?\{"n":"(\d+)"', loop.attributes)
         if known:
             return int(known[1])
-        condition = self.computations[_attribute(loop, "condition")]
+        condition, caller = self.computations[_attribute(loop, "condition")], self.computations[where]
+
+        def constant(name: str) -> int | None:
+            one = condition.get(name)
+            if one is not None and one.opcode == "get-tuple-element":
+                # Part of the carried tuple: take its initial value.
+                index = re.search(r"index=(\d+)", one.attributes)
+                start = caller[loop.operands[0]]
+                one = caller.get(start.operands[int(index[1])]) if index and start.opcode == "tuple" else None
+                while one is not None and one.opcode == "copy":
+                    one = caller.get(one.operands[0])
+            return int(one.operands[0]) if one and one.opcode == "constant" and one.operands[0].isdigit() else None
+
         (test,) = [one for one in condition.values() if one.root]
-        bound = test.operands[1] if "direction=LT" in test.attributes and len(test.operands) == 2 else None
-        limit = condition.get(bound) if bound else None
-        if limit is not None and limit.opcode == "get-tuple-element":
-            # The bound is part of the carried tuple: take its initial value.
-            index = re.search(r"index=(\d+)", limit.attributes)
-            caller = self.computations[where]
-            start = caller[loop.operands[0]]
-            limit = caller.get(start.operands[int(index[1])]) if index and start.opcode == "tuple" else None
-        if limit is None or limit.opcode != "constant" or not limit.operands[0].isdigit():
+        known_test = "direction=LT" in test.attributes and len(test.operands) == 2
+        limit = constant(test.operands[1]) if known_test else None
+        if limit is None:
             raise ValueError(f"loop {loop.name}: its trip count is not a constant")
-        return int(limit.operands[0])
+        return limit - (constant(test.operands[0]) or 0)
 
     def collectives(self, axes: dict[str, int]) -> list[Collective]:
         """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and sizes in order."""

@@ -69,7 +69,7 @@ def of_step(recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_k
 
         total = (jnp.zeros((), high), jax.tree.map(jnp.zeros_like, params))
         if parts == 1:
-            # Not as a scan: the TPU compiler doubles the body of a loop of one turn.
+            # Not as a scan: the TPU compiler would take the one turn out of the loop, and keep the empty loop as well.
             total, rows = micro(total, (batch, memory, rows_B))
         else:
             # Every parts-th row goes together: the rows of a device stay there, however many devices share the axis.
