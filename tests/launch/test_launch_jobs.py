@@ -188,7 +188,7 @@ def test_the_slurm_script_names_every_process_and_goes_back_into_the_queue_on_42
     assert done.returncode == end
     lines = cloud.heard()
     command = "train --config=configs/xlnet_large.py --config.data.corpus=/shared/corpus --workdir=/shared/run"
-    assert lines[:2] == [f"node0:29400 2 {process} {command}" for process in (0, 1)]
+    assert lines[:2] == [f"node0:61447 2 {process} {command}" for process in (0, 1)]
     assert lines[2:] == ["requeue 7"] * again
     shellcheck = pathlib.Path(sys.executable).with_name("shellcheck")
     checked = subprocess.run([shellcheck, "--exclude=SC1091,SC2016", "-"], input=script, capture_output=True, text=True)

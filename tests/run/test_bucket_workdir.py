@@ -418,7 +418,7 @@ def test_the_loss_curve_goes_to_the_bucket(bucket):
     first = files.read(f"{RUN}/loss.png")
     assert first[:8] == b"\x89PNG\r\n\x1a\n"
     # Without held-out documents, and in place of the one before.
-    loss_curve.draw(RUN, None)
+    loss_curve.draw(RUN, {})
     assert files.read(f"{RUN}/loss.png") != first
 
 

@@ -72,8 +72,8 @@ class Link:
 
     def receive(self, seconds: float) -> dict[str, Any]:
         """The next message. Raises ConnectionError: silent for so long, gone, or another program."""
-        self._socket.settimeout(seconds)
         try:
+            self._socket.settimeout(seconds)
             message = json.loads(self._lines.readline(MESSAGE_BYTES))
         except TimeoutError as error:
             raise ConnectionError(f"silent for {seconds:g} s") from error
