@@ -212,7 +212,6 @@ def test_devices_and_chips_are_told_apart():
     v3, v4 = slice_of("v3:2x2", 8), slice_of("v4:2x2x1", 4)
     assert (v3.chips, v3.hbm_bytes) == (4, 16 * 2**30)
     assert (v4.chips, v4.hbm_bytes) == (4, 32 * 2**30)
-    assert v3.per_device(10.0) == 5.0 and v3.per_device(None) is None
 
 
 def test_a_projection_by_hand():

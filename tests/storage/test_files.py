@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import inspect
 import os
 import resource
 import signal
@@ -15,6 +16,8 @@ import pytest
 
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.storage import files
+from xlnet_jax.storage.bucket import Bucket
+from xlnet_jax.storage.local import Local
 
 # gcsfs sends 5 MB at a time, and aiohttp thinks 1 MB is much.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
@@ -65,6 +68,19 @@ def test_the_same_on_disk_and_in_a_bucket(folder, tmp_path_factory):
     assert files.read_array(path).tolist() == [0, 1, 2]
     files.write(path, files.to_json({"ü": [1]}))
     assert files.read_json(path) == {"ü": [1]}
+    assert files.read_ranges(folder, [(os.path.basename(path), 2, 4), (os.path.basename(path), 0, 1)]) == [
+        files.read(path)[2:4], files.read(path)[:1]
+    ]  # fmt: skip
+
+
+def test_disks_and_buckets_have_one_interface():
+    """A method that one lacks, or that takes other arguments there, would fail only with such a path."""
+
+    def interface(kind):
+        methods = inspect.getmembers(kind, inspect.isfunction)
+        return {name: list(inspect.signature(method).parameters) for name, method in methods if name[0] != "_"}
+
+    assert interface(Local) == interface(Bucket)
 
 
 def test_links_have_the_size_of_their_file(tmp_path):

@@ -110,7 +110,7 @@ def roofline(
         forward = flops.forward_flops(config)
         repeated = config.train.batch_size * (sum(forward.values()) - forward["softmax"])
     chip, steps = topology.chip, config.train.steps_per_dispatch
-    rates = {"ici": topology.per_device(chip.ici_bandwidth / 2), "dcn": topology.per_device(chip.dcn_bandwidth)}
+    rates = {"ici": chip.ici_bandwidth / 2 / chip.devices, "dcn": (chip.dcn_bandwidth or 0) / chip.devices}
     seconds = {
         "compute": (flops.step_flops(config) + repeated) / len(topology.devices) / (chip.peak_flops / chip.devices),
         "hbm": compiler_bytes / (chip.hbm_bandwidth / chip.devices),

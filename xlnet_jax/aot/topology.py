@@ -71,10 +71,6 @@ class Topology:
         """Number of chips in all slices."""
         return len(self.devices) // self.chip.devices
 
-    def per_device(self, figure: float | None) -> float | None:
-        """A figure of the chip divided among its devices."""
-        return None if figure is None else figure / self.chip.devices
-
 
 def prepare_environment() -> None:
     """Sets what libtpu and JAX need on a machine without TPU, and keeps existing values. Call before importing JAX."""

@@ -105,8 +105,8 @@ def _train(
                 state, plan, start, origin = restore_or_init(recipe, mixture, built, checkpoints, processes)
             # The run may have stopped after the checkpoint or in the evaluation. Process 0 decides: another process may
             # see the file a little later than the one that writes it.
-            due = heldout is not None and evaluation.due(config, start)
-            unscored = due and not processes.of_first(bool(workdirs.line_of(workdir, "evaluations", start)))
+            scored = processes.gather(str(bool(workdirs.line_of(workdir, "evaluations", start))))[0] == "True"
+            unscored = heldout is not None and evaluation.due(config, start) and not scored
             if start >= stop and not unscored:
                 log.info("%s is already at step %d; the stop is at step %d", workdir, start, stop)
                 last, times = workdirs.line_of(workdir, "metrics", start), workdirs.times_of(workdir)

@@ -89,17 +89,12 @@ class Session:
     def end(self, code: int, line: str) -> None:
         """Ends this process at once, from any thread, and informs the others."""
         messages.error(f"xlnet-jax{f', process {self.watch.process}' if self.watch else ''}", line, code)
-        if self.watch:
-            self.watch.leave(code, line)
+        end_process(code, line)
         os._exit(code)
 
     def barrier(self, what: str) -> None:
         """Waits until all processes are here. They must reach the same barriers in the same order. See `gather`."""
         self.gather("", what)
-
-    def of_first(self, value: int) -> int:
-        """The value of process 0."""
-        return int(self.gather(str(int(value)))[0])
 
     def gather(self, text: str, what: str = "starting") -> list[str]:
         """The texts of all processes, in process order, when all are here.
@@ -188,10 +183,8 @@ def find_process_info(config: Config) -> ProcessInfo | None:
 
 
 def _from_environment(name: str, default: int) -> int:
-    text = os.environ.get(ENVIRONMENT[name], "")
-    if not text:
-        return default
-    if not text.isdigit():
+    text = os.environ.get(ENVIRONMENT[name]) or str(default)
+    if text != str(default) and not text.isdigit():
         raise BadInput(f"the environment variable {ENVIRONMENT[name]}={text} must be a number, counted from 0")
     return int(text)
 

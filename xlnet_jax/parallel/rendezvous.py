@@ -209,9 +209,9 @@ class _Leader:
 
 
 def _server(port: int) -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
-    return socket.create_server(("", port), backlog=1024)
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=both)
 
 
 def _different(name: str, here: Any, mine: dict[str, Any], there: Any, other: dict[str, Any]) -> BadInput:

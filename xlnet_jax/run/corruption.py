@@ -27,29 +27,24 @@ from xlnet_jax.parallel import mesh as meshes
 
 log = logging.getLogger("xlnet_jax")
 
-LossAndGradient = Callable[[Any, Batch], tuple[tuple[Any, Any], Any]]
-"""(State, Batch) -> ((loss, aux), gradient): the first part of a step, `train.step.loss_and_gradient`."""
-
-Sums = dict[str, Any]
-"""`gradient` by parameter, uint32 [4] each; `rows`, uint32 [B, 4]."""
-
 
 class CorruptionCheck:
     """The check; compiled at the first use.
 
     Args:
-      loss_and_gradient: the function that is computed twice.
+      loss_and_gradient: (State, Batch) -> ((loss, aux), gradient), the first part of a step, which is computed twice.
     """
 
-    def __init__(self, config: Config, mesh: Mesh, loss_and_gradient: LossAndGradient) -> None:
+    def __init__(self, config: Config, mesh: Mesh, loss_and_gradient: Callable[[Any, Batch], Any]) -> None:
         self._every = config.watchdog.sdc_every
         self._batch_size = config.train.batch_size
         self._mesh = mesh
 
-        def sums(state: Any, batches: Batch) -> Sums:
+        def sums(state: Any, batches: Batch) -> dict[str, Any]:
             with nn.logical_axis_rules(meshes.RULES.pairs()):
                 (_, aux), grads = loss_and_gradient(state, jax.tree.map(lambda x: x[0], batches))
             rows_B4 = jax.vmap(sums_of)(aux.loss_B) + jax.vmap(sums_of, 1)(aux.memory.hidden_LBMD)
+            # uint32: [4] by parameter, and [B, 4].
             return {"gradient": jax.tree.map(sums_of, grads), "rows": rows_B4}
 
         self._sums = jax.jit(sums, out_shardings=NamedSharding(mesh, PartitionSpec()))

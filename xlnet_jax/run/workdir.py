@@ -20,6 +20,7 @@ import platform
 import subprocess
 import sys
 import time
+import uuid
 from typing import Any
 
 import jax
@@ -102,13 +103,13 @@ def read_config(workdir: str) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(data)
+        if not isinstance(found, dict) or not found.keys() >= IDENTITY:
+            raise ValueError(f"it lacks {', '.join(sorted(IDENTITY))}")
+        if not isinstance(found["config"], dict) or not all(name.count(".") == 1 for name in found["config"]):
+            raise ValueError("`config` does not hold SECTION.KEY: VALUE")
     except ValueError as error:
-        raise BadInput(f"{path}: not JSON ({error}); restore it, or give another --workdir") from error
-    if not isinstance(found, dict) or not found.keys() >= IDENTITY:
-        raise BadInput(f"{path}: lacks {', '.join(sorted(IDENTITY))}; restore it, or give another --workdir")
-    keys = found["config"]
-    if not isinstance(keys, dict) or not all(name.count(".") == 1 for name in keys):
-        raise BadInput(f"{path}: `config` does not hold SECTION.KEY: VALUE; restore it, or give another --workdir")
+        why = f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else error
+        raise BadInput(f"{path}: {why}; restore it, or give another --workdir") from error
     return found
 
 
@@ -149,11 +150,11 @@ def check_shared(workdir: str, processes: Session) -> None:
     if processes.watch is None:
         return
     token = os.path.join(workdir, ".shared")
-    mine = processes.of_first(int.from_bytes(os.urandom(8), "big"))
+    mine = processes.gather(uuid.uuid4().hex)[0].encode()  # of process 0
     if jax.process_index() == 0:
-        files.write(token, str(mine).encode())
+        files.write(token, mine)
     processes.barrier("marking the work directory")
-    if files.read_if_there(token) != str(mine).encode():
+    if files.read_if_there(token) != mine:
         raise BadInput(
             f"--workdir={workdir} is another folder in process {jax.process_index()} than in process 0; "
             "give all hosts one folder of a shared file system"

@@ -1,19 +1,28 @@
-"""Access to a bucket with fsspec, and its errors in one line.
+"""Files in a bucket, with fsspec. An object always appears complete; the bucket can refuse to replace an object.
 
-Single files use gcsfs, Orbax uses gcsfs and TensorStore, the lock of a run uses Google's own client; each has its own
-errors.
+Single files use gcsfs, Orbax uses gcsfs and TensorStore; each has its own errors.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import glob
+import io
 import os
 import re
+import shutil
+import tempfile
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, causes, summary
+from xlnet_jax.storage.local import File, Local
 
+_SCRATCH = "xlnet_jax_scratch_"
+_SCRATCH_SECONDS = 60  # a younger one may not be locked yet
+_DISK = Local()
 # The first word of TensorStore's errors of a bucket, and the HTTP status with the same meaning.
 _TENSORSTORE_CODES = {
     "PERMISSION_DENIED": 403, "UNAUTHENTICATED": 401, "NOT_FOUND": 404, "UNAVAILABLE": 503, "ABORTED": 0,
@@ -22,12 +31,7 @@ _TENSORSTORE_CODES = {
 _TENSORSTORE_ERROR = re.compile(f"({'|'.join(_TENSORSTORE_CODES)}): ")
 
 
-def in_bucket(path: str) -> bool:
-    """Whether a path is an address."""
-    return "://" in path
-
-
-def use(path: str) -> Any:
+def _use(path: str) -> Any:
     """Makes all libraries of this process access buckets in the same way; returns fsspec."""
     if not path.startswith("gs://") or not path.removeprefix("gs://").strip("/"):
         raise BadInput(f"{path}: of the addresses only gs://BUCKET/... works; otherwise name a folder")
@@ -44,44 +48,193 @@ def use(path: str) -> Any:
     return fsspec
 
 
-@contextlib.contextmanager
-def connected(path: str) -> Iterator[Any]:
-    """The filesystem of fsspec for a bucket. Its errors, see `translate_errors`, are about `path`."""
-    fsspec = use(path)
-    with translate_errors(path):
-        try:
-            yield fsspec.filesystem("gcs", use_listings_cache=False)
-        except ValueError as error:
-            # gcsfs raises it for the HTTP status "bad request".
-            raise BadInput(f"{path}: {summary(error)}; fix this and rerun the same command") from error
+class Bucket:
+    """Addresses; only `gs://BUCKET/...` works. Methods do the same as those of `Local`, and also raise:
 
-
-@contextlib.contextmanager
-def translate_errors(path: str) -> Iterator[None]:
-    """Turns errors of gcsfs, Orbax and TensorStore into one line.
-
-    Raises:
-      BadInput: no credentials, or the bucket refuses.
-      RestartMe: the bucket does not answer, which may be temporary.
+    BadInput: another address, gcsfs is not installed, no credentials, or the bucket refuses.
+    RestartMe: the bucket does not answer, which may be temporary.
     """
-    import google.auth.exceptions as auth
 
-    try:
-        yield
-    except XLNetError:
-        raise
-    except Exception as error:
-        for cause in causes(error):
-            # TensorStore adds the complete request and answer in brackets.
-            text = summary(cause).partition(" [")[0]
-            code = 401 if isinstance(cause, auth.GoogleAuthError) else _answer(cause)
-            if code is None:
-                continue
-            if 400 <= code < 500 and code not in (408, 429):
-                advice = "fix this and rerun the same command"
-                raise BadInput(f"{path}: the bucket refuses ({text}); {advice}") from error
-            raise RestartMe(f"{path}: {text}; rerun the same command to resume") from error
-        raise
+    appends = locks = seeks = False
+
+    @contextlib.contextmanager
+    def _connected(self, path: str) -> Iterator[Any]:
+        fsspec = _use(path)
+        with self.translate_errors(path):
+            try:
+                yield fsspec.filesystem("gcs", use_listings_cache=False)
+            except ValueError as error:
+                # gcsfs raises it for the HTTP status "bad request".
+                raise BadInput(f"{path}: {summary(error)}; fix this and rerun the same command") from error
+
+    @contextlib.contextmanager
+    def translate_errors(self, path: str) -> Iterator[None]:
+        """Turns errors of gcsfs, Orbax and TensorStore, when a bucket refuses or does not answer, into one line."""
+        import google.auth.exceptions as auth
+
+        try:
+            yield
+        except XLNetError:
+            raise
+        except Exception as error:
+            for cause in causes(error):
+                # TensorStore adds the complete request and answer in brackets.
+                text = summary(cause).partition(" [")[0]
+                code = 401 if isinstance(cause, auth.GoogleAuthError) else _answer(cause)
+                if code is None:
+                    continue
+                if 400 <= code < 500 and code not in (408, 429):
+                    advice = "fix this and rerun the same command"
+                    raise BadInput(f"{path}: the bucket refuses ({text}); {advice}") from error
+                raise RestartMe(f"{path}: {text}; rerun the same command to resume") from error
+            raise
+
+    def resolve(self, path: str) -> str:
+        """Checks the address, and prepares other libraries to use it."""
+        _use(path)
+        return path.rstrip("/")
+
+    def make_folder(self, path: str) -> None:
+        """A bucket has no folders to make."""
+
+    def listing(self, folder: str) -> dict[str, int]:
+        """Sends a request every time: another process may have written there."""
+        found = {}
+        above = folder.partition("://")[2].rstrip("/") + "/"
+        with self._connected(folder) as remote, contextlib.suppress(FileNotFoundError):
+            for entry in remote.ls(folder, detail=True):
+                name = entry["name"].removeprefix(above).rstrip("/")
+                # Some tools make an empty object with the folder's own name.
+                if name and entry["name"].startswith(above):
+                    found[name + "/" * (entry["type"] == "directory")] = entry["size"] or 0
+        return found
+
+    def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], bool]:
+        """A folder exists if it has contents; a file is found under its own name."""
+        with self._connected(name) as remote:
+            if glob.has_magic(name):
+                entries, is_folder = remote.glob(name, detail=True), False
+            else:
+                entries = remote.find(name, detail=True)
+                is_folder = bool(entries) and remote.info(name)["type"] == "directory"
+        return [
+            # In whole microseconds, as a bucket has them; a float cannot hold today's time in nanoseconds.
+            File(f"gs://{path}", entry["size"], round(entry["mtime"].timestamp() * 1_000_000) * 1000)
+            for path, entry in entries.items()
+            if entry["type"] == "file" and (not is_folder or path.lower().endswith(suffixes))
+        ], is_folder
+
+    def read(self, path: str) -> bytes:
+        """One request."""
+        with self._connected(path) as remote:
+            return remote.cat_file(path)
+
+    def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
+        """All requests at the same time."""
+        if not ranges:
+            return []
+        names, starts, ends = zip(*ranges, strict=True)
+        paths = [f"{folder.rstrip('/')}/{name}" for name in names]
+        with self._connected(folder) as remote:
+            found = remote.cat_ranges(paths, list(starts), list(ends), on_error="return")
+        for path, each in zip(paths, found, strict=True):
+            if isinstance(each, FileNotFoundError):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from each
+            if isinstance(each, Exception):
+                with self._connected(path):
+                    raise each
+        return found
+
+    @contextlib.contextmanager
+    def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:
+        """Requests two blocks at a time. A file that cannot be opened raises BadInput here."""
+        with self._connected(path) as remote:
+            try:
+                file = remote.open(path, "rb", block_size=block)
+            except OSError as error:
+                # Here, because callers take an OSError while reading for a decoder's error about damaged data.
+                why = os.strerror(errno.ENOENT) if isinstance(error, FileNotFoundError) else summary(error)
+                raise BadInput(f"{path}: {why}") from error
+            with file:
+                yield io.BufferedReader(file, block)
+
+    @contextlib.contextmanager
+    def local_copy(self, path: str) -> Iterator[str]:
+        """In the folder for temporary files. Raises also OSError: of that disk."""
+        with self.scratch(path) as folder:
+            copy = os.path.join(folder, os.path.basename(path))
+            with self._connected(path) as remote:
+                remote.get_file(path, copy)
+            yield copy
+
+    def write(self, path: str, data: bytes) -> None:
+        """An object always appears complete."""
+        with self._connected(path) as remote:
+            remote.pipe_file(path, data)
+
+    def write_new(self, path: str, data: bytes) -> bool:
+        """The bucket itself refuses to replace an object."""
+        with self._connected(path) as remote:
+            try:
+                remote.pipe_file(path, data, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+    def append_line(self, path: str, line: str) -> None:
+        """Writes all lines again."""
+        try:
+            before = self.read(path)
+        except FileNotFoundError:
+            before = b""
+        self.write(path, before + line.encode())
+
+    def rename(self, path: str, to: str) -> None:
+        """File by file; uploads a file from disk."""
+        with self._connected(to) as remote:
+            if "://" in path:
+                remote.mv(path, to, recursive=True)
+            else:
+                remote.put_file(path, to)
+
+    def remove(self, path: str) -> None:
+        """File by file."""
+        with self._connected(path) as remote, contextlib.suppress(FileNotFoundError):
+            remote.rm(path, recursive=True)
+
+    def locked(self, folder: str, otherwise: str) -> contextlib.AbstractContextManager[None]:
+        """Excludes no one."""
+        del folder, otherwise
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def scratch(self, path: str) -> Iterator[str]:
+        """In the folder for temporary files; `sweep` does not remove it while it is locked."""
+        del path
+        folder = tempfile.mkdtemp(prefix=_SCRATCH)
+        with _DISK.locked(folder, "in use"):
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep(self, folder: str) -> None:
+        """In the folder for temporary files."""
+        del folder
+        parent = tempfile.gettempdir()
+        for path in (os.path.join(parent, name) for name in os.listdir(parent) if name.startswith(_SCRATCH)):
+            with contextlib.suppress(OSError, BadInput), _DISK.locked(path, "in use"):
+                if time.time() - os.stat(path).st_mtime > _SCRATCH_SECONDS:
+                    shutil.rmtree(path)
+
+    @contextlib.contextmanager
+    def on_disk(self, folder: str) -> Iterator[str]:
+        """In `scratch`; the files are uploaded at the end."""
+        with self.scratch(folder) as place:
+            yield place
+            for name in glob.glob("**", root_dir=place, recursive=True, include_hidden=True):
+                if os.path.isfile(path := os.path.join(place, name)):
+                    self.rename(path, f"{folder.rstrip('/')}/{name}")
 
 
 def is_missing(error: BaseException) -> bool:

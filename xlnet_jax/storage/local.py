@@ -1,25 +1,20 @@
-"""Files on disk: found, locked, written in scratch folders, made durable under a temporary name and renamed."""
+"""Files on disk: written under a temporary name, made durable and renamed."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob
 import os
 import re
 import shutil
-import tempfile
-import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from xlnet_jax.errors import BadInput
-from xlnet_jax.storage import bucket
-from xlnet_jax.storage.bucket import in_bucket
 
 _TEMPORARY = re.compile(r"\.\d+\.tmp$")
-_SCRATCH = "xlnet_jax_scratch_"
-_SCRATCH_SECONDS = 60  # a younger one may not be locked yet
 
 
 class File(NamedTuple):
@@ -45,112 +40,181 @@ def publish(path: str) -> None:
     os.replace(temporary(path), path)
 
 
-@contextlib.contextmanager
-def locked(folder: str, otherwise: str) -> Iterator[None]:
-    """Keeps a second process out of a folder that exists; BadInput with the reason `otherwise` if one is in it.
+class Local:
+    """Paths on local or mounted disks."""
 
-    The operating system holds the lock until the process ends. A bucket has no such lock: nobody is kept out.
-    """
-    if in_bucket(folder):
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    appends = True
+    """Whether a file can grow."""
+    locks = True
+    """Whether `locked` excludes other processes."""
+    seeks = True
+    """Whether random access and a second read are cheap."""
+
+    translate_errors = staticmethod(contextlib.nullcontext)
+    """Leaves an OSError as it is; it says what is wrong."""
+
+    def resolve(self, path: str) -> str:
+        """The path for other libraries, from any working directory. Raises BadInput for an unusable address."""
+        return os.path.abspath(path)
+
+    def make_folder(self, path: str) -> None:
+        """Makes a folder and its parents."""
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)  # makedirs says only: File exists
+        os.makedirs(path, exist_ok=True)
+
+    def listing(self, folder: str) -> dict[str, int]:
+        """The names in a folder (of a subfolder: with `/`), each with its bytes; empty if there is no such folder."""
+        if not os.path.lexists(folder):
+            return {}
+        found = {}
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                # Another process may rename or remove an entry while this one reads the folder.
+                with contextlib.suppress(FileNotFoundError):
+                    # A link has the size of its target; a dangling link has its own.
+                    size = entry.stat(follow_symlinks=os.path.exists(entry.path)).st_size
+                    found[entry.name + "/" * entry.is_dir()] = size
+        return found
+
+    def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], bool]:
+        """The files that a name matches, and whether it is a folder.
+
+        Args:
+          name: of a file, of a folder (its files with one of `suffixes`, at any depth), or a pattern.
+
+        Raises OSError if one of them cannot be accessed, or a link points to nothing.
+        """
+        if is_folder := os.path.isdir(name):
+            paths = list(self._below(name, suffixes))
+        else:
+            paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]
+            if not paths and not glob.has_magic(name) and os.path.lexists(os.path.dirname(name) or "."):
+                with contextlib.suppress(FileNotFoundError):
+                    os.stat(name)  # raises the reason
+        # A file with two names is read once, under the first name.
+        stats = {os.path.realpath(path): (os.path.abspath(path), os.stat(path)) for path in sorted(paths, reverse=True)}
+        return [File(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.values()], is_folder
+
+    def _below(self, folder: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+        def fail(error: OSError) -> None:
+            raise error
+
+        seen: set[str] = set()
+        for parent, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+            # A link may point to a folder that was already read, or to a parent.
+            if (real := os.path.realpath(parent)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders.sort()
+            for name in names:
+                if name.lower().endswith(suffixes):
+                    os.stat(os.path.join(parent, name))
+                    yield os.path.join(parent, name)
+
+    def read(self, path: str) -> bytes:
+        """Reads a file; FileNotFoundError if there is none."""
+        with open(path, "rb") as file:
+            return file.read()
+
+    def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
+        """Reads bytes [start, end) of files in a folder, given as (name, start, end)."""
+        found = []
+        for name, start, end in ranges:
+            with open(os.path.join(folder, name), "rb") as file:
+                found.append(os.pread(file.fileno(), end - start, start))
+        return found
+
+    @contextlib.contextmanager
+    def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:
+        """A file to read; from a bucket, `block` bytes per request."""
+        del block
+        with open(path, "rb") as file:
+            yield file
+
+    @contextlib.contextmanager
+    def local_copy(self, path: str) -> Iterator[str]:
+        """A file on disk with the same bytes."""
+        yield path
+
+    def write(self, path: str, data: bytes) -> None:
+        """Writes a whole file."""
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BadInput(f"{folder}: {otherwise}; wait for it, or choose another folder") from error
-        yield
-    finally:
-        os.close(descriptor)
+            with open(temporary(path), "wb") as file:
+                file.write(data)
+            publish(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.remove(temporary(path))  # frees space on a full disk
+            error.filename = path
+            raise
 
+    def write_new(self, path: str, data: bytes) -> bool:
+        """Writes a file unless it exists; returns whether it was written."""
+        if os.path.exists(path):
+            return False
+        self.write(path, data)
+        return True
 
-@contextlib.contextmanager
-def scratch(path: str) -> Iterator[str]:
-    """A new folder on disk to write in; `rename` moves the result to `path` or beside it. Removed at the end.
+    def append_line(self, path: str, line: str) -> None:
+        """Adds a line to a short file: where files cannot grow, the complete file is written again."""
+        with open(path, "a+b") as file:
+            # A killed process may have left an incomplete line.
+            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                file.write(b"\n")
+            file.write(line.encode())
 
-    On disk it is beside the path, so that moving is renaming; for a bucket in the folder for temporary files, locked so
-    that `sweep` leaves it.
-    """
-    if not in_bucket(path):
-        folder, held = temporary(path), contextlib.nullcontext()
+    def rename(self, path: str, to: str) -> None:
+        """Renames a file, which replaces one of that name, or a folder with its contents: here atomically.
+
+        Args:
+          path: where `to` is, or a finished file in `scratch`.
+        """
+        os.replace(path, to)
+
+    def remove(self, path: str) -> None:
+        """Removes a file or a folder with its contents, if it exists."""
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+
+    @contextlib.contextmanager
+    def locked(self, folder: str, otherwise: str) -> Iterator[None]:
+        """Keeps a second process out of a folder that exists; BadInput with the reason `otherwise` if one is in it.
+
+        The operating system holds the lock until the process ends. A bucket has no such lock.
+        """
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BadInput(f"{folder}: {otherwise}; wait for it, or choose another folder") from error
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def scratch(self, path: str) -> Iterator[str]:
+        """A new folder on disk to write in; `rename` moves the result to `path` or beside it. Removed at the end."""
+        folder = temporary(path)  # on the same disk, so that moving is renaming
         shutil.rmtree(folder, ignore_errors=True)  # left by a killed process with this process ID
         os.mkdir(folder)
-    else:
-        folder = tempfile.mkdtemp(prefix=_SCRATCH)
-        held = locked(folder, "in use")
-    with held:
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-
-def sweep(folder: str) -> None:
-    """Removes `temporary` and `scratch` leftovers of killed processes; on disk only while the folder is locked."""
-    if not in_bucket(folder):
+    def sweep(self, folder: str) -> None:
+        """Removes `temporary` and `scratch` leftovers of killed processes; on disk only while the folder is locked."""
         for name in os.listdir(folder) if os.path.isdir(folder) else []:
             if _TEMPORARY.search(name):
-                shutil.rmtree(path) if os.path.isdir(path := os.path.join(folder, name)) else os.remove(path)
-        return
-    for path in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_SCRATCH}*")):
-        with contextlib.suppress(OSError, BadInput), locked(path, "in use"):
-            if time.time() - os.stat(path).st_mtime > _SCRATCH_SECONDS:
-                shutil.rmtree(path)
+                self.remove(os.path.join(folder, name))
 
-
-@contextlib.contextmanager
-def on_disk(folder: str) -> Iterator[str]:
-    """A folder for a library that can only write to disks; at the end its files are in `folder`."""
-    if not in_bucket(folder):
+    @contextlib.contextmanager
+    def on_disk(self, folder: str) -> Iterator[str]:
+        """A folder for a library that can only write to disks; at the end its files are in `folder`."""
         yield folder
-        return
-    with scratch(folder) as place:
-        yield place
-        with bucket.connected(folder) as remote:
-            remote.put(f"{place}/", f"{folder.rstrip('/')}/", recursive=True)
-
-
-@contextlib.contextmanager
-def local_copy(path: str) -> Iterator[str]:
-    """A file on disk with the same bytes: itself, or a copy in `scratch`; OSError if that disk is full."""
-    if not in_bucket(path):
-        yield path
-        return
-    with scratch(path) as folder:
-        copy = os.path.join(folder, os.path.basename(path))
-        with bucket.connected(path) as remote:
-            remote.get_file(path, copy)
-        yield copy
-
-
-def find(name: str, suffixes: tuple[str, ...]) -> tuple[list[File], bool]:
-    """`files.find` on disk."""
-    if is_folder := os.path.isdir(name):
-        paths = list(_below(name, suffixes))
-    else:
-        paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]
-        if not paths and not glob.has_magic(name) and os.path.lexists(os.path.dirname(name) or "."):
-            with contextlib.suppress(FileNotFoundError):
-                os.stat(name)  # raises the reason
-    # A file with two names is read once, under the first name.
-    stats = {os.path.realpath(path): (os.path.abspath(path), os.stat(path)) for path in sorted(paths, reverse=True)}
-    return [File(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.values()], is_folder
-
-
-def _below(folder: str, suffixes: tuple[str, ...]) -> Iterator[str]:
-    def fail(error: OSError) -> None:
-        raise error
-
-    seen: set[str] = set()
-    for parent, folders, names in os.walk(folder, onerror=fail, followlinks=True):
-        # A link may point to a folder that was already read, or to a parent.
-        if (real := os.path.realpath(parent)) in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders.sort()
-        for name in names:
-            if name.lower().endswith(suffixes):
-                os.stat(os.path.join(parent, name))
-                yield os.path.join(parent, name)

@@ -105,14 +105,7 @@ def ranks(tokens_BT: np.ndarray, target_BT: np.ndarray, reuse_len: int, draws_BT
 
 
 def build(
-    text: Text,
-    word_start_V: np.ndarray,
-    config: Config,
-    where: Windows,
-    *,
-    name: str,
-    step: int,
-    rows: np.ndarray,
+    text: Text, word_start_V: np.ndarray, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
 ) -> Batch:
     """Builds the Batch that `where` describes.
 
