@@ -9,6 +9,7 @@ import sys
 import unicodedata
 from pydoc_data import topics
 
+import data_fixtures
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -217,7 +218,7 @@ def test_tokenizer_gives_the_same_ids(normalization, lines, spiece, tmp_path):
     theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), Tokenizer(spiece, normalization)
     encoded = theirs(lines, add_special_tokens=False)["input_ids"]
     differ, largest = [], 0.0
-    for line, a, b in zip(lines, ours.encode(lines), encoded, strict=True):
+    for line, a, b in zip(lines, data_fixtures.encode(lines, ours), encoded, strict=True):
         if a.tolist() == b:
             continue
         differ.append(line)
@@ -238,7 +239,7 @@ def test_the_digit_comma_rule_is_there(lines, spiece, tmp_path):
     theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), Tokenizer(spiece)
     years = [line for line in lines if line.startswith("In ")]
     plain = [ours.processor.encode(line) for line in years]
-    exact = ours.encode(years)
+    exact = data_fixtures.encode(years, ours)
     assert sum(a != b.tolist() for a, b in zip(plain, exact, strict=True)) > 0.1 * len(years)
     found = theirs(years, add_special_tokens=False)["input_ids"]
     assert sum(a != b.tolist() for a, b in zip(found, exact, strict=True)) < 0.02 * len(lines)

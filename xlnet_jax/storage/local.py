@@ -50,8 +50,9 @@ class Local:
     seeks = True
     """Whether random access and a second read are cheap."""
 
-    translate_errors = staticmethod(contextlib.nullcontext)
-    """Leaves an OSError as it is; it says what is wrong."""
+    def translate_errors(self, path: str) -> contextlib.AbstractContextManager[None]:
+        """Leaves an OSError as it is; it says what is wrong."""
+        return contextlib.nullcontext()
 
     def resolve(self, path: str) -> str:
         """The path for other libraries, from any working directory. Raises BadInput for an unusable address."""
