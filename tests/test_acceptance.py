@@ -197,7 +197,7 @@ def test_row_3_parameters_are_those_of_the_released_checkpoints(x64, model, coun
     assert len(official) == tensors and sum(math.prod(x.shape) for x in official.values()) == count
     rng = np.random.default_rng(0)
     checkpoint = {name: rng.standard_normal(shape) for name, shape in released_shapes(CONFIG).items()}
-    loaded = names.from_official({**checkpoint, "global_step": np.int64(3)}, CONFIG)
+    loaded = names.from_official({**checkpoint, "global_step": np.int64(3)}, parameters(CONFIG))
     assert jax.tree.map(np.shape, loaded) == jax.tree.map(np.shape, parameters(CONFIG))
     at = "model/transformer/layer_1"
     for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("position", "r"), ("output", "o")):

@@ -16,7 +16,7 @@ import traceback
 from typing import NoReturn
 
 from xlnet_jax import __version__, messages
-from xlnet_jax.errors import BadInput, Interrupted, RestartMe, XLNetError, summary
+from xlnet_jax.errors import BadInput, Interrupted, XLNetError, summary
 from xlnet_jax.verbs import VERBS, call
 
 GROUPS = {"corpus": "Look into a corpus, or check all of it."}
@@ -48,11 +48,10 @@ def program() -> None:
     except SystemExit as ended:  # --help and --version
         code = int(ended.code or 0)
     code = code or _write("")
-    sys.stderr.flush()
-    if code == RestartMe.exit_code:
-        # Everything is saved and closed. A thread that still waits for data or a disk would block a normal exit.
-        os._exit(code)
-    sys.exit(code)
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
+    # Everything is saved and closed. A thread that still waits for data or a disk would block a normal exit.
+    os._exit(code)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -20,7 +20,8 @@ def use_json(on: bool) -> None:
 def error(who: str, line: str, code: int) -> None:
     """Prints `who: line` on stderr; with `--json` also `{"error": line, "exit_code": code}` on stdout, once."""
     line = printable(line)
-    print(f"{who}: {line}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk under stderr must not change the exit code
+        print(f"{who}: {line}", file=sys.stderr, flush=True)
     if _json:
         # Another thread may end the process with its own error: stdout gets one object only.
         use_json(False)

@@ -225,6 +225,10 @@ def test_a_closed_pipe_is_quiet_and_a_full_device_is_one_line(words):
     os.close(write)
     with open("/dev/full", "wb") as full:
         assert run(full) == (2, "xlnet-jax: cannot write the output: No space left on device\n")
+        if "--help" not in words:  # a log on a full disk does not change the code of an error
+            words[2] = "nowhere"
+            done = subprocess.run([sys.executable, "-m", "xlnet_jax", *words], cwd=os.path.dirname(HERE), stderr=full)
+            assert done.returncode == 2
 
 
 def test_a_platform_that_is_not_here(monkeypatch):

@@ -70,7 +70,7 @@ def test_there_and_back(untie_biases):
     params = random_params(model)
     official = names.official(params)
     assert official["model/transformer/r_s_bias"].ndim == (3 if untie_biases else 2)
-    back = names.from_official(official | {"global_step": np.int64(7)}, model)
+    back = names.from_official(official | {"global_step": np.int64(7)}, shapes_of(model))
     assert jax.tree.structure(back) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, back, params)
 
@@ -96,6 +96,6 @@ def test_missing_and_misshapen_tensors_are_named():
     missing = dict(official)
     del missing["model/transformer/layer_1/ff/layer_2/bias"]
     with pytest.raises(BadInput, match="layer_1/ff/layer_2/bias is missing"):
-        names.from_official(missing, model)
-    with pytest.raises(BadInput, match=r"r_w_bias has shape \(3, 2, 4\)"):
-        names.from_official(official, ModelConfig(**SMALL, untie_biases=False))
+        names.from_official(missing, shapes_of(model))
+    with pytest.raises(BadInput, match=r"r_r_bias has shape \(3, 2, 4\)"):
+        names.from_official(official, shapes_of(ModelConfig(**SMALL, untie_biases=False)))

@@ -147,8 +147,10 @@ def test_the_place_comes_from_keys_or_the_environment(monkeypatch):
         find()
     monkeypatch.setenv("JAX_PROCESS_ID", "3")
     assert find() == wanted
-    with pytest.raises(BadInput, match="must be HOST:PORT"):
-        find(coordinator="host")
+    for junk in ("host", ":4000", "a..b:4000", "host:\u00b2", "host:70000", "[::1:4000"):
+        with pytest.raises(BadInput, match="must be HOST:PORT"):
+            find(coordinator=junk)
+    assert find(coordinator="[::1]:4000").coordinator == "[::1]:4000"
     with pytest.raises(BadInput, match="must lie in"):
         find(process_id=4)
 

@@ -313,16 +313,24 @@ def test_a_stale_lock_is_taken_over_and_its_holder_finds_out(bucket, quick, monk
     assert bucket.objects["bucket/run/lock.json"] == kept
 
 
-def test_the_lock_of_a_killed_process_of_this_machine_and_one_that_is_not_json(bucket, tmp_path, caplog):
+def test_the_lock_of_a_killed_process_of_this_machine_and_one_that_is_not_json(bucket, tmp_path, caplog, monkeypatch):
     holder = {"token": "x", "job": "x", "folder": str(tmp_path), "name": "process 7 on here since 2020"}
     bucket.objects["bucket/run/lock.json"] = json.dumps(holder).encode()
     began = time.monotonic()
     with lock.held(RUN):
         assert time.monotonic() - began < 1
         assert "taking the lock over from process 7" in caplog.text
-    bucket.objects["bucket/run/lock.json"] = b"?"
-    with pytest.raises(BadInput, match="run/lock.json: not JSON; if no run uses the work directory, remove it"):
-        lock.held(RUN).__enter__()
+    for junk in (b"?", b"[]", b'{"token": "x"}'):
+        bucket.objects["bucket/run/lock.json"] = junk
+        with pytest.raises(BadInput, match="run/lock.json: not the JSON of a lock; if no run uses the work"):
+            lock.held(RUN).__enter__()
+    del bucket.objects["bucket/run/lock.json"]
+    # A holder that was paused for long must not write its token over that of the next one.
+    with lock.held(RUN) as check:
+        check()
+        monkeypatch.setattr(lock, "STALE_SECONDS", 0.0)
+        with pytest.raises(RestartMe, match="removed or not renewed; this run writes nothing more"):
+            check()
 
 
 def test_lost_answers_and_an_away_bucket(bucket, quick, monkeypatch):

@@ -5,6 +5,7 @@ import io
 import logging
 import os
 import resource
+import types
 
 import data_fixtures
 import jax
@@ -19,6 +20,7 @@ from xlnet_jax.run import append, retries
 from xlnet_jax.run.append import AppendFile
 from xlnet_jax.run.jsonl import open_jsonl, read_jsonl, to_line
 from xlnet_jax.run.retries import until_it_works, verdict
+from xlnet_jax.train.loop import Run
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +96,23 @@ def test_whose_error_it_is(error, expected):
         with pytest.raises(type(error)):
             until_it_works(action, "x", 30, lambda: None)
         assert len(attempts) == 1
+
+
+@pytest.mark.parametrize("error", [None, OSError(errno.ENOSPC, "full"), ValueError("a bug")])
+def test_a_save_that_failed_in_flight_is_known_before_a_stop(error):
+    """Else a run that is stopped says `saved` and has lost the step."""
+
+    class InFlight:
+        def wait(self):
+            if error:
+                raise error
+
+    run = types.SimpleNamespace(checkpoints=InFlight(), saved=8)
+    if isinstance(error, ValueError):
+        with pytest.raises(ValueError):
+            Run._complete(run)
+    else:
+        assert Run._complete(run) is (error is None)
 
 
 class Full(io.FileIO):

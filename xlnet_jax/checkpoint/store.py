@@ -206,8 +206,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         if wrong:
             raise Damaged(f"{where} is damaged: {wrong[0]} is not what was saved (nor {len(wrong) - 1} other arrays)")
 
-    def __exit__(self, *_: object) -> None:
-        """Waits and releases the folder."""
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Waits and releases the folder. After an error in one of several processes a save may never be complete."""
+        if error is not None and jax.process_count() > 1:
+            return
         self.wait()
         if self._writer is not None:
             with self._translated():

@@ -24,7 +24,7 @@ from xlnet_jax.run import lock, loss_curve
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import Goodput
-from xlnet_jax.run.metrics import MetricsWriter
+from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.run.signals import StopRequest, stop_request
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
@@ -98,7 +98,8 @@ def _train(
                 with files.translate_errors(workdir):
                     files.make_folder(workdir)
                 check = stack.enter_context(lock.held(workdir))
-            workdirs.check_shared(workdir, processes)
+            with files.translate_errors(workdir):
+                workdirs.check_shared(workdir, processes)
             losses = functools.partial(workdirs.losses, workdir)
             checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
             with goodput.measure("restore"):
@@ -109,7 +110,8 @@ def _train(
             unscored = heldout is not None and evaluation.due(config, start) and not scored
             if start >= stop and not unscored:
                 log.info("%s is already at step %d; the stop is at step %d", workdir, start, stop)
-                last, times = workdirs.line_of(workdir, "metrics", start), workdirs.times_of(workdir)
+                last = workdirs.line_of(workdir, "metrics", start)
+                times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
                 result = goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times)
                 return result | _outcome(config, workdir, start, again=True)
             workdirs.write_start(workdir, config, mixture, start, origin)
@@ -141,11 +143,8 @@ def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> di
         scores = workdirs.line_of(workdir, "evaluations", step)
         there = again and loss_curve.PICTURE in files.listing(workdir)
         picture = os.path.join(workdir, loss_curve.PICTURE) if there else loss_curve.draw(workdir, scores)
-    return {
-        "heldout_loss": scores.get("loss"),
-        "unigram_cross_entropy": scores.get("unigram_cross_entropy"),
-        "picture": picture,
-    }
+    loss, unigram = (scores.get(name) for name in ("loss", "unigram_cross_entropy"))
+    return {"heldout_loss": loss, "unigram_cross_entropy": unigram, "picture": picture}
 
 
 def _dry_run(config: Config, workdir: str, mixture: Mixture, built: BuiltStep, mesh: Any) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from flax import traverse_util
 
-from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
 
 _ROOT = "model/transformer"
@@ -72,40 +72,30 @@ def official(params: Mapping[str, Any]) -> dict[str, Any]:
     return tensors
 
 
-def from_official(tensors: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
+def from_official(tensors: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
     """The inverse of `official`.
 
     Args:
       tensors: name -> array; other names (optimizer slots, `global_step`) are ignored.
-      model: the architecture of the tensors.
+      params: the unboxed tree of the model, for its shapes; leaves may be abstract.
 
     Returns:
       The tree of `XLNet` with its `LMHead`, numpy arrays.
 
     Raises:
-      BadInput: a tensor is missing, or its shape is not the one of `model`.
+      BadInput: a tensor is missing, or its shape is not the one of the model.
     """
-    D, F, V = model.d_model, model.d_ff, model.vocab_size
-    heads = (model.heads, model.head_dim)
-    bias_shape = (model.layers, *heads) if model.untie_biases else heads
-    shapes = {"word_embedding": (V, D), "lm_head/bias": (V,), "attention/segment_embedding": (model.layers, 2, *heads)}
-    shapes |= {f"attention/{name}": (D, *heads) for name in ("query", "key", "value", "position", "output")}
-    inner, outer = "feed_forward/inner", "feed_forward/outer"
-    shapes |= {f"{inner}/kernel": (D, F), f"{inner}/bias": (F,), f"{outer}/kernel": (F, D)}
-
-    def read(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    for name, wanted in jax.eval_shape(official, params).items():
         if name not in tensors:
-            raise BadInput(f"tensor {name} is missing; model.layers={model.layers} needs it")
-        array = np.asarray(tensors[name])
-        if array.shape != shape:
-            raise BadInput(f"tensor {name} has shape {array.shape}, the model section of the config gives {shape}")
-        return array
-
-    flat = {ours: read(name, shapes[ours.removeprefix("layers/")]) for ours, name in _WHOLE.items()}
-    flat["mask_embedding"] = read(_MASK, (1, 1, D)).reshape(D)
-    scope = "layers/attention" if model.untie_biases else "biases"
-    flat |= {f"{scope}/{ours}": read(name, bias_shape) for ours, name in _BIASES.items()}
+            raise BadInput(f"tensor {name} is missing; the model section of the config needs it")
+        if np.shape(tensors[name]) != wanted.shape:
+            shape = np.shape(tensors[name])
+            raise BadInput(f"tensor {name} has shape {shape}, the model section of the config gives {wanted.shape}")
+    flat = {ours: np.asarray(tensors[name]) for ours, name in _WHOLE.items()}
+    flat["mask_embedding"] = np.reshape(tensors[_MASK], -1)
+    scope = "biases" if "biases" in params else "layers/attention"
+    flat |= {f"{scope}/{ours}": np.asarray(tensors[name]) for ours, name in _BIASES.items()}
     for ours, name in _PER_LAYER.items():
-        shape = shapes.get(ours, (D,))
-        flat[f"layers/{ours}"] = np.stack([read(f"{_ROOT}/layer_{i}/{name}", shape) for i in range(model.layers)])
+        layers = range(len(params["layers"]["attention"]["query"]))
+        flat[f"layers/{ours}"] = np.stack([tensors[f"{_ROOT}/layer_{layer}/{name}"] for layer in layers])
     return traverse_util.unflatten_dict(flat, sep="/")

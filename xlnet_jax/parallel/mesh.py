@@ -76,7 +76,8 @@ def available_devices(local: bool = False) -> list[Any]:
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their number."""
     devices = available_devices() if devices is None else devices
-    found = slices_of(devices)
+    # TPU slices; other kinds of devices count as one.
+    found = len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}) or 1
     slices = config.slices or found
     if found > 1 and slices != found:
         raise BadInput(f"mesh.slices={slices}: the devices belong to {found} slices; leave it at 0")
@@ -93,11 +94,6 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
         return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
     grid = mesh_utils.create_hybrid_device_mesh((1, *shape[1:]), (slices, 1, 1, 1), devices=devices)
     return Mesh(grid, AXES, axis_types=types)
-
-
-def slices_of(devices: Sequence[Any]) -> int:
-    """The number of TPU slices that the devices belong to; other kinds of devices count as one slice."""
-    return len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}) or 1
 
 
 def check_batch_size(batch_size: int, mesh: Mesh, key: str = "train.batch_size", parts: int = 1) -> None:

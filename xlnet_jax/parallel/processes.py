@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import platform
+import re
 import signal
 import sys
 import time
@@ -174,8 +175,8 @@ def find_process_info(config: Config) -> ProcessInfo | None:
                 f"neither distributed.{name} nor {ENVIRONMENT[name]} is set; several processes need all three of "
                 f"distributed.coordinator, .processes and .process_id"
             )
-    port = coordinator.rpartition(":")[2]
-    if ":" not in coordinator or not port.isdigit() or not 0 < int(port) < 65536:
+    valid = re.fullmatch(r"(\[[\da-fA-F:]+\]|[\w-]+(\.[\w-]+)*\.?):(\d{1,5})", coordinator, re.ASCII)
+    if not valid or not 0 < int(valid[3]) < 65536:
         raise BadInput(f"distributed.coordinator={coordinator} must be HOST:PORT")
     if not 0 <= process < processes:
         raise BadInput(f"distributed.process_id={process} must lie in [0, distributed.processes={processes})")
@@ -184,7 +185,7 @@ def find_process_info(config: Config) -> ProcessInfo | None:
 
 def _from_environment(name: str, default: int) -> int:
     text = os.environ.get(ENVIRONMENT[name]) or str(default)
-    if text != str(default) and not text.isdigit():
+    if text != str(default) and not re.fullmatch("[0-9]+", text):
         raise BadInput(f"the environment variable {ENVIRONMENT[name]}={text} must be a number, counted from 0")
     return int(text)
 

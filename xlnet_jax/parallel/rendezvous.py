@@ -83,7 +83,6 @@ def meet(me: ProcessInfo, values: dict[str, Any], settings: DistributedConfig) -
     except BaseException:
         watch.close()
         raise
-    watch.started = True
     return watch
 
 
@@ -152,7 +151,10 @@ class _Leader:
             try:
                 connection, address = server.accept()
             except OSError:
-                return  # closed at the end of the run
+                if server.fileno() < 0:
+                    return  # closed at the end of the run
+                time.sleep(TICK_SECONDS)  # such as no free file descriptor
+                continue
             threading.Thread(target=self._welcome, args=(Link(connection, address[0]),), daemon=True).start()
 
     def _welcome(self, link: Link) -> None:
@@ -238,6 +240,7 @@ def _join(hello: dict[str, Any], host: str, port: int, settings: DistributedConf
             log.warning("process %d waits for process 0 at %s:%d (%s)", process, host, port, what)
         try:
             link = _connect(hello, host, port, settings.heartbeat_seconds, watch)
+            watch.started = True
             threading.Thread(target=watch.listen, args=(0, link), name="watch", daemon=True).start()
             return
         except OSError as error:

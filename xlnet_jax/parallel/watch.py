@@ -133,16 +133,16 @@ class Watch:
             while True:
                 self._heard(process, link, link.receive(self.heartbeat))
         except ConnectionError as error:
-            if not self.started and not self._leaving.is_set():
+            with self.changed:
+                started = self.started
+                self.links.pop(process, None)
+                self.changed.notify_all()
+            link.close()
+            if not started and not self._leaving.is_set():
                 log.warning("process %d (%s) disconnected: %s", process, link.host, error)
             elif process not in self._left:
                 line = f"lost process {process} ({link.host}): {error}; rerun the same command on all hosts"
                 self._end(RestartMe.exit_code, line, 0.0, process)
-        finally:
-            with self.changed:
-                self.links.pop(process, None)
-                self.changed.notify_all()
-            link.close()
 
     def _heard(self, process: int, link: Link, message: dict[str, Any]) -> None:
         if "bye" in message:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import platform
 import threading
@@ -64,6 +65,7 @@ class Lease:
             "token": token, "job": os.environ.get("XLNET_JOB_ID") or token, "folder": folder,
             "name": f"process {os.getpid()} on {platform.node()} since {since}",
         }  # fmt: skip
+        self._renewed = math.inf  # not held yet
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lock", daemon=True)
 
@@ -82,6 +84,7 @@ class Lease:
                 files.remove(self._path)
             with files.translate_errors(self._path):
                 files.write_new(self._path, json.dumps(self._me).encode())
+        self._renewed = time.monotonic()
         self._thread.start()
 
     def _lives(self, holder: dict[str, Any]) -> bool:
@@ -108,8 +111,9 @@ class Lease:
           RestartMe: another run has taken over, or the bucket does not answer.
         """
         holder = self._read()
-        if holder.get("token") != self._me["token"]:
-            whom = f"{holder['name']} has taken over" if holder else "lock.json was removed"
+        other = holder.get("token") != self._me["token"]
+        if other or time.monotonic() - self._renewed > STALE_SECONDS:
+            whom = f"{holder['name']} has taken over" if holder and other else "lock.json was removed or not renewed"
             advice = "this run writes nothing more. Rerun the same command when no other run uses the work directory"
             raise RestartMe(f"{self._workdir}: {whom}; {advice}")
 
@@ -128,6 +132,7 @@ class Lease:
             try:
                 self.check()
                 files.write(self._path, json.dumps(self._me | {"renewed": time.time()}).encode())
+                self._renewed = time.monotonic()
             except XLNetError as error:
                 # If this continues, the loop notices it in `check`.
                 log.warning("the lock could not be renewed: %s", error)
@@ -135,6 +140,9 @@ class Lease:
     def _read(self) -> dict[str, Any]:
         """The content of the object; empty if there is none."""
         try:
-            return json.loads(files.read_if_there(self._path) or b"{}")
-        except ValueError as error:
-            raise BadInput(f"{self._path}: not JSON; if no run uses the work directory, remove it") from error
+            found = json.loads(files.read_if_there(self._path) or b"{}")
+            if isinstance(found, dict) and (not found or found.keys() >= self._me.keys()):
+                return found
+        except ValueError:
+            pass
+        raise BadInput(f"{self._path}: not the JSON of a lock; if no run uses the work directory, remove it")

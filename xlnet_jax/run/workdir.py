@@ -32,7 +32,6 @@ from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.errors import BadInput, check_link
 from xlnet_jax.parallel.processes import Session
-from xlnet_jax.run import goodput
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.storage import files
 
@@ -221,11 +220,6 @@ def losses(workdir: str) -> dict[int, float]:
 def absolute(corpus: str) -> str:
     """`data.corpus` with absolute paths; bucket addresses are unchanged."""
     return ",".join(path and files.resolve(path) for path in DataConfig(corpus=corpus).folders())
-
-
-def times_of(workdir: str) -> dict[str, Any] | None:
-    """The last line of `time.jsonl`; None without one."""
-    return goodput.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
 
 
 def use_compilation_cache(config: Config, workdir: str) -> None:

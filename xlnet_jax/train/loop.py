@@ -25,7 +25,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import Plan
-from xlnet_jax.errors import Diverged, RestartMe, Stopped
+from xlnet_jax.errors import Diverged, RestartMe, Stopped, summary
 from xlnet_jax.model import flops
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
@@ -35,7 +35,7 @@ from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import DEVICE, Goodput
 from xlnet_jax.run.metrics import MetricsWriter
 from xlnet_jax.run.progress import Reporter, progress_bar, shown
-from xlnet_jax.run.retries import until_it_works
+from xlnet_jax.run.retries import until_it_works, verdict
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.stragglers import StepTimes
 from xlnet_jax.run.watchdog import Watchdog
@@ -194,7 +194,7 @@ class Run:
 
     def _stopped(self, why: str, at: int, state: State, cause: BaseException | None = None) -> NoReturn:
         """Saves unsaved work, in all processes, and ends the run."""
-        if self.saved != at:
+        if self.saved != at or (self.alone and not self._complete()):
             self._save(at, state, wait=True)
         self.writer.times(self.goodput.line(at))
         self._all_saved()
@@ -226,6 +226,17 @@ class Run:
                 write()
         self.saved = step
         self.watchdog.progress(step)
+
+    def _complete(self) -> bool:
+        """Waits for the save in flight. False if the disk or bucket refused it: it may accept another one."""
+        try:
+            self.checkpoints.wait()
+        except Exception as error:
+            if verdict(error) is None:
+                raise
+            log.warning("the checkpoint of step %d: %s; saving it again", self.saved, summary(error))
+            return False
+        return True
 
     def _persist(self, action: Callable[[], None], what: str) -> None:
         until_it_works(action, what, self.recipe.config.checkpoint.io_deadline_seconds, self.watchdog.progress)
