@@ -110,19 +110,23 @@ def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[
         for job in jobs:
             add(work_unit.prepare_unit(*job))
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), die_with_parent)
 
     def start() -> list[Future[int]]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         return [pool.submit(work_unit.prepare_unit, *job) for job in jobs]
 
     try:
-        # Ctrl-C interrupts the main thread alone, so in another thread no process is left half started. The processes
-        # inherit that the signal is blocked; see `_begin_worker`.
+        # Ctrl-C interrupts the main thread alone: in another thread no process is left half started, and the processes
+        # inherit that the signal is blocked.
         with ThreadPoolExecutor(1) as thread:
             futures = thread.submit(start).result()
         for future in as_completed(futures):
             add(future.result())
+    except KeyboardInterrupt:
+        for worker in multiprocessing.active_children():
+            worker.kill()  # a unit that is cut off is made again
+        raise
     except BrokenProcessPool as error:
         raise RestartMe(
             f"{output}: a worker process was killed (out of memory?); rerun the same command to resume, with fewer "
@@ -130,13 +134,6 @@ def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _begin_worker() -> None:
-    # Ctrl-C reaches every process of a terminal. A worker ends without a traceback, even while it is starting.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    die_with_parent()
 
 
 def make_pipeline(options: Sequence[str]) -> Any:
