@@ -55,6 +55,7 @@ EXAMPLES, SEGMENTS, SPANS, STREAM = (
     f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream")
 )
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
+GRADIENTS = "xlnet_jax/train/gradients.py"
 
 MUTANTS = (
     Mutant("query_sees_itself", ATTENTION, "limit_BP = jnp", "limit_BP = 1 + jnp",
@@ -149,7 +150,7 @@ MUTANTS = (
     Mutant("mean_of_means", OBJECTIVE, "rows.loss_B.sum() / jnp.maximum(weight, 1)",
            "(rows.loss_B / jnp.maximum(rows.weight_B, 1)).mean()",
            one("train/step", "test_the_loss_is_divided_once_by_all_targets")),
-    Mutant("unused_slots_count", OBJECTIVE, "rows.weight_B.sum()", "rows.weight_B.size * 6.0",
+    Mutant("unused_slots_count", GRADIENTS, "batch.target_weights.sum()", "1.0 * batch.target_weights.size",
            one("train/step", "test_the_loss_is_divided_once_by_all_targets")),
     Mutant("non_finite_step_applied", STEP, "jnp.where(is_good, a, b)", "jnp.where(is_good | True, a, b)",
            one("train/step", "test_a_non_finite_step_changes_nothing_but_counters_and_memory")),
