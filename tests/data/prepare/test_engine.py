@@ -46,7 +46,7 @@ def _die(*_):
 
 def test_killed_worker(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "_begin_worker", _die)
+        patch.setattr(engine, "die_with_parent", _die)
         with pytest.raises(RestartMe, match="a worker process was killed .*fewer than --workers=2") as error:
             data.make_corpus(tmp_path / "c", workers=2)
     assert error.value.exit_code == 42
