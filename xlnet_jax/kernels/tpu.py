@@ -1,0 +1,272 @@
+"""Fused relative attention on TPU, v4 and later: no array of queries times keys leaves the chip's vector memory.
+
+The interface and the results are those of `xla.attend`, but for the probabilities, which never exist. Formulas and the
+gradient: `reference`. What one program does: `tpu_kernels`. This module pads the arguments, packs the integers, chooses
+the blocks, and ties forward and backward together.
+
+Arrays stay [B, rows, H E], as the projections make them. Every sum has a fixed order, so two runs give equal bits.
+The gradient cannot be differentiated again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from xlnet_jax.batch import NEVER
+from xlnet_jax.kernels.dropout import AttentionDropout, bits
+from xlnet_jax.kernels.tpu_kernels import LANES, SUBLANES, Plan, backward, forward
+
+HEAD_DIMS = (32, 64, LANES)
+"""A head is padded to the next of these."""
+HIDDEN = jnp.iinfo(jnp.int32)
+"""A rank that no limit exceeds is `max`, a limit that no rank is below is `min`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """How many queries and keys a program handles. Multiples of 128; a call with less takes less."""
+
+    queries: int = 128
+    keys: int = 896
+    """On v5e, both streams, T = 512, M = 384, by the static schedule: 3.5 times as fast as 128."""
+    chosen: int = 128
+    """Queries at chosen positions."""
+    window: int = 512
+    """Positions that one product of queries at chosen positions covers."""
+    strided: bool = True
+    """Shifts by strided rolls, which v4 does not have."""
+    vmem_bytes: int = 96 * 2**20
+    """Limit for the compiler; v5e and v6e have 128 MiB."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Integers:
+    """Everything that has no gradient, int32."""
+
+    table_B: jax.Array
+    """Number of the row's position keys."""
+    word_A: jax.Array
+    """Hash of dropout up to row and head, A = B H."""
+    first_A: jax.Array
+    """First window of each block of queries, A = B blocks."""
+    last_A: jax.Array
+    queries_B8Q: jax.Array
+    """Limit, segment, position, and zeros."""
+    keys_B8K: jax.Array
+    """Rank, segment, and zeros."""
+
+    @property
+    def scalars(self) -> tuple[jax.Array, ...]:
+        """What the programs know before they start."""
+        return self.table_B, self.word_A, self.first_A, self.last_A
+
+
+def attend(
+    q_BQHE: jax.Array,
+    k_BKHE: jax.Array,
+    v_BKHE: jax.Array,
+    position: tuple[jax.Array, jax.Array, jax.Array],
+    biases: Mapping[str, jax.Array],
+    segment_2HE: jax.Array,
+    limit_BQ: jax.Array,
+    rank_BK: jax.Array,
+    segment_BQ: jax.Array,
+    segment_BK: jax.Array,
+    query_position_BQ: jax.Array | None,
+    rows_B: jax.Array,
+    dropout: AttentionDropout | None,
+    max_distance: int | None = None,
+    *,
+    blocks: Blocks = Blocks(),
+    interpret: bool = False,
+) -> tuple[jax.Array, None]:
+    """Attention of one stream of one layer; arguments as for `xla.attend`, numbers in float32 or bfloat16.
+
+    Args:
+      interpret: runs the kernel as plain JAX, on any device; slow, for tests.
+
+    Returns:
+      o_BQHE in the dtype of v, and None where `xla.attend` returns probabilities. Requires E <= 128.
+    """
+    (B, Q, H, E), K = q_BQHE.shape, k_BKHE.shape[1]
+    odd_SNHE, even_SNHE, direction_B = position
+    T = even_SNHE.shape[1] + 1 - K
+    chosen = query_position_BQ is not None
+    Ep = next(width for width in HEAD_DIMS if width >= E)
+    query_block = min(blocks.chosen, _up(Q, 16)) if chosen else blocks.queries
+    window = min(blocks.window, _up(T, LANES)) if chosen else query_block
+    # As few blocks of keys as possible, all of one size.
+    key_block = _up(-(-K // -(-K // blocks.keys)), LANES)
+    Tp, Kp, Qp = _up(T, window), _up(K, key_block), _up(Q, query_block)
+    own_tables = len(odd_SNHE) > 1
+    plan = Plan(
+        positions=Tp, keys=Kp, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block, window=window,
+        chosen=chosen, own_tables=own_tables, strided=blocks.strided, rate=0.0 if dropout is None else dropout.rate,
+        farthest=None if max_distance is None else max_distance - (K - T),
+    )  # fmt: skip
+    if own_tables:
+        r_SNHE, table_B = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE, jnp.arange(B)
+    else:
+        r_SNHE, table_B = jnp.concatenate([even_SNHE + odd_SNHE, even_SNHE - odd_SNHE]), direction_B < 0
+    small_8HE = jnp.stack(
+        [
+            *(biases[f"{name}_bias"].astype(jnp.float32) for name in ("content", "position", "segment")),
+            (segment_2HE[1] - segment_2HE[0]).astype(jnp.float32),
+        ]
+    )
+    heads = _up(H * Ep, LANES) // Ep
+    lanes = functools.partial(_in_lanes, heads=heads, head_dim=Ep)
+    word_BH = jnp.zeros((B, heads), jnp.uint32)
+    if dropout is not None:
+        word_BH = bits(
+            dropout.key, jnp.uint32(dropout.stream), rows_B[:, None], (dropout.first_head + jnp.arange(heads))[None]
+        )
+    if query_position_BQ is None:
+        query_position_BQ = jnp.broadcast_to(jnp.arange(T), (B, T))
+    # Padded queries stay within the windows of the others.
+    after = ((0, 0), (0, Qp - Q))
+    position_BQ = jnp.pad(query_position_BQ, after, mode="edge")
+    limit_BQ = jnp.pad(limit_BQ, after, constant_values=HIDDEN.min)
+    rank_BK = jnp.pad(
+        jnp.where(rank_BK == NEVER, HIDDEN.max, rank_BK), ((0, 0), (0, Kp - K)), constant_values=HIDDEN.max
+    )
+    integers = Integers(
+        table_B.astype(jnp.int32),
+        jax.lax.bitcast_convert_type(word_BH, jnp.int32).reshape(-1),
+        *_windows(position_BQ, plan),
+        _packed(limit_BQ, jnp.pad(segment_BQ, after), position_BQ),
+        _packed(rank_BK, jnp.pad(segment_BK, ((0, 0), (0, Kp - K)))),
+    )
+    o_BQD = _fused(
+        (plan, blocks.vmem_bytes, interpret), lanes(q_BQHE, (0, Qp - Q)), lanes(k_BKHE, (0, Kp - K)),
+        # The kernel's row for query i and key j is T - i + j, with the padded T.
+        lanes(v_BKHE, (0, Kp - K)), lanes(r_SNHE.astype(jnp.float32), (Tp - T + 1, Kp - K)),
+        lanes(small_8HE[None], (0, SUBLANES - len(small_8HE)))[0], integers,
+    )  # fmt: skip
+    return o_BQD[:, :Q].reshape(B, Q, heads, Ep)[:, :, :H, :E], None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _fused(
+    static: tuple[Plan, int, bool], q_BQD: jax.Array, k_BKD: jax.Array, v_BKD: jax.Array, r_SND: jax.Array,
+    small_8D: jax.Array, integers: Integers,
+) -> jax.Array:  # fmt: skip
+    """The output [B, Q, D] of padded arguments. r and the small inputs are float32, and so is their gradient."""
+    return _fused_forward(static, q_BQD, k_BKD, v_BKD, r_SND, small_8D, integers)[0]
+
+
+def _fused_forward(
+    static: tuple[Plan, int, bool], q_BQD: jax.Array, k_BKD: jax.Array, v_BKD: jax.Array, r_SND: jax.Array,
+    small_8D: jax.Array, integers: Integers,
+) -> tuple[jax.Array, Any]:  # fmt: skip
+    plan = static[0]
+    (B, Q, D), N = q_BQD.shape, r_SND.shape[1]
+    r_SND = r_SND.astype(q_BQD.dtype)
+    queries, keys = plan.query_block, plan.key_block
+    by_query = pl.BlockSpec((1, queries, LANES), lambda b, g, i, j, *_: (b, i, g))
+    by_key = pl.BlockSpec((1, keys, LANES), lambda b, g, i, j, *_: (b, j, g))
+    by_head = pltpu.VMEM((plan.heads, queries, LANES), jnp.float32)
+    o_BQD, log_BG8Q = _call(
+        forward, static, (B, D // LANES, Q // queries, plan.keys // keys), (*["parallel"] * 3, "arbitrary"),
+        in_specs=[
+            by_query, by_key, by_key, pl.BlockSpec((1, N, LANES), lambda b, g, i, j, table, *_: (table[b], 0, g)),
+            pl.BlockSpec((SUBLANES, LANES), lambda b, g, i, j, *_: (0, g)),
+            pl.BlockSpec((1, SUBLANES, queries), lambda b, g, i, j, *_: (b, 0, i)),
+            pl.BlockSpec((1, SUBLANES, keys), lambda b, g, i, j, *_: (b, 0, j)),
+        ],
+        out_specs=[by_query, pl.BlockSpec((1, 1, SUBLANES, queries), lambda b, g, i, j, *_: (b, g, 0, i))],
+        out_shape=[
+            jax.ShapeDtypeStruct(q_BQD.shape, v_BKD.dtype),
+            jax.ShapeDtypeStruct((B, D // LANES, SUBLANES, Q), jnp.float32),
+        ],
+        scratch_shapes=[pltpu.VMEM((queries, LANES), jnp.float32), by_head, by_head],
+    )(*integers.scalars, q_BQD, k_BKD, v_BKD, r_SND, small_8D, integers.queries_B8Q, integers.keys_B8K)  # fmt: skip
+    return o_BQD, (q_BQD, k_BKD, v_BKD, r_SND, small_8D, integers, o_BQD, log_BG8Q)
+
+
+def _fused_backward(static: tuple[Plan, int, bool], saved: Any, do_BQD: jax.Array) -> tuple[Any, ...]:
+    plan = static[0]
+    q_BQD, k_BKD, v_BKD, r_SND, small_8D, integers, o_BQD, log_BG8Q = saved
+    (B, Q, D), (S, N, _) = q_BQD.shape, r_SND.shape
+    queries, keys = plan.query_block, plan.key_block
+    by_query = pl.BlockSpec((1, queries, LANES), lambda g, b, i, j, *_: (b, i, g))
+    by_key = pl.BlockSpec((1, keys, LANES), lambda g, b, i, j, *_: (b, j, g))
+    all_keys = pl.BlockSpec((1, plan.keys, LANES), lambda g, b, i, j, *_: (b, 0, g))
+    small = pl.BlockSpec((SUBLANES, LANES), lambda g, b, i, j, *_: (0, g))
+    if plan.own_tables:
+        dr = pl.BlockSpec((1, N, LANES), lambda g, b, i, j, *_: (b, 0, g))
+    else:
+        dr = pl.BlockSpec((S, N, LANES), lambda g, b, i, j, *_: (0, 0, g))
+    sum_of_keys = pltpu.VMEM((plan.keys, LANES), jnp.float32)
+    gradients = _call(
+        backward, static, (D // LANES, B, Q // queries, plan.keys // keys), ("parallel", *["arbitrary"] * 3),
+        in_specs=[
+            by_query, by_key, by_key, pl.BlockSpec((1, N, LANES), lambda g, b, i, j, table, *_: (table[b], 0, g)),
+            small, pl.BlockSpec((1, SUBLANES, queries), lambda g, b, i, j, *_: (b, 0, i)),
+            pl.BlockSpec((1, SUBLANES, keys), lambda g, b, i, j, *_: (b, 0, j)),
+            by_query, pl.BlockSpec((1, 1, SUBLANES, queries), lambda g, b, i, j, *_: (b, g, 0, i)), by_query,
+        ],
+        out_specs=[by_query, all_keys, all_keys, dr, small],
+        out_shape=[
+            *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q_BQD, k_BKD, v_BKD)),
+            *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (r_SND, small_8D)),
+        ],
+        scratch_shapes=[pltpu.VMEM((queries, LANES), jnp.float32), sum_of_keys, sum_of_keys],
+    )(
+        *integers.scalars, q_BQD, k_BKD, v_BKD, r_SND, small_8D, integers.queries_B8Q, integers.keys_B8K,
+        o_BQD, log_BG8Q, do_BQD,
+    )  # fmt: skip
+    return *gradients, None
+
+
+_fused.defvjp(_fused_forward, _fused_backward)
+
+
+def _call(
+    body: Any,
+    static: tuple[Plan, int, bool],
+    grid: tuple[int, ...],
+    order: tuple[str, ...],
+    out_shape: Any,
+    **specs: Any,
+) -> Any:
+    plan, vmem_bytes, interpret = static
+    return pl.pallas_call(
+        functools.partial(body, plan),
+        grid_spec=pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=4, grid=grid, **specs),
+        out_shape=out_shape,
+        compiler_params=pltpu.CompilerParams(dimension_semantics=order, vmem_limit_bytes=vmem_bytes),
+        name=f"xlnet_attention_{body.__name__}",
+        interpret=interpret,
+    )
+
+
+def _windows(position_BQ: jax.Array, plan: Plan) -> tuple[jax.Array, jax.Array]:
+    """The first and the last window of each block of queries, [B blocks]."""
+    window_AQ = (position_BQ // plan.window).reshape(-1, plan.query_block)
+    return window_AQ.min(axis=1).astype(jnp.int32), window_AQ.max(axis=1).astype(jnp.int32)
+
+
+def _packed(*rows: jax.Array) -> jax.Array:
+    """int32 [B, 8, n] of arrays [B, n], with zeros."""
+    zeros = jnp.zeros_like(rows[0])
+    return jnp.stack([*rows, *[zeros] * (SUBLANES - len(rows))], axis=1).astype(jnp.int32)
+
+
+def _in_lanes(x: jax.Array, around: tuple[int, int], heads: int, head_dim: int) -> jax.Array:
+    """[B, n, H, E] -> [B, n', H' E'], with zeros before and after the n, and after the heads and their elements."""
+    pads = ((0, 0), around, (0, heads - x.shape[2]), (0, head_dim - x.shape[3]))
+    return jnp.pad(x, pads).reshape(len(x), sum(around) + x.shape[1], heads * head_dim)
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
