@@ -4,10 +4,10 @@ Formulas: `reference`. A program handles 128 lanes of the model width: 128 / E h
 where the projections put them. For one head the lanes of the others are set to 0 in one factor of each product.
 
 The position term. Query i meets key j at row T - i + j of the position keys. So a block of queries whose positions are
-in one window w of S positions needs S + K consecutive rows, from T - (w + 1) S + j on, where j is the block's first
-key: one product gives scores [Q, S + K], and the query at offset e of its window keeps K columns from S - e on (`skew`).
-Queries in order have one window per block, in which e grows by 1 per row: a strided roll. Queries at chosen positions
-take the windows from the first to the last of the block in turn.
+in one window w of S positions needs S + K consecutive rows, from T - (w + 1) S + j on, with j the first key of the
+block: one product gives scores [Q, S + K], and the query at offset e of its window keeps K columns from S - e on
+(`skew`). Queries in order have one window per block, in which e grows by 1 per row: a strided roll. Queries at chosen
+positions take the windows from the first to the last of the block in turn.
 
 Letters: Q queries and K keys of the block, L = 128 lanes, S positions of a window, W = S + K.
 """

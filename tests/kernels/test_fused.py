@@ -1,0 +1,102 @@
+"""The fused kernels in interpret mode against the reference: shapes drawn by hypothesis, dropout, blocks, shards."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_cases import by_reference, cast, differentiated, draw
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xlnet_jax.batch import NEVER
+from xlnet_jax.kernels import reference, tpu
+from xlnet_jax.kernels.dropout import AttentionDropout
+
+SMALL = tpu.Blocks(queries=128, keys=128, chosen=16, window=128)
+"""Several blocks and windows at lengths of a few hundred."""
+interpreted = functools.partial(tpu.attend, interpret=True)
+
+
+@st.composite
+def cases(draw_one):
+    """Sizes of `draw`, and options of `attend`: lengths around the edges of blocks, which are multiples of 128."""
+    T = draw_one(st.sampled_from([1, 2, 31, 127, 128, 130, 260]))
+    return {
+        "T": T,
+        "M": draw_one(st.sampled_from([0, 1, 96, 129])),
+        "B": draw_one(st.integers(1, 3)),
+        "tables": 1,
+        "chosen": draw_one(st.sampled_from([None, None, 1, 5, 37])),
+        "seed": draw_one(st.integers(0, 2**16)),
+        "H": draw_one(st.integers(1, 5)),
+        "E": draw_one(st.sampled_from([3, 32, 64, 100, 128])),
+    }
+
+
+def compare(arguments, blocks, limit=(1e-5, 1e-4), **options):
+    """Forward and every gradient, relative to the largest element, at most `limit`; returns the kernel's results."""
+    rng = np.random.default_rng(1)
+    do_BQHE = jnp.asarray(rng.standard_normal(arguments["q_BQHE"].shape), arguments["q_BQHE"].dtype)
+    attend = functools.partial(interpreted, blocks=blocks)
+    (o_BQHE, _), ours = jax.jit(lambda a, do: differentiated(attend, a, do, **options))(arguments, do_BQHE)
+    exact = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x, (arguments, do_BQHE))
+    (expected_BQHE, probability_BHQK), theirs = by_reference(*exact, **options)
+    for bound, ours_, theirs_ in ((limit[0], o_BQHE, expected_BQHE), (limit[1], ours, theirs)):
+        jax.tree.map(functools.partial(close, bound), ours_, theirs_)
+    blind_BQH = ~np.any(np.asarray(probability_BHQK), axis=-1).transpose(0, 2, 1)
+    assert not np.any(np.asarray(o_BQHE, np.float32)[blind_BQH]), "a query that sees nothing has an output"
+    assert not np.any(np.asarray(ours["q_BQHE"], np.float32)[blind_BQH]), "a query that sees nothing has a gradient"
+    return o_BQHE, ours
+
+
+def close(bound, ours, theirs):
+    theirs = np.asarray(theirs)
+    # A gradient of the scores is a difference: where it is 0, its terms still round.
+    np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, rtol=0, atol=bound * max(np.abs(theirs).max(), 1))
+
+
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(case=cases(), rate=st.sampled_from([0, 0.1]), far=st.sampled_from([None, None, 0, 50]), strided=st.booleans())
+def test_equals_the_reference(case, rate, far, strided):
+    """Catches an error in padding, windows, shifts, masks, running softmax, dropout's indices or any gradient."""
+    arguments = cast(draw(**case), jnp.float32) | {"rows_B": jnp.arange(case["B"]) * 7 + 2}
+    dropout = AttentionDropout(jnp.uint32(4), rate, 1, first_head=3) if rate else None
+    blocks = tpu.Blocks(**(vars(SMALL) | {"strided": strided}))
+    compare(arguments, blocks, dropout=dropout, max_distance=far)
+
+
+@pytest.mark.parametrize("chosen", [None, 24])
+def test_tables_of_rows_and_blind_queries(chosen):
+    """Catches a gradient of a row's table that is added to another's, and rows that see nothing but get a weight."""
+    arguments = cast(draw(T=150, M=20, B=3, tables=3, chosen=chosen, E=64), jnp.float32)
+    arguments["limit_BQ"] = arguments["limit_BQ"].at[1].set(-5).at[2, -3:].set(-5)
+    arguments["rank_BK"] = arguments["rank_BK"].at[0, ::2].set(NEVER)
+    o_BQHE, grads = compare(arguments, SMALL, dropout=None)
+    assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads["position"][0][1])
+
+
+def test_limits_above_never_show_no_padding():
+    """Catches padded keys that a limit above NEVER would make visible."""
+    arguments = cast(draw(T=20, M=5), jnp.float32)
+    compare(arguments | {"limit_BQ": jnp.full((2, 20), NEVER + 1)}, SMALL, dropout=None)
+
+
+@pytest.mark.parametrize("chosen", [None, 24])
+def test_bfloat16_is_as_exact_as_its_rounding(chosen):
+    """Catches a sum that is kept in bfloat16: its error would grow with the 170 keys."""
+    arguments = cast(draw(T=150, M=20, chosen=chosen, H=2, E=64), jnp.bfloat16)
+    unit = float(jnp.finfo(jnp.bfloat16).eps)
+    compare(arguments, tpu.Blocks(), limit=(2 * unit, 4 * unit), dropout=AttentionDropout(jnp.uint32(4), 0.1, 0))
+
+
+def test_two_runs_are_equal_and_blocks_draw_the_same_dropout():
+    """Catches dropout that depends on a block: half of the probabilities would differ."""
+    arguments = cast(draw(T=130, M=20, chosen=40, E=64), jnp.float32)
+    dropout = AttentionDropout(jnp.uint32(4), 0.5, 0)
+    for blocks in (SMALL, tpu.Blocks()):
+        attend = jax.jit(functools.partial(interpreted, blocks=blocks))
+        one, two = (attend(**arguments, dropout=dropout)[0] for _ in range(2))
+        np.testing.assert_array_equal(one, two)
+        close(1e-5, one, reference.attend(**arguments, dropout=dropout)[0])
