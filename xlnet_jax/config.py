@@ -67,7 +67,12 @@ class ModelConfig:
     remat: str = key(
         "none", "recomputed in the backward pass: nothing, all but matmuls, or whole layers", FREE, "none dots full"
     )
-    attention: str = key("auto", "all implementations give the same results; auto = the fastest here", FREE, "auto xla")
+    attention: str = key(
+        "auto",
+        "all implementations give the same results; auto = xla for now, fused needs a TPU",
+        FREE,
+        "auto xla fused",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

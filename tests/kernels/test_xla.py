@@ -54,9 +54,8 @@ CASES = [
 
 
 def test_the_configuration_offers_what_there_is():
-    assert (
-        configs.fields()["model.attention"].metadata["choices"] == tuple(IMPLEMENTATIONS) == ("auto", *tiny.ATTENTION)
-    )
+    choices = configs.fields()["model.attention"].metadata["choices"]
+    assert choices == tuple(IMPLEMENTATIONS) == ("auto", *tiny.ATTENTION, "fused")
 
 
 @pytest.mark.parametrize("name", tiny.ATTENTION)

@@ -19,13 +19,13 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.kernels import xla
+from xlnet_jax.kernels import fused, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.model import positions
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 
-IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend}
-"""By the value of `model.attention`. All return the same, and draw the same dropout masks."""
+IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "fused": fused.attend}
+"""By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout."""
 
 
 @jax.tree_util.register_dataclass
@@ -78,9 +78,11 @@ class RelativeAttention(nn.Module):
         v_BKHE = product("bkd,dhe->bkhe", cat_BKD, kernel["value"])
         q_BSHE = product("bsd,dhe->bshe", x_BSD, kernel["query"])
         odd_SNHE, even_SNHE = positions.project(inputs.table_SND.astype(dtype), kernel["position"])
-        # One of each for every row: so the gradient is summed over the rows once, for both streams together.
-        each = (len(x_BSD), *odd_SNHE.shape[1:])
-        position = jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each), inputs.direction_B
+        if config.attention != "fused":
+            # One of each for every row: so the gradient is summed over the rows once, for both streams together.
+            each = (len(x_BSD), *odd_SNHE.shape[1:])
+            odd_SNHE, even_SNHE = jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each)
+        position = odd_SNHE, even_SNHE, inputs.direction_B
         drops = config.attention_dropout and not deterministic
         dropout_key = jax.random.bits(self.make_rng("dropout")) if drops else None
 

@@ -1,0 +1,93 @@
+"""Fused attention on the device of the mesh: the kernel for its kind, and the part of the call for each device.
+
+The compiler cannot split a kernel. So the call is inside `shard_map` over all mesh axes that are still the compiler's:
+rows over those that split the batch, heads over `tensor`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+
+import jax
+from jax.sharding import PartitionSpec
+
+from xlnet_jax.errors import BadInput
+from xlnet_jax.kernels import tpu
+from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.parallel.mesh import RULES
+
+MIB = 2**20
+
+KERNELS = {
+    # v4 cannot roll each row by another number of lanes.
+    "TPU v4": functools.partial(tpu.attend, blocks=tpu.Blocks(strided=False, vmem_bytes=16 * MIB)),
+    "TPU v5 lite": tpu.attend,
+    "TPU v5": functools.partial(tpu.attend, blocks=tpu.Blocks(vmem_bytes=48 * MIB)),
+    "TPU v6 lite": tpu.attend,
+    "TPU7x": functools.partial(tpu.attend, blocks=tpu.Blocks(vmem_bytes=48 * MIB)),
+}
+"""By the kind of device, as JAX names it."""
+
+
+def attend(
+    q_BQHE: jax.Array,
+    k_BKHE: jax.Array,
+    v_BKHE: jax.Array,
+    position: tuple[jax.Array, jax.Array, jax.Array],
+    biases: Mapping[str, jax.Array],
+    segment_2HE: jax.Array,
+    limit_BQ: jax.Array,
+    rank_BK: jax.Array,
+    segment_BQ: jax.Array,
+    segment_BK: jax.Array,
+    query_position_BQ: jax.Array | None,
+    rows_B: jax.Array,
+    dropout: AttentionDropout | None,
+    max_distance: int | None = None,
+) -> tuple[jax.Array, None]:
+    """Attention of one stream of one layer: as `xla.attend`, but without the probabilities.
+
+    Raises BadInput if there is no kernel for the device or the sizes.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    device = mesh.abstract_device or jax.devices()[0]
+    kernel = KERNELS.get(device.device_kind)
+    width, dtype = q_BQHE.shape[-1], q_BQHE.dtype
+    problem = (
+        f"there is no kernel for {device.device_kind}, only for {', '.join(KERNELS)}" if kernel is None
+        else f"model.head_dim={width} is above {tpu.HEAD_DIMS[-1]}" if width > tpu.HEAD_DIMS[-1]
+        else f"model.compute_dtype={dtype} is not float32 or bfloat16" if dtype.itemsize > 4
+        else None
+    )  # fmt: skip
+    if kernel is None or problem:
+        raise BadInput(f"model.attention=fused: {problem}; use model.attention=xla")
+    free = set(mesh.axis_names) - set(mesh.manual_axes)
+    rows: tuple[str, ...] | None = tuple(axis for axis in RULES.batch if axis in free)
+    # The one row of initialisation is on all devices.
+    if len(q_BQHE) % math.prod(mesh.shape[axis] for axis in rows):
+        rows = None
+    heads = RULES.heads if RULES.heads in free else None
+
+    def local(dropout: AttentionDropout | None, position: tuple, *arguments: jax.Array) -> jax.Array:
+        if dropout is not None and heads:
+            first_head = dropout.first_head + jax.lax.axis_index(heads) * arguments[0].shape[2]
+            dropout = dataclasses.replace(dropout, first_head=first_head)
+        return kernel(*arguments[:3], position, *arguments[3:], dropout, max_distance)[0]
+
+    by_head, by_row = PartitionSpec(rows, None, heads), PartitionSpec(rows)
+    tables = PartitionSpec(rows if len(position[0]) > 1 else None, None, heads)
+    in_specs = (
+        PartitionSpec(), (tables, tables, by_row), by_head, by_head, by_head, PartitionSpec(heads),
+        PartitionSpec(None, heads), *[by_row] * 6,
+    )  # fmt: skip
+    if free:
+        # Without the check of replication: else the gradients of shared arrays would be summed inside accumulation.
+        local = jax.shard_map(local, in_specs=in_specs, out_specs=by_head, axis_names=free, check_vma=False)
+    o_BQHE = local(
+        dropout, position, q_BQHE, k_BKHE, v_BKHE, biases, segment_2HE, limit_BQ, rank_BK, segment_BQ, segment_BK,
+        query_position_BQ, rows_B,
+    )  # fmt: skip
+    return o_BQHE, None
