@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlnet_jax.batch import NEVER
-from xlnet_jax.kernels import reference, tpu
+from xlnet_jax.errors import BadInput
+from xlnet_jax.kernels import fused, reference, tpu
 from xlnet_jax.kernels.dropout import AttentionDropout
 
 SMALL = tpu.Blocks(queries=16, keys=128, chosen=16, window=128)
@@ -108,3 +109,37 @@ def test_two_runs_are_equal_and_blocks_draw_the_same_dropout():
         one, two = (attend(**arguments, dropout=dropout)[0] for _ in range(2))
         np.testing.assert_array_equal(one, two)
         close(1e-5, one, reference.attend(**arguments, dropout=dropout)[0])
+
+
+def test_shards_of_rows_and_heads_equal_the_whole(monkeypatch):
+    """Catches dropout by a shard's own heads, and a gradient of shared arrays that misses some devices' rows."""
+    monkeypatch.setitem(fused.KERNELS, "cpu", functools.partial(interpreted, blocks=SMALL))
+    arguments = cast(draw(T=20, M=5, B=4, chosen=7, E=32), jnp.float32)
+    do_BQHE = jnp.asarray(np.random.default_rng(1).standard_normal(arguments["q_BQHE"].shape), jnp.float32)
+    dropout = AttentionDropout(jnp.uint32(4), 0.3, 1)
+    mesh = jax.make_mesh(
+        (1, 1, 2, 2), ("slices", "data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 4,
+        devices=jax.devices()[:4],
+    )  # fmt: skip
+    with jax.set_mesh(mesh):
+        (o_BQHE, _), grads = jax.jit(lambda a, do: differentiated(fused.attend, a, do, dropout=dropout))(
+            arguments, do_BQHE
+        )
+    assert o_BQHE.sharding.spec == jax.P(("slices", "data", "fsdp"), None, "tensor")
+    (expected_BQHE, _), expected = by_reference(arguments, do_BQHE, dropout=dropout)
+    jax.tree.map(functools.partial(close, 1e-4), (o_BQHE, grads), (expected_BQHE, expected))
+
+
+@pytest.mark.parametrize(
+    ("kernels", "E", "dtype", "message"),
+    [
+        ({}, 64, "float32", "no kernel for cpu, only for TPU v4"),
+        ({"cpu": tpu.attend}, 129, "float32", "model.head_dim=129 is above 128"),
+        ({"cpu": tpu.attend}, 64, "float64", "model.compute_dtype=float64 is not float32 or bfloat16"),
+    ],
+)
+def test_refuses_what_it_has_no_kernel_for(kernels, E, dtype, message, monkeypatch, x64):
+    """Catches a silent slow path."""
+    monkeypatch.setattr(fused, "KERNELS", fused.KERNELS | kernels)
+    with pytest.raises(BadInput, match=f"model.attention=fused: .*{message}.*; use model.attention=xla"):
+        fused.attend(**cast(draw(T=2, M=1, E=E), dtype), dropout=None)

@@ -23,7 +23,7 @@ MIB = 2**20
 
 KERNELS = {
     # v4 cannot roll each row by another number of lanes.
-    "TPU v4": functools.partial(tpu.attend, blocks=tpu.Blocks(strided=False, vmem_bytes=16 * MIB)),
+    "TPU v4": functools.partial(tpu.attend, blocks=tpu.Blocks(queries=128, strided=False, vmem_bytes=16 * MIB)),
     "TPU v5 lite": tpu.attend,
     "TPU v5": functools.partial(tpu.attend, blocks=tpu.Blocks(vmem_bytes=48 * MIB)),
     "TPU v6 lite": tpu.attend,

@@ -67,11 +67,6 @@ class Plan:
         return LANES // self.head_dim
 
     @property
-    def width(self) -> int:
-        """W."""
-        return self.window + self.key_block
-
-    @property
     def lined_up(self) -> bool:
         """The offset in the window grows by 1 per row, and the chip can use that."""
         return self.strided and not self.chosen
@@ -91,18 +86,13 @@ class Tile:
     first_window: Any
     last_window: Any
 
-    @property
-    def offset_Q1(self) -> jax.Array:
-        """Of the queries in their windows."""
-        return self.position_Q1 % self.plan.window
-
     def each_window(self, visit: Callable[[Any, Any, Any], Any], initial: Any) -> Any:
         """Folds visit(state, rows of the position keys, which queries [Q, 1] are in the window, or None for all)."""
         plan = self.plan
 
         def rows(window: Any) -> Any:
             start = plan.positions - (window + 1) * plan.window + self.first_key
-            return pl.ds(pl.multiple_of(start, LANES), plan.width)
+            return pl.ds(pl.multiple_of(start, LANES), plan.window + plan.key_block)
 
         if not plan.chosen or plan.positions == plan.window:
             return visit(initial, rows(self.first_window), None)
@@ -144,7 +134,8 @@ def forward(
     @pl.when(j == 0)
     def _start() -> None:
         sum_ref[...] = jnp.zeros_like(sum_ref)
-        highest_ref[...] = jnp.full_like(highest_ref, -FAR)
+        # Above the score of hidden keys: so their weight is 0 even for a query that has seen nothing so far.
+        highest_ref[...] = jnp.full_like(highest_ref, -FAR / 2)
         total_ref[...] = jnp.zeros_like(total_ref)
 
     tile = load_tile(plan, queries_ref, keys_ref, (first_ref[block], last_ref[block]), j)
@@ -154,8 +145,7 @@ def forward(
         score_QK = jnp.where(tile.visible_QK, score_QK, -FAR)
         before_QL = highest_ref[h]
         highest_QL = jnp.maximum(before_QL, jnp.max(score_QK, axis=1, keepdims=True))
-        # Where all is hidden so far, the highest score is -FAR, and exp(0) is 1.
-        weight_QK = jnp.where(tile.visible_QK, jnp.exp(score_QK - highest_QL[:, :1]), 0)
+        weight_QK = jnp.exp(score_QK - highest_QL[:, :1])
         shrink_QL = jnp.exp(before_QL - highest_QL)
         total_ref[h] = total_ref[h] * shrink_QL + jnp.sum(weight_QK, axis=1, keepdims=True)
         highest_ref[h] = highest_QL
@@ -228,7 +218,8 @@ def backward(
             kept_QK = tile.kept(word_ref[(b * pl.num_programs(0) + g) * plan.heads + h])
             dp_QK, dropped_QK = dp_QK * kept_QK, p_QK * kept_QK
         delta_Q1 = jnp.sum(jnp.where(on_1L, weighted_QL, 0), axis=1, keepdims=True)
-        ds_QK = p_QK * (dp_QK - delta_Q1) * plan.scale
+        # Without the scale: a, b and c have it, and dq gets it at the end.
+        ds_QK = p_QK * (dp_QK - delta_Q1)
         rounded_QK = ds_QK.astype(k_KL.dtype)
         dv_KL += dot(dropped_QK.astype(v_KL.dtype), do_h_QL, TN)
         dk_KL += dot(rounded_QK, a_QL, TN)
@@ -245,8 +236,9 @@ def backward(
 
         db_QL = jnp.where(on_1L, tile.each_window(window, jnp.zeros_like(db_QL)), db_QL)
     dk_sum[here, :], dv_sum[here, :] = dk_KL, dv_KL
-    dq_sum[...] += da_QL + db_QL + dc_QL
-    sums = [jnp.sum(x, axis=0, keepdims=True) for x in (da_QL, db_QL, dc_QL)]
+    parts = [x * plan.scale for x in (da_QL, db_QL, dc_QL)]
+    dq_sum[...] += sum(parts)
+    sums = [jnp.sum(x, axis=0, keepdims=True) for x in parts]
     dsmall_ref[...] += jnp.concatenate([*sums, dother_1L, jnp.zeros((SUBLANES - 4, LANES), jnp.float32)], axis=0)
 
     @pl.when(j == key_blocks - 1)
@@ -262,9 +254,10 @@ def backward(
 def scores(
     tile: Tile, h: int, q_QL: jax.Array, k_KL: jax.Array, r_ref: Any, small_8L: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """s [Q, K] of head h, hidden keys included, and a, b, c [Q, L], which are 0 in the lanes of other heads."""
-    biased = [jnp.where(lanes_of(tile.plan, h), q_QL.astype(jnp.float32) + small_8L[n : n + 1], 0) for n in range(3)]
-    a_QL, b_QL, c_QL = biased[0].astype(q_QL.dtype), biased[1].astype(q_QL.dtype), biased[2]
+    """s [Q, K] of head h, hidden keys included, and a, b, c [Q, L] times the scale; 0 in the lanes of other heads."""
+    scale_1L = jnp.where(lanes_of(tile.plan, h), tile.plan.scale, 0)
+    a_QL, b_QL, c_QL = ((q_QL.astype(jnp.float32) + small_8L[n : n + 1]) * scale_1L for n in range(3))
+    a_QL, b_QL = a_QL.astype(q_QL.dtype), b_QL.astype(q_QL.dtype)
 
     def window(position_QK: Any, rows: Any, inside_Q1: Any) -> Any:
         found_QK = skew(tile, dot(b_QL, r_ref[0, rows, :], NT))
@@ -272,8 +265,7 @@ def scores(
 
     position_QK = tile.each_window(window, jnp.zeros(tile.visible_QK.shape, jnp.float32))
     other_Q1 = jnp.sum(c_QL * small_8L[OTHER : OTHER + 1], axis=1, keepdims=True)
-    score_QK = dot(a_QL, k_KL, NT) + position_QK + jnp.where(tile.other_QK, other_Q1, 0)
-    return score_QK * tile.plan.scale, a_QL, b_QL, c_QL
+    return dot(a_QL, k_KL, NT) + position_QK + jnp.where(tile.other_QK, other_Q1, 0), a_QL, b_QL, c_QL
 
 
 def dot(a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]) -> jax.Array:
@@ -293,7 +285,7 @@ def skew(tile: Tile, x_QW: jax.Array) -> jax.Array:
     plan = tile.plan
     if plan.lined_up:
         return pltpu.roll(x_QW, plan.key_block, 1, stride=1, stride_axis=0)[:, : plan.key_block]
-    return shifted(_cut(x_QW), plan.window - tile.offset_Q1, plan)
+    return shifted(_cut(x_QW), plan.window - tile.position_Q1 % plan.window, plan)
 
 
 def unskew(tile: Tile, x_QK: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
@@ -304,7 +296,7 @@ def unskew(tile: Tile, x_QK: jax.Array) -> tuple[jax.Array, Callable[[jax.Array]
     plan = tile.plan
     if not plan.lined_up:
         zeros = [None] * (plan.window // LANES)
-        return shifted([*zeros, *_cut(x_QK), *zeros], tile.offset_Q1, plan), lambda x: x
+        return shifted([*zeros, *_cut(x_QK), *zeros], tile.position_Q1 % plan.window, plan), lambda x: x
     x_QW = jnp.concatenate([flip(x_QK), jnp.zeros((plan.query_block, plan.window), x_QK.dtype)], axis=1)
     # Row n + t is row n + 7 - t of x, which belongs S - (n + 7 - t) columns further right.
     turned = [
