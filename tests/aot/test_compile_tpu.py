@@ -243,3 +243,23 @@ def test_the_budget_is_the_largest_batch_that_fits():
     rows = best.config.train.batch_size // 4
     more = override(config, [f"--config.train.batch_size={4 * (rows + max(rows // 16, 1) + 1)}"])
     assert not compile.attempt(make_recipe(more), topology).fits
+
+
+OTHERS = [pytest.param(name, marks=pytest.mark.prove) for name in ("v4:2x2x1", "v5p:2x2x1", "v6e:2x2")]
+
+
+@pytest.mark.parametrize("topology", ["v5e:2x2", *OTHERS])
+def test_fused_attention_compiles_in_the_step(topology):
+    """Forward and backward, in `shard_map` over the rows. Catches what interpret mode accepts and a TPU does not."""
+    assert compiled("--config.model.attention=fused", topology=topology)["fits"]
+
+
+@pytest.mark.prove
+def test_fused_attention_compiles_where_heads_are_split():
+    words = ("--config.model.attention=fused", "--config.mesh.fsdp=2", "--config.mesh.tensor=2", "--config.mesh.data=1")
+    assert compiled(*words)["fits"]
+
+
+def test_fused_attention_is_refused_where_no_kernel_is():
+    with pytest.raises(BadInput, match="model.attention=fused: there is no kernel for TPU v3.*use model.attention=xla"):
+        compiled("--config.model.attention=fused", topology="v3:2x2")
