@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec
@@ -71,7 +72,7 @@ def attend(
         rows = None
     heads = RULES.heads if RULES.heads in free else None
 
-    def local(dropout: AttentionDropout | None, position: tuple, *arguments: jax.Array) -> jax.Array:
+    def local(dropout: AttentionDropout | None, position: tuple, *arguments: Any) -> jax.Array:
         if dropout is not None and heads:
             first_head = dropout.first_head + jax.lax.axis_index(heads) * arguments[0].shape[2]
             dropout = dataclasses.replace(dropout, first_head=first_head)

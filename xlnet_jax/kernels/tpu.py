@@ -146,7 +146,7 @@ def attend(
         _packed(limit_BQ, jnp.pad(segment_BQ, after), position_BQ),
         _packed(rank_BK, jnp.pad(segment_BK, ((0, 0), (0, Kp - K)))),
     )
-    o_BQD = _fused(
+    o_BQD: Any = _fused(
         (plan, blocks.vmem_bytes, interpret), lanes(q_BQHE, (0, Qp - Q)), lanes(k_BKHE, (0, Kp - K)),
         # The kernel's row for query i and key j is T - i + j, with the padded T.
         lanes(v_BKHE, (0, Kp - K)), lanes(r_SNHE.astype(jnp.float32), (Tp - T + 1, Kp - K)),
@@ -235,7 +235,7 @@ def _call(
     body: Any,
     static: tuple[Plan, int, bool],
     grid: tuple[int, ...],
-    order: tuple[str, ...],
+    order: Any,
     out_shape: Any,
     **specs: Any,
 ) -> Any:
