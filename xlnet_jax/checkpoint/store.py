@@ -22,6 +22,7 @@ import functools
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -76,6 +77,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
         self._writer: Any = None
         self._pending: Any = None
+        self.seconds = 0.0
+        """Of the last complete save, from the copy to the host until it was on disk; 0 = none yet."""
 
     def _translated(self) -> contextlib.AbstractContextManager[None]:
         """A bucket that refuses or does not answer is reported in one line (BadInput, RestartMe)."""
@@ -145,6 +148,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 "the newest one is from before; lower optimizer.learning_rate"
             )
         self.wait()
+        began = time.perf_counter()
         record = {"format_version": FORMAT_VERSION, "checksums": sums, **record}
         record["record_sha256"] = _hash(record)
         with self._translated():
@@ -159,6 +163,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                     self.path, preservation_policy=self, cleanup_tmp_directories=True, context=context
                 )
             self._pending = self._writer.save_checkpointables_async(step, trees, force=True, custom_metadata=record)
+            self._pending.on_complete(lambda _: setattr(self, "seconds", time.perf_counter() - began))
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         """Which checkpoints stay: those that any rule of `keep` selects. Orbax calls it, with the oldest first.
