@@ -7,6 +7,7 @@ import logging
 import os
 from typing import Any
 
+from xlnet_jax.messages import how_to_install
 from xlnet_jax.run.jsonl import read_jsonl
 from xlnet_jax.storage import files
 
@@ -31,7 +32,7 @@ def draw(workdir: str, scores: dict[str, Any]) -> str | None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        log.info("no loss curve without matplotlib: pip install 'xlnet_jax[quickstart]' and rerun the same command")
+        log.info("no loss curve without matplotlib: %s, and rerun the same command", how_to_install("quickstart"))
         return None
     path = os.path.join(workdir, PICTURE)
     lines = [line for line in read_jsonl(os.path.join(workdir, "metrics.jsonl")) if line["loss"] is not None]
