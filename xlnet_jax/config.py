@@ -174,6 +174,9 @@ class CheckpointConfig:
     keep: int = key(3, "number of newest checkpoints kept", FREE)
     keep_every: int = key(0, "also keep a checkpoint every this many steps; 0 = none", FREE)
     keep_best: int = key(0, "also keep this many checkpoints of the lowest held-out loss; 0 = none", FREE)
+    memory: str = key(
+        "all", "saved (all), or left out of checkpoints and computed from the text on resume", FREE, "all rebuild"
+    )
     init_from: str = key(
         "", "work directory or checkpoint to take the parameters of a new run from; empty = none", FREE
     )

@@ -124,8 +124,8 @@ def _train(
             stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
             watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, processes.end)
             stack.callback(watchdog.cancel)
-            run = Run(recipe, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, goodput,
-                      watchdog)  # fmt: skip
+            run = Run(recipe, workdir, mixture, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
+                      request, goodput, watchdog)  # fmt: skip
             if heldout:
                 run.heldout = HeldoutLoss(recipe, mesh, heldout, mixture.token_counts, evaluation.blocks_of(config))
             if config.watchdog.sdc_every:

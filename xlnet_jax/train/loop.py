@@ -94,6 +94,8 @@ class Run:
     checkpoints: Checkpoints
     writer: MetricsWriter
     plan: Plan
+    rebuilt: list[int]
+    """Steps at which this run has rebuilt its memory; see `resume`."""
     processes: Session
     request: StopRequest
     goodput: Goodput
@@ -180,7 +182,7 @@ class Run:
             # A collective operation waits less time for a late process than compiling takes.
             self.processes.barrier("compiling the step")
             # Compiles them, so that the first save does not wait.
-            checksums.of_trees(state.split())
+            checksums.of_trees(self._saved(state))
         self.goodput.work()
         # Later rates leave compilation out by themselves: the clock does not count it as training.
         self.report.clock = self.report.clock or self.goodput.training()
@@ -210,9 +212,10 @@ class Run:
         """Starts a save; with `wait`, finishes it. If the disk refuses, it retries with the newest state."""
 
         def write() -> None:
-            record = {**workdirs.identity(self.recipe.config, self.mixture), "plan": list(map(list, self.plan))}
+            record = {"plan": list(map(list, self.plan)), "rebuilt": self.rebuilt}
+            record |= workdirs.identity(self.recipe.config, self.mixture)
             try:
-                self.checkpoints.save(step, state.split(), record, MUST_BE_FINITE)
+                self.checkpoints.save(step, self._saved(state), record, MUST_BE_FINITE)
             except Diverged:
                 self._complete()
                 self._all_saved()
@@ -231,6 +234,13 @@ class Run:
                 write()
         self.saved = step
         self.watchdog.progress(step)
+
+    def _saved(self, state: State) -> dict[str, Any]:
+        """The trees of a checkpoint."""
+        trees = state.split()
+        if self.recipe.config.checkpoint.memory == "rebuild":
+            trees.pop("memory", None)
+        return trees
 
     def _complete(self) -> bool:
         """Waits for the save in flight. False if the disk or bucket refused it: it may accept another one."""
