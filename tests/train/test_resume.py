@@ -68,15 +68,24 @@ def test_sigterm_saves_exits_42_and_the_run_goes_on_exactly(tmp_path, undisturbe
     assert_ended_as(undisturbed, tmp_path)
 
 
-def config(pytestconfig, memory="rebuild", mesh=-1, switches=""):
+@pytest.mark.slow
+@pytest.mark.production
+def test_without_its_memory_a_run_resumed_at_the_start_of_a_block_also_ends_as_undisturbed(tmp_path, undisturbed):
+    rebuild = "--config.checkpoint.memory=rebuild"
+    finish(start(tmp_path, "--stop_at=8", rebuild, undisturbed.cache))
+    _, err = finish(start(tmp_path, "--stop_at=12", rebuild, undisturbed.cache))
+    assert "resuming at step 8" in err and "memory rebuilt" not in err
+    assert record(tmp_path, 12)["rebuilt"] == [] and shared.steps(tmp_path) == undisturbed.steps(12)
+
+
+def config(pytestconfig, **changes):
     """Blocks of eight windows: a memory of two layers depends on the four segments before it at most."""
-    return tiny.config(
-        data={"corpus": data_fixtures.corpus_path(), "windows_per_block": 8},
-        mesh={"data": mesh},
-        checkpoint={"memory": memory},
-        compat={"switches": switches},
-        log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
-    )
+    settings = {
+        "data": {"corpus": data_fixtures.corpus_path(), "windows_per_block": 8},
+        "checkpoint": {"memory": "rebuild"},
+        "log": {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
+    }
+    return tiny.config(**settings | changes)
 
 
 def record(workdir, step):
@@ -86,66 +95,76 @@ def record(workdir, step):
 
 def test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_its_record(tmp_path, pytestconfig):
     """Would fail if the memory were saved, or depended on anything but the checkpoint and its step."""
+    killed, clean = tmp_path / "killed", tmp_path / "clean"
 
-    def run(name, *stops, memory="rebuild"):
-        for stop in stops:
-            train(config(pytestconfig, memory), str(tmp_path / name), stop_at=stop)
-        return record(tmp_path / name, stops[-1])
+    def run(workdir, stop):
+        train(config(pytestconfig), str(workdir), stop_at=stop)
+        return shared.steps(workdir)
 
-    run("killed", 6)
-    # As a kill leaves it that came before the save: with lines of steps that are done again.
-    shutil.rmtree(tmp_path / "killed" / "checkpoints" / "6")
-    killed = run("killed", 10, 12)
-    assert killed["rebuilt"] == [4, 10] and not any(name.startswith("memory/") for name in killed["checksums"])
-    starts = read_jsonl(os.path.join(tmp_path, "killed", "runs.jsonl"))
-    assert [(line["step"], line["rebuilt"]) for line in starts] == [(0, []), (4, [4]), (10, [4, 10])]
-    clean, whole = run("clean", *killed["rebuilt"], 12), run("whole", 12, memory="all")
-    assert clean["checksums"] == killed["checksums"]
-    assert shared.steps(tmp_path / "clean") == shared.steps(tmp_path / "killed")
-    # The comparison is of two runs that really differ from one that was left alone.
-    assert whole["rebuilt"] == [] and "memory/hidden" in whole["checksums"]
-    losses = [[line["loss"] for line in shared.steps(tmp_path / name)] for name in ("clean", "whole")]
-    assert [a == b for a, b in zip(*losses, strict=True)] == [True] * 4 + [False] * 8
-    # At the start of a block there is nothing to rebuild: such a stop changes no bit.
-    assert run("block", 8, 12)["rebuilt"] == []
-    assert shared.steps(tmp_path / "block") == shared.steps(tmp_path / "whole")
+    carried = run(killed, 6)
+    # As left by a kill before the save: the lines of two steps are there, which the next start repeats.
+    shutil.rmtree(killed / "checkpoints" / "6")
+    lines = run(killed, 8)
+    assert lines[:4] == carried[:4] and lines[4] != carried[4], "the memory was not rebuilt"
+    found = record(killed, 8)
+    assert found["rebuilt"] == [4] and not any(name.startswith("memory/") for name in found["checksums"])
+    assert [line["rebuilt"] for line in read_jsonl(os.path.join(killed, "runs.jsonl"))] == [[], [4]]
+    run(clean, 4)
+    assert run(clean, 8) == lines
+    again = record(clean, 8)
+    assert (again["rebuilt"], again["checksums"]) == (found["rebuilt"], found["checksums"])
+
+
+LATER = [[0, 0, 4], [6, 4, 8]]
+"""The plan of a run whose batch size has changed at step 6."""
 
 
 @pytest.mark.parametrize(
-    ("plan", "step", "steps", "switches"),
+    ("plan", "step", "steps", "changes"),
     [
-        ([[0, 0, 8]], 6, "3 to 6", ""),
-        ([[0, 0, 8]], 10, "9 to 10", ""),
-        ([[0, 0, 4], [6, 4, 8]], 9, "7 to 9", ""),
+        ([[0, 0, 8]], 6, "3 to 6", {}),
+        (LATER, 17, "15 to 17", {}),
+        (LATER, 14, None, {}),
+        ([[0, 0, 8]], 6, None, {"model": {"memory_len": 0}}),
         # Its memory is emptied before step 1000, counted from 0.
-        pytest.param([[0, 0, 4], [998, 500, 8]], 1001, "999 to 1001", "zero_memory", marks=pytest.mark.slow),
+        pytest.param([[0, 0, 4], [998, 500, 8]], 1001, "999 to 1001", {"compat": {"switches": "zero_memory"}},
+                     marks=pytest.mark.slow),
     ],
-)
+)  # fmt: skip
 def test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried(
-    tmp_path, pytestconfig, caplog, plan, step, steps, switches
+    tmp_path, pytestconfig, caplog, plan, step, steps, changes
 ):
     """Would fail for a segment too few, another dropout mask, another batch, or a memory left empty."""
     caplog.set_level("INFO", "xlnet_jax")
-    settings = config(pytestconfig, mesh=1, switches=switches)
+    settings = config(pytestconfig, mesh={"data": 1}, **changes)
     recipe, mixture = make_recipe(settings), open_mixture(settings)
     mesh = meshes.make_mesh(settings.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh), Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
         trees = create_state(recipe, built).split()
-        del trees["memory"]
+        trees.pop("memory", None)
         checkpoints.save(step, trees, {**workdirs.identity(settings, mixture), "plan": plan, "rebuilt": [2]})
         checkpoints.wait()
         state, *_, origin = restore_or_init(recipe, mixture, built, checkpoints, Session())
-    assert origin == {"rebuilt": [2, step]}
-    assert f"memory rebuilt from steps {steps} in" in caplog.text
-    memory, after = empty_memory(settings.model, 8), jax.jit(recipe.model.row_losses)
-    entries = tuple(PlanEntry(*entry) for entry in plan)
-    for at in range(entries[-1].step, step):
-        batch = loader.TrainDispatches(mixture, settings, entries, np.arange(8), at, at + 1).batch(at)
+    assert origin == {"rebuilt": [2, step] if steps else [2]}
+    if steps is None:
+        assert "memory rebuilt" not in caplog.text and not np.any(state.memory.hidden_LBMD)
+    else:
+        assert f"memory rebuilt from steps {steps} in" in caplog.text
+        memory = carried_memory(recipe, mixture, tuple(PlanEntry(*entry) for entry in plan), step, state.params)
+        np.testing.assert_array_equal(state.memory.valid_B, memory.valid_B)
+        np.testing.assert_allclose(state.memory.hidden_LBMD, memory.hidden_LBMD, atol=1e-6)
+        assert np.abs(memory.hidden_LBMD).mean() > 0.01
+
+
+def carried_memory(recipe, mixture, plan, step, params):
+    """The memory after all segments since the newest entry of the plan."""
+    settings, after = recipe.config, jax.jit(recipe.model.row_losses)
+    memory = empty_memory(settings.model, 8)
+    for at in range(plan[-1].step, step):
+        batch = loader.TrainDispatches(mixture, settings, plan, np.arange(8), at, at + 1).batch(at)
         if at == 1000:
             memory = jax.tree.map(np.zeros_like, memory)
         dropout_key = jax.random.fold_in(jax.random.key(settings.seeds.dropout), at)
-        memory = after(state.params, batch, memory, dropout_key).memory
-    assert np.abs(memory.hidden_LBMD).mean() > 0.01 and memory.valid_B.min() >= 16
-    np.testing.assert_array_equal(state.memory.valid_B, memory.valid_B)
-    np.testing.assert_allclose(state.memory.hidden_LBMD, memory.hidden_LBMD, atol=1e-6)
+        memory = after(params, batch, memory, dropout_key).memory
+    return memory
