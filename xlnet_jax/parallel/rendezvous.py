@@ -9,7 +9,7 @@ healthy one. That service notices a lost process too, but later, and ends the ot
 
 An event loop in a thread of its own reads and writes JSON objects, one per line:
 
-    hello            process, processes, host, values (that must be equal everywhere)
+    hello            process, host, values (that must be equal everywhere)
     waiting          the missing processes, for the logs of the others
     go               all processes are here and agree; the name of process 0's host
     beat             sign of life, four times in `distributed.heartbeat_seconds`
@@ -43,6 +43,7 @@ from xlnet_jax.errors import BadInput, RestartMe, XLNetError
 
 log = logging.getLogger("xlnet_jax")
 
+COUNT = "distributed.processes"
 TICK_SECONDS = 0.2
 CONNECT_SECONDS = 5.0
 MESSAGE_BYTES = 1 << 20
@@ -132,15 +133,11 @@ class Watch:
 
     def __init__(self, me: ProcessInfo, values: dict[str, Any], settings: DistributedConfig) -> None:
         host, _, port = me.coordinator.rpartition(":")
-        self.process, self.host, self.settings = me.process, host.strip("[]"), settings
+        self.process, self.count, self.host, self.settings = me.process, me.processes, host.strip("[]"), settings
         self.ports = int(port), settings.rendezvous_port or _beside(int(port))
-        self.hello: dict[str, Any] = {
-            "process": me.process,
-            "processes": me.processes,
-            "host": socket.gethostname(),
-            # In the form in which they arrive at the other end, so that only real differences count.
-            "values": json.loads(json.dumps(values)),
-        }
+        hello = {"process": me.process, "host": socket.gethostname(), "values": values | {COUNT: me.processes}}
+        # In the form in which they arrive at the other end, so that only real differences count.
+        self.hello: dict[str, Any] = json.loads(json.dumps(hello))
         self.links: dict[int, Link] = {}
         self.phase: Literal["meeting", "running", "ending", "leaving"] = "meeting"
         self._began = self._reported = time.monotonic()
@@ -164,14 +161,15 @@ class Watch:
         listening = await self._listen_or_refuse()
         self._server = await asyncio.start_server(self._welcome, sock=listening, limit=MESSAGE_BYTES, backlog=1024)
         try:
-            while missing := [process for process in range(1, self.hello["processes"]) if process not in self.links]:
+            while missing := [process for process in range(1, self.count) if process not in self.links]:
                 hosts = {0: self.hello["host"]} | {p: link.hello["host"] for p, link in sorted(self.links.items())}
                 here = ", ".join(f"{process} on {host}" for process, host in hosts.items())
                 self._wait_for(_who(missing), f"here: {here}", self.settings.rendezvous_seconds)
                 await asyncio.sleep(TICK_SECONDS)
                 if self._fault:
                     raise self._fault
-            self._compare()
+            for _, link in sorted(self.links.items()):
+                self._compare(link.hello, *sorted(self.hello["values"].keys() | link.hello["values"].keys()))
         except XLNetError as fault:
             self._tell(end=fault.exit_code, why=str(fault))
             raise
@@ -186,7 +184,7 @@ class Watch:
             raise RestartMe(f"{who} did not come within {limit} ({why}); start it, then restart all")
         if now - self._reported > self.settings.report_seconds:
             self._reported = now
-            line = f"waiting for {who} of {self.hello['processes']} ({why})"
+            line = f"waiting for {who} of {self.count} ({why})"
             log.warning("%s", line)
             self._tell(waiting=line)
 
@@ -209,51 +207,44 @@ class Watch:
         """The life of a connection to process 0."""
         link = Link(reader, writer)
         with contextlib.suppress(ConnectionError), contextlib.closing(writer):
-            link.hello = await link.receive(CONNECT_SECONDS)
-            if [type(link.hello.get(name)) for name in self.hello] != [type(value) for value in self.hello.values()]:
+            hello = link.hello = await link.receive(CONNECT_SECONDS)
+            if [type(hello.get(name)) for name in self.hello] != [type(value) for value in self.hello.values()]:
                 return  # another program
-            process = link.hello["process"]
-            if refusal := self._refusal(process, link.hello):
+            try:
+                self._admit(hello)
+            except XLNetError as refusal:
                 link.send(end=refusal.exit_code, why=str(refusal))
-                if self.phase == "meeting" and process != 0:
+                if self.phase == "meeting" and hello["process"] != 0:
                     self._fault = refusal
-                return
-            self.links[process] = link
-            await self._listen(process, link)
+            else:
+                self.links[hello["process"]] = link
+                await self._listen(hello["process"], link)
 
-    def _refusal(self, process: int, hello: dict[str, Any]) -> XLNetError | None:
-        host, count = self.hello["host"], self.hello["processes"]
+    def _admit(self, hello: dict[str, Any]) -> None:
+        """Raises the refusal of a process that cannot belong to this run."""
+        process, host = hello["process"], hello["host"]
         if self.phase != "meeting" or process == 0:
             # A process of this run may be back before the run has ended.
-            same = all(hello[name] == self.hello[name] for name in ("processes", "values"))
-            return (RestartMe if same else BadInput)(
-                f"port {self.ports[1]} of {host}: another run is here; wait for its end, or set another "
+            raise (RestartMe if hello["values"] == self.hello["values"] else BadInput)(
+                f"port {self.ports[1]} of {self.hello['host']}: another run is here; wait for its end, or set another "
                 "distributed.coordinator"
             )
-        if hello["processes"] != count:
-            return self._different("distributed.processes", count, hello["processes"], hello)
-        if process in self.links or not 0 < process < count:
-            hosts = [link.hello["host"] for link in (self.links.get(process),) if link] + [hello["host"]]
-            return BadInput(
-                f"process {process} of {count} came from {' and '.join(hosts)}; give every process its own "
-                "distributed.process_id, counted from 0"
+        self._compare(hello, COUNT)
+        if other := self.links.get(process):
+            raise BadInput(
+                f"process {process} of {self.count} came from {other.hello['host']} and {host}; give every process its "
+                "own distributed.process_id, counted from 0"
             )
-        return None
 
-    def _compare(self) -> None:
-        """Raises BadInput if a value differs between this process and another one."""
-        mine = self.hello["values"]
-        for _, link in sorted(self.links.items()):
-            other = link.hello["values"]
-            for name in sorted(mine.keys() | other.keys()):
-                if mine.get(name) != other.get(name):
-                    raise self._different(name, mine.get(name), other.get(name), link.hello)
-
-    def _different(self, name: str, mine: Any, other: Any, hello: dict[str, Any]) -> BadInput:
-        return BadInput(
-            f"{name} is {mine!r} in process 0 ({self.hello['host']}) and {other!r} in process {hello['process']} "
-            f"({hello['host']}); start the same command with the same versions everywhere"
-        )
+    def _compare(self, hello: dict[str, Any], *names: str) -> None:
+        """Raises BadInput for the first of these values that differs from that of another process."""
+        for name in names:
+            mine, other = (each["values"].get(name) for each in (self.hello, hello))
+            if mine != other:
+                raise BadInput(
+                    f"{name} is {mine!r} in process 0 ({self.hello['host']}) and {other!r} in process "
+                    f"{hello['process']} ({hello['host']}); start the same command with the same versions everywhere"
+                )
 
     async def join(self) -> None:
         """The side of the other processes: connects, sends hello, waits for `go` or `end`."""
