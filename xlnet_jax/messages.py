@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 _JOINERS = "\u200c\u200d"
 _json = False
@@ -28,6 +29,15 @@ def error(who: str, line: str, code: int) -> None:
         # stdout may be closed; stderr has the line.
         with contextlib.suppress(OSError):
             print(json.dumps({"error": line, "exit_code": code}), flush=True)
+
+
+def end(who: str, line: str, code: int) -> NoReturn:
+    """Prints an error and ends the process at once, from any thread."""
+    try:
+        error(who, line, code)
+    finally:
+        # Not sys.exit: it would wait for other threads, which may wait for a disk or for a process that never answers.
+        os._exit(code)
 
 
 def printable(text: str) -> str:

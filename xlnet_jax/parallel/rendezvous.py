@@ -31,7 +31,6 @@ import logging
 import os
 import resource
 import socket
-import sys
 import threading
 import time
 from collections.abc import Coroutine
@@ -158,7 +157,7 @@ class Watch:
         # One connection for each process, and as many for the coordination service.
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-        listening = await self._listen_or_refuse()
+        listening = await self._listening_socket()
         self._server = await asyncio.start_server(self._welcome, sock=listening, limit=MESSAGE_BYTES, backlog=1024)
         try:
             while missing := [process for process in range(1, self.count) if process not in self.links]:
@@ -171,6 +170,7 @@ class Watch:
             for _, link in sorted(self.links.items()):
                 self._compare(link.hello, *sorted(self.hello["values"].keys() | link.hello["values"].keys()))
         except XLNetError as fault:
+            self.phase = "leaving"
             self._tell(end=fault.exit_code, why=str(fault))
             raise
         self.phase = "running"
@@ -188,7 +188,7 @@ class Watch:
             log.warning("%s", line)
             self._tell(waiting=line)
 
-    async def _listen_or_refuse(self) -> socket.socket:
+    async def _listening_socket(self) -> socket.socket:
         """The listening socket. Raises the refusal of the run that uses the ports."""
         try:
             _server(self.ports[0]).close()  # gRPC would share it with another run
@@ -206,7 +206,8 @@ class Watch:
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The life of a connection to process 0."""
         link = Link(reader, writer)
-        with contextlib.suppress(ConnectionError), contextlib.closing(writer):
+        # asyncio would log a cancelled connection with a traceback.
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError), contextlib.closing(writer):
             hello = link.hello = await link.receive(CONNECT_SECONDS)
             if [type(hello.get(name)) for name in self.hello] != [type(value) for value in self.hello.values()]:
                 return  # another program
@@ -318,10 +319,7 @@ class Watch:
 
     def _exit(self, code: int, why: str) -> None:
         if self.phase == "ending":
-            messages.error(f"xlnet-jax, process {self.process}", why, code)
-            sys.stdout.flush()
-            # Not sys.exit: the main thread and the threads of JAX wait for a process that will not answer.
-            os._exit(code)
+            messages.end(f"xlnet-jax, process {self.process}", why, code)
 
     def leave(self, code: int, why: str) -> None:
         """Announces the end of this process, and waits a little for the others.

@@ -51,7 +51,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.name: str | None = None
-        self.end: Callable[[int, str], None] = _end
+        self.end: Callable[[int, str], None] = lambda code, line: messages.end("xlnet-jax", line, code)
         self._working = False
         self._reader = ThreadPoolExecutor(1, "data")
 
@@ -86,15 +86,8 @@ class StopRequest:
                         self.end(RestartMe.exit_code, f"{self.name} during start-up: rerun the same command to resume")
                     log.warning("%s: saving after this dispatch; a second Ctrl-C ends at once", self.name)
                 elif interrupts > 1 or time.monotonic() - came > SAME_SECONDS:
-                    _end(Interrupted.exit_code, f"second {number.name}: ending at once; the newest checkpoint is good")
-
-
-def _end(code: int, line: str) -> None:
-    try:
-        messages.error("xlnet-jax", line, code)
-    finally:
-        # Not sys.exit: it would wait for writers and readers in other threads.
-        os._exit(code)
+                    line = f"second {number.name}: ending at once; the newest checkpoint is good"
+                    messages.end("xlnet-jax", line, Interrupted.exit_code)
 
 
 _active: list[StopRequest] = []
