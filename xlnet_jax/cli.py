@@ -16,7 +16,7 @@ import traceback
 from typing import NoReturn
 
 from xlnet_jax import __version__, messages
-from xlnet_jax.errors import BadInput, Interrupted, XLNetError, out_of_memory, summary
+from xlnet_jax.errors import BadInput, Interrupted, XLNetError, summary
 from xlnet_jax.verbs import VERBS, call
 
 GROUPS = {"corpus": "Look into a corpus, or check all of it."}
@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail(who, "interrupted", Interrupted.exit_code)
     except Exception as error:
-        if out_of_memory(error):
+        if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
             return _fail(who, f"out of memory: {summary(error)}; {_SMALLER}", BadInput.exit_code)
         traceback.print_exc()
         return _fail(who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code)

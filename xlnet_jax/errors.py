@@ -70,11 +70,6 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         yield from causes(error.__cause__)
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether a device had no memory left, for example for a large batch: exit code 2."""
-    return type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)
-
-
 def summary(error: BaseException) -> str:
     """One line of at most `SUMMARY_LENGTH` characters: the deepest cause with a text.
 

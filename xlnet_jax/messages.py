@@ -6,16 +6,24 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 _JOINERS = "\u200c\u200d"
 _json = False
+_others: Callable[[int, str], None] | None = None
 
 
 def use_json(on: bool) -> None:
     """Whether errors are also printed on stdout; the command line sets it from `--json`."""
     global _json
     _json = on
+
+
+def inform(others: Callable[[int, str], None] | None) -> None:
+    """Sets what `error` calls with the exit code and the line, which end this process: for the others of a run."""
+    global _others
+    _others = others
 
 
 def error(who: str, line: str, code: int) -> None:
@@ -29,6 +37,8 @@ def error(who: str, line: str, code: int) -> None:
         # stdout may be closed; stderr has the line.
         with contextlib.suppress(OSError):
             print(json.dumps({"error": line, "exit_code": code}), flush=True)
+    if _others:
+        _others(code, line)
 
 
 def end(who: str, line: str, code: int) -> NoReturn:

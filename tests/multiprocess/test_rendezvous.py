@@ -10,6 +10,7 @@ import hosts
 import pytest
 from jax._src.clusters import cloud_tpu_cluster
 
+from xlnet_jax import messages
 from xlnet_jax.config import Config, DistributedConfig
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.parallel import rendezvous
@@ -177,6 +178,15 @@ def test_a_lost_process_is_named_to_all(ends):
     why = f"lost process 1 ({socket.gethostname()}): its connection closed; rerun the same command on all hosts"
     assert ends == {0: (42, why), 2: (42, why)}
     close([first[0], first[2]])
+
+
+def test_an_error_is_printed_before_the_others_are_told(capsys):
+    """Fails if a launcher that kills all processes at the end of the first takes the reason with it."""
+    said = []
+    messages.inform(lambda *how: said.append((*how, capsys.readouterr().err)))
+    messages.error("xlnet-jax", "why", 3)
+    messages.inform(None)
+    assert said == [(3, "why", "xlnet-jax: why\n")]
 
 
 def test_the_place_comes_from_keys_or_the_environment(monkeypatch):

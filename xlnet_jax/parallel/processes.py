@@ -27,7 +27,7 @@ import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config import Config
-from xlnet_jax.errors import BadInput, RestartMe, XLNetError, out_of_memory, summary
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
 from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.parallel.rendezvous import ProcessInfo, Watch, meet
 
@@ -89,10 +89,7 @@ class Session:
 
     def end(self, code: int, line: str) -> None:
         """Ends this process at once, from any thread, and informs the others."""
-        messages.error(f"xlnet-jax{f', process {self.watch.process}' if self.watch else ''}", line, code)
-        if self.watch:
-            self.watch.leave(code, line)
-        os._exit(code)
+        messages.end(f"xlnet-jax{f', process {self.watch.process}' if self.watch else ''}", line, code)
 
     def barrier(self, what: str) -> None:
         """Waits until all processes are here. They must reach the same barriers in the same order. See `gather`."""
@@ -220,8 +217,8 @@ def _detected(place: list[Any], seconds: int) -> tuple[Any, ...]:
 def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     """Starts the processes of a run together, before any device is used, and ends them together.
 
-    An error that leaves this context ends the other processes, too. The command line then ends this one at once: JAX
-    would wait for them at a normal exit.
+    An error that leaves this context ends the other processes too, when it is printed. The command line then ends this
+    one at once: JAX would wait for them at a normal exit.
 
     Args:
       identity: values that must be equal in all processes, besides the configuration and the versions.
@@ -242,31 +239,32 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
         "the version of Python": platform.python_version(),
         "JAX_ENABLE_X64": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
     }
-    with contextlib.closing(meet(me, values, given)) as watch:
-        log.info("process %d of %d, coordinator %s", me.process, me.processes, me.coordinator)
-        _keep_stdout()
-        hold_aborts()
-        try:
-            _start_jax(config, me)
-            processes = Session(watch, given.rendezvous_seconds)
-            available_devices()
-            # The first collective operation connects all devices: run it now, while all processes are here.
-            jax.block_until_ready(_largest(0))
-            yield processes
-            # All processes get here, or the watch ends those that wait.
-            jax.distributed.shutdown()
-            watch.leave(0, "")
-        except XLNetError as error:
-            watch.leave(error.exit_code, str(error))
-            raise
-        except Exception as error:
-            # If a host is lost, an operation with it may fail before the watch notices and ends this process with 42.
-            lost = isinstance(error, jax.errors.JaxRuntimeError) and not out_of_memory(error)
-            seconds = SETTLE_SECONDS + lost * given.heartbeat_seconds
-            log.error("%s; waiting %.0f s for news of a lost process, which may be the cause", summary(error), seconds)
-            time.sleep(seconds)
-            watch.leave(BadInput.exit_code if out_of_memory(error) else XLNetError.exit_code, summary(error))
-            raise
+    watch = meet(me, values, given)
+    log.info("process %d of %d, coordinator %s", me.process, me.processes, me.coordinator)
+    messages.inform(watch.leave)
+    _keep_stdout()
+    hold_aborts()
+    try:
+        _start_jax(config, me)
+        processes = Session(watch, given.rendezvous_seconds)
+        available_devices()
+        # The first collective operation connects all devices: run it now, while all processes are here.
+        jax.block_until_ready(_largest(0))
+        yield processes
+        # All processes get here, or the watch ends those that wait.
+        jax.distributed.shutdown()
+    except XLNetError:
+        raise
+    except Exception as error:
+        # If a host is lost, an operation with it may fail before the watch notices and ends this process with 42.
+        lost = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
+        seconds = SETTLE_SECONDS + lost * given.heartbeat_seconds
+        log.error("%s; waiting %.0f s for news of a lost process, which may be the cause", summary(error), seconds)
+        time.sleep(seconds)
+        raise
+    watch.leave(0, "")
+    messages.inform(None)
+    watch.close()
 
 
 def hold_aborts() -> None:
@@ -286,8 +284,7 @@ def hold_aborts() -> None:
 
 def _start_jax(config: Config, me: ProcessInfo) -> None:
     given = config.distributed
-    # JAX's notifier would take over SIGTERM. The loop handles signals, and agrees with the others through the watch:
-    # see run/signals.py.
+    # JAX's notifier would take over SIGTERM, which run/signals.py handles; the processes agree in `Session.stop`.
     jax.config.update("jax_enable_preemption_service", False)
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):  # type: ignore[attr-defined]
         jax.config.update("jax_cpu_collectives_implementation", "gloo")

@@ -319,6 +319,7 @@ class Watch:
 
     def _exit(self, code: int, why: str) -> None:
         if self.phase == "ending":
+            self.phase = "leaving"
             messages.end(f"xlnet-jax, process {self.process}", why, code)
 
     def leave(self, code: int, why: str) -> None:
@@ -328,7 +329,7 @@ class Watch:
         it announces its own. No process sends after its end: unread data would reset the connection, and an end in
         flight would be lost with it.
         """
-        if self._loop.is_running():
+        if self.phase != "leaving":
             self.run(self._leave(code, f"process {self.process} ({self.hello['host']}) ended: {why}"))
 
     async def _leave(self, code: int, why: str) -> None:

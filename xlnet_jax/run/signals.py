@@ -87,6 +87,7 @@ class StopRequest:
                     log.warning("%s: saving after this dispatch; a second Ctrl-C ends at once", self.name)
                 elif interrupts > 1 or time.monotonic() - came > SAME_SECONDS:
                     line = f"second {number.name}: ending at once; the newest checkpoint is good"
+                    messages.inform(None)  # at once: the other processes find this one lost
                     messages.end("xlnet-jax", line, Interrupted.exit_code)
 
 
