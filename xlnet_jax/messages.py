@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 _JOINERS = "\u200c\u200d"
 _json = False
+_name = "xlnet-jax"
 _others: Callable[[int, str], None] | None = None
 
 
@@ -20,10 +21,14 @@ def use_json(on: bool) -> None:
     _json = on
 
 
-def inform(others: Callable[[int, str], None] | None) -> None:
-    """Sets what `error` calls with the exit code and the line, which end this process: for the others of a run."""
-    global _others
-    _others = others
+def inform(others: Callable[[int, str], None] | None, process: int | None = None) -> None:
+    """Sets what `error` calls with the exit code and the line of an error, to inform the other processes of a run.
+
+    Args:
+      process: the number of this one, which `end` prints.
+    """
+    global _name, _others
+    _name, _others = "xlnet-jax" if process is None else f"xlnet-jax, process {process}", others
 
 
 def error(who: str, line: str, code: int) -> None:
@@ -41,10 +46,10 @@ def error(who: str, line: str, code: int) -> None:
         _others(code, line)
 
 
-def end(who: str, line: str, code: int) -> NoReturn:
+def end(code: int, line: str) -> NoReturn:
     """Prints an error and ends the process at once, from any thread."""
     try:
-        error(who, line, code)
+        error(_name, line, code)
     finally:
         # Not sys.exit: it would wait for other threads, which may wait for a disk or for a process that never answers.
         os._exit(code)

@@ -87,10 +87,6 @@ class Session:
         number, process = divmod(int(jax.device_get(asked)) if asked is not None else 0, len(self.hosts))
         return f"{signal.Signals(number).name} in process {process}" if number else None
 
-    def end(self, code: int, line: str) -> None:
-        """Ends this process at once, from any thread, and informs the others."""
-        messages.end(f"xlnet-jax{f', process {self.watch.process}' if self.watch else ''}", line, code)
-
     def barrier(self, what: str) -> None:
         """Waits until all processes are here. They must reach the same barriers in the same order. See `gather`."""
         self.gather("", what)
@@ -241,7 +237,7 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     }
     watch = meet(me, values, given)
     log.info("process %d of %d, coordinator %s", me.process, me.processes, me.coordinator)
-    messages.inform(watch.leave)
+    messages.inform(watch.leave, me.process)
     _keep_stdout()
     hold_aborts()
     try:

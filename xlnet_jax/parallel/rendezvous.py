@@ -320,7 +320,7 @@ class Watch:
     def _exit(self, code: int, why: str) -> None:
         if self.phase == "ending":
             self.phase = "leaving"
-            messages.end(f"xlnet-jax, process {self.process}", why, code)
+            messages.end(code, why)
 
     def leave(self, code: int, why: str) -> None:
         """Announces the end of this process, and waits a little for the others.

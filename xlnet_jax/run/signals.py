@@ -25,7 +25,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
@@ -46,12 +46,10 @@ class StopRequest:
 
     Attributes:
       name: the first signal; None = none came.
-      end: ends the process with an exit code and a message, and informs the other processes of the run.
     """
 
     def __init__(self) -> None:
         self.name: str | None = None
-        self.end: Callable[[int, str], None] = lambda code, line: messages.end("xlnet-jax", line, code)
         self._working = False
         self._reader = ThreadPoolExecutor(1, "data")
 
@@ -72,7 +70,8 @@ class StopRequest:
         if alone and not element.done():
             raise Stopped(self.name)
         if not wait([element], DATA_SECONDS).done:
-            self.end(RestartMe.exit_code, f"{self.name} while waiting for data: rerun the same command to resume")
+            line = f"{self.name} while waiting for data: rerun the same command to resume"
+            messages.end(RestartMe.exit_code, line)
         return element.result()
 
     def _listen(self, pipe: int) -> None:
@@ -83,12 +82,13 @@ class StopRequest:
                 if self.name is None:
                     came, self.name = time.monotonic(), number.name
                     if not self._working:
-                        self.end(RestartMe.exit_code, f"{self.name} during start-up: rerun the same command to resume")
+                        line = f"{self.name} during start-up: rerun the same command to resume"
+                        messages.end(RestartMe.exit_code, line)
                     log.warning("%s: saving after this dispatch; a second Ctrl-C ends at once", self.name)
                 elif interrupts > 1 or time.monotonic() - came > SAME_SECONDS:
                     line = f"second {number.name}: ending at once; the newest checkpoint is good"
                     messages.inform(None)  # at once: the other processes find this one lost
-                    messages.end("xlnet-jax", line, Interrupted.exit_code)
+                    messages.end(Interrupted.exit_code, line)
 
 
 _active: list[StopRequest] = []
