@@ -64,6 +64,11 @@ def printable(text: str) -> str:
     )
 
 
+def how_to_install(extra: str) -> str:
+    """For messages: the command of the README."""
+    return f"run `pip install --constraint constraints.txt --editable '.[{extra}]'` in the repository"
+
+
 def duration(seconds: float) -> str:
     """`12.3 s`, `5 min 03 s` or `1 h 02 min`."""
     if seconds < 59.95:

@@ -42,6 +42,9 @@ log = logging.getLogger("xlnet_jax")
 def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: bool = False) -> dict[str, Any]:
     """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
 
+    It is meant for a process of its own: before the first dispatch there is nothing to save, and SIGTERM or Ctrl-C ends
+    the whole interpreter with exit code 42. A notebook should run the command line.
+
     Args:
       stop_at: save and stop after this step; a later call continues to the end.
       dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
@@ -102,14 +105,14 @@ def _train(
                 workdirs.check_shared(workdir, processes)
             losses = functools.partial(workdirs.losses, workdir)
             checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
-            with goodput.measure("restore"):
+            with goodput.measure("restore" if checkpoints.steps() else "start"):
                 state, plan, start, origin = restore_or_init(recipe, mixture, built, checkpoints, processes)
             # The run may have stopped after the checkpoint or in the evaluation. Process 0 decides: another process may
             # see the file a little later than the one that writes it.
             scored = processes.gather(str(bool(workdirs.line_of(workdir, "evaluations", start))))[0] == "True"
             unscored = heldout is not None and evaluation.due(config, start) and not scored
             if start >= stop and not unscored:
-                log.info("%s is already at step %d; the stop is at step %d", workdir, start, stop)
+                log.info("%s is already at step %d and was to stop at step %d: nothing to train", workdir, start, stop)
                 last = workdirs.line_of(workdir, "metrics", start)
                 times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
                 result = goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times)

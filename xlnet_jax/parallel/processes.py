@@ -292,6 +292,22 @@ def _start_jax(config: Config, me: ProcessInfo) -> None:
         shutdown_timeout_seconds=int(given.rendezvous_seconds) + 1,
         cluster_detection_method="deactivate",
     )  # fmt: skip
+    if jax.default_backend() == "cpu":
+        _share_cached_programs()
+
+
+def _share_cached_programs() -> None:
+    """Lets all processes find the programs in the persistent compilation cache, where only process 0 writes.
+
+    The key of a program holds a fingerprint of the topology. That of CPU devices contains the number of the process, so
+    the others never found one. A client of this machine alone has the same fingerprint in all processes, and another
+    one on another type of CPU. Private (checked with JAX 0.10.2 and 0.12.0): no option changes this part of the key.
+    """
+    from jax._src import cache_key
+    from jax._src.lib import xla_client
+
+    hash_config, machine = cache_key._hash_accelerator_config, np.array(xla_client.make_cpu_client().devices()[:1])
+    cache_key._hash_accelerator_config = lambda hashed, _: hash_config(hashed, machine)
 
 
 def _keep_stdout() -> None:

@@ -265,7 +265,8 @@ class Run:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.evaluation({"step": step, **scores, "seconds": time.perf_counter() - began})
         losses = (shown(scores[name]) for name in ("loss", "loss_without_memory", "unigram_cross_entropy"))
-        log.info("step %d: held-out loss %s (%s without memory; unigram %s)", step, *losses)
+        text = "step %d: held-out loss %s (%s without memory; unigram cross-entropy %s) over %s"
+        log.info(text, step, *losses, self.heldout.scope)
         self._persist(self.writer.flush, f"the evaluation of step {step}")
 
     def _report(self) -> None:
