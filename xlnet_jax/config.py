@@ -178,6 +178,9 @@ class CheckpointConfig:
         "", "work directory or checkpoint to take the parameters of a new run from; empty = none", FREE
     )
     io_deadline_seconds: float = key(300.0, "how long failed saves are retried; then the run ends", FREE)
+    grace_seconds: float = key(
+        30.0, "from SIGTERM to SIGKILL; a warning if two dispatches and a save take longer; 0 = unknown", FREE
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,6 +97,16 @@ def test_what_a_command_calls_finds_its_request():
 
 
 @pytest.mark.parametrize(
+    ("grace", "dispatch", "save", "warns"),
+    [(30, 10, 10, False), (30, 10, 10.1, True), (30, 20, 0, False), (0, 20, 20, False), (15, 1, 14, True)],
+)
+def test_two_dispatches_and_a_save_must_fit_into_the_grace(grace, dispatch, save, warns):
+    """Fails if only one dispatch counts, or if there is a warning where the grace or the save is not known."""
+    line = signals.short_of_time(grace, dispatch, save)
+    assert (line is not None) == warns and (not warns or f"checkpoint.grace_seconds={grace}: " in line)
+
+
+@pytest.mark.parametrize(
     ("sent", "code"),
     [("INT INT", 130), ("TERM TERM TERM", 0), ("INT TERM", 0), ("TERM INT", 0), ("TERM wait TERM", 130)],
 )

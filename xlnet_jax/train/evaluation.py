@@ -7,6 +7,7 @@ devices change the result beyond the rounding of float32 inside a row.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -97,15 +98,21 @@ class HeldoutLoss:
 
         everywhere = NamedSharding(mesh, PartitionSpec())
         self._run = jax.jit(run, out_shardings=everywhere)
+        self._executable: Any = None
 
     def __call__(
-        self, params: Any, between: Callable[[], None] = lambda: None, take: Callable[[Iterator[Batch]], Batch] = next
+        self,
+        params: Any,
+        between: Callable[[], None] = lambda: None,
+        take: Callable[[Iterator[Batch]], Batch] = next,
+        compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> dict[str, Any]:
         """Scores the split with `params` (placed on the mesh); see `scores`.
 
         Args:
           between: called after every dispatch; an exception from it ends the evaluation.
           take: waits for the next batch; an exception from it also ends the evaluation.
+          compiling: entered for the compilation, the first time.
         """
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
@@ -120,8 +127,11 @@ class HeldoutLoss:
         pending, logged = None, time.monotonic()
         batches = loader.prefetched(self._dispatches, self._config)
         for index in range(len(self._dispatches)):
-            batch = take(batches)
-            sent = self._run(params, meshes.place(batch, self._mesh, self._batch_size))
+            batch = meshes.place(take(batches), self._mesh, self._batch_size)
+            if self._executable is None:
+                with compiling():
+                    self._executable = self._run.lower(params, batch).compile()
+            sent = self._executable(params, batch)
             # Read the sums of the last dispatch while this one runs.
             if pending:
                 add(*pending)

@@ -30,6 +30,7 @@ from xlnet_jax.model import flops
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import goodput as goodputs
+from xlnet_jax.run import signals
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import DEVICE, Goodput
@@ -103,6 +104,8 @@ class Run:
     """The dispatch in flight and its unread metrics."""
     saved: int = -1
     """The step of the last save."""
+    warned: bool = False
+    """Whether the log has the warning of `_check_grace`."""
 
     @property
     def alone(self) -> bool:
@@ -153,6 +156,7 @@ class Run:
     def _finish(self, step: int) -> dict[str, Any]:
         with self.goodput.measure("save"):
             self.checkpoints.wait()
+        self._check_grace()
         line = self.goodput.line(step, ended=True)
         self.writer.times(line)
         log.info("time: %s", goodputs.described(line))
@@ -210,6 +214,7 @@ class Run:
             try:
                 self.checkpoints.save(step, state.split(), record, MUST_BE_FINITE)
             except Diverged:
+                self._complete()
                 self._all_saved()
                 raise
             if wait:
@@ -234,7 +239,7 @@ class Run:
         except Exception as error:
             if verdict(error) is None:
                 raise
-            log.warning("the checkpoint of step %d: %s; saving it again", self.saved, summary(error))
+            log.warning("the checkpoint of step %d is not complete: %s", self.saved, summary(error))
             return False
         return True
 
@@ -260,7 +265,8 @@ class Run:
 
         try:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
-                scores = self.heldout(state.params, between, functools.partial(self.request.take, alone=self.alone))
+                take = functools.partial(self.request.take, alone=self.alone)
+                scores = self.heldout(state.params, between, take, self.watchdog.suspended)
         except Stopped as stopped:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.evaluation({"step": step, **scores, "seconds": time.perf_counter() - began})
@@ -281,5 +287,19 @@ class Run:
             self.report(steps, values)
         except Diverged:
             self._persist(self.writer.flush, f"the metrics up to step {steps[-1] + 1}")
+            # A save that the disk refused must not hide that the run diverged.
+            self._complete()
             self._all_saved()
             raise
+        self._check_grace()
+
+    def _check_grace(self) -> None:
+        """Warns, once, if a stop signal would not leave the time to save."""
+        config = self.recipe.config
+        if self.warned or not self.report.rates or jax.process_index():
+            return
+        tokens = config.train.steps_per_dispatch * config.train.batch_size * config.data.segment_len
+        dispatch = tokens / statistics.median(self.report.rates[-100:])
+        if line := signals.short_of_time(config.checkpoint.grace_seconds, dispatch, self.checkpoints.seconds):
+            log.warning("%s", line)
+            self.warned = True
