@@ -109,10 +109,8 @@ def _write(text: str) -> int:
 
 
 def _fail(who: str, line: str, code: int) -> int:
-    """Prints the error and returns the exit code; in a run of several processes, this one ends here."""
+    """Prints the error and returns the exit code."""
     messages.error(who, line, code)
-    if distributed := sys.modules.get("xlnet_jax.parallel.processes"):
-        distributed.end_process(code, line)
     return code
 
 

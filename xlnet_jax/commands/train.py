@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from xlnet_jax import messages
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
@@ -77,7 +78,6 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
         # No device has been used yet, and no process writes before all have read the work directory.
         equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
         with session(config, equal) as processes:
-            request.end = processes.end
             return _train(recipe, workdir, mixture, heldout, stop, dry_run, processes, request, goodput)
 
 
@@ -122,7 +122,7 @@ def _train(
             stack.enter_context(contextlib.closing(writer))
             goodput.resume_from(writer.earlier)
             stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
-            watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, processes.end)
+            watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, messages.end)
             stack.callback(watchdog.cancel)
             run = Run(recipe, workdir, mixture, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
                       request, goodput, watchdog)  # fmt: skip
