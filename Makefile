@@ -95,6 +95,7 @@ prove: .venv/dev.stamp ## before a release: mutants, chaos, full matrices, long 
 	$(BIN)/python tests/mutants.py --json
 	$(BIN)/python tests/chaos.py --runs 30 --json
 	$(BIN)/python tests/chaos.py --runs 10 --processes 2 --json
+	$(BIN)/python tests/chaos.py --runs 10 --memory=rebuild --json
 	$(BIN)/python tests/multiprocess/table.py
 	$(BIN)/python tests/chaos.py --runs 10 --shutdown --json
 	$(BIN)/python tests/commands/fuzz_commands.py --count 200

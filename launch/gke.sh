@@ -79,6 +79,7 @@ per_slice=$((all_chips / chips))
 hosts=$((per_slice * slices))
 check_train "${train[@]}"
 [[ -n $claim || " ${train[*]}" == *" --workdir=gs://"* ]] || refuse "a work directory that is not a bucket needs --claim=NAME"
+pass_grace "$grace"
 read_flags
 
 # A JSON list, which is also valid YAML.

@@ -102,6 +102,11 @@ check_train() {
     "hosts: give --workdir=gs://BUCKET/DIR, or --shared-workdir if it is mounted on all of them"
 }
 
+# For GKE: the trainer warns if a save takes longer than this. A Spot node gives 15 seconds, whatever the pod requests.
+pass_grace() { # SECONDS
+  train=(train "--config.checkpoint.grace_seconds=$([[ -n $spot ]] && echo 15 || echo "$1")" "${train[@]:1}")
+}
+
 # The words of launch/flags/NAME.txt without the comments, for LIBTPU_INIT_ARGS.
 flags_of() { # NAME[,NAME...]
   local one line words=()

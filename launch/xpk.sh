@@ -66,6 +66,7 @@ hosts=$(hosts_of "$accelerator")
 [[ -n $hosts ]] || refuse "--tpu-type=$accelerator: not a type of Cloud TPU, such as v4-8, v5litepod-8, v6e-8"
 hosts=$((hosts * slices))
 check_train "${train[@]}"
+pass_grace "$grace"
 read_flags
 
 # xpk runs the command in a shell and sends SIGTERM to that shell: exec replaces the shell with the trainer.

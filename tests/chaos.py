@@ -2,10 +2,13 @@
 
     python tests/chaos.py --runs 30 --json
     python tests/chaos.py --runs 10 --processes 2 --json     one of two is killed, the other must end by itself with 42
+    python tests/chaos.py --runs 10 --memory=rebuild --json  checkpoints without the memory
     python tests/chaos.py --runs 10 --shutdown --json        as a machine that goes away: SIGTERM twice to all, SIGKILL
 
 Compared bit for bit with an undisturbed run: parameters, optimizer, memory and plan of the last checkpoint; loss,
-gradient norm, learning rate and counters of every step. Prints runs, how many were identical, kills and seconds.
+gradient norm, learning rate and counters of every step. With `--memory=rebuild` that run stops, and is started again,
+at the steps at which the killed one has rebuilt its memory, by the record of its last checkpoint; it is never killed.
+Prints runs, how many were identical, kills, how often a memory was rebuilt, and seconds.
 With `--shutdown`: runs, how many had saved the step at which they stopped, the longest and all seconds.
 """
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -53,24 +57,38 @@ OF_AN_EVALUATION = ("step", "loss", "loss_without_memory", "tokens")
 
 
 class Chaos:
-    """Runs in `folder` with `processes` processes each."""
+    """Runs in `folder` with `processes` processes each; `memory` is `checkpoint.memory`."""
 
-    def __init__(self, folder: pathlib.Path, processes: int, seed: int) -> None:
+    def __init__(self, folder: pathlib.Path, processes: int, seed: int, memory: str) -> None:
         self.folder, self.processes = folder, processes
+        # Blocks so long that most checkpoints are not at the start of one, where no memory is needed.
+        blocks = ("--config.data.windows_per_block=16",) if memory == "rebuild" else ()
+        self.options = (*OPTIONS, f"--config.checkpoint.memory={memory}", *blocks)
         self.random = random.Random(seed)
         self.landed: collections.Counter[str] = collections.Counter()
         """Kills by where they hit."""
-        whole = folder / "undisturbed"
-        self._finish(self._start(whole))
-        self.expected = fingerprint(whole)
-        assert len(self.expected["steps"]) == STEPS and len(self.expected["arrays"]) > 40
+        self.rebuilt = 0
+        """How often the memory was."""
+        self.expected: dict[tuple[int, ...], dict] = {}
+        """By the steps at which it is rebuilt, how a run ends that is never killed."""
+        self._undisturbed(())
         # With the programs compiled, from the start of the process to its end: moments are drawn from this.
         began = time.monotonic()
         self._finish(self._start(folder / "warm"))
         self.seconds = time.monotonic() - began
 
-    def _start(self, workdir: pathlib.Path) -> Hosts:
-        return Hosts("train", workdir, *OPTIONS, count=self.processes, cache=self.folder / "cache")
+    def _undisturbed(self, rebuilt: tuple[int, ...]) -> dict:
+        if rebuilt not in self.expected:
+            workdir = self.folder / f"undisturbed{len(self.expected)}"
+            for stop in (*rebuilt, STEPS):
+                self._finish(self._start(workdir, f"--stop_at={stop}"))
+            self.expected[rebuilt] = fingerprint(workdir)
+            assert len(self.expected[rebuilt]["steps"]) == STEPS and len(self.expected[rebuilt]["arrays"]) > 40
+        return self.expected[rebuilt]
+
+    def _start(self, workdir: pathlib.Path, *options: str) -> Hosts:
+        cache = self.folder / "cache"
+        return Hosts("train", workdir, *self.options, *options, count=self.processes, cache=cache)
 
     @staticmethod
     def _finish(hosts: Hosts) -> None:
@@ -93,7 +111,8 @@ class Chaos:
             else:
                 shutil.rmtree(workdir)  # it was faster than the kill
         found = fingerprint(workdir)
-        wrong = [name for name, value in self.expected.items() if found[name] != value]
+        self.rebuilt += len(found["rebuilt"])
+        wrong = [name for name, value in self._undisturbed(tuple(found["rebuilt"])).items() if found[name] != value]
         wrong += ["quarantine"] * (workdir / "quarantine").exists()
         shutil.rmtree(workdir)
         return wrong
@@ -130,12 +149,14 @@ class Chaos:
 
 
 def fingerprint(workdir: pathlib.Path) -> dict:
-    """Hashes of every saved array, the plan, and what every step and every evaluation measured."""
+    """Hashes of every saved array, the plan, when the memory was rebuilt, what every step and evaluation measured."""
     config = tiny.config(mesh={"data": 1})
     built = build_step(make_recipe(config), make_mesh(config.mesh, jax.devices()[:1]))
     with Checkpoints(str(workdir)) as checkpoints:
-        trees = tiny.restored(checkpoints, STEPS, built.abstract_state.split())
-        plan = checkpoints.record(STEPS)["plan"]
+        record = checkpoints.record(STEPS)
+        names = {name.split("/")[0] for name in record["checksums"]}
+        abstract = {name: tree for name, tree in built.abstract_state.split().items() if name in names}
+        trees = tiny.restored(checkpoints, STEPS, abstract)
     arrays = {
         jax.tree_util.keystr(path): hashlib.sha256(np.asarray(array).tobytes()).hexdigest()
         for path, array in jax.tree_util.tree_leaves_with_path(trees)
@@ -144,7 +165,8 @@ def fingerprint(workdir: pathlib.Path) -> dict:
     evaluations = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
     return {
         "arrays": arrays,
-        "plan": plan,
+        "plan": record["plan"],
+        "rebuilt": record["rebuilt"],
         "steps": [[line[name] for name in OF_A_STEP] for line in steps],
         "evaluations": [[line[name] for name in OF_AN_EVALUATION] for line in evaluations],
     }
@@ -154,19 +176,20 @@ def _names(folder: pathlib.Path) -> list[str]:
     return os.listdir(folder) if folder.exists() else []
 
 
-def chaos(runs: int, processes: int = 1, seed: int | None = None) -> dict[str, float]:
-    """`runs`, `identical`, `kills`, `seconds`; what differs is told on stderr."""
+def chaos(runs: int, processes: int = 1, seed: int | None = None, memory: str = "all") -> dict[str, float]:
+    """`runs`, `identical`, `kills`, `rebuilt`, `seconds`; what differs is told on stderr."""
     seed = random.randrange(2**32) if seed is None else seed
     began, identical = time.monotonic(), 0
     with tempfile.TemporaryDirectory(prefix="xlnet_jax_chaos_") as folder:
-        here = Chaos(pathlib.Path(folder), processes, seed)
+        here = Chaos(pathlib.Path(folder), processes, seed, memory)
         for number in range(runs):
             wrong = here.run(number)
             identical += not wrong
             print(f"seed {seed}, run {number}: {'differs in ' + ', '.join(wrong) if wrong else 'identical'}; "
                   f"kills so far {dict(here.landed)}", file=sys.stderr)  # fmt: skip
     seconds = round(time.monotonic() - began, 1)
-    return {"runs": runs, "identical": identical, "kills": here.landed.total(), "seconds": seconds}
+    kills = here.landed.total()
+    return {"runs": runs, "identical": identical, "kills": kills, "rebuilt": here.rebuilt, "seconds": seconds}
 
 
 def shutdown(runs: int, processes: int = 1, seed: int | None = None) -> dict[str, float]:
@@ -209,12 +232,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--shutdown", action="store_true", help="SIGTERM twice to all, SIGKILL after 25 s")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--shutdown", action="store_true", help="SIGTERM twice to all, SIGKILL after 25 s")
+    which.add_argument("--memory", choices=("all", "rebuild"), default="all", help="checkpoint.memory of the runs")
     parser.add_argument("--seed", type=int, help="of the moments; the machine's own timing stays random")
     parser.add_argument("--json", action="store_true", help="the result as one JSON object")
     given = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
-    result = (shutdown if given.shutdown else chaos)(given.runs, given.processes, given.seed)
+    how = shutdown if given.shutdown else functools.partial(chaos, memory=given.memory)
+    result = how(given.runs, given.processes, given.seed)
     print(json.dumps(result) if given.json else ", ".join(f"{name} {value}" for name, value in result.items()))
     return 0 if result["saved" if given.shutdown else "identical"] == result["runs"] else 1
 

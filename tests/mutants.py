@@ -55,7 +55,7 @@ EXAMPLES, SEGMENTS, SPANS, STREAM = (
     f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream")
 )
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
-GRADIENTS = "xlnet_jax/train/gradients.py"
+GRADIENTS, RESUME = "xlnet_jax/train/gradients.py", "xlnet_jax/train/resume.py"
 
 MUTANTS = (
     Mutant("query_sees_itself", ATTENTION, "limit_BP = jnp", "limit_BP = 1 + jnp",
@@ -192,6 +192,15 @@ MUTANTS = (
     Mutant("plan_reads_blocks_again", STREAM, "begun = -(-(step - last.step) // windows_per_block)",
            "begun = (step - last.step) // windows_per_block",
            one("data/batches/stream", "test_a_plan_loses_nothing_at_a_multiple_of_w_and_at_most_the_rest_of_a_block_elsewhere")),
+    Mutant("memory_rebuilt_from_a_segment_too_late", RESUME, "min(in_block, in_reach)", "min(in_block, in_reach - 1)",
+           one("train/resume", "test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried")),
+    Mutant("memory_rebuilt_with_another_dropout", STEP, "_inputs(recipe.config, memory, step)",
+           "_inputs(recipe.config, memory, step + 1)",
+           one("train/resume", "test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried")),
+    Mutant("rebuilt_steps_are_forgotten", RESUME, "rebuilt = rebuilt + [found.step]", "rebuilt = [found.step]",
+           one("train/resume", "test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried")),
+    Mutant("rebuilt_steps_are_not_recorded", "xlnet_jax/train/loop.py", '"rebuilt": self.rebuilt', '"rebuilt": []',
+           one("train/resume", "test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_its_record")),
 )  # fmt: skip
 
 

@@ -84,6 +84,4 @@ def mixture(*texts: Words) -> Mixture:
 
 def restored(checkpoints: Checkpoints, step: int, abstract: dict[str, Any]) -> dict[str, Any]:
     """The trees of a checkpoint, compared with the checksums of what was saved."""
-    trees = checkpoints.read(step, abstract)
-    checkpoints.verify(step, trees, checkpoints.record(step))
-    return trees
+    return checkpoints.gather(step, checkpoints.read(step, abstract), abstract, checkpoints.record(step))

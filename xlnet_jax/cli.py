@@ -13,14 +13,14 @@ import logging
 import os
 import sys
 import traceback
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from xlnet_jax import __version__, messages
 from xlnet_jax.errors import BadInput, Interrupted, XLNetError, summary
 from xlnet_jax.verbs import VERBS, call
 
-GROUPS = {"corpus": "Look into a corpus, or check all of it."}
-"""Verbs of two words, by the first word."""
+GROUPS = {"corpus": ("Look into a corpus, or check all of it.", "xlnet-jax corpus info corpus")}
+"""Help and example of verbs of two words, by the first word."""
 
 OUTPUT_CLOSED = 141
 """Exit code if the reader of stdout has gone: that of a program ended by SIGPIPE."""
@@ -109,10 +109,8 @@ def _write(text: str) -> int:
 
 
 def _fail(who: str, line: str, code: int) -> int:
-    """Prints the error and returns the exit code; in a run of several processes, this one ends here."""
+    """Prints the error and returns the exit code."""
     messages.error(who, line, code)
-    if distributed := sys.modules.get("xlnet_jax.parallel.processes"):
-        distributed.end_process(code, line)
     return code
 
 
@@ -125,14 +123,16 @@ def make_parser() -> argparse.ArgumentParser:
     for verb in VERBS:
         group, _, name = verb.name.rpartition(" ")
         if group not in groups:
-            above = commands.add_parser(group, help=GROUPS[group], description=GROUPS[group], allow_abbrev=False)
+            above = commands.add_parser(group, **_help(*GROUPS[group]))
             groups[group] = above.add_subparsers(dest="what", required=True, metavar="WHAT")
-        sub = groups[group].add_parser(
-            name, help=verb.help, description=verb.help, epilog=f"example:\n  {verb.example}", allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )  # fmt: skip
+        sub = groups[group].add_parser(name, **_help(verb.help, verb.example))
         sub.set_defaults(verb=verb)
         sub.add_argument("--json", action="store_true", help="print one JSON object on stdout")
         for option, keywords in verb.options:
             sub.add_argument(option, **keywords)
     return parser
+
+
+def _help(text: str, example: str) -> dict[str, Any]:
+    return {"help": text, "description": text, "epilog": f"example:\n  {example}", "allow_abbrev": False,
+            "formatter_class": argparse.RawDescriptionHelpFormatter}  # fmt: skip

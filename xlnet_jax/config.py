@@ -179,10 +179,16 @@ class CheckpointConfig:
     keep: int = key(3, "number of newest checkpoints kept", FREE)
     keep_every: int = key(0, "also keep a checkpoint every this many steps; 0 = none", FREE)
     keep_best: int = key(0, "also keep this many checkpoints of the lowest held-out loss; 0 = none", FREE)
+    memory: str = key(
+        "all", "saved (all), or left out of checkpoints and computed from the text on resume", FREE, "all rebuild"
+    )
     init_from: str = key(
         "", "work directory or checkpoint to take the parameters of a new run from; empty = none", FREE
     )
     io_deadline_seconds: float = key(300.0, "how long failed saves are retried; then the run ends", FREE)
+    grace_seconds: float = key(
+        30.0, "from SIGTERM to SIGKILL; a warning if two dispatches and a save take longer; 0 = unknown", FREE
+    )
 
 
 @dataclasses.dataclass(frozen=True)

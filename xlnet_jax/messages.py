@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 _JOINERS = "\u200c\u200d"
 _json = False
+_name = "xlnet-jax"
+_others: Callable[[int, str], None] | None = None
 
 
 def use_json(on: bool) -> None:
     """Whether errors are also printed on stdout; the command line sets it from `--json`."""
     global _json
     _json = on
+
+
+def inform(others: Callable[[int, str], None] | None, process: int | None = None) -> None:
+    """Sets what `error` calls with the exit code and the line of an error, to inform the other processes of a run.
+
+    Args:
+      process: the number of this one, which `end` prints.
+    """
+    global _name, _others
+    _name, _others = "xlnet-jax" if process is None else f"xlnet-jax, process {process}", others
 
 
 def error(who: str, line: str, code: int) -> None:
@@ -28,6 +42,17 @@ def error(who: str, line: str, code: int) -> None:
         # stdout may be closed; stderr has the line.
         with contextlib.suppress(OSError):
             print(json.dumps({"error": line, "exit_code": code}), flush=True)
+    if _others:
+        _others(code, line)
+
+
+def end(code: int, line: str) -> NoReturn:
+    """Prints an error and ends the process at once, from any thread."""
+    try:
+        error(_name, line, code)
+    finally:
+        # Not sys.exit: it would wait for other threads, which may wait for a disk or for a process that never answers.
+        os._exit(code)
 
 
 def printable(text: str) -> str:
@@ -37,6 +62,11 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() or character in _JOINERS else ascii(character)[1:-1] for character in text
     )
+
+
+def how_to_install(extra: str) -> str:
+    """For messages: the command of the README."""
+    return f"run `pip install --constraint constraints.txt --editable '.[{extra}]'` in the repository"
 
 
 def duration(seconds: float) -> str:

@@ -90,7 +90,9 @@ def _prepare(
         normalization=Normalization(lower=uncased, keep_accents=keep_accents, nfkc=nfkc), **options,
     )  # fmt: skip
     tokens = {f"{name}_tokens": split["tokens"] for name, split in manifest["splits"].items()}
-    return {"output": output, **tokens, "sha256": manifest["sha256"], "dropped": manifest.get("dropped")}
+    dropped = dict(manifest.get("dropped", {}))
+    letters = dropped.pop("letters", None)  # seen, not dropped
+    return {"output": output, **tokens, "sha256": manifest["sha256"], "letters": letters, "dropped": dropped}
 
 
 def _corpus_verify(path: str, workers: int | None) -> dict[str, Any]:

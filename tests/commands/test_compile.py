@@ -277,7 +277,7 @@ def test_without_libtpu_the_extra_is_named(monkeypatch, capsys):
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "libtpu" else real(name))
-    with pytest.raises(BadInput, match=r"pip install 'xlnet_jax\[tpu\]'"):
+    with pytest.raises(BadInput, match=r"pip install .* '\.\[tpu\]'"):
         topology.check("v5e:2x2")
 
 

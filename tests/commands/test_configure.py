@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 
 import data_fixtures
 import jax
@@ -118,6 +119,9 @@ def test_a_corpus_without_held_out_documents_is_configured_without_evaluations(t
         configure(corpus, str(tmp_path / "config.py"), 5, probe=False)
     assert configs.load(str(tmp_path / "config.py")).evaluation.every == 0
     assert sum("no held-out loss" in record.getMessage() for record in caplog.records) == 1
+    assert "more than --minutes" not in caplog.text
+    configure(corpus, str(tmp_path / "short.py"), 1, probe=False)
+    assert re.search(r"expect 1\.[1-9] minutes, more than --minutes=1:", caplog.text)
 
 
 def test_the_sizes_rise():

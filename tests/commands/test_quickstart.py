@@ -2,14 +2,24 @@
 
 import json
 import os
+import shlex
 
 import pytest
 import tiny
 
-from xlnet_jax.cli import main
+from xlnet_jax.cli import main, make_parser
+from xlnet_jax.commands.quickstart import next_commands
 from xlnet_jax.run.metrics import read_jsonl
 
 CONFIG = os.path.join(str(tiny.ROOT), "configs", "quickstart.py")
+
+
+def test_the_commands_that_it_proposes_can_be_pasted():
+    for line in next_commands("runs/my corpus", 2000):
+        python, _, package, *words = shlex.split(line)
+        assert os.path.exists(python) and package == "xlnet_jax"
+        _, overrides = make_parser().parse_known_args(words)
+        assert all(word.startswith("--config.data.corpus=runs/my corpus") for word in overrides)
 
 
 @pytest.mark.slow

@@ -37,7 +37,8 @@ def test_the_jobset_is_valid_and_filled_in(cloud):
     assert job["template"]["spec"]["parallelism"] == job["template"]["spec"]["completions"] == 4
     assert found["spec"]["network"] == {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
     pod = pod_of(found)
-    assert pod["containers"][0]["args"] == TRAIN
+    # The trainer knows the time that it gets: of a Spot node 15 seconds, whatever the pod requests.
+    assert pod["containers"][0]["args"] == ["train", "--config.checkpoint.grace_seconds=15", *TRAIN[1:]]
     assert pod["nodeSelector"] == {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "4x4",
         "cloud.google.com/gke-spot": "true",
@@ -48,6 +49,7 @@ def test_the_jobset_is_valid_and_filled_in(cloud):
     assert int(cloud_tpu_cluster.coordinator_port) in ports and int(cloud_tpu_cluster.coordinator_port) + 1 in ports
     plain = manifest(cloud)
     assert "cloud.google.com/gke-spot" not in pod_of(plain)["nodeSelector"]
+    assert pod_of(plain)["containers"][0]["args"][1] == "--config.checkpoint.grace_seconds=600"
     # --print shows what kubectl gets.
     printed = cloud.run("gke.sh", *GKE, "--print", "--", *TRAIN)
     assert yaml.safe_load(printed.stdout) == plain
@@ -125,7 +127,9 @@ def test_xpk_gets_the_restart_code_and_puts_the_trainer_in_the_place_of_the_shel
     flags = dict(word.split("=", 1) for word in call["argv"] if word.startswith("--"))
     assert flags["--restart-on-exit-codes"] == "42" and flags["--max-restarts"] == "9"
     assert int(flags["--termination-grace-period-seconds"]) >= 300
-    assert shlex.split(flags["--command"]) == ["exec", "xlnet-jax", *TRAIN]
+    assert shlex.split(flags["--command"]) == [
+        "exec", "xlnet-jax", "train", "--config.checkpoint.grace_seconds=600", *TRAIN[1:]
+    ]  # fmt: skip
 
 
 def test_the_image_copies_what_is_there_and_runs_the_trainer_without_a_shell():
@@ -187,7 +191,10 @@ def test_the_slurm_script_names_every_process_and_goes_back_into_the_queue_on_42
     done = subprocess.run(["bash", "-c", script], cwd=cloud.folder, env=environment, timeout=60)
     assert done.returncode == end
     lines = cloud.heard()
-    command = "train --config=configs/xlnet_large.py --config.data.corpus=/shared/corpus --workdir=/shared/run"
+    command = (
+        "train --config=configs/xlnet_large.py --config.data.corpus=/shared/corpus --workdir=/shared/run "
+        "--config.checkpoint.grace_seconds=300"
+    )
     assert lines[:2] == [f"node0:61447 2 {process} {command}" for process in (0, 1)]
     assert lines[2:] == ["requeue 7"] * again
     shellcheck = pathlib.Path(sys.executable).with_name("shellcheck")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import pathlib
 import shutil
 import signal
@@ -24,6 +23,7 @@ import time
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent), str(HERE)]
 
+import compiling
 from hosts import HEARTBEAT, Hosts, free_port
 
 OPTIONS = ("--config.checkpoint.every=2", "--config.data.workers=0", "--config.train.steps=100000")
@@ -153,5 +153,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+    compiling.set_flags()
     sys.exit(main())

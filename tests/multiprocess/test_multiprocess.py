@@ -1,5 +1,6 @@
 """Real processes over loopback: the same numbers as one, one stop for all, exit code 42 when one is lost."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -217,3 +218,15 @@ def test_only_process_0_exports(tmp_path, cache, two):
     assert sorted(json.loads(ended[0][0])["files"]) == sorted(str(path) for path in exported.iterdir())
     assert (exported / "model.safetensors").stat().st_size > 0
     assert json.loads(ended[1][0])["process"] == 1
+
+
+@pytest.mark.slow
+def test_two_processes_read_a_half_each(tmp_path):
+    """Fails if every process reads all parameters, as a thousand hosts would."""
+    spec = importlib.util.spec_from_file_location("restores", tiny.ROOT / "benchmarks" / "restores.py")
+    restores = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(restores)
+    restores.start(1, str(tmp_path), "--save")
+    (alone,) = restores.start(1, str(tmp_path))
+    two = restores.start(2, str(tmp_path))
+    assert len(two) == 2 and all(0.4 < each["bytes"] / alone["bytes"] < 0.6 for each in two)

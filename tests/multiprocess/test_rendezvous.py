@@ -1,5 +1,6 @@
 """The rendezvous and the watch without JAX: who is missing or differs is named, and all stop at the same step."""
 
+import errno
 import logging
 import socket
 import threading
@@ -9,8 +10,10 @@ import hosts
 import pytest
 from jax._src.clusters import cloud_tpu_cluster
 
+from xlnet_jax import messages
 from xlnet_jax.config import Config, DistributedConfig
 from xlnet_jax.errors import BadInput, RestartMe
+from xlnet_jax.parallel import rendezvous
 from xlnet_jax.parallel.processes import ENVIRONMENT, find_process_info
 from xlnet_jax.parallel.rendezvous import ProcessInfo, meet
 
@@ -40,11 +43,13 @@ def together(*sides, processes=None, settings=SOON, apart=0.0, port=None):
 
 
 def close(results):
+    """All end as at the end of a run."""
     threads = [threading.Thread(target=watch.leave, args=(0, "")) for watch in results]
     for thread in threads:
         thread.start()
-    for thread in threads:
+    for watch, thread in zip(results, threads, strict=True):
         thread.join(20)
+        watch.close()
 
 
 def test_all_meet_in_any_order():
@@ -67,8 +72,8 @@ def test_a_missing_process_is_named_again_and_again_and_ends_in_42(caplog):
 
 def test_a_missing_coordinator_is_named(caplog):
     (error,) = together((1, {}), processes=2, settings=DistributedConfig(rendezvous_seconds=-4, report_seconds=0.2))
-    assert isinstance(error, RestartMe) and "process 0 at localhost:" in str(error) and "refused" in str(error)
-    assert "process 1 waits for process 0 at localhost:" in caplog.text
+    assert isinstance(error, RestartMe) and "process 0 did not come within -4 s (localhost:" in str(error)
+    assert "refused" in str(error) and "waiting for process 0 of 2 (localhost:" in caplog.text
 
 
 def test_values_that_differ_are_refused_everywhere_with_both():
@@ -85,7 +90,7 @@ def test_a_process_number_that_comes_twice_is_refused():
     assert "process 1 of 3 came from" in str(results[0]) and "distributed.process_id" in str(results[0])
 
 
-def test_strangers_are_ignored():
+def test_strangers_are_ignored(caplog):
     port = hosts.free_port()
     results = {}
 
@@ -94,7 +99,7 @@ def test_strangers_are_ignored():
 
     first = threading.Thread(target=side, args=(0,))
     first.start()
-    for words in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"process": "x"}\n', b""):
+    for words in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"process": "x"}\n', b"[" * 99_999 + b"\n", b""):
         time.sleep(0.2)
         with socket.create_connection(("localhost", port + 1), timeout=5) as stranger:
             stranger.sendall(words)
@@ -103,7 +108,11 @@ def test_strangers_are_ignored():
     first.join(30)
     second.join(30)
     assert set(results) == {0, 1}
-    close(results.values())
+    # One that is still connected at the end of the run.
+    with socket.create_connection(("localhost", port + 1), timeout=5):
+        time.sleep(0.1)
+        close(results.values())
+    assert not caplog.records
 
 
 def test_a_second_run_at_the_same_port_is_refused_in_one_line_and_the_first_stays():
@@ -130,6 +139,54 @@ def test_a_port_of_another_program_ends_in_42():
         for shift in (0, 1):
             (error,) = together((0, {}), port=other.getsockname()[1] - shift)
             assert isinstance(error, RestartMe) and "Address already in use" in str(error)
+
+
+def test_a_port_that_needs_other_rights_is_bad_input(monkeypatch):
+    """Fails if the user waits for such a port to be free: exit code 42."""
+    monkeypatch.setattr(rendezvous, "_server", denied)
+    (error,) = together((0, {}))
+    assert isinstance(error, BadInput) and "Permission denied; set another distributed.coordinator" in str(error)
+
+
+def denied(port):
+    raise PermissionError(errno.EACCES, "no")
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """What ends the processes of a test, by process number."""
+    said = {}
+    monkeypatch.setattr(rendezvous.Watch, "_exit", lambda self, code, why: said.setdefault(self.process, (code, why)))
+    monkeypatch.setattr(rendezvous, "GRACE_SECONDS", 0.2)
+    return said
+
+
+def test_the_end_of_a_process_is_passed_on_with_its_code(ends):
+    first = together((0, {}), (1, {}), (2, {}))
+    first[1].leave(3, "diverged")
+    first[1].close()
+    time.sleep(0.5)
+    why = f"process 1 ({socket.gethostname()}) ended: diverged"
+    assert ends == {0: (3, why), 2: (3, why)}
+    close([first[0], first[2]])
+
+
+def test_a_lost_process_is_named_to_all(ends):
+    first = together((0, {}), (1, {}), (2, {}))
+    first[1].close()
+    time.sleep(0.5)
+    why = f"lost process 1 ({socket.gethostname()}): its connection closed; rerun the same command on all hosts"
+    assert ends == {0: (42, why), 2: (42, why)}
+    close([first[0], first[2]])
+
+
+def test_an_error_is_printed_before_the_others_are_told(capsys):
+    """Fails if a launcher that kills all processes at the end of the first takes the reason with it."""
+    said = []
+    messages.inform(lambda *how: said.append((*how, capsys.readouterr().err)))
+    messages.error("xlnet-jax", "why", 3)
+    messages.inform(None)
+    assert said == [(3, "why", "xlnet-jax: why\n")]
 
 
 def test_the_place_comes_from_keys_or_the_environment(monkeypatch):

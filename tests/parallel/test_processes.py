@@ -77,5 +77,6 @@ def test_process_0_may_open_as_many_connections_as_the_system_allows():
         watch = meet(ProcessInfo(f"localhost:{hosts.free_port()}", 1, 0), {}, DistributedConfig())
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
         watch.leave(0, "")
+        watch.close()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 
+import compiling
 import pytest
 import tiny
 
@@ -50,7 +51,7 @@ def test_both_sides_train_and_a_missing_compiler_is_said(tmp_path):
         "PYTHONPATH": str(tiny.ROOT),
         "CXX": str(tmp_path / "none"),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),  # else a program compiled before would do
-        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+        "XLA_FLAGS": " ".join(f"--{name}={value}" for name, value in compiling.FAST_FLAGS.items()),
     }
     done = subprocess.run(
         [sys.executable, SCRIPT, "--quick", "--rounds=1", "--json"], env=environment, capture_output=True, text=True

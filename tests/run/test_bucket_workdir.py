@@ -235,10 +235,12 @@ def elsewhere(bucket, **changed):
 @contextlib.contextmanager
 def cut_off(monkeypatch):
     """A holder that cannot renew the lock."""
-    with monkeypatch.context() as patch:
-        patch.setattr(lock.Lease, "_renew", lambda self: None)
-        with lock.held(RUN) as check:
-            yield check
+    keep = lock.Lease.keep
+    with contextlib.ExitStack() as stack:
+        with monkeypatch.context() as patch:
+            patch.setattr(lock.Lease, "keep", lambda self, ended: ended.wait() and keep(self, ended))
+            check = stack.enter_context(lock.held(RUN))
+        yield check
 
 
 def test_a_second_run_is_refused(bucket, quick, monkeypatch, caplog):

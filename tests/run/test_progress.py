@@ -49,6 +49,20 @@ def test_the_first_losses_are_logged_and_then_every_hundredth(size, caplog):
     assert said == [(str(step),) * 2 for step in (1, 2, 5, 10, 20, 50, 100, 200, 300)]
 
 
+def test_the_logged_rate_is_the_mean_since_the_last_line(caplog, monkeypatch):
+    to, now = reporter(), [100.0]
+    monkeypatch.setattr(to.goodput, "training", lambda: now[0])
+    to.clock = now[0]
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        for first, seconds in ((40, 2), (45, 8), (50, 1), (75, 24), (95, 9)):
+            now[0] += seconds
+            report(to, range(first, first + 5))
+    # 10 steps in 10 seconds and then 50 in 34: not the rate of the last dispatch alone.
+    per_step = to.config.train.batch_size * to.config.data.segment_len
+    said = [record.getMessage().split(", ")[1] for record in caplog.records]
+    assert said == [f"{per_step:.0f} tokens/s", f"{50 / 34 * per_step:.0f} tokens/s"]
+
+
 def test_a_long_compilation_is_told_in_the_log_again_and_again(caplog, monkeypatch):
     monkeypatch.setattr(progress, "BUSY_SECONDS", 0.05)
     with caplog.at_level(logging.INFO, "xlnet_jax"):

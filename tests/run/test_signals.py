@@ -14,6 +14,7 @@ import shared
 import tiny
 from shared import EVALUATE, environment, finish, start, train_words
 
+from xlnet_jax import messages
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.errors import Stopped
 from xlnet_jax.run import signals
@@ -44,16 +45,10 @@ def until(condition):
         time.sleep(0.01)
 
 
-def ended_by(stop):
-    """What the process would have ended with."""
+def test_a_signal_where_there_is_nothing_to_save_ends_there_and_disturbs_no_library(monkeypatch):
     said = []
-    stop.end = lambda *how: said.append(how)
-    return said
-
-
-def test_a_signal_where_there_is_nothing_to_save_ends_there_and_disturbs_no_library():
-    with stop_request() as stop:
-        said = ended_by(stop)
+    monkeypatch.setattr(messages, "end", lambda *how: said.append(how))
+    with stop_request():
         os.kill(os.getpid(), signal.SIGINT)
         until(lambda: said)
     assert said == [(42, "SIGINT during start-up: rerun the same command to resume")]
@@ -82,12 +77,13 @@ def test_one_of_several_that_waits_for_data_is_ended_after_a_while(monkeypatch):
     monkeypatch.setattr(signals, "DATA_SECONDS", 0.5)
     event = threading.Event()
     with stop_request() as stop:
-        said = ended_by(stop)
         stop.working()
         os.kill(os.getpid(), signal.SIGTERM)
         until(lambda: stop.name)
         began = time.monotonic()
-        stop.end = lambda *how: (said.append((*how, time.monotonic() - began)), event.set())
+        said = []
+        ended = lambda *how: (said.append((*how, time.monotonic() - began)), event.set())  # noqa: E731
+        monkeypatch.setattr(messages, "end", ended)
         assert stop.take(never(event), alone=False) == "data"
     ((code, line, seconds),) = said
     assert (code, line) == (42, "SIGTERM while waiting for data: rerun the same command to resume") and seconds > 0.4
@@ -98,6 +94,16 @@ def test_what_a_command_calls_finds_its_request():
         assert inner is outer
     with stop_request() as later:
         assert later is not outer
+
+
+@pytest.mark.parametrize(
+    ("grace", "dispatch", "save", "warns"),
+    [(30, 10, 10, False), (30, 10, 10.1, True), (30, 20, 0, False), (0, 20, 20, False), (15, 1, 14, True)],
+)
+def test_two_dispatches_and_a_save_must_fit_into_the_grace(grace, dispatch, save, warns):
+    """Fails if only one dispatch counts, or if there is a warning where the grace or the save is not known."""
+    line = signals.short_of_time(grace, dispatch, save)
+    assert (line is not None) == warns and (not warns or f"checkpoint.grace_seconds={grace}: " in line)
 
 
 @pytest.mark.parametrize(

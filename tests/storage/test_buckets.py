@@ -211,7 +211,7 @@ def test_missing_and_damaged_objects(corpus_in):
 
 
 def test_no_such_corpus(bucket):
-    told(BadInput, "corpus gs://bucket/none: no such folder", lambda: Corpus("gs://bucket/none"))
+    told(BadInput, "gs://bucket/none: no such folder", lambda: Corpus("gs://bucket/none"))
     bucket.objects["bucket/begun/prepare.json"] = b"{}"
     told(BadInput, "is not finished", lambda: Corpus("gs://bucket/begun"))
 

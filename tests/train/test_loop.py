@@ -1,8 +1,10 @@
 """Training runs in this process: work directory, resume rules, evaluation, divergence."""
 
 import dataclasses
+import errno
 import json
 import os
+import re
 import shutil
 
 import data_fixtures
@@ -14,10 +16,12 @@ import tiny
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import train
+from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.data.batches import examples
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.errors import BadInput, Diverged
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 
 
@@ -103,14 +107,19 @@ def test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_
     assert [line["targets"] for line in lines] == [48] * 4 + [96] * 2
 
 
-def test_a_model_without_memory_is_saved_and_resumed(tmp_path, cache):
-    settings = config(cache, model={"memory_len": 0})
-    train(settings, str(tmp_path), stop_at=2)
-    assert train(settings, str(tmp_path), stop_at=4)["step"] == 4
+def test_a_model_without_memory_is_saved_and_resumed_and_a_short_grace_is_told_once(tmp_path, cache, caplog):
+    settings = config(cache, model={"memory_len": 0}, checkpoint={"every": 2, "grace_seconds": 1e-4})
+    train(settings, str(tmp_path), stop_at=4)
+    (line,) = [record.message for record in caplog.records if "checkpoint.grace_seconds" in record.message]
+    assert re.search(r"two dispatches of \S+ s and a save of \S+ s take longer than checkpoint.grace_seconds=", line)
+    assert train(dataclasses.replace(settings, checkpoint=CheckpointConfig()), str(tmp_path), stop_at=6)["step"] == 6
+    assert caplog.text.count("checkpoint.grace_seconds=0.0001: ") == 1 and "grace_seconds=30" not in caplog.text
 
 
 @pytest.mark.parametrize("stop_at", [10, 8], ids=["training goes on", "training was done"])
-def test_an_evaluation_cut_off_by_a_stop_is_made_at_the_next_start(finished, tmp_path, stop_at):
+def test_an_evaluation_cut_off_by_a_stop_is_made_at_the_next_start(finished, tmp_path, stop_at, monkeypatch):
+    compilations, suspended = [], Watchdog.suspended
+    monkeypatch.setattr(Watchdog, "suspended", lambda self: compilations.append(1) or suspended(self))
     untouched, settings, result = finished
     workdir = shutil.copytree(untouched, str(tmp_path / "run"))
     path = os.path.join(workdir, "evaluations.jsonl")
@@ -121,6 +130,8 @@ def test_an_evaluation_cut_off_by_a_stop_is_made_at_the_next_start(finished, tmp
     redone = read_jsonl(path)
     assert [line["step"] for line in redone] == [4, 8]
     assert redone[1]["loss"] == lines[1]["loss"]
+    # Of the evaluation, which the watchdog must not end, and of the step.
+    assert len(compilations) == 1 + (stop_at == 10)
     if stop_at == 8:
         assert (again["step"], again["loss"]) == (8, result["loss"])
 
@@ -131,7 +142,7 @@ def test_a_dry_run_writes_nothing(tmp_path, cache):
     assert result["parameters"] > 0 and not os.path.exists(workdir)
 
 
-def test_lasting_non_finite_steps_end_the_run_and_say_since_when(tmp_path, cache, monkeypatch):
+def test_lasting_non_finite_steps_end_the_run_and_say_since_when(tmp_path, cache, monkeypatch, caplog):
     build = examples.build
 
     def poisoned(*args, step, **options):
@@ -139,11 +150,20 @@ def test_lasting_non_finite_steps_end_the_run_and_say_since_when(tmp_path, cache
         weights = batch.target_weights * (np.nan if step >= 5 else 1)
         return dataclasses.replace(batch, target_weights=weights.astype(np.float32))
 
+    def refused(self):
+        pending = self._pending
+        wait(self)
+        if pending:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    # The disk refuses the save in flight: that must not hide that the run has diverged.
+    wait = Checkpoints.wait
+    monkeypatch.setattr(Checkpoints, "wait", refused)
     monkeypatch.setattr(examples, "build", poisoned)
     settings = config(cache, train={"max_bad_steps": 3})
     with pytest.raises(Diverged, match="step 8: 3 non-finite steps in a row, the first at step 6") as raised:
         train(settings, str(tmp_path))
-    assert raised.value.exit_code == 3
+    assert raised.value.exit_code == 3 and "the checkpoint of step 4 is not complete: " in caplog.text
     lines = read_jsonl(os.path.join(tmp_path, "metrics.jsonl"))
     assert [line["skipped"] for line in lines] == [0] * 5 + [1, 2, 3]
     assert lines[-1]["loss"] is None

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+import re
 import signal
 import sys
 
@@ -40,8 +41,13 @@ def evaluated(workdir):
 def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(tmp_path, settings, caplog, monkeypatch):
     pytest.importorskip("matplotlib")
     workdir = str(tmp_path)
-    result = train(settings, workdir)
-    scores = evaluate(workdir, blocks=8)
+    with caplog.at_level(logging.INFO, "xlnet_jax"), monkeypatch.context() as patch:
+        patch.setattr(evaluation, "BUSY_SECONDS", 0.0)
+        result = train(settings, workdir)
+        scores = evaluate(workdir, blocks=8)
+    # A part of the split must not pass for all of it, and minutes must not pass in silence.
+    assert re.search(r"step 2: held-out loss \d.* over 8 of \d+ blocks in 1 batches", caplog.text)
+    assert "evaluating step 2 over 8 of" in caplog.text and "evaluated 0 of 1 batches" in caplog.text
     assert result["heldout_loss"] == scores["loss"]
     assert result["unigram_cross_entropy"] == scores["unigram_cross_entropy"]
     assert result["picture"] == os.path.join(workdir, loss_curve.PICTURE)
@@ -56,7 +62,7 @@ def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(tmp_pat
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "xlnet_jax"):
         patch.setitem(sys.modules, "matplotlib.figure", None)
         assert train(settings, workdir)["picture"] is None
-    assert sum("pip install 'xlnet_jax[quickstart]'" in record.getMessage() for record in caplog.records) == 1
+    assert sum("--editable '.[quickstart]'" in record.getMessage() for record in caplog.records) == 1
     assert os.path.exists(train(settings, workdir)["picture"])
 
 

@@ -14,6 +14,7 @@ import re
 from typing import Any
 
 from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.messages import how_to_install
 
 GIB = 2**30
 
@@ -99,7 +100,7 @@ def check(name: str, slices: int = 1) -> Chip:
     if slices < 1:
         raise BadInput(f"--slices={slices} must be at least 1")
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
-        raise BadInput("compile needs the TPU compiler libtpu: pip install 'xlnet_jax[tpu]'")
+        raise BadInput(f"compile needs the TPU compiler libtpu: {how_to_install('tpu')}")
     return chip
 
 

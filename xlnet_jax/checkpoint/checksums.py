@@ -37,7 +37,12 @@ def of_trees(trees: Any) -> tuple[dict[str, str], list[str]]:
 def by_path(trees: Any) -> dict[str, Any]:
     """The leaves of a tree by their path."""
     leaves = jax.tree_util.tree_leaves_with_path(trees)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    return {name_of(path): leaf for path, leaf in leaves}
+
+
+def name_of(path: Any) -> str:
+    """Of a leaf, from its path in JAX's form."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def form(array: Any) -> str:

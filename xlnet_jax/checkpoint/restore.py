@@ -143,16 +143,17 @@ def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, o
         step = next((step for step in steps if step not in damaged), None)
         if step is None:
             break
-        why, record, trees = "", {}, {}
+        why, record, abstract, trees = "", {}, {}, {}
         try:
             record = checkpoints.record(step)
-            trees = checkpoints.read(step, wanted(step, record))
+            abstract = wanted(step, record)
+            trees = checkpoints.read(step, abstract)
         except Damaged as error:
             why = str(error)
         faults = processes.gather(why)
         if not any(faults):
             try:
-                checkpoints.verify(step, trees, record)
+                trees = checkpoints.gather(step, trees, abstract, record)
                 return Found(step, record, trees, {at: why for at, why in damaged.items() if at > step})
             except Damaged as error:
                 faults = [str(error)]

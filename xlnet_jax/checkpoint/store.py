@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -29,6 +31,7 @@ from etils import epath
 from orbax.checkpoint import v1 as ocp
 
 from xlnet_jax.checkpoint import checksums
+from xlnet_jax.checkpoint.spread import gathered, spread
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, Diverged, XLNetError, summary
 from xlnet_jax.storage import files
@@ -74,6 +77,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
         self._writer: Any = None
         self._pending: Any = None
+        self.seconds = 0.0
+        """Of the last complete save, from the copy to the host until it was on disk; 0 = none yet."""
 
     def _translated(self) -> contextlib.AbstractContextManager[None]:
         """A bucket that refuses or does not answer is reported in one line (BadInput, RestartMe)."""
@@ -143,15 +148,22 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 "the newest one is from before; lower optimizer.learning_rate"
             )
         self.wait()
+        began = time.perf_counter()
         record = {"format_version": FORMAT_VERSION, "checksums": sums, **record}
         record["record_sha256"] = _hash(record)
         with self._translated():
             if self._writer is None:
                 # Not before the first save: it removes unfinished checkpoints of killed runs.
+                # Every replica writes a slice, but not of a bias: it would be a thousand slices of 96 bytes.
+                saving = ocp.options.ArrayOptions.Saving(
+                    scoped_storage_options_creator=_chunks, min_slice_bytes_for_replica_parallel=2**16
+                )
+                context = ocp.Context(array_options=ocp.options.ArrayOptions(saving=saving))
                 self._writer = ocp.training.Checkpointer(
-                    self.path, preservation_policy=self, cleanup_tmp_directories=True
+                    self.path, preservation_policy=self, cleanup_tmp_directories=True, context=context
                 )
             self._pending = self._writer.save_checkpointables_async(step, trees, force=True, custom_metadata=record)
+            self._pending.on_complete(lambda _: setattr(self, "seconds", time.perf_counter() - began))
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         """Which checkpoints stay: those that any rule of `keep` selects. Orbax calls it, with the oldest first.
@@ -173,10 +185,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 pending.result()
 
     def read(self, step: int, abstract: Trees) -> Trees:
-        """Reads the named trees of a checkpoint into the shapes, dtypes and shardings of `abstract`; see `verify`.
+        """Reads the named trees of a checkpoint into the shapes and dtypes of `abstract`; `gather` finishes the job.
 
         Arrays that are not in `abstract` are not read. Each process reads on its own: none waits for another, which may
-        find its files damaged. Raises Damaged.
+        find its files damaged, and of a replicated array each reads a part. Raises Damaged.
         """
         where = self.path / str(step)
         me = jax.process_index()
@@ -186,6 +198,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         options = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
         alone = alone if jax.process_count() > 1 else None
         with self._read(step), ocp.Context(multiprocessing_options=alone, pytree_options=options):
+            stored = checksums.by_path(ocp.checkpointables_metadata(where).metadata)
+            abstract = jax.tree_util.tree_map_with_path(functools.partial(_in_parts, stored), abstract)
             # One after the other: if one of several fails, Orbax does not await the others, and Python warns.
             read = (ocp.load_checkpointables(where, {name: tree}) for name, tree in abstract.items())
             trees = {name: tree for each in read for name, tree in each.items()}
@@ -195,16 +209,17 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 raise Damaged(f"{where} is damaged: {name} is missing")
         return trees
 
-    def verify(self, step: int, trees: Trees, record: dict[str, Any]) -> None:
-        """Compares what was read with the checksums of what was saved. All processes must call it together.
+    def gather(self, step: int, trees: Trees, abstract: Trees, record: dict[str, Any]) -> Trees:
+        """What was read, with the shardings of `abstract`, compared with the checksums of what was saved.
 
-        Raises Damaged in all processes.
+        All processes must call it together, after each has read without an error. Raises Damaged in all processes.
         """
-        where = self.path / str(step)
+        where, trees = self.path / str(step), gathered(trees, abstract)
         found, _ = checksums.of_trees(trees)
         wrong = [name for name, checksum in found.items() if record["checksums"].get(name) != checksum]
         if wrong:
             raise Damaged(f"{where} is damaged: {wrong[0]} is not what was saved (nor {len(wrong) - 1} other arrays)")
+        return trees
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         """Waits and releases the folder. After an error in one of several processes a save may never be complete."""
@@ -214,6 +229,24 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         if self._writer is not None:
             with self._translated():
                 self._writer.close()
+
+
+def _chunks(key: Any, value: Any) -> Any:
+    """Orbax's options for an array: chunks of at most 1 MiB, because a chunk can only be read whole (see `spread`).
+
+    Not if a size is odd, such as a vocabulary of 30522 = 6 x 5087: Orbax would cut it into single rows.
+    """
+    del key
+    even = all(size < 64 or size % 64 == 0 for size in value.shape)
+    return ocp.options.ArrayOptions.Saving.StorageOptions(chunk_byte_size=2**20 if even else None)
+
+
+def _in_parts(stored: dict[str, Any], path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """The abstract array, split between the chunks of the stored one as far as it is replicated."""
+    storage = getattr(stored.get(checksums.name_of(path)), "storage_metadata", None)
+    if storage is None:
+        return leaf
+    return leaf.update(sharding=spread(leaf.sharding, leaf.shape, storage.chunk_shape))
 
 
 def _hash(record: dict[str, Any]) -> str:

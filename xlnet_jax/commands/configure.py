@@ -82,7 +82,7 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
     Args:
       corpus: folder that `prepare` wrote, or several separated by commas.
       output: Python file to write; it must not exist.
-      minutes: how long training may take, start and evaluations included.
+      minutes: how long training may take, start and evaluations included; a warning if the start alone takes longer.
       probe: measure the speed (less than a minute on two idle cores, mostly compiling); else it is estimated.
 
     Returns:
@@ -111,6 +111,9 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
         if not files.write_new(output, _source(config, result, minutes).encode()):
             raise there
     assert configs.load(output) == config, "the file differs from the configuration chosen"
+    if result["minutes"] > minutes:
+        text = "expect %.1f minutes, more than --minutes=%g: the start of a run alone takes about %.0f s"
+        log.warning(text, result["minutes"], minutes, _START_SECONDS)
     log.info("next: %s", result["command"])
     return result
 
@@ -260,15 +263,15 @@ def _source(config: Config, result: dict[str, Any], minutes: float) -> str:
     """The Python source: a docstring, and every key that differs from its default."""
     devices = jax.devices()
     about = textwrap.fill(
-        f"Hardware: {len(devices)} x {devices[0].device_kind}, {cores()} cores. Expect about {result['minutes']:.0f} "
+        f"Hardware: {len(devices)} x {devices[0].device_kind}, {cores()} cores. Expect about {result['minutes']:.1f} "
         f"minutes, at {result['tokens_per_second']:,.0f} tokens a second "
         f"({'measured here' if result['measured'] else 'estimated'}). The run reads the text {result['epochs']:.2f} "
         f"times, at most {MOST_EPOCHS}. Nothing here is published: sizes and rates are a starting point.",
         width=118, break_long_words=False,
     )  # fmt: skip
     head = (
-        f"{_described(config)}, {result['parameters']:,} parameters: made by `xlnet-jax configure` for {minutes:g} "
-        f"minutes.\n\n    {result['command']}\n\n{about}\n"
+        f"{_described(config)}, {result['parameters']:,} parameters: made by `xlnet-jax configure "
+        f"--minutes={minutes:g}`.\n\n    {result['command']}\n\n{about}\n"
     )
     head = head.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     default = configs.flat(Config())

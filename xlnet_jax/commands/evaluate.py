@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
+
+log = logging.getLogger("xlnet_jax")
 
 
 def evaluate(
@@ -50,4 +53,5 @@ def evaluate(
             score = HeldoutLoss(recipe, mesh, heldout, train.token_counts, blocks)
             abstract = build_step(recipe, mesh).abstract_state.params
             params, found = restore.parameters(workdir, abstract, processes, step)
+            log.info("evaluating step %d over %s, after compiling", found, score.scope)
             return {"step": found, **score(params)}

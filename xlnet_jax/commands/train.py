@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from xlnet_jax import messages
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
@@ -40,6 +41,9 @@ log = logging.getLogger("xlnet_jax")
 
 def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: bool = False) -> dict[str, Any]:
     """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
+
+    It is meant for a process of its own: before the first dispatch there is nothing to save, and SIGTERM or Ctrl-C ends
+    the whole interpreter with exit code 42. A notebook should run the command line.
 
     Args:
       stop_at: save and stop after this step; a later call continues to the end.
@@ -74,7 +78,6 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
         # No device has been used yet, and no process writes before all have read the work directory.
         equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
         with session(config, equal) as processes:
-            request.end = processes.end
             return _train(recipe, workdir, mixture, heldout, stop, dry_run, processes, request, goodput)
 
 
@@ -102,14 +105,14 @@ def _train(
                 workdirs.check_shared(workdir, processes)
             losses = functools.partial(workdirs.losses, workdir)
             checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
-            with goodput.measure("restore"):
+            with goodput.measure("restore" if checkpoints.steps() else "start"):
                 state, plan, start, origin = restore_or_init(recipe, mixture, built, checkpoints, processes)
             # The run may have stopped after the checkpoint or in the evaluation. Process 0 decides: another process may
             # see the file a little later than the one that writes it.
             scored = processes.gather(str(bool(workdirs.line_of(workdir, "evaluations", start))))[0] == "True"
             unscored = heldout is not None and evaluation.due(config, start) and not scored
             if start >= stop and not unscored:
-                log.info("%s is already at step %d; the stop is at step %d", workdir, start, stop)
+                log.info("%s is already at step %d and was to stop at step %d: nothing to train", workdir, start, stop)
                 last = workdirs.line_of(workdir, "metrics", start)
                 times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
                 result = goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times)
@@ -119,10 +122,10 @@ def _train(
             stack.enter_context(contextlib.closing(writer))
             goodput.resume_from(writer.earlier)
             stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
-            watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, processes.end)
+            watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, messages.end)
             stack.callback(watchdog.cancel)
-            run = Run(recipe, workdir, mixture, mesh, built, checkpoints, writer, plan, processes, request, goodput,
-                      watchdog)  # fmt: skip
+            run = Run(recipe, workdir, mixture, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
+                      request, goodput, watchdog)  # fmt: skip
             if heldout:
                 run.heldout = HeldoutLoss(recipe, mesh, heldout, mixture.token_counts, evaluation.blocks_of(config))
             if config.watchdog.sdc_every:

@@ -7,6 +7,7 @@ others until the run ends. All processes end with the same exit code: the one of
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import platform
@@ -28,8 +29,7 @@ from xlnet_jax import messages
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
 from xlnet_jax.parallel.mesh import available_devices
-from xlnet_jax.parallel.rendezvous import ProcessInfo, meet
-from xlnet_jax.parallel.watch import Watch, hold_aborts
+from xlnet_jax.parallel.rendezvous import ProcessInfo, Watch, meet
 
 log = logging.getLogger("xlnet_jax")
 
@@ -86,12 +86,6 @@ class Session:
         asked, self._asked = self._asked, _largest(mine)
         number, process = divmod(int(jax.device_get(asked)) if asked is not None else 0, len(self.hosts))
         return f"{signal.Signals(number).name} in process {process}" if number else None
-
-    def end(self, code: int, line: str) -> None:
-        """Ends this process at once, from any thread, and informs the others."""
-        messages.error(f"xlnet-jax{f', process {self.watch.process}' if self.watch else ''}", line, code)
-        end_process(code, line)
-        os._exit(code)
 
     def barrier(self, what: str) -> None:
         """Waits until all processes are here. They must reach the same barriers in the same order. See `gather`."""
@@ -161,20 +155,28 @@ def find_process_info(config: Config) -> ProcessInfo | None:
       RestartMe: the cluster does not answer.
     """
     given = config.distributed
-    coordinator = given.coordinator or os.environ.get(ENVIRONMENT["coordinator"], "")
-    processes = given.processes or _from_environment("processes", 0)
-    process = given.process_id if given.process_id >= 0 else _from_environment("process_id", -1)
+    place: list[Any] = [
+        given.coordinator or None,
+        given.processes or None,
+        None if given.process_id < 0 else given.process_id,
+    ]
+    for i, (name, variable) in enumerate(ENVIRONMENT.items()):
+        if place[i] is None and (text := os.environ.get(variable)):
+            if name != "coordinator" and not re.fullmatch("[0-9]+", text):
+                raise BadInput(f"the environment variable {variable}={text} must be a number, counted from 0")
+            place[i] = text if name == "coordinator" else int(text)
     devices = None
-    if processes != 1 and given.detect and not (coordinator and processes and process >= 0):
-        coordinator, processes, process, devices = _detected(config, coordinator, processes, process)
-    if processes == 1 or not (coordinator or processes or process >= 0):
+    if given.detect and None in place and place[1] != 1:
+        *place, devices = _detected(place, int(given.rendezvous_seconds))
+    if place[1] == 1 or place == [None, None, None]:
         return None
-    for name, known in (("coordinator", coordinator), ("processes", processes), ("process_id", process >= 0)):
-        if not known:
+    for value, (name, variable) in zip(place, ENVIRONMENT.items(), strict=True):
+        if value is None:
             raise BadInput(
-                f"neither distributed.{name} nor {ENVIRONMENT[name]} is set; several processes need all three of "
+                f"neither distributed.{name} nor {variable} is set; several processes need all three of "
                 f"distributed.coordinator, .processes and .process_id"
             )
+    coordinator, processes, process = place
     valid = re.fullmatch(r"(\[[\da-fA-F:]+\]|[\w-]+(\.[\w-]+)*\.?):(\d{1,5})", coordinator, re.ASCII)
     if not valid or not 0 < int(valid[3]) < 65536:
         raise BadInput(f"distributed.coordinator={coordinator} must be HOST:PORT")
@@ -183,15 +185,8 @@ def find_process_info(config: Config) -> ProcessInfo | None:
     return ProcessInfo(coordinator, processes, process, devices)
 
 
-def _from_environment(name: str, default: int) -> int:
-    text = os.environ.get(ENVIRONMENT[name]) or str(default)
-    if text != str(default) and not re.fullmatch("[0-9]+", text):
-        raise BadInput(f"the environment variable {ENVIRONMENT[name]}={text} must be a number, counted from 0")
-    return int(text)
-
-
-def _detected(config: Config, coordinator: str, processes: int, process: int) -> tuple[str, int, int, Any]:
-    """Adds the results of JAX's own detection.
+def _detected(place: list[Any], seconds: int) -> tuple[Any, ...]:
+    """Adds the results of JAX's own detection to what is known of the place; the last one is the local devices.
 
     Private (checked with JAX 0.10.2 and 0.11.0): the public function detects and starts at once.
     """
@@ -201,30 +196,25 @@ def _detected(config: Config, coordinator: str, processes: int, process: int) ->
         # JAX would also ask Kubernetes, which can answer only for pods of a job, and fails in any other pod.
         cluster = next((each for each in (SlurmCluster, GkeTpuCluster, GceTpuCluster) if each.is_env_present()), None)
         if cluster is None:
-            return coordinator, processes, process, None
-        found = ClusterEnv.auto_detect_unset_distributed_params(
-            coordinator or None, processes or None, process if process >= 0 else None, None, cluster.name,
-            int(config.distributed.rendezvous_seconds),
-        )  # fmt: skip
+            return (*place, None)
+        *place, devices = ClusterEnv.auto_detect_unset_distributed_params(
+            place[0], place[1], place[2], None, cluster.name, seconds
+        )
     except (RuntimeError, OSError, ValueError) as error:
         raise RestartMe(
             f"the cluster does not report which process this is: {summary(error)}; "
             "set distributed.detect=false for a single process"
         ) from error
     # With SLURM detection gives one device per task; JAX itself reads this variable, for tasks with several.
-    devices = None if "JAX_LOCAL_DEVICE_IDS" in os.environ else found[3]
-    return found[0] or "", found[1] or 0, -1 if found[2] is None else found[2], devices
-
-
-_active: list[Watch] = []
-"""The connections of the session that this process is in."""
+    return (*place, None if "JAX_LOCAL_DEVICE_IDS" in os.environ else devices)
 
 
 @contextlib.contextmanager
 def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     """Starts the processes of a run together, before any device is used, and ends them together.
 
-    For an error that leaves this context, the command line calls `end_process`, which informs the other processes.
+    An error that leaves this context ends the other processes too, when it is printed. The command line then ends this
+    one at once: JAX would wait for them at a normal exit.
 
     Args:
       identity: values that must be equal in all processes, besides the configuration and the versions.
@@ -247,7 +237,7 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     }
     watch = meet(me, values, given)
     log.info("process %d of %d, coordinator %s", me.process, me.processes, me.coordinator)
-    _active.append(watch)
+    messages.inform(watch.leave, me.process)
     _keep_stdout()
     hold_aborts()
     try:
@@ -269,22 +259,28 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
         time.sleep(seconds)
         raise
     watch.leave(0, "")
-    _active.remove(watch)
+    messages.inform(None)
+    watch.close()
 
 
-def end_process(code: int, line: str) -> None:
-    """In a session: informs the other processes and ends this one, because JAX would wait for them at a normal exit."""
-    if _active:
-        _active[0].leave(code, line)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def hold_aborts() -> None:
+    """Delays an abort of this process by six seconds.
+
+    When process 0 is lost, and with it JAX's coordination service, JAX calls abort() in every other process at once,
+    from a thread of its own. The watch notices the loss too and ends the process with a clear message and exit code 42,
+    but may be slower. JAX offers no way to prevent the abort: `jax_enable_recoverability` covers the loss of any
+    process except 0, the client's `missed_heartbeat_callback` cannot be a Python function (std::bad_cast, jaxlib 0.10),
+    and abort() overrides blocked and ignored signals. The handler is libc's sleep(), called with the signal's number,
+    6; no Python code runs in it. An abort for any other reason proceeds after the delay.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
 
 
 def _start_jax(config: Config, me: ProcessInfo) -> None:
     given = config.distributed
-    # JAX's notifier would take over SIGTERM. The loop handles signals, and agrees with the others through the watch:
-    # see run/signals.py.
+    # JAX's notifier would take over SIGTERM, which run/signals.py handles; the processes agree in `Session.stop`.
     jax.config.update("jax_enable_preemption_service", False)
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):  # type: ignore[attr-defined]
         jax.config.update("jax_cpu_collectives_implementation", "gloo")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import os
 import platform
 import threading
@@ -42,16 +41,19 @@ def held(workdir: str) -> Iterator[Callable[[], None]]:
             yield lambda: None
         return
     with files.scratch(workdir) as folder:
-        lease = Lease(workdir, folder)
+        lease, ended = Lease(workdir, folder), threading.Event()
         lease.take()
+        thread = threading.Thread(target=lease.keep, args=(ended,), name="lock", daemon=True)
+        thread.start()
         try:
             yield lease.check
         finally:
-            lease.release()
+            ended.set()
+            thread.join()
 
 
 class Lease:
-    """The lock of a work directory in a bucket: `take`, then `check` before each save, then `release`.
+    """The lock of a work directory in a bucket: `take`, then `keep` in a thread, and `check` before each save.
 
     Args:
       folder: on this machine, locked by the kernel as long as this process runs.
@@ -65,16 +67,10 @@ class Lease:
             "token": token, "job": os.environ.get("XLNET_JOB_ID") or token, "folder": folder,
             "name": f"process {os.getpid()} on {platform.node()} since {since}",
         }  # fmt: skip
-        self._renewed = math.inf  # not held yet
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="lock", daemon=True)
+        self._renewed = 0.0
 
     def take(self) -> None:
-        """Acquires the lock and renews it from then on.
-
-        Raises:
-          BadInput: the holder is alive.
-        """
+        """Acquires the lock. Raises BadInput if the holder is alive."""
         while (holder := self._read()).get("token") != self._me["token"]:
             if holder and self._lives(holder):
                 why = f"another training runs here ({holder['name']})"
@@ -85,7 +81,6 @@ class Lease:
             with files.translate_errors(self._path):
                 files.write_new(self._path, json.dumps(self._me).encode())
         self._renewed = time.monotonic()
-        self._thread.start()
 
     def _lives(self, holder: dict[str, Any]) -> bool:
         """Whether the holder is alive. On another machine: not if this is its restart, or if it does not renew."""
@@ -94,11 +89,12 @@ class Lease:
                 return False
         except BadInput:
             return True
-        except OSError:  # on another machine
-            if holder["job"] == self._me["job"]:
-                return False
-            who = f"{self._workdir}: {holder['name']}"
-            log.warning("%s has the lock; waiting up to %.0f s for a sign of life", who, STALE_SECONDS)
+        except OSError:
+            pass  # on another machine
+        if holder["job"] == self._me["job"]:
+            return False
+        who = f"{self._workdir}: {holder['name']}"
+        log.warning("%s has the lock; waiting up to %.0f s for a sign of life", who, STALE_SECONDS)
         until = time.monotonic() + STALE_SECONDS
         while (found := self._read()) == holder and time.monotonic() < until:
             time.sleep(RENEW_SECONDS / 5)
@@ -117,25 +113,21 @@ class Lease:
             advice = "this run writes nothing more. Rerun the same command when no other run uses the work directory"
             raise RestartMe(f"{self._workdir}: {whom}; {advice}")
 
-    def release(self) -> None:
-        """Releases the lock, unless another run has it."""
-        self._ended.set()
-        self._thread.join()
-        try:
-            self.check()
-            files.remove(self._path)
-        except XLNetError as error:
-            log.warning("the lock could not be released: %s", error)
-
-    def _renew(self) -> None:
-        while not self._ended.wait(RENEW_SECONDS):
+    def keep(self, ended: threading.Event) -> None:
+        """Renews the lock until the run has ended, then releases it, unless another run has it."""
+        over = False
+        while not over:
+            over = ended.wait(RENEW_SECONDS)
             try:
                 self.check()
-                files.write(self._path, json.dumps(self._me | {"renewed": time.time()}).encode())
-                self._renewed = time.monotonic()
+                if over:
+                    files.remove(self._path)
+                else:
+                    files.write(self._path, json.dumps(self._me | {"renewed": time.time()}).encode())
+                    self._renewed = time.monotonic()
             except XLNetError as error:
                 # If this continues, the loop notices it in `check`.
-                log.warning("the lock could not be renewed: %s", error)
+                log.warning("the lock could not be %s: %s", "released" if over else "renewed", error)
 
     def _read(self) -> dict[str, Any]:
         """The content of the object; empty if there is none."""

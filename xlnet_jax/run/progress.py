@@ -34,7 +34,7 @@ LOG_FIRST = (1, 2, 5, 10, 20, 50)
 TRAINING = "training"
 
 BUSY_SECONDS = 30.0
-"""Between two lines of the log during a long compilation."""
+"""Between two lines of the log during a long compilation or evaluation."""
 
 
 @dataclasses.dataclass
@@ -47,6 +47,7 @@ class Reporter:
       last: the line of the last step.
       rates: tokens per second of every dispatch.
       clock: `goodput.training()` at the end of the last dispatch.
+      logged: the step and the clock of the last line of the log, or of the start.
     """
 
     config: Config
@@ -60,11 +61,13 @@ class Reporter:
     last: dict[str, Any] | None = None
     rates: list[float] = dataclasses.field(default_factory=list)
     clock: float = 0.0
+    logged: tuple[int, float] | None = None
 
     def __call__(self, steps: range, values: dict[str, np.ndarray]) -> None:
         """Writes a line per step. Raises Diverged after too many bad steps in a row."""
         before, self.clock = self.clock, self.goodput.training()
         rate = len(steps) / (self.clock - before)
+        self.logged = self.logged or (steps[0], before)
         by_row = {name: values.pop(name) for name in ("loss_B", "targets_B") if name in values}
         per_step = self.config.train.batch_size * self.config.data.segment_len
         self.rates.append(rate * per_step)
@@ -78,7 +81,10 @@ class Reporter:
             self.writer.step(row)
             self.last = row
             if self.bar.disable and (step + 1 in LOG_FIRST or (step + 1) % LOG_EVERY == 0):
-                log.info("step %d: loss %s, %.0f tokens/s", step + 1, shown(row["loss"]), row["tokens_per_second"])
+                (last, began), ended = self.logged, before + (i + 1) / rate
+                mean = (step + 1 - last) * per_step / (ended - began)
+                log.info("step %d: loss %s, %.0f tokens/s", step + 1, shown(row["loss"]), mean)
+                self.logged = step + 1, ended
             if row["consecutive_bad"] >= self.config.train.max_bad_steps:
                 raise Diverged(self._diverged(step, row["consecutive_bad"]))
         self.bar.update(self.bar.task_ids[0], completed=steps[-1] + 1, loss=shown(row["loss"]))

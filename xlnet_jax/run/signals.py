@@ -25,7 +25,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
@@ -46,12 +46,10 @@ class StopRequest:
 
     Attributes:
       name: the first signal; None = none came.
-      end: ends the process with an exit code and a message, and informs the other processes of the run.
     """
 
     def __init__(self) -> None:
         self.name: str | None = None
-        self.end: Callable[[int, str], None] = _end
         self._working = False
         self._reader = ThreadPoolExecutor(1, "data")
 
@@ -72,7 +70,8 @@ class StopRequest:
         if alone and not element.done():
             raise Stopped(self.name)
         if not wait([element], DATA_SECONDS).done:
-            self.end(RestartMe.exit_code, f"{self.name} while waiting for data: rerun the same command to resume")
+            line = f"{self.name} while waiting for data: rerun the same command to resume"
+            messages.end(RestartMe.exit_code, line)
         return element.result()
 
     def _listen(self, pipe: int) -> None:
@@ -83,18 +82,31 @@ class StopRequest:
                 if self.name is None:
                     came, self.name = time.monotonic(), number.name
                     if not self._working:
-                        self.end(RestartMe.exit_code, f"{self.name} during start-up: rerun the same command to resume")
+                        line = f"{self.name} during start-up: rerun the same command to resume"
+                        messages.end(RestartMe.exit_code, line)
                     log.warning("%s: saving after this dispatch; a second Ctrl-C ends at once", self.name)
                 elif interrupts > 1 or time.monotonic() - came > SAME_SECONDS:
-                    _end(Interrupted.exit_code, f"second {number.name}: ending at once; the newest checkpoint is good")
+                    line = f"second {number.name}: ending at once; the newest checkpoint is good"
+                    messages.inform(None)  # at once: the other processes find this one lost
+                    messages.end(Interrupted.exit_code, line)
 
 
-def _end(code: int, line: str) -> None:
-    try:
-        messages.error("xlnet-jax", line, code)
-    finally:
-        # Not sys.exit: it would wait for writers and readers in other threads.
-        os._exit(code)
+def short_of_time(grace: float, dispatch: float, save: float) -> str | None:
+    """A warning if a machine that ends a process `grace` seconds after SIGTERM leaves too little time for the save.
+
+    The signal may come when one dispatch runs and the next is about to be sent; the save starts after both.
+
+    Args:
+      grace, dispatch, save: in seconds; 0 = unknown.
+    """
+    if not (grace and save) or 2 * dispatch + save <= grace:
+        return None
+    return (
+        f"two dispatches of {dispatch:.1f} s and a save of {save:.1f} s take longer than checkpoint.grace_seconds="
+        f"{grace:g}: a stop signal may come too late for a save, and the work since the newest checkpoint would be "
+        "repeated; use a smaller train.steps_per_dispatch or checkpoint.every, checkpoint.memory=rebuild, or a machine "
+        "that gives more time"
+    )
 
 
 _active: list[StopRequest] = []

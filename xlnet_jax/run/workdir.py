@@ -164,7 +164,7 @@ def check_shared(workdir: str, processes: Session) -> None:
 
 
 def write_start(workdir: str, config: Config, mixture: Mixture, step: int, origin: dict[str, Any]) -> None:
-    """Writes `config.json` and appends this start to `runs.jsonl`, with `origin`: the source of its parameters."""
+    """Writes `config.json` and appends this start to `runs.jsonl`, with `origin`: where its state is from."""
     if jax.process_index() != 0:
         return
     with files.translate_errors(workdir):

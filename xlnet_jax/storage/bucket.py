@@ -109,7 +109,7 @@ class Bucket:
                     found[name + "/" * (entry["type"] == "directory")] = entry["size"] or 0
         return found
 
-    def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], bool]:
+    def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], list[str] | None]:
         """A folder exists if it has contents; a file is found under its own name."""
         with self._connected(name) as remote:
             if glob.has_magic(name):
@@ -117,12 +117,16 @@ class Bucket:
             else:
                 entries = remote.find(name, detail=True)
                 is_folder = bool(entries) and remote.info(name)["type"] == "directory"
-        return [
+        every = [
             # In whole microseconds, as a bucket has them; a float cannot hold today's time in nanoseconds.
             File(f"gs://{path}", entry["size"], round(entry["mtime"].timestamp() * 1_000_000) * 1000)
             for path, entry in entries.items()
-            if entry["type"] == "file" and (not is_folder or path.lower().endswith(suffixes))
-        ], is_folder
+            if entry["type"] == "file"
+        ]
+        if not is_folder:
+            return every, None
+        others = [file.path for file in every if not file.path.lower().endswith((*suffixes, "/"))]
+        return [file for file in every if file.path.lower().endswith(suffixes)], others
 
     def read(self, path: str) -> bytes:
         """One request."""

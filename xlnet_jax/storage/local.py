@@ -78,16 +78,19 @@ class Local:
                     found[entry.name + "/" * entry.is_dir()] = size
         return found
 
-    def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], bool]:
-        """The files that a name matches, and whether it is a folder.
+    def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], list[str] | None]:
+        """The files that a name matches, and the paths of the other files of a folder; None if it is not a folder.
 
         Args:
           name: of a file, of a folder (its files with one of `suffixes`, at any depth), or a pattern.
 
         Raises OSError if one of them cannot be accessed, or a link points to nothing.
         """
-        if is_folder := os.path.isdir(name):
-            paths = list(self._below(name, suffixes))
+        others = None
+        if os.path.isdir(name):
+            every = list(self._below(name))
+            paths = [path for path in every if path.lower().endswith(suffixes)]
+            others = [path for path in every if not path.lower().endswith(suffixes)]
         else:
             paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]
             if not paths and not glob.has_magic(name) and os.path.lexists(os.path.dirname(name) or "."):
@@ -95,9 +98,9 @@ class Local:
                     os.stat(name)  # raises the reason
         # A file with two names is read once, under the first name.
         stats = {os.path.realpath(path): (os.path.abspath(path), os.stat(path)) for path in sorted(paths, reverse=True)}
-        return [File(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.values()], is_folder
+        return [File(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.values()], others
 
-    def _below(self, folder: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+    def _below(self, folder: str) -> Iterator[str]:
         def fail(error: OSError) -> None:
             raise error
 
@@ -109,10 +112,7 @@ class Local:
                 continue
             seen.add(real)
             folders.sort()
-            for name in names:
-                if name.lower().endswith(suffixes):
-                    os.stat(os.path.join(parent, name))
-                    yield os.path.join(parent, name)
+            yield from (os.path.join(parent, name) for name in names)
 
     def read(self, path: str) -> bytes:
         """Reads a file; FileNotFoundError if there is none."""

@@ -7,8 +7,10 @@ devices change the result beyond the rounding of float32 inside a row.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,7 +27,7 @@ from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.run.progress import number, perplexity
+from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity
 from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
@@ -69,6 +71,9 @@ class HeldoutLoss:
       mixture: the held-out splits.
       train_counts_V: how often each piece occurs in the train splits.
       blocks: number of blocks to score of each corpus; 0 = all.
+
+    Attributes:
+      scope: for the log, such as `512 of 1,024 blocks in 32 batches`.
     """
 
     def __init__(
@@ -84,6 +89,8 @@ class HeldoutLoss:
         rows = meshes.rows_here(batch_size, mesh)
         self._dispatches = loader.HeldoutDispatches(mixture, config, blocks, batch_size, rows)
         self._config, self._mesh, self._train_counts_V = config, mesh, train_counts_V
+        scored, there = self._dispatches.single_pass.blocks, mixture.single_pass(config).blocks
+        self.scope = f"{scored:,} of {there:,} blocks in {len(self._dispatches):,} batches"
 
         def run(params: Any, batches: Batch) -> tuple[jax.Array, jax.Array]:
             with nn.logical_axis_rules(meshes.RULES.pairs()):
@@ -91,15 +98,21 @@ class HeldoutLoss:
 
         everywhere = NamedSharding(mesh, PartitionSpec())
         self._run = jax.jit(run, out_shardings=everywhere)
+        self._executable: Any = None
 
     def __call__(
-        self, params: Any, between: Callable[[], None] = lambda: None, take: Callable[[Iterator[Batch]], Batch] = next
+        self,
+        params: Any,
+        between: Callable[[], None] = lambda: None,
+        take: Callable[[Iterator[Batch]], Batch] = next,
+        compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> dict[str, Any]:
         """Scores the split with `params` (placed on the mesh); see `scores`.
 
         Args:
           between: called after every dispatch; an exception from it ends the evaluation.
           take: waits for the next batch; an exception from it also ends the evaluation.
+          compiling: entered for the compilation, the first time.
         """
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
@@ -111,15 +124,21 @@ class HeldoutLoss:
             np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0])
             np.add(counts_V, here_V, out=counts_V)
 
-        pending = None
+        pending, logged = None, time.monotonic()
         batches = loader.prefetched(self._dispatches, self._config)
         for index in range(len(self._dispatches)):
-            batch = take(batches)
-            sent = self._run(params, meshes.place(batch, self._mesh, self._batch_size))
+            batch = meshes.place(take(batches), self._mesh, self._batch_size)
+            if self._executable is None:
+                with compiling():
+                    self._executable = self._run.lower(params, batch).compile()
+            sent = self._executable(params, batch)
             # Read the sums of the last dispatch while this one runs.
             if pending:
                 add(*pending)
             pending = index, sent
+            if time.monotonic() - logged >= BUSY_SECONDS:
+                log.info("evaluated %d of %d batches", index, len(self._dispatches))
+                logged = time.monotonic()
             between()
         assert pending is not None, "a split that passes `check` has a block"
         add(*pending)

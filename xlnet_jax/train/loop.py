@@ -30,6 +30,7 @@ from xlnet_jax.model import flops
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import goodput as goodputs
+from xlnet_jax.run import signals
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import DEVICE, Goodput
@@ -93,6 +94,8 @@ class Run:
     checkpoints: Checkpoints
     writer: MetricsWriter
     plan: Plan
+    rebuilt: list[int]
+    """Steps at which this run has rebuilt its memory; see `resume`."""
     processes: Session
     request: StopRequest
     goodput: Goodput
@@ -103,6 +106,8 @@ class Run:
     """The dispatch in flight and its unread metrics."""
     saved: int = -1
     """The step of the last save."""
+    warned: bool = False
+    """Whether the log has the warning of `_check_grace`."""
 
     @property
     def alone(self) -> bool:
@@ -153,6 +158,7 @@ class Run:
     def _finish(self, step: int) -> dict[str, Any]:
         with self.goodput.measure("save"):
             self.checkpoints.wait()
+        self._check_grace()
         line = self.goodput.line(step, ended=True)
         self.writer.times(line)
         log.info("time: %s", goodputs.described(line))
@@ -176,7 +182,7 @@ class Run:
             # A collective operation waits less time for a late process than compiling takes.
             self.processes.barrier("compiling the step")
             # Compiles them, so that the first save does not wait.
-            checksums.of_trees(state.split())
+            checksums.of_trees(self._saved(state))
         self.goodput.work()
         # Later rates leave compilation out by themselves: the clock does not count it as training.
         self.report.clock = self.report.clock or self.goodput.training()
@@ -206,10 +212,12 @@ class Run:
         """Starts a save; with `wait`, finishes it. If the disk refuses, it retries with the newest state."""
 
         def write() -> None:
-            record = {**workdirs.identity(self.recipe.config, self.mixture), "plan": list(map(list, self.plan))}
+            record = {"plan": list(map(list, self.plan)), "rebuilt": self.rebuilt}
+            record |= workdirs.identity(self.recipe.config, self.mixture)
             try:
-                self.checkpoints.save(step, state.split(), record, MUST_BE_FINITE)
+                self.checkpoints.save(step, self._saved(state), record, MUST_BE_FINITE)
             except Diverged:
+                self._complete()
                 self._all_saved()
                 raise
             if wait:
@@ -227,6 +235,13 @@ class Run:
         self.saved = step
         self.watchdog.progress(step)
 
+    def _saved(self, state: State) -> dict[str, Any]:
+        """The trees of a checkpoint."""
+        trees = state.split()
+        if self.recipe.config.checkpoint.memory == "rebuild":
+            trees.pop("memory", None)
+        return trees
+
     def _complete(self) -> bool:
         """Waits for the save in flight. False if the disk or bucket refused it: it may accept another one."""
         try:
@@ -234,7 +249,7 @@ class Run:
         except Exception as error:
             if verdict(error) is None:
                 raise
-            log.warning("the checkpoint of step %d: %s; saving it again", self.saved, summary(error))
+            log.warning("the checkpoint of step %d is not complete: %s", self.saved, summary(error))
             return False
         return True
 
@@ -260,12 +275,14 @@ class Run:
 
         try:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
-                scores = self.heldout(state.params, between, functools.partial(self.request.take, alone=self.alone))
+                take = functools.partial(self.request.take, alone=self.alone)
+                scores = self.heldout(state.params, between, take, self.watchdog.suspended)
         except Stopped as stopped:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.evaluation({"step": step, **scores, "seconds": time.perf_counter() - began})
         losses = (shown(scores[name]) for name in ("loss", "loss_without_memory", "unigram_cross_entropy"))
-        log.info("step %d: held-out loss %s (%s without memory; unigram %s)", step, *losses)
+        text = "step %d: held-out loss %s (%s without memory; unigram cross-entropy %s) over %s"
+        log.info(text, step, *losses, self.heldout.scope)
         self._persist(self.writer.flush, f"the evaluation of step {step}")
 
     def _report(self) -> None:
@@ -280,5 +297,19 @@ class Run:
             self.report(steps, values)
         except Diverged:
             self._persist(self.writer.flush, f"the metrics up to step {steps[-1] + 1}")
+            # A save that the disk refused must not hide that the run diverged.
+            self._complete()
             self._all_saved()
             raise
+        self._check_grace()
+
+    def _check_grace(self) -> None:
+        """Warns, once, if a stop signal would not leave the time to save."""
+        config = self.recipe.config
+        if self.warned or not self.report.rates or jax.process_index():
+            return
+        tokens = config.train.steps_per_dispatch * config.train.batch_size * config.data.segment_len
+        dispatch = tokens / statistics.median(self.report.rates[-100:])
+        if line := signals.short_of_time(config.checkpoint.grace_seconds, dispatch, self.checkpoints.seconds):
+            log.warning("%s", line)
+            self.warned = True

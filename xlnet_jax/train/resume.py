@@ -5,22 +5,29 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import time
 from typing import Any
 
+import flax.linen as nn
 import jax
+import numpy as np
 from flax import traverse_util
 
+from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
+from xlnet_jax.config import Config
+from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import Plan, PlanEntry, extend_plan
 from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import State, memory_tree
-from xlnet_jax.train.step import BuiltStep, create_state
+from xlnet_jax.train.step import BuiltStep, create_state, next_memory
 
 log = logging.getLogger("xlnet_jax")
 
@@ -28,7 +35,10 @@ log = logging.getLogger("xlnet_jax")
 def restore_or_init(
     recipe: Recipe, mixture: Mixture, built: BuiltStep, checkpoints: Checkpoints, processes: Session
 ) -> tuple[State, Plan, int, dict[str, Any]]:
-    """The state to start from, fresh or restored, its data plan and step, and its origin for `runs.jsonl`."""
+    """The state to start from, fresh or restored, its data plan and step, and its origin for `runs.jsonl`.
+
+    The origin has `rebuilt`, the steps at which the run has rebuilt its memory, and of a fresh state `init_from`.
+    """
     config = recipe.config
     W, batch_size = config.data.windows_per_block, config.train.batch_size
     abstract = built.abstract_state.split()
@@ -37,7 +47,8 @@ def restore_or_init(
         workdirs.check_resume(record, config, mixture, str(checkpoints.path / str(step)))
         # With another batch size the rows are other rows: the saved memory is useless.
         same_rows = PlanEntry(*record["plan"][-1]).batch_size == batch_size
-        return {name: tree for name, tree in abstract.items() if name != "memory" or same_rows}
+        usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
+        return {name: tree for name, tree in abstract.items() if name != "memory" or usable}
 
     found = restore.resume(checkpoints, wanted, processes)
     if found is None:
@@ -47,21 +58,71 @@ def restore_or_init(
         return state, extend_plan((), 0, batch_size, W), 0, origin
     old, trees = tuple(PlanEntry(*entry) for entry in found.record["plan"]), found.trees
     plan = extend_plan(old, found.step, batch_size, W, mixture.stream(config).rows_per_block)
+    rebuilt = found.record.get("rebuilt", [])
     if "memory" not in trees:
-        memory_sharding = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
-        memory = jax.jit(lambda: empty_memory(config.model, batch_size), out_shardings=memory_sharding)()
+        first = _first_in_memory(config, plan, found.step)
+        memory = _rebuild(recipe, mixture, built, plan, range(first, found.step), trees["params"], processes)
         trees = trees | {"memory": memory_tree(memory)}
+        rebuilt = rebuilt + [found.step] * (first < found.step)
     if plan != old:
         log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, found.step)
     log.info("resuming at step %d from %s", found.step, checkpoints.path)
-    return State.join(trees), plan, found.step, {}
+    return State.join(trees), plan, found.step, {"rebuilt": rebuilt}
+
+
+def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
+    """The first step whose segment has an effect on the memory before `step`; `step` itself if none has.
+
+    A row sees nothing from before its block, and all rows start their blocks at the same steps. The inputs of layer l,
+    counted from 0, depend on l + 1 times as many earlier segments as fill the memory.
+    """
+    in_block = (step - plan[-1].step) % config.data.windows_per_block
+    in_reach = config.model.layers * -(-config.model.memory_len // config.data.reuse_len)
+    return step - min(in_block, in_reach)
+
+
+def _rebuild(
+    recipe: Recipe, mixture: Mixture, built: BuiltStep, plan: Plan, steps: range, params: Any, processes: Session
+) -> Memory:
+    """An empty memory after the segments of `steps`, forward only, with the same parameters in all of them.
+
+    All processes must call it together.
+    """
+    config, began = recipe.config, time.perf_counter()
+    sharding: Any = built.abstract_state.step.sharding
+    mesh, batch_size = sharding.mesh, config.train.batch_size
+    out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
+    memory = jax.jit(lambda: empty_memory(config.model, batch_size), out_shardings=out_shardings)()
+    if not steps:
+        return memory
+
+    def after(memory: Memory, params: Any, step: jax.Array, batches: Batch) -> Memory:
+        with nn.logical_axis_rules(meshes.RULES.pairs()):
+            return next_memory(recipe, params, memory, step, jax.tree.map(lambda x: x[0], batches))
+
+    rows = meshes.rows_here(batch_size, mesh)
+    dispatches = loader.TrainDispatches(mixture, config, plan, rows, steps.start, steps.stop)
+    # One program for any number of segments.
+    jitted: Any = jax.jit(after, donate_argnums=0, out_shardings=out_shardings)
+    compiled = None
+    for step in steps:
+        batch = meshes.place(loader.stack([dispatches.batch(step)]), mesh, batch_size)
+        if compiled is None:
+            compiled = jitted.lower(memory, params, np.int32(step), batch).compile()
+            # A collective operation waits less time for a late process than compiling takes.
+            processes.barrier("rebuilding the memory")
+        memory = compiled(memory, params, np.int32(step), batch)
+    jax.block_until_ready(memory)
+    seconds = time.perf_counter() - began
+    log.info("memory rebuilt from steps %d to %d in %.1f s", steps[0] + 1, steps[-1] + 1, seconds)
+    return memory
 
 
 def _fresh(recipe: Recipe, mixture: Mixture, built: BuiltStep, processes: Session) -> tuple[State, dict[str, Any]]:
     """The state of step 0, with the parameters of another run if so configured."""
     path = recipe.config.checkpoint.init_from
     if not path:
-        return create_state(recipe, built), {}
+        return create_state(recipe, built), {"rebuilt": []}
     params, origin = restore.foreign_parameters(path, built.abstract_state.params, processes)
     if origin["tokenizer_sha256"] != mixture.tokenizer.sha256:
         log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings are those of other pieces", path)
@@ -69,4 +130,4 @@ def _fresh(recipe: Recipe, mixture: Mixture, built: BuiltStep, processes: Sessio
     state = create_state(recipe, built)
     # Loaded parameters replace fresh ones; the other run may lack some.
     merged = traverse_util.unflatten_dict(traverse_util.flatten_dict(state.params) | traverse_util.flatten_dict(params))
-    return dataclasses.replace(state, params=merged), {"init_from": origin}
+    return dataclasses.replace(state, params=merged), {"init_from": origin, "rebuilt": []}

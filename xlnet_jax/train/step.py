@@ -76,8 +76,14 @@ def train_step(recipe: Recipe, state: State, batch: Batch) -> tuple[State, dict[
 
 def loss_and_gradient(recipe: Recipe, state: State, batch: Batch) -> gradients.LossAndGradient:
     """The first part of a step: everything before the update."""
-    dropout_key = jax.random.fold_in(jax.random.key(recipe.config.seeds.dropout), state.step)
-    return gradients.of_step(recipe, state.params, batch, _reset_memory(recipe.config, state), dropout_key)
+    memory, dropout_key = _inputs(recipe.config, state.memory, state.step)
+    return gradients.of_step(recipe, state.params, batch, memory, dropout_key)
+
+
+def next_memory(recipe: Recipe, params: Any, memory: Memory, step: jax.Array, batch: Batch) -> Memory:
+    """The memory after a step: of a step with these parameters, all that it carries on but for its update."""
+    memory, dropout_key = _inputs(recipe.config, memory, step)
+    return recipe.model.row_losses(params, batch, memory, dropout_key).memory
 
 
 def _good_steps(state: State) -> jax.Array:
@@ -103,11 +109,11 @@ def _running(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, 
     return state.loss_mean + share * off, (1 - share) * (state.loss_variance + share * off * off)
 
 
-def _reset_memory(config: Config, state: State) -> Memory:
-    """The memory before the step: the carried one; with compat switch zero_memory empty at every 1000th step."""
-    if not config.compat.on("zero_memory"):
-        return state.memory
-    return jax.tree.map(lambda x: jnp.where(state.step % COMPAT_MEMORY_STEPS == 0, 0, x), state.memory)
+def _inputs(config: Config, memory: Memory, step: jax.Array) -> tuple[Memory, jax.Array]:
+    """The memory that a step reads, and its dropout key. Compat switch zero_memory empties it at every 1000th step."""
+    if config.compat.on("zero_memory"):
+        memory = jax.tree.map(lambda x: jnp.where(step % COMPAT_MEMORY_STEPS == 0, 0, x), memory)
+    return memory, jax.random.fold_in(jax.random.key(config.seeds.dropout), step)
 
 
 def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:

@@ -143,7 +143,7 @@ def test_not_a_corpus(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     _refused(tmp_path, "is not a corpus", "xlnet-jax prepare")
     (tmp_path / "prepare.json").write_text("{}")
-    _refused(tmp_path, "is not finished", "rerun the same")
+    _refused(tmp_path, "is not finished", "which resumes or says what to change")
     (tmp_path / MANIFEST).write_text("{")
     _refused(tmp_path, "manifest.json is damaged")
 

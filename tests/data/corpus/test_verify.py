@@ -187,7 +187,7 @@ def test_a_stretch_without_any_boundary():
 
 def test_bad_requests(capsys, tmp_path):
     assert command(capsys, "verify", tmp_path)[0] == 2
-    assert command(capsys, "info", tmp_path / "none")[2][0].endswith("make one with `xlnet-jax prepare`")
+    assert command(capsys, "info", tmp_path / "none")[2][0].endswith("make a corpus with `xlnet-jax prepare`")
     assert command(capsys, "info", data.corpus_path(), "--fast")[2] == [
         "xlnet-jax corpus: unknown option '--fast'; see --help"
     ]
@@ -196,7 +196,7 @@ def test_bad_requests(capsys, tmp_path):
         assert code == 2 and f"{words[0]} must lie in" in err[0]
     with pytest.raises(BadInput, match="--workers=0 must be at least 1"):
         verify.verify(data.corpus_path(), workers=0)
-    for what in ("info", "verify", "sample"):
+    for words in (["corpus"], ["corpus", "info"], ["corpus", "verify"], ["corpus", "sample"]):
         with pytest.raises(SystemExit):
-            main(["corpus", what, "--help"])
-        assert f"example:\n  xlnet-jax corpus {what} " in capsys.readouterr().out
+            main([*words, "--help"])
+        assert f"example:\n  xlnet-jax {' '.join(words)} " in capsys.readouterr().out

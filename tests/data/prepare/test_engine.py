@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import shutil
 import sys
 
 import data_fixtures as data
@@ -11,6 +12,7 @@ import rich.console
 
 from xlnet_jax.cli import main
 from xlnet_jax.data.prepare import engine
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput, RestartMe
 
 
@@ -62,6 +64,14 @@ def test_bad_input_in_a_worker_is_one_line(tmp_path, capfd):
     said = capfd.readouterr().err.splitlines()
     assert said[-1].startswith(f"xlnet-jax prepare: {tmp_path}/1.txt: not UTF-8 at byte 280; ")
     assert "Traceback" not in "".join(said)
+
+
+def test_a_tokenizer_that_a_worker_cannot_read_is_bad_input_and_no_dead_worker(tmp_path):
+    shutil.copy(data.tokenizer_path(), tmp_path / "spiece.model")
+    job = (str(tmp_path), 0, (), Tokenizer(str(tmp_path / "spiece.model")), None)
+    (tmp_path / "spiece.model").unlink()
+    with pytest.raises(BadInput, match=r"tokenizer .*spiece.model: No such file"):
+        engine._run_local(str(tmp_path), [job, job], 2, print)
 
 
 def test_beam_is_named_where_it_is_missing(tmp_path, monkeypatch):

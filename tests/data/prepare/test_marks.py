@@ -92,7 +92,9 @@ def test_prepare_adds_the_units_up_keeps_the_count_and_warns(tmp_path, capsys):
         options = ["--heldout=0", "--workers=1", f"--tokenizer={data.tokenizer_path()}", "--shard_bytes=10", "--json"]
         assert main(["prepare", *(f"--input={path}" for path in inputs), f"--output={output}", *options, *words]) == 0
         said = capsys.readouterr()
-        return json.loads(said.out)["dropped"], [line for line in said.err.split("\n") if "--keep_accents" in line]
+        result = json.loads(said.out)
+        lines = [line for line in said.err.split("\n") if "--keep_accents" in line]
+        return {"letters": result["letters"], **result["dropped"]}, lines
 
     dropped, (line,) = prepared(tmp_path / "c")
     assert dropped == expected and expected["marks"] == 5

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 import os
 import pathlib
 
@@ -129,18 +130,22 @@ def test_find_sources(tmp_path):
         find_sources(["s3://bucket/a.txt"])
 
 
-def test_folders_hold_more_than_text(tmp_path):
+def test_folders_hold_more_than_text(tmp_path, caplog):
     names = ["a.txt", "b.txt.gz", "c.txt.zst", "d.jsonl", "e.jsonl.gz", "f.jsonl.zst", "g.parquet", "sub/h.txt"]
     for name in [*names, "x.json", "y.gz", "z.parquet.gz", "w.csv", "txt"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
+    caplog.set_level(logging.WARNING, "xlnet_jax")
     assert [os.path.relpath(source.path, tmp_path) for source in find_sources([str(tmp_path)])] == names
+    # A text that is not read must not go unnoticed.
+    assert f"are left out: 5, the first is {tmp_path}/txt;" in caplog.text
     with fake_gcs.serve() as server:
         for path in sorted(tmp_path.rglob("*")):
             if path.is_file():
                 server.objects[f"bucket/t/{path.relative_to(tmp_path)}"] = b"x"
         for folder in ("gs://bucket/t", "gs://bucket/t/"):
             assert [source.path for source in find_sources([folder])] == [f"gs://bucket/t/{name}" for name in names]
+            assert "are left out: 5, the first is gs://bucket/t/txt;" in caplog.text
         found = find_sources(["gs://bucket/t/*.txt", "gs://bucket/t/**/h.txt", "gs://bucket/t/a.txt"])
         assert [source.path for source in found] == ["gs://bucket/t/a.txt", "gs://bucket/t/sub/h.txt"]
         for bad in ("gs://bucket/none", "gs://bucket/*.csv"):

@@ -107,14 +107,17 @@ def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     try:
         there = files.listing(path)
         if not there:
-            raise BadInput(f"corpus {path}: no such folder, or nothing in it; make one with `xlnet-jax prepare`")
+            raise BadInput(f"{path}: no such folder, or nothing in it; make a corpus with `xlnet-jax prepare`")
         if MANIFEST not in there:
             if REQUEST in there:
-                raise BadInput(f"corpus {path} is not finished; rerun the same `xlnet-jax prepare` command, it resumes")
+                raise BadInput(
+                    f"the corpus in {path} is not finished; rerun its `xlnet-jax prepare` command, which resumes or "
+                    "says what to change"
+                )
             raise BadInput(f"{path} is not a corpus: it has no {MANIFEST}; make one with `xlnet-jax prepare`")
         data = files.read(name)
     except OSError as error:
-        raise BadInput(f"corpus {path}: {summary(error)}; name the folder of a corpus") from error
+        raise BadInput(f"{path}: {summary(error)}; name the folder of a corpus") from error
     return parse(data, name), there
 
 

@@ -13,6 +13,7 @@ import io
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import time
@@ -114,7 +115,7 @@ def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[
 
     def start() -> list[Future[int]]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        return [pool.submit(work_unit.prepare_unit, *job) for job in jobs]
+        return [pool.submit(_prepare, pickle.dumps(job)) for job in jobs]
 
     try:
         # Ctrl-C interrupts the main thread alone: in another thread no process is left half started, and the processes
@@ -134,6 +135,11 @@ def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _prepare(job: bytes) -> int:
+    """Runs a pickled job in a worker: a tokenizer that cannot be read here ends the job and not the process."""
+    return work_unit.prepare_unit(*pickle.loads(job))
 
 
 def make_pipeline(options: Sequence[str]) -> Any:

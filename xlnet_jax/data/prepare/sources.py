@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ from xlnet_jax.storage.local import File as Source
 LONGEST_LINE = 64_000_000
 """Bytes. A line is held in memory several times."""
 
+_log = logging.getLogger("xlnet_jax")
 _BLOCK = 1 << 20  # bytes read at once
 _SMALL_BLOCK = 1 << 16
 _FOLDER_SUFFIXES = (".txt", ".txt.gz", ".txt.zst", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
@@ -74,8 +76,9 @@ def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Sou
     """Finds the sources of `inputs`, each once, sorted by path.
 
     Args:
-      inputs: files, folders (all files below them with one of `_FOLDER_SUFFIXES`), glob patterns (`**` matches any
-        depth), each on disk or `gs://`, and `tfds:NAME` or `tfds:NAME:SPLIT` for a data set that TFDS has built.
+      inputs: files, folders (all files below them with one of `_FOLDER_SUFFIXES`; a warning counts the others), glob
+        patterns (`**` matches any depth), each on disk or `gs://`, and `tfds:NAME` or `tfds:NAME:SPLIT` for a data set
+        that TFDS has built.
       data_dir: where TFDS has its data sets; None = its own default.
 
     Raises:
@@ -86,15 +89,19 @@ def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Sou
     for name in inputs:
         is_tfds = name.startswith(tfds.PREFIX)
         try:
-            of_name, is_folder = ([tfds.find(name, data_dir)], False) if is_tfds else files.find(name, _FOLDER_SUFFIXES)
+            of_name, others = ([tfds.find(name, data_dir)], None) if is_tfds else files.find(name, _FOLDER_SUFFIXES)
         except OSError as error:
             raise BadInput(f"input {name}: {summary(error)}") from error
-        if not of_name and is_folder:
-            wanted = ", ".join(f"*{suffix}" for suffix in _FOLDER_SUFFIXES)
-            raise BadInput(f"input {name}: this folder holds no {wanted} file; give a pattern such as '{name}/**/*.md'")
+        wanted = ", ".join(f"*{suffix}" for suffix in _FOLDER_SUFFIXES)
+        advice = f"give a pattern such as '{name.rstrip('/')}/**/*.md'"
+        if not of_name and others is not None:
+            raise BadInput(f"input {name}: this folder holds no {wanted} file; {advice}")
         if not of_name:
             check_link("input", name)
             raise BadInput(f"input {name}: no such file, folder or pattern")
+        if others:
+            text = "input %s: files that are not %s are left out: %d, the first is %s; to read them, %s as well"
+            _log.warning(text, name, wanted, len(others), min(others), advice)
         found.update((source.path, source) for source in of_name)
     if not found:
         raise BadInput("no input; name text files, folders or patterns")
