@@ -55,11 +55,19 @@ def drop(x: jax.Array, rate: float, key: jax.Array, *indices: jax.Array) -> jax.
       indices: integers that together broadcast to the shape of x. The hash has the shape of the indices so far: give
         the index that fills the shape last, and all others cost almost nothing.
     """
-    kept = threshold(rate)
-    keep = bits(key, *indices) < np.uint32(kept)
     # Scale in float32: bfloat16 has no number within 0.1 % of 1 / 0.9.
-    scaled = x.astype(jnp.promote_types(x.dtype, jnp.float32)) * (2**32 / kept)
-    return jnp.where(keep, scaled, 0).astype(x.dtype)
+    scaled = x.astype(jnp.promote_types(x.dtype, jnp.float32)) * upscale(rate)
+    return jnp.where(keep(rate, key, *indices), scaled, 0).astype(x.dtype)
+
+
+def keep(rate: float, key: jax.Array, *indices: jax.Array) -> jax.Array:
+    """Where `drop` keeps an element: bool, of the shape the indices broadcast to."""
+    return bits(key, *indices) < np.uint32(threshold(rate))
+
+
+def upscale(rate: float) -> float:
+    """The factor of a kept element: 1 / share kept."""
+    return 2**32 / threshold(rate)
 
 
 def threshold(rate: float) -> int:

@@ -35,12 +35,13 @@ class Blocks:
     """How many queries and keys a program handles. Multiples of 128; a call with less takes less."""
 
     queries: int = 256
-    """On v5e, both streams, T = 512, M = 384, P = 85, by the static schedule: 256 costs 0.86 of what 128 costs."""
     keys: int = 896
     chosen: int = 128
     """Queries at chosen positions."""
     window: int = 512
-    """Positions that one product of queries at chosen positions covers."""
+    """Positions that one product of queries at chosen positions covers, a power of 2."""
+    rows: int = 8192
+    """Of the position keys, times groups of 128 lanes: the most in a program."""
     strided: bool = True
     """Shifts by strided rolls, which v4 does not have."""
     vmem_bytes: int = 96 * 2**20
@@ -102,16 +103,20 @@ def attend(
     T = even_SNHE.shape[1] + 1 - K
     chosen = query_position_BQ is not None
     Ep = next(width for width in HEAD_DIMS if width >= E)
-    query_block = min(blocks.chosen, _up(Q, 16)) if chosen else min(blocks.queries, _up(T, LANES))
-    window = min(blocks.window, _up(T, LANES)) if chosen else query_block
+    in_order = min(blocks.queries, _up(T, LANES))
+    query_block = min(blocks.chosen, _up(Q, 16)) if chosen else in_order
     # As few blocks of keys as possible, all of one size.
     key_block = _up(-(-K // -(-K // blocks.keys)), LANES)
-    Tp, Kp, Qp = _up(T, window), _up(K, key_block), _up(Q, query_block)
+    Tp, Kp, Qp = _up(T, in_order), _up(K, key_block), _up(Q, query_block)
+    window = min(blocks.window, 1 << (_up(Tp, LANES) - 1).bit_length())
+    # The same for both streams: so the compiler makes the table once.
+    Np = _up(Tp, window) + Kp
     own_tables = len(odd_SNHE) > 1
+    groups = next(n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * Np <= blocks.rows or n == 1)
     plan = Plan(
-        positions=Tp, keys=Kp, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block, window=window,
-        chosen=chosen, own_tables=own_tables, strided=blocks.strided, rate=0.0 if dropout is None else dropout.rate,
-        farthest=None if max_distance is None else max_distance - (K - T),
+        groups=groups, positions=Tp, keys=Kp, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
+        window=window if chosen else LANES, chosen=chosen, own_tables=own_tables, strided=blocks.strided,
+        rate=0.0 if dropout is None else dropout.rate, farthest=None if max_distance is None else max_distance - (K - T),
     )  # fmt: skip
     if own_tables:
         r_SNHE, table_B = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE, jnp.arange(B)
@@ -148,8 +153,9 @@ def attend(
     )
     o_BQD: Any = _fused(
         (plan, blocks.vmem_bytes, interpret), lanes(q_BQHE, (0, Qp - Q)), lanes(k_BKHE, (0, Kp - K)),
-        # The kernel's row for query i and key j is T - i + j, with the padded T.
-        lanes(v_BKHE, (0, Kp - K)), lanes(r_SNHE.astype(jnp.float32), (Tp - T + 1, Kp - K)),
+        # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
+        lanes(v_BKHE, (0, Kp - K)),
+        lanes(r_SNHE.astype(jnp.float32), (Tp - T, Np - (Tp - T) - r_SNHE.shape[1])).swapaxes(1, 2),
         lanes(small_8HE[None], (0, SUBLANES - len(small_8HE)))[0], integers,
     )  # fmt: skip
     return o_BQD[:, :Q].reshape(B, Q, heads, Ep)[:, :, :H, :E], None
@@ -157,72 +163,83 @@ def attend(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _fused(
-    static: tuple[Plan, int, bool], q_BQD: jax.Array, k_BKD: jax.Array, v_BKD: jax.Array, r_SND: jax.Array,
+    static: tuple[Plan, int, bool], q_BQD: jax.Array, k_BKD: jax.Array, v_BKD: jax.Array, r_SDN: jax.Array,
     small_8D: jax.Array, integers: Integers,
 ) -> jax.Array:  # fmt: skip
     """The output [B, Q, D] of padded arguments. r and the small inputs are float32, and so is their gradient."""
-    return _fused_forward(static, q_BQD, k_BKD, v_BKD, r_SND, small_8D, integers)[0]
+    return _fused_forward(static, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers)[0]
 
 
 def _fused_forward(
-    static: tuple[Plan, int, bool], q_BQD: jax.Array, k_BKD: jax.Array, v_BKD: jax.Array, r_SND: jax.Array,
+    static: tuple[Plan, int, bool], q_BQD: jax.Array, k_BKD: jax.Array, v_BKD: jax.Array, r_SDN: jax.Array,
     small_8D: jax.Array, integers: Integers,
 ) -> tuple[jax.Array, Any]:  # fmt: skip
     plan = static[0]
-    (B, Q, D), N = q_BQD.shape, r_SND.shape[1]
-    r_SND = r_SND.astype(q_BQD.dtype)
+    (B, Q, D), N = q_BQD.shape, r_SDN.shape[2]
+    r_SDN = r_SDN.astype(q_BQD.dtype)
     queries, keys = plan.query_block, plan.key_block
-    by_query = pl.BlockSpec((1, queries, LANES), lambda b, g, i, j, *_: (b, i, g))
-    by_key = pl.BlockSpec((1, keys, LANES), lambda b, g, i, j, *_: (b, j, g))
+    lanes = plan.groups * LANES
+    by_query = pl.BlockSpec((1, queries, lanes), lambda b, g, i, j, *_: (b, i, g))
+    by_key = pl.BlockSpec((1, keys, lanes), lambda b, g, i, j, *_: (b, j, g))
     by_head = pltpu.VMEM((plan.heads, queries, LANES), jnp.float32)
     o_BQD, log_BG8Q = _call(
-        forward, static, (B, D // LANES, Q // queries, plan.keys // keys), (*["parallel"] * 3, "arbitrary"),
+        forward, static, (B, D // lanes, Q // queries, plan.keys // keys), (*["parallel"] * 3, "arbitrary"),
         in_specs=[
-            by_query, by_key, by_key, pl.BlockSpec((1, N, LANES), lambda b, g, i, j, table, *_: (table[b], 0, g)),
-            pl.BlockSpec((SUBLANES, LANES), lambda b, g, i, j, *_: (0, g)),
+            by_query, by_key, by_key, pl.BlockSpec((1, lanes, N), lambda b, g, i, j, table, *_: (table[b], g, 0)),
+            pl.BlockSpec((SUBLANES, lanes), lambda b, g, i, j, *_: (0, g)),
             pl.BlockSpec((1, SUBLANES, queries), lambda b, g, i, j, *_: (b, 0, i)),
             pl.BlockSpec((1, SUBLANES, keys), lambda b, g, i, j, *_: (b, 0, j)),
         ],
-        out_specs=[by_query, pl.BlockSpec((1, 1, SUBLANES, queries), lambda b, g, i, j, *_: (b, g, 0, i))],
+        out_specs=[by_query, pl.BlockSpec((1, plan.groups, SUBLANES, queries), lambda b, g, i, j, *_: (b, g, 0, i))],
         out_shape=[
             jax.ShapeDtypeStruct(q_BQD.shape, v_BKD.dtype),
             jax.ShapeDtypeStruct((B, D // LANES, SUBLANES, Q), jnp.float32),
         ],
-        scratch_shapes=[pltpu.VMEM((queries, LANES), jnp.float32), by_head, by_head],
-    )(*integers.scalars, q_BQD, k_BKD, v_BKD, r_SND, small_8D, integers.queries_B8Q, integers.keys_B8K)  # fmt: skip
-    return o_BQD, (q_BQD, k_BKD, v_BKD, r_SND, small_8D, integers, o_BQD, log_BG8Q)
+        scratch_shapes=[
+            _columns(plan), _scores(plan), pltpu.VMEM((lanes, keys), v_BKD.dtype), pltpu.VMEM((lanes, queries), jnp.float32),
+            by_head, by_head,
+        ],
+    )(*integers.scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers.queries_B8Q, integers.keys_B8K)  # fmt: skip
+    return o_BQD, (q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers, o_BQD, log_BG8Q)
 
 
 def _fused_backward(static: tuple[Plan, int, bool], saved: Any, do_BQD: jax.Array) -> tuple[Any, ...]:
     plan = static[0]
-    q_BQD, k_BKD, v_BKD, r_SND, small_8D, integers, o_BQD, log_BG8Q = saved
-    (B, Q, D), (S, N, _) = q_BQD.shape, r_SND.shape
+    q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers, o_BQD, log_BG8Q = saved
+    (B, Q, D), (S, _, N) = q_BQD.shape, r_SDN.shape
     queries, keys = plan.query_block, plan.key_block
-    by_query = pl.BlockSpec((1, queries, LANES), lambda g, b, i, j, *_: (b, i, g))
-    by_key = pl.BlockSpec((1, keys, LANES), lambda g, b, i, j, *_: (b, j, g))
-    all_keys = pl.BlockSpec((1, plan.keys, LANES), lambda g, b, i, j, *_: (b, 0, g))
-    small = pl.BlockSpec((SUBLANES, LANES), lambda g, b, i, j, *_: (0, g))
+    lanes = plan.groups * LANES
+    by_query = pl.BlockSpec((1, queries, lanes), lambda g, b, i, j, *_: (b, i, g))
+    by_key = pl.BlockSpec((1, keys, lanes), lambda g, b, i, j, *_: (b, j, g))
+    all_keys = pl.BlockSpec((1, plan.keys, lanes), lambda g, b, i, j, *_: (b, 0, g))
+    small = pl.BlockSpec((SUBLANES, lanes), lambda g, b, i, j, *_: (0, g))
     if plan.own_tables:
-        dr = pl.BlockSpec((1, N, LANES), lambda g, b, i, j, *_: (b, 0, g))
+        dr = pl.BlockSpec((1, lanes, N), lambda g, b, i, j, *_: (b, g, 0))
     else:
-        dr = pl.BlockSpec((S, N, LANES), lambda g, b, i, j, *_: (0, 0, g))
-    sum_of_keys = pltpu.VMEM((plan.keys, LANES), jnp.float32)
+        dr = pl.BlockSpec((S, lanes, N), lambda g, b, i, j, *_: (0, g, 0))
+    by_lane = pltpu.VMEM((lanes, queries), jnp.float32)
+    sum_of_keys = pltpu.VMEM((lanes, plan.keys), jnp.float32)
     gradients = _call(
-        backward, static, (D // LANES, B, Q // queries, plan.keys // keys), ("parallel", *["arbitrary"] * 3),
+        backward, static, (D // lanes, B, Q // queries, plan.keys // keys), ("parallel", *["arbitrary"] * 3),
         in_specs=[
-            by_query, by_key, by_key, pl.BlockSpec((1, N, LANES), lambda g, b, i, j, table, *_: (table[b], 0, g)),
+            by_query, by_key, by_key, pl.BlockSpec((1, lanes, N), lambda g, b, i, j, table, *_: (table[b], g, 0)),
             small, pl.BlockSpec((1, SUBLANES, queries), lambda g, b, i, j, *_: (b, 0, i)),
             pl.BlockSpec((1, SUBLANES, keys), lambda g, b, i, j, *_: (b, 0, j)),
-            by_query, pl.BlockSpec((1, 1, SUBLANES, queries), lambda g, b, i, j, *_: (b, g, 0, i)), by_query,
+            by_query, pl.BlockSpec((1, plan.groups, SUBLANES, queries), lambda g, b, i, j, *_: (b, g, 0, i)), by_query,
         ],
         out_specs=[by_query, all_keys, all_keys, dr, small],
         out_shape=[
             *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q_BQD, k_BKD, v_BKD)),
-            *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (r_SND, small_8D)),
+            *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (r_SDN, small_8D)),
         ],
-        scratch_shapes=[pltpu.VMEM((queries, LANES), jnp.float32), sum_of_keys, sum_of_keys],
+        scratch_shapes=[
+            _columns(plan), _scores(plan), _scores(plan), pltpu.VMEM((lanes, keys), k_BKD.dtype),
+            pltpu.VMEM((3, lanes, queries), k_BKD.dtype), by_lane, by_lane,
+            pltpu.VMEM((plan.heads, queries, LANES), jnp.float32), pltpu.VMEM((queries, lanes), jnp.float32),
+            sum_of_keys, sum_of_keys,
+        ],
     )(
-        *integers.scalars, q_BQD, k_BKD, v_BKD, r_SND, small_8D, integers.queries_B8Q, integers.keys_B8K,
+        *integers.scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers.queries_B8Q, integers.keys_B8K,
         o_BQD, log_BG8Q, do_BQD,
     )  # fmt: skip
     return *gradients, None
@@ -250,9 +267,18 @@ def _call(
     )
 
 
+def _columns(plan: Plan) -> Any:
+    return pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32)
+
+
+def _scores(plan: Plan) -> Any:
+    """For two units."""
+    return pltpu.VMEM((2, plan.strip, plan.key_block), jnp.float32)
+
+
 def _windows(position_BQ: jax.Array, plan: Plan) -> tuple[jax.Array, jax.Array]:
     """The first and the last window of each block of queries, [B blocks]."""
-    window_AQ = (position_BQ // plan.window).reshape(-1, plan.query_block)
+    window_AQ = ((plan.positions - 1 - position_BQ) // plan.window).reshape(-1, plan.query_block)
     return window_AQ.min(axis=1).astype(jnp.int32), window_AQ.max(axis=1).astype(jnp.int32)
 
 
