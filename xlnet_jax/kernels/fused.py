@@ -24,11 +24,13 @@ MIB = 2**20
 
 KERNELS = {
     # v4 cannot roll each row by another number of lanes.
-    "TPU v4": functools.partial(tpu.attend, blocks=tpu.Blocks(queries=128, strided=False, vmem_bytes=16 * MIB)),
+    "TPU v4": functools.partial(
+        tpu.attend, blocks=tpu.Blocks(queries=128, rows=2048, strided=False, vmem_bytes=16 * MIB)
+    ),
     "TPU v5 lite": tpu.attend,
-    "TPU v5": functools.partial(tpu.attend, blocks=tpu.Blocks(vmem_bytes=48 * MIB)),
+    "TPU v5": functools.partial(tpu.attend, blocks=tpu.Blocks(rows=6000, vmem_bytes=48 * MIB)),
     "TPU v6 lite": tpu.attend,
-    "TPU7x": functools.partial(tpu.attend, blocks=tpu.Blocks(vmem_bytes=48 * MIB)),
+    "TPU7x": functools.partial(tpu.attend, blocks=tpu.Blocks(rows=6000, vmem_bytes=48 * MIB)),
 }
 """By the kind of device, as JAX names it."""
 

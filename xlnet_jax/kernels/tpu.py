@@ -34,14 +34,15 @@ HIDDEN = jnp.iinfo(jnp.int32)
 class Blocks:
     """How many queries and keys a program handles. Multiples of 128; a call with less takes less."""
 
-    queries: int = 256
+    queries: int = 512
+    """In order."""
     keys: int = 896
     chosen: int = 128
     """Queries at chosen positions."""
     window: int = 512
     """Positions that one product of queries at chosen positions covers, a power of 2."""
-    rows: int = 8192
-    """Of the position keys, times groups of 128 lanes: the most in a program."""
+    rows: int = 12_000
+    """Of the position keys, times groups of 128 lanes: the most in a program; the more, the less its ends cost."""
     strided: bool = True
     """Shifts by strided rolls, which v4 does not have."""
     vmem_bytes: int = 96 * 2**20
@@ -116,7 +117,8 @@ def attend(
     plan = Plan(
         groups=groups, positions=Tp, keys=Kp, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
         window=window if chosen else LANES, chosen=chosen, own_tables=own_tables, strided=blocks.strided,
-        rate=0.0 if dropout is None else dropout.rate, farthest=None if max_distance is None else max_distance - (K - T),
+        rate=0.0 if dropout is None else dropout.rate,
+        farthest=None if max_distance is None else max_distance - (K - T),
     )  # fmt: skip
     if own_tables:
         r_SNHE, table_B = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE, jnp.arange(B)
@@ -196,7 +198,8 @@ def _fused_forward(
             jax.ShapeDtypeStruct((B, D // LANES, SUBLANES, Q), jnp.float32),
         ],
         scratch_shapes=[
-            _columns(plan), _scores(plan), pltpu.VMEM((lanes, keys), v_BKD.dtype), pltpu.VMEM((lanes, queries), jnp.float32),
+            _columns(plan), _scores(plan), pltpu.VMEM((lanes, keys), v_BKD.dtype),
+            pltpu.VMEM((lanes, queries), jnp.float32),
             by_head, by_head,
         ],
     )(*integers.scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers.queries_B8Q, integers.keys_B8K)  # fmt: skip

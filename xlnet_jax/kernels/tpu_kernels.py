@@ -78,6 +78,10 @@ class Plan:
         """Heads in a program."""
         return self.groups * LANES // self.head_dim
 
+    def each_group(self) -> Iterator[tuple[int, slice]]:
+        """Number and lanes of each group."""
+        return ((n, slice(n * LANES, (n + 1) * LANES)) for n in range(self.groups))
+
     @property
     def strip(self) -> int:
         """Queries of a strip."""
@@ -134,7 +138,7 @@ class Unit:
     @property
     def lane_1L(self) -> jax.Array:
         """Bool: the lanes of the head in its 128."""
-        return lanes_of(self.plan, self.h % (LANES // self.plan.head_dim), LANES)
+        return lanes_of(self.plan, self.h % (LANES // self.plan.head_dim))
 
     @property
     def rows(self) -> Any:
@@ -209,6 +213,7 @@ class Units:
         return unit
 
     def __call__(self, n: Any, slot: int) -> Unit:
+        """Unit n, with its columns in the slot."""
         plan, (_, first_ref, last_ref), (b, _, i, j) = self.plan, self.scalars, self.program
         s, h = n // plan.heads, n % plan.heads
         one_strip = plan.query_block == plan.strip
@@ -238,7 +243,7 @@ def forward(
     b, g, i, j = (pl.program_id(n) for n in range(4))
 
     unit_of = Units(plan, (word_ref, first_ref, last_ref), columns_ref, queries_ref, keys_ref, (b, g, i, j), False)
-    small_8L, factor, dtype = small_ref[...], upscale(plan.rate) if plan.rate else 1.0, k_ref.dtype
+    factor, dtype = upscale(plan.rate) if plan.rate else 1.0, k_ref.dtype
     vt_ref[...] = v_ref[0].T
 
     def first(n: Any, slot: int) -> None:
@@ -279,17 +284,17 @@ def forward(
 
     @pl.when(j == pl.num_programs(3) - 1)
     def _finish() -> None:
-        o_QD, lane_1L = sum_ref[...].T, jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
-        for group in range(plan.groups):
-            heads = range(group * LANES // plan.head_dim, (group + 1) * LANES // plan.head_dim)
-            o_QL = o_QD[:, group * LANES : (group + 1) * LANES]
-            log_QL = jnp.full(o_QL.shape, FAR, jnp.float32)
-            for n, h in enumerate(heads):
-                blind_QL = total_ref[h] == 0
-                total_QL = jnp.where(blind_QL, 1, total_ref[h])
-                o_QL = jnp.where(lanes_of(plan, n, LANES), o_QL * (factor / total_QL), o_QL)
-                log_QL = jnp.where((lane_1L == n) & ~blind_QL, highest_ref[h] + jnp.log2(total_QL), log_QL)
-            o_ref[0, :, group * LANES : (group + 1) * LANES] = o_QL.astype(o_ref.dtype)
+        for group, here in plan.each_group():
+            first_head = group * LANES // plan.head_dim
+            lane_1L = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
+            total_QL, highest_QL, each_QL = total_ref[first_head], highest_ref[first_head], total_ref[first_head]
+            for n in range(1, LANES // plan.head_dim):
+                total_QL = jnp.where(lane_1L == n, total_ref[first_head + n], total_QL)
+                highest_QL = jnp.where(lane_1L == n, highest_ref[first_head + n], highest_QL)
+                each_QL = jnp.where(lanes_of(plan, n), total_ref[first_head + n], each_QL)
+            o_QL = sum_ref[here].T * (factor / jnp.where(each_QL == 0, 1, each_QL))
+            o_ref[0, :, here] = o_QL.astype(o_ref.dtype)
+            log_QL = jnp.where(total_QL == 0, FAR, highest_QL + jnp.log2(total_QL))
             log_ref[0, group] = log_QL.T[:SUBLANES]
 
 
@@ -316,12 +321,13 @@ def backward(
         dsmall_ref[...] = jnp.zeros_like(dsmall_ref)
 
     unit_of = Units(plan, (word_ref, first_ref, last_ref), columns_ref, queries_ref, keys_ref, (b, g, i, j), True)
-    small_8L, factor, dtype = small_ref[...], upscale(plan.rate) if plan.rate else 1.0, k_ref.dtype
+    factor, dtype = upscale(plan.rate) if plan.rate else 1.0, k_ref.dtype
     table = 0 if plan.own_tables else table_ref[b]
     kt_ref[...] = k_ref[0].T
-    a_QL, b_QL, c_QL = factors(plan, q_ref[0], small_8L)
-    for n, x_QL in enumerate((a_QL, flip(b_QL) if plan.rolled else b_QL, do_ref[0])):
-        left_ref[n] = x_QL.astype(dtype).T
+    for _, here in plan.each_group():
+        a_QL, b_QL, _ = factors(plan, q_ref[0, :, here], small_ref[:, here])
+        for n, x_QL in enumerate((a_QL, flip(b_QL) if plan.rolled else b_QL, do_ref[0, :, here])):
+            left_ref[n, here] = x_QL.astype(dtype).T
 
     def first(n: Any, slot: int) -> None:
         unit, score, dp = unit_of.prepare(n, slot), score_ref.at[slot], dp_ref.at[slot]
@@ -342,7 +348,8 @@ def backward(
         on_8 = jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == unit.h % (LANES // plan.head_dim)
         log_1Q = jnp.sum(only(on_8, log_ref[0, unit.group, :, here]), axis=0, keepdims=True)
         log_QL = wide(jnp.broadcast_to(log_1Q, (SUBLANES, plan.strip)).T[:, :1]) - math.log2(factor * LN2)
-        weighted_QL = do_ref[0, here, unit.lanes].astype(jnp.float32) * o_ref[0, here, unit.lanes].astype(jnp.float32)
+        do_QL, o_QL = (x[0, here, unit.lanes].astype(jnp.float32) for x in (do_ref, o_ref))
+        weighted_QL = do_QL * o_QL
         delta_QL = wide(jnp.sum(only(unit.lane_1L, weighted_QL), axis=1, keepdims=True)) / factor
         # The first strip of a row.
         fresh = (i == 0) & (n < plan.heads)
@@ -366,17 +373,19 @@ def backward(
                            db_ref.at[rows, here], score)  # fmt: skip
 
     pipeline(plan.units, first, second)
-    dc_QL, dother_1L = jnp.zeros_like(c_QL), jnp.zeros((1, c_QL.shape[1]), jnp.float32)
-    for h in range(plan.heads):
-        on_1L = lanes_of(plan, h, plan.groups * LANES)
-        ds_other_Q1 = jnp.sum(other_ref[h], axis=1, keepdims=True)
-        dc_QL = jnp.where(on_1L, ds_other_Q1 * small_8L[OTHER : OTHER + 1], dc_QL)
-        dother_1L += jnp.sum(only(on_1L, ds_other_Q1 * c_QL), axis=0, keepdims=True)
-    db_QL = flip(db_ref[...].T) if plan.rolled else db_ref[...].T
-    parts = [x * (plan.scale / LN2) for x in (da_ref[...].T, db_QL, dc_QL)]
-    dq_sum[...] = only(j > 0, dq_sum[...]) + sum(parts)
-    sums = [jnp.sum(x, axis=0, keepdims=True) for x in parts]
-    dsmall_ref[...] += jnp.concatenate([*sums, dother_1L, jnp.zeros((SUBLANES - 4, dother_1L.shape[1]), jnp.float32)], axis=0)
+    for group, here in plan.each_group():
+        small_8L = small_ref[:, here]
+        c_QL = factors(plan, q_ref[0, :, here], small_8L)[2]
+        ds_other_QL = jnp.zeros_like(c_QL)
+        for n in range(LANES // plan.head_dim):
+            ds_other_Q1 = jnp.sum(other_ref[group * LANES // plan.head_dim + n], axis=1, keepdims=True)
+            ds_other_QL = jnp.where(lanes_of(plan, n), ds_other_Q1, ds_other_QL)
+        db_QL = flip(db_ref[here].T) if plan.rolled else db_ref[here].T
+        parts = [x * (plan.scale / LN2) for x in (da_ref[here].T, db_QL, ds_other_QL * small_8L[OTHER : OTHER + 1])]
+        dq_sum[:, here] = only(j > 0, dq_sum[:, here]) + sum(parts)
+        sums = [jnp.sum(x, axis=0, keepdims=True) for x in (*parts, ds_other_QL * c_QL)]
+        zeros_4L = jnp.zeros((SUBLANES - len(sums), LANES), jnp.float32)
+        dsmall_ref[:, here] += jnp.concatenate([*sums, zeros_4L], axis=0)
 
     @pl.when(j == key_blocks - 1)
     def _finish_block() -> None:
@@ -425,7 +434,7 @@ def other_segment(c_QL: jax.Array, small_8L: jax.Array) -> jax.Array:
 
 
 def position_scores(unit: Unit, b_QL: jax.Array, r_ref: Any, score: Any) -> Callable[[int], jax.Array]:
-    """b . r of one head, [Q, 128], by number of the part of the keys; uses score [Q, K] if there are several windows."""
+    """b . r of one head, [Q, 128], by number of the part of the keys; several windows use score [Q, K]."""
     plan = unit.plan
     tiles = (plan.window + plan.key_block) // LANES
 
@@ -485,9 +494,9 @@ def dot(a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]) 
     return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
 
 
-def lanes_of(plan: Plan, h: Any, lanes: int) -> jax.Array:
-    """Bool [1, lanes]: the lanes of head h."""
-    lane_1L = jax.lax.broadcasted_iota(jnp.int32, (1, lanes), 1)
+def lanes_of(plan: Plan, h: Any) -> jax.Array:
+    """Bool [1, 128]: the lanes of head h of a group."""
+    lane_1L = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
     return (lane_1L >= h * plan.head_dim) & (lane_1L < (h + 1) * plan.head_dim)
 
 
