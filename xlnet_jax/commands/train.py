@@ -18,6 +18,7 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.errors import BadInput
+from xlnet_jax.model import implementation
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session, session
 from xlnet_jax.run import goodput as goodputs
@@ -90,6 +91,10 @@ def _train(
     mesh = meshes.make_mesh(config.mesh)
     meshes.check_batch_size(config.train.batch_size, mesh, parts=config.train.accumulation)
     meshes.check_model(config.model, mesh)
+    # All processes must run the same program: XLA where one cannot use the kernel, by the alphabet.
+    attention, why = max(processes.gather("\n".join(implementation.choose(config.model)))).split("\n")
+    log.info("%s", why)
+    recipe = make_recipe(dataclasses.replace(config, model=dataclasses.replace(config.model, attention=attention)))
     with jax.set_mesh(mesh):
         built = build_step(recipe, mesh)
         if dry_run:
@@ -117,7 +122,7 @@ def _train(
                 times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
                 result = goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times)
                 return result | _outcome(config, workdir, start, again=True)
-            workdirs.write_start(workdir, config, mixture, start, origin)
+            workdirs.write_start(workdir, config, mixture, start, origin | {"attention": attention})
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
             goodput.resume_from(writer.earlier)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.errors import BadInput
@@ -33,6 +34,16 @@ KERNELS = {
     "TPU7x": functools.partial(tpu.attend, blocks=tpu.Blocks(rows=6000, vmem_bytes=48 * MIB)),
 }
 """By the kind of device, as JAX names it."""
+
+
+def problem(device_kind: str, head_dim: int, dtype: jnp.dtype) -> str | None:
+    """Why there is no kernel for the device or the sizes; None if there is one."""
+    return (
+        f"there is no kernel for {device_kind}, only for {', '.join(KERNELS)}" if device_kind not in KERNELS
+        else f"model.head_dim={head_dim} is above {tpu.HEAD_DIMS[-1]}" if head_dim > tpu.HEAD_DIMS[-1]
+        else f"model.compute_dtype={dtype} is not float32 or bfloat16" if dtype.itemsize > 4
+        else None
+    )  # fmt: skip
 
 
 def attend(
@@ -57,16 +68,10 @@ def attend(
     """
     mesh = jax.sharding.get_abstract_mesh()
     device = mesh.abstract_device or jax.devices()[0]
-    kernel = KERNELS.get(device.device_kind)
-    width, dtype = q_BQHE.shape[-1], q_BQHE.dtype
-    problem = (
-        f"there is no kernel for {device.device_kind}, only for {', '.join(KERNELS)}" if kernel is None
-        else f"model.head_dim={width} is above {tpu.HEAD_DIMS[-1]}" if width > tpu.HEAD_DIMS[-1]
-        else f"model.compute_dtype={dtype} is not float32 or bfloat16" if dtype.itemsize > 4
-        else None
-    )  # fmt: skip
-    if kernel is None or problem:
-        raise BadInput(f"model.attention=fused: {problem}; use model.attention=xla")
+    why_not = problem(device.device_kind, q_BQHE.shape[-1], q_BQHE.dtype)
+    if why_not:
+        raise BadInput(f"model.attention=fused: {why_not}; use model.attention=xla")
+    kernel = KERNELS[device.device_kind]
     free = set(mesh.axis_names) - set(mesh.manual_axes)
     rows: tuple[str, ...] | None = tuple(axis for axis in RULES.batch if axis in free)
     # The one row of initialisation is on all devices.

@@ -1,0 +1,51 @@
+"""The choice of an implementation of attention at the start of a run."""
+
+import functools
+
+import jax
+import pytest
+
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.errors import BadInput
+from xlnet_jax.kernels import fused, tpu
+from xlnet_jax.model import implementation
+
+KERNEL = functools.partial(tpu.attend, interpret=True, blocks=tpu.Blocks(queries=128, strided=False))
+
+
+def with_attention(value, **model):
+    return ModelConfig(**{"head_dim": 32, "compute_dtype": "float32", "attention": value} | model)
+
+
+def wrong_gradient(q_BQHE, k_BKHE, *args, **kwargs):
+    """A kernel that is right forward, and whose keys get no gradient."""
+
+    return KERNEL(q_BQHE, jax.lax.stop_gradient(k_BKHE), *args, **kwargs)
+
+
+def test_where_there_is_no_kernel_auto_is_xla_and_fused_is_refused():
+    """Catches a silent choice, and a run that ends only when it traces the model."""
+    assert implementation.choose(with_attention("auto")) == (
+        "xla", f"attention: xla, because there is no kernel for cpu, only for {', '.join(fused.KERNELS)}"
+    )  # fmt: skip
+    with pytest.raises(BadInput, match="model.attention=fused: there is no kernel for cpu.*use model.attention=xla"):
+        implementation.choose(with_attention("fused"))
+    assert implementation.choose(with_attention("xla"))[0] == "xla"
+
+
+def test_sizes_that_a_kernel_refuses(monkeypatch):
+    """Catches a size that fails only when the step is traced."""
+    monkeypatch.setitem(fused.KERNELS, "cpu", KERNEL)
+    chosen, why = implementation.choose(with_attention("auto", head_dim=129))
+    assert chosen == "xla" and "model.head_dim=129 is above 128" in why
+
+
+def test_a_kernel_is_compared_with_xla(monkeypatch):
+    """Catches a comparison that misses a wrong gradient, and one that a right kernel fails."""
+    monkeypatch.setitem(fused.KERNELS, "cpu", KERNEL)
+    assert implementation.choose(with_attention("auto"))[0] == "fused"
+    monkeypatch.setitem(fused.KERNELS, "cpu", wrong_gradient)
+    chosen, why = implementation.choose(with_attention("auto"))
+    assert chosen == "xla" and why.startswith("attention: xla, because the kernel for cpu differs from xla by ")
+    with pytest.raises(BadInput, match="differs from xla by .* units, more than 16; use model.attention=xla"):
+        implementation.choose(with_attention("fused"))

@@ -1,0 +1,87 @@
+"""Which implementation of attention a run uses: `model.attention=auto` is decided here, at its start."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.errors import BadInput
+from xlnet_jax.kernels import fused, xla
+from xlnet_jax.kernels.dropout import AttentionDropout
+
+UNITS = 16
+"""The most that fused and XLA may differ by, in units of bfloat16's roundoff, relative to the largest element. XLA
+rounds factors to bfloat16 on TPU even in float32, and both sides round; a wrong shift or mask differs by hundreds."""
+
+
+def choose(config: ModelConfig) -> tuple[str, str]:
+    """The implementation for this process's devices, `xla` or `fused`, and one line that says why.
+
+    Where there is a kernel, it is first compared with XLA on a small case, forward and gradient (some seconds).
+    Raises BadInput if `model.attention=fused` is not possible.
+    """
+    if config.attention == "xla":
+        return "xla", "attention: xla, as model.attention says"
+    device = jax.local_devices()[0]
+    problem = fused.problem(device.device_kind, config.head_dim, jnp.dtype(config.compute_dtype))
+    if problem is None:
+        difference = compare(config, device)
+        if difference <= UNITS:
+            return "fused", f"attention: fused, the kernel for {device.device_kind}; it agrees with xla on a small case"
+        problem = f"the kernel for {device.device_kind} differs from xla by {difference:.3g} units, more than {UNITS}"
+    if config.attention == "fused":
+        raise BadInput(f"model.attention=fused: {problem}; use model.attention=xla")
+    return "xla", f"attention: xla, because {problem}"
+
+
+def compare(config: ModelConfig, device: jax.Device) -> float:
+    """The largest difference of fused and XLA on one device, in units of bfloat16's roundoff; infinite for NaN."""
+    numbers, whole = _case(config)
+    dropout = AttentionDropout(jnp.uint32(1), config.attention_dropout, 1) if config.attention_dropout else None
+
+    def loss(attend: Any, numbers: dict[str, Any], whole: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
+        position = (*numbers["tables"], whole["direction_B"])
+        rest = {name: x for name, x in (numbers | whole).items() if name not in ("tables", "direction_B")}
+        o_BQHE = attend(**rest, position=position, dropout=dropout)[0].astype(jnp.float32)
+        return jnp.sum(jnp.sin(o_BQHE)), o_BQHE
+
+    def results(attend: Any) -> Any:
+        compiled = jax.jit(jax.grad(functools.partial(loss, attend), has_aux=True))
+        return jax.device_get(compiled(*jax.device_put((numbers, whole), device)))
+
+    ours, theirs = (jax.tree.leaves(results(x)) for x in (fused.KERNELS[device.device_kind], xla.attend))
+    unit = float(jnp.finfo(jnp.bfloat16).eps)
+    differences = [
+        np.max(np.abs(np.float32(x) - np.float32(y))) / max(np.max(np.abs(np.float32(y))), 1)
+        for x, y in zip(ours, theirs, strict=True)
+    ]
+    return float(np.nan_to_num(np.max(differences) / unit, nan=np.inf))
+
+
+def _case(config: ModelConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments of `attend`: what has a gradient, and integers. Two directions, segments, padded lengths."""
+    rng, dtype = np.random.default_rng(0), jnp.dtype(config.compute_dtype)
+    B, T, K, Q, H, E = 2, 130, 150, 37, 2, config.head_dim
+    rank_BK = rng.integers(-1, T, (B, K))
+    at_BQ = np.sort(rng.integers(0, T, (B, Q)), axis=1)
+
+    def normal(*shape: int, dtype: Any = dtype) -> np.ndarray:
+        return rng.standard_normal(shape, np.float32).astype(dtype)
+
+    wide = functools.partial(normal, dtype=np.float32)
+    numbers = {
+        "q_BQHE": normal(B, Q, H, E), "k_BKHE": normal(B, K, H, E), "v_BKHE": normal(B, K, H, E),
+        "tables": (wide(1, K + T - 1, H, E), wide(1, K + T - 1, H, E)), "segment_2HE": wide(2, H, E),
+        "biases": {f"{name}_bias": wide(H, E) for name in ("content", "position", "segment")},
+    }  # fmt: skip
+    integers = {
+        "direction_B": np.array([1, -1]), "rank_BK": rank_BK, "limit_BQ": np.take_along_axis(rank_BK, at_BQ, 1),
+        "segment_BQ": rng.integers(0, 2, (B, Q)), "segment_BK": rng.integers(0, 2, (B, K)),
+        "query_position_BQ": at_BQ, "rows_B": np.arange(B),
+    }  # fmt: skip
+    return numbers, jax.tree.map(np.int32, integers)
