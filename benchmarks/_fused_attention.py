@@ -1,11 +1,14 @@
 """Compiles both streams of the fused attention, forward and backward, for a TPU that is not here. Unfinished.
 
-    python benchmarks/_fused_attention.py v5e:2x2 T=512 M=384 P=85 B=2 queries=256 keys=896
+    python benchmarks/_fused_attention.py v5e:2x2 T=512 M=384 P=85 B=2 queries=512 keys=896
 
 To become kernel_schedule.py, which reads libtpu's static schedule. Until then, for the bundles of each kernel:
 
     LIBTPU_INIT_ARGS="--xla_jf_dump_to=DIR --xla_jf_dump_llo_text=true" python benchmarks/_fused_attention.py ..
     grep -h "total scheduled" DIR/*xlnet*schedule-analysis_final_bundles.txt
+
+A program has a loop over its units, strips times heads: in DIR/*final_bundles.txt its body is marked by a second `>`,
+and it turns (units - 1) // 2 times. So a program takes bundles of depth 1 + turns * bundles of depth 2.
 """
 
 import functools

@@ -69,7 +69,7 @@ class ModelConfig:
     )
     attention: str = key(
         "auto",
-        "all implementations give the same results; auto = xla for now, fused needs a TPU",
+        "all implementations give the same results; auto = fused on TPU v4 and later if it agrees with xla, else xla",
         FREE,
         "auto xla fused",
     )

@@ -19,7 +19,8 @@ from xlnet_jax.kernels.dropout import AttentionDropout
 SMALL = tpu.Blocks(queries=16, keys=128, chosen=16, window=128)
 """Several blocks and windows at lengths of a few hundred. A TPU takes no 16 queries, but interpret mode does, where a
 strided roll costs a program for every row."""
-STRIPS = dataclasses.replace(SMALL, queries=256)
+STRIPS = dataclasses.replace(SMALL, queries=256, strided=False)
+"""Several strips in a program, shifts by gathers as on v4."""
 interpreted = functools.partial(tpu.attend, interpret=True)
 
 

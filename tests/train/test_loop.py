@@ -65,6 +65,7 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
     assert evaluations[0]["loss"] != evaluations[1]["loss"]
     start = read_jsonl(os.path.join(workdir, "runs.jsonl"))
     assert start[0]["step"] == 0 and start[0]["packages"]["jax"] == jax.__version__ and start[0]["cores"]
+    assert start[0]["attention"] == "xla", "there is no kernel for CPUs"
     with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
         assert json.load(file)["config"]["train.batch_size"] == settings.train.batch_size
     assert any("events" in name for name in os.listdir(os.path.join(workdir, "tensorboard")))

@@ -25,7 +25,8 @@ from xlnet_jax.model import positions
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 
 IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "fused": fused.attend}
-"""By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout."""
+"""By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout; `train`
+decides on `auto` before (`implementation`)."""
 
 
 @jax.tree_util.register_dataclass
