@@ -423,7 +423,7 @@ def factors(plan: Plan, q_QL: jax.Array, small_8L: jax.Array) -> tuple[jax.Array
     return a_QL, b_QL, c_QL
 
 
-def only(which: jax.Array, x: jax.Array) -> jax.Array:
+def only(which: jax.Array | bool, x: jax.Array) -> jax.Array:
     """x, and 0 elsewhere."""
     return jnp.where(which, x, 0)
 

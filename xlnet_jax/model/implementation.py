@@ -39,7 +39,7 @@ def choose(config: ModelConfig) -> tuple[str, str]:
     return "xla", f"attention: xla, because {problem}"
 
 
-def compare(config: ModelConfig, device: jax.Device) -> float:
+def compare(config: ModelConfig, device: Any) -> float:
     """The largest difference of fused and XLA on one device, in units of bfloat16's roundoff; infinite for NaN."""
     numbers, whole = _case(config)
     dropout = AttentionDropout(jnp.uint32(1), config.attention_dropout, 1) if config.attention_dropout else None
