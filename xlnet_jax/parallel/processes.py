@@ -243,7 +243,8 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     try:
         _start_jax(config, me)
         processes = Session(watch, given.rendezvous_seconds)
-        available_devices()
+        if available_devices()[0].platform == "cpu":
+            _share_cached_programs()
         # The first collective operation connects all devices: run it now, while all processes are here.
         jax.block_until_ready(_largest(0))
         yield processes
@@ -292,8 +293,6 @@ def _start_jax(config: Config, me: ProcessInfo) -> None:
         shutdown_timeout_seconds=int(given.rendezvous_seconds) + 1,
         cluster_detection_method="deactivate",
     )  # fmt: skip
-    if jax.default_backend() == "cpu":
-        _share_cached_programs()
 
 
 def _share_cached_programs() -> None:
