@@ -125,7 +125,7 @@ def test_workers_end_with_the_process_that_was_killed(tmp_path):
 
 def test_interrupted_from_the_keyboard(tmp_path):
     # So many units that it is far from its end when it has made three.
-    words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=60000")
+    words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=20000")
     # A shell starts what runs in its background without Ctrl-C.
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     for workers_run in (False, True):
