@@ -127,7 +127,7 @@ def test_interrupted_from_the_keyboard(tmp_path):
     # So many units that it is far from its end when it has made three.
     words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=20000")
     # A shell starts what runs in its background without Ctrl-C.
-    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    words = ["env", "--default-signal=INT", *words]
     for workers_run in (False, True):
         with subprocess.Popen(
             words,
@@ -135,7 +135,6 @@ def test_interrupted_from_the_keyboard(tmp_path):
             start_new_session=True,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=heard,
         ) as process:
             before = len(list(tmp_path.glob("c/units/*.json")))
             if workers_run:
