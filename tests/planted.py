@@ -9,6 +9,7 @@ A fault says on stderr when it has come to act (`planted: ...`), so that a test 
     compile_wait=S       compiling the step takes about S seconds more, in which no handler runs
     oom                  the device has no memory for the step
     full=S               from the second save on no file can have more than 1000 bytes, for S seconds
+    damaged=N            the checkpoint of step N cannot be read
     step_slow=S          before every dispatch the loop takes S seconds
     only=P               faults in process P alone
 """
@@ -83,7 +84,14 @@ def main() -> None:
             told("full")
         return save(self, step, *arguments)
 
-    store.Checkpoints.save = full
+    record = store.Checkpoints.record
+
+    def damaged(self, step):
+        if step == int(faults.get("damaged", -1)):
+            raise store.Damaged(f"{step} is damaged: planted")
+        return record(self, step)
+
+    store.Checkpoints.save, store.Checkpoints.record = full, damaged
     loader.TrainDispatches.__call__ = train_batch
     loader.HeldoutDispatches.__call__ = heldout_batch
     loop.compile_step = compiled

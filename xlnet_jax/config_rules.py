@@ -42,7 +42,8 @@ _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("must be at least 2", lambda value: value >= 2, "train.spike_window distributed.heartbeat_seconds"),
     ("must not be negative", lambda value: value >= 0,
      "model.memory_len train.spike_zscore optimizer.weight_decay optimizer.clip checkpoint.keep_every "
-     "checkpoint.keep_best checkpoint.io_deadline_seconds watchdog.seconds watchdog.report_every watchdog.sdc_every "
+     "checkpoint.keep_best checkpoint.io_deadline_seconds checkpoint.grace_seconds watchdog.seconds "
+     "watchdog.report_every watchdog.sdc_every "
      "evaluation.every evaluation.blocks evaluation.batch_size"),
     ("must be positive", lambda value: value > 0,
      "model.init_std model.layer_norm_epsilon optimizer.learning_rate optimizer.adam_epsilon "

@@ -137,6 +137,8 @@ def test_a_loop_without_a_constant_bound_is_no_guess():
         ("replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_1'}, x", [[0, 1], [2, 3]]),
         ("replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_0','axis_1'}, x", [[0, 1, 2, 3]]),
         ("replica_groups=mesh['axis_0'=2,'axis_1'=2], device_ids=([2,2]T(1,0)) {'axis_0'}, x", [[0, 1], [2, 3]]),
+        ("replica_groups=mesh['axis_0'=4] {'axis_0':(1)2}, x", [[0, 2], [1, 3]]),
+        ("replica_groups=mesh['axis_0'=1,'axis_1'=4] {'axis_1':(2)2}, x", [[0, 1], [2, 3]]),
         ("source_target_pairs={{1,3}}, x", [[1, 3]]),
         ("source_target_pairs={{0,1},{1,2},{2,3}}, x", [[0, 1], [1, 2], [2, 3]]),
     ],
@@ -145,7 +147,7 @@ def test_replica_groups_in_every_notation(attributes, groups):
     assert hlo.device_groups(attributes, 4) == groups
 
 
-@pytest.mark.parametrize("attributes", ["replica_groups=mesh['axis_0'=4] {'axis_0':(1)2}, x", "channel_id=3"])
+@pytest.mark.parametrize("attributes", ["replica_groups=mesh<'axis_0'=4>, x", "channel_id=3"])
 def test_groups_that_cannot_be_read_are_an_error(attributes):
     with pytest.raises(ValueError, match="groups"):
         hlo.device_groups(attributes, 4)

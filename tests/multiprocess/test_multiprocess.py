@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -120,6 +121,18 @@ def test_control_c_at_process_0_stops_both_and_the_run_then_ends_with_the_same_b
         # Every process finds the programs of the earlier runs, although only process 0 writes them.
         assert "compilation cache: hit" in err and "compilation cache: miss" not in err
     assert lines(tmp_path) == lines(two)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_one_of_two_cannot_read_is_left_and_the_next_is_saved(tmp_path, cache, two):
+    """Fails if processes that have made different numbers of reads wait for each other in the next save."""
+    shutil.copytree(two, tmp_path, dirs_exist_ok=True)
+    steps = sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
+    again = (f"--config.train.steps={STEPS + 2}", "--config.watchdog.seconds=60")
+    ended = Hosts("train", tmp_path, *again, count=2, cache=cache, faults=f"damaged={steps[-1]},only=1").finish()
+    for _, err in ended.values():
+        assert f"is damaged: planted (in process 1); moved to {tmp_path}/quarantine/{steps[-1]}" in err
+    assert newest_checkpoint(tmp_path) == STEPS + 2
 
 
 def test_another_configuration_in_one_process_is_refused_with_both_values(tmp_path, cache):

@@ -1,6 +1,7 @@
 """The rendezvous and the watch without JAX: who is missing or differs is named, and all stop at the same step."""
 
 import errno
+import json
 import logging
 import socket
 import threading
@@ -15,7 +16,7 @@ from xlnet_jax.config import Config, DistributedConfig
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.parallel import rendezvous
 from xlnet_jax.parallel.processes import ENVIRONMENT, find_process_info
-from xlnet_jax.parallel.rendezvous import ProcessInfo, meet
+from xlnet_jax.parallel.rendezvous import COUNT, ProcessInfo, meet
 
 SOON = DistributedConfig(rendezvous_seconds=20, report_seconds=5)
 
@@ -88,6 +89,28 @@ def test_a_process_number_that_comes_twice_is_refused():
     results = together((0, {}), (1, {}), (1, {}), apart=0.3)
     assert all(isinstance(error, BadInput) for error in (results[0], results[2]))
     assert "process 1 of 3 came from" in str(results[0]) and "distributed.process_id" in str(results[0])
+
+
+def test_a_process_whose_host_went_away_may_come_again():
+    """Its old connection is half open: it says nothing more, and does not close."""
+    port, results = hosts.free_port(), []
+    settings = DistributedConfig(rendezvous_seconds=20, heartbeat_seconds=3)
+
+    def side(process):
+        results.extend(together((process, {}), processes=3, settings=settings, port=port))
+
+    threads = [threading.Thread(target=side, args=(process,)) for process in range(3)]
+    threads[0].start()
+    time.sleep(0.5)
+    with socket.create_connection(("localhost", port + 1), timeout=5) as gone:
+        gone.sendall(json.dumps({"process": 1, "host": "h", "values": {COUNT: 3}}).encode() + b"\n")
+        time.sleep(2)
+        for thread in threads[1:]:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+    assert sorted(len(watch.links) for watch in results) == [1, 1, 2]
+    close(results)
 
 
 def test_strangers_are_ignored(caplog):

@@ -11,6 +11,7 @@ import pytest
 from jax._src.lib import _jax
 
 from xlnet_jax.config import DistributedConfig
+from xlnet_jax.errors import RestartMe
 from xlnet_jax.parallel import processes
 from xlnet_jax.parallel.rendezvous import ProcessInfo, meet
 
@@ -80,3 +81,12 @@ def test_process_0_may_open_as_many_connections_as_the_system_allows():
         watch.close()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_port_that_nothing_listens_on_is_one_line():
+    """Fails if it is left to JAX, which aborts with the stack of its C++ code."""
+    address = f"127.0.0.1:{hosts.free_port()}"
+    with pytest.raises(
+        RestartMe, match=f"{address}, the port of JAX's coordination service, cannot be reached: .*refused"
+    ):
+        processes._wait_for_port(address, 0.1)

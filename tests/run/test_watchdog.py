@@ -32,11 +32,16 @@ def a_place_to_hang():
 
 
 def test_no_progress_dumps_all_stacks_and_ends_with_42(tmp_path, capfd):
+    over = threading.Event()
+
     def body(watchdog):
         watchdog.progress(7)
+        for _ in range(100):  # faulthandler shows no more
+            threading.Thread(target=over.wait).start()
         other = threading.Thread(target=a_place_to_hang)
         other.start()
         other.join()
+        over.set()
 
     ended, path = watched(tmp_path, 0.4, body)
     ((code, line),) = ended

@@ -238,14 +238,20 @@ def device_groups(attributes: str, devices: int) -> list[list[int]]:
     if pairs:
         return [_ints(pair) for pair in re.findall(r"\{?(\d+,\d+)", pairs[1])]
     named = re.search(
-        r"replica_groups=@?\w*\[((?:'\w+'=\d+,? ?)+)\](?:, device_ids=\((.*?)\))? ?\{([^}:]*)\}", attributes
+        r"replica_groups=@?\w*\[((?:'\w+'=\d+,? ?)+)\](?:, device_ids=\((.*?)\))? ?\{([^}]*)\}", attributes
     )
     if named:
-        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
-        across = re.findall(r"'(\w+)'", named[3])
-        ids = _iota(named[2] or f"[{math.prod(sizes.values())}]").reshape(tuple(sizes.values()))
-        ids = np.moveaxis(ids, [list(sizes).index(name) for name in across], range(-len(across), 0))
-        return ids.reshape(-1, math.prod(sizes[name] for name in across)).tolist()
+        # 'axis':(2)4 is a part of the axis: of its positions 2 x 4 x rest, the 4.
+        across = {name: (int(before or 1), int(size or 0)) for name, before, size in
+                  re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[3])}  # fmt: skip
+        shape, places = [], {}
+        for name, length in re.findall(r"'(\w+)'=(\d+)", named[1]):
+            before, size = across.get(name, (1, 0))
+            places[name] = len(shape) + 1
+            shape += [before, size or int(length), int(length) // (before * (size or int(length)))]
+        ids = _iota(named[2] or f"[{math.prod(shape)}]").reshape(shape)
+        ids = np.moveaxis(ids, [places[name] for name in across], range(-len(across), 0))
+        return ids.reshape(-1, math.prod(shape[places[name]] for name in across)).tolist()
     iota = re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
     if iota:
         return _iota(iota[2]).reshape(_ints(iota[1])).tolist()

@@ -17,7 +17,7 @@ import jax
 from flax import traverse_util
 
 from xlnet_jax.checkpoint import checksums
-from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Trees
+from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Trees, operations
 from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.storage import files
@@ -51,7 +51,8 @@ def resume(checkpoints: Checkpoints, wanted: Wanted, processes: Session) -> Foun
             log.error("%s; moved to %s*, resuming from step %d", why, to, found.step)
             if jax.process_index() == 0:
                 _move(str(checkpoints.path / str(step)), to)
-        processes.barrier("moving damaged checkpoints aside")
+        counts = processes.gather(str(operations()), "moving damaged checkpoints aside")
+        operations(max(map(int, counts)))
     return found
 
 

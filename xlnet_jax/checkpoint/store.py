@@ -249,6 +249,20 @@ def _in_parts(stored: dict[str, Any], path: Any, leaf: jax.ShapeDtypeStruct) -> 
     return leaf.update(sharding=spread(leaf.sharding, leaf.shape, storage.chunk_shape))
 
 
+def operations(least: int = 0) -> int:
+    """How many operations this process has asked Orbax for, raised to `least`.
+
+    The names of Orbax's barriers contain this number: processes that have made different numbers of reads, because only
+    one of them found damage, would wait for each other at the next save. Private (checked with orbax-checkpoint
+    0.12.8): nothing public sets it.
+    """
+    from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
+
+    while (count := int(OperationIdGenerator.get_current_operation_id())) < least:
+        OperationIdGenerator.next_operation_id()
+    return count
+
+
 def _hash(record: dict[str, Any]) -> str:
     """Of the complete record without the hash itself."""
     rest = {name: value for name, value in record.items() if name != "record_sha256"}

@@ -32,8 +32,8 @@ class Embedding(nn.Module):
         glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
         mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), glorot)
 
-        # Gathered along d_model: inside shard_map the compiler cannot split a lookup over rows and d_model at once.
-        table_VD = nn.with_logical_constraint(table_VD, ("vocab", None))
+        # The whole table: inside shard_map the compiler cannot split a lookup over rows and over the table at once.
+        table_VD = nn.with_logical_constraint(table_VD, (None, None))
         # Look up before rounding: the gradient of a frequent piece is a sum of many terms, which needs float32.
         h_BTD = table_VD[tokens_BT].astype(dtype)
         h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, deterministic=deterministic)

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from xlnet_jax import messages
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
 from xlnet_jax.parallel.mesh import available_devices
-from xlnet_jax.parallel.rendezvous import ProcessInfo, Watch, meet
+from xlnet_jax.parallel.rendezvous import CONNECT_SECONDS, TICK_SECONDS, ProcessInfo, Watch, meet
 
 log = logging.getLogger("xlnet_jax")
 
@@ -177,9 +178,11 @@ def find_process_info(config: Config) -> ProcessInfo | None:
                 f"distributed.coordinator, .processes and .process_id"
             )
     coordinator, processes, process = place
-    valid = re.fullmatch(r"(\[[\da-fA-F:]+\]|[\w-]+(\.[\w-]+)*\.?):(\d{1,5})", coordinator, re.ASCII)
+    valid = re.fullmatch(r"(\[[\da-fA-F:]+\]|[\w-]{1,63}(\.[\w-]{1,63})*\.?):(\d{1,5})", coordinator, re.ASCII)
     if not valid or not 0 < int(valid[3]) < 65536:
         raise BadInput(f"distributed.coordinator={coordinator} must be HOST:PORT")
+    if given.rendezvous_port == int(valid[3]):
+        raise BadInput(f"distributed.rendezvous_port={valid[3]} is the coordinator's port, too; choose another one")
     if not 0 <= process < processes:
         raise BadInput(f"distributed.process_id={process} must lie in [0, distributed.processes={processes})")
     return ProcessInfo(coordinator, processes, process, devices)
@@ -229,6 +232,7 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     given = config.distributed
     values = {name: value for name, value in configs.flat(config).items() if name not in MAY_DIFFER}
     values |= identity | {
+        "the port of distributed.coordinator": me.coordinator.rpartition(":")[2],
         "the version of xlnet_jax": xlnet_jax.__version__,
         "the version of jax": jax.__version__,
         "the version of jaxlib": jax.lib.__version__,
@@ -243,7 +247,8 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     try:
         _start_jax(config, me)
         processes = Session(watch, given.rendezvous_seconds)
-        available_devices()
+        if available_devices()[0].platform == "cpu":
+            _share_cached_programs()
         # The first collective operation connects all devices: run it now, while all processes are here.
         jax.block_until_ready(_largest(0))
         yield processes
@@ -284,6 +289,8 @@ def _start_jax(config: Config, me: ProcessInfo) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):  # type: ignore[attr-defined]
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    if me.process:
+        _wait_for_port(me.coordinator, given.rendezvous_seconds)
     jax.distributed.initialize(
         me.coordinator, me.processes, me.process, me.devices,
         # Longer than the watch's own limit: the watch must come first, because it names the silent process.
@@ -292,8 +299,22 @@ def _start_jax(config: Config, me: ProcessInfo) -> None:
         shutdown_timeout_seconds=int(given.rendezvous_seconds) + 1,
         cluster_detection_method="deactivate",
     )  # fmt: skip
-    if jax.default_backend() == "cpu":
-        _share_cached_programs()
+
+
+def _wait_for_port(address: str, seconds: float) -> None:
+    """Returns when something listens there: JAX would end this process by abort(), with a stack and no exit code."""
+    host, _, port = address.rpartition(":")
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        except OSError as error:
+            if time.monotonic() > until:
+                raise RestartMe(
+                    f"{address}, the port of JAX's coordination service, cannot be reached: {summary(error)}; open it "
+                    "on the host of process 0, then restart all"
+                ) from error
+            time.sleep(TICK_SECONDS)
 
 
 def _share_cached_programs() -> None:

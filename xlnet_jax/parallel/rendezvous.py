@@ -95,12 +95,14 @@ class Link:
 
     Attributes:
       hello: what the other process said at the rendezvous.
+      heard: when it said something last.
       ended: set when it has announced its end, or its connection has closed.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.hello: dict[str, Any] = {}
+        self.heard = time.monotonic()
         self.ended = asyncio.Event()
 
     def send(self, **message: Any) -> None:
@@ -118,6 +120,7 @@ class Link:
             raise ConnectionError("its connection closed") from error
         if not isinstance(message, dict):
             raise ConnectionError("it is another program")
+        self.heard = time.monotonic()
         return message
 
 
@@ -231,7 +234,12 @@ class Watch:
                 "distributed.coordinator"
             )
         self._compare(hello, COUNT)
-        if other := self.links.get(process):
+        other = self.links.get(process)
+        if other and time.monotonic() - other.heard > self.settings.heartbeat_seconds / 2:
+            # All that is left of a host that went away, and is back.
+            other.ended.set()
+            other.writer.close()
+        elif other:
             raise BadInput(
                 f"process {process} of {self.count} came from {other.hello['host']} and {host}; give every process its "
                 "own distributed.process_id, counted from 0"
@@ -307,7 +315,8 @@ class Watch:
         finally:
             link.ended.set()
             link.writer.close()
-            del self.links[process]
+            if self.links.get(process) is link:
+                del self.links[process]
 
     def _end(self, origin: int, code: int, why: str, wait: float) -> None:
         """Passes the end of a process on, and ends this one, unless it ends by itself within `wait` seconds."""

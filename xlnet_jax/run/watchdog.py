@@ -11,8 +11,10 @@ import contextlib
 import faulthandler
 import logging
 import os
+import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 
 from xlnet_jax.errors import RestartMe
@@ -71,11 +73,15 @@ class Watchdog:
         limit = threading.Timer(WRITE_SECONDS, self._end, (RestartMe.exit_code, line))
         limit.start()
         try:
+            # faulthandler stops after 100 threads, and the main thread, which is the oldest, would be the last.
+            main = traceback.format_stack(sys._current_frames()[threading.main_thread().ident or 0])
             with tempfile.TemporaryFile() as file:
                 faulthandler.dump_traceback(file)
                 file.seek(0)
                 files.make_folder(os.path.dirname(self.path))
-                files.write(self.path, file.read())
+                files.write(
+                    self.path, f"Main thread (most recent call last):\n{''.join(main)}\n".encode() + file.read()
+                )
         except Exception as error:
             # The stacks are also on stderr.
             log.error("%s could not be written: %s", self.path, error)

@@ -182,7 +182,7 @@ class Run:
             # A collective operation waits less time for a late process than compiling takes.
             self.processes.barrier("compiling the step")
             # Compiles them, so that the first save does not wait.
-            checksums.of_trees(self._saved(state))
+            checksums.of_trees(self._trees(state))
         self.goodput.work()
         # Later rates leave compilation out by themselves: the clock does not count it as training.
         self.report.clock = self.report.clock or self.goodput.training()
@@ -215,7 +215,7 @@ class Run:
             record = {"plan": list(map(list, self.plan)), "rebuilt": self.rebuilt}
             record |= workdirs.identity(self.recipe.config, self.mixture)
             try:
-                self.checkpoints.save(step, self._saved(state), record, MUST_BE_FINITE)
+                self.checkpoints.save(step, self._trees(state), record, MUST_BE_FINITE)
             except Diverged:
                 self._complete()
                 self._all_saved()
@@ -235,7 +235,7 @@ class Run:
         self.saved = step
         self.watchdog.progress(step)
 
-    def _saved(self, state: State) -> dict[str, Any]:
+    def _trees(self, state: State) -> dict[str, Any]:
         """The trees of a checkpoint."""
         trees = state.split()
         if self.recipe.config.checkpoint.memory == "rebuild":

@@ -58,7 +58,7 @@ def restore_or_init(
         return state, extend_plan((), 0, batch_size, W), 0, origin
     old, trees = tuple(PlanEntry(*entry) for entry in found.record["plan"]), found.trees
     plan = extend_plan(old, found.step, batch_size, W, mixture.stream(config).rows_per_block)
-    rebuilt = found.record.get("rebuilt", [])
+    rebuilt = found.record.get("rebuilt") or []
     if "memory" not in trees:
         first = _first_in_memory(config, plan, found.step)
         memory = _rebuild(recipe, mixture, built, plan, range(first, found.step), trees["params"], processes)

@@ -125,10 +125,16 @@ def test_workers_end_with_the_process_that_was_killed(tmp_path):
 
 def test_interrupted_from_the_keyboard(tmp_path):
     # So many units that it is far from its end when it has made three.
-    words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=60000")
+    words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=20000")
+    # A shell starts what runs in its background without Ctrl-C.
+    words = ["env", "--default-signal=INT", *words]
     for workers_run in (False, True):
         with subprocess.Popen(
-            words, env=os.environ | {"PYTHONPATH": ROOT}, start_new_session=True, stderr=subprocess.PIPE, text=True
+            words,
+            env=os.environ | {"PYTHONPATH": ROOT},
+            start_new_session=True,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as process:
             before = len(list(tmp_path.glob("c/units/*.json")))
             if workers_run:

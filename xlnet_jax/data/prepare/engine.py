@@ -13,7 +13,6 @@ import io
 import logging
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import time
@@ -115,7 +114,7 @@ def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[
 
     def start() -> list[Future[int]]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        return [pool.submit(_prepare, pickle.dumps(job)) for job in jobs]
+        return [pool.submit(_prepare, job[:3], job[3].__reduce__(), job[4]) for job in jobs]
 
     try:
         # Ctrl-C interrupts the main thread alone: in another thread no process is left half started, and the processes
@@ -137,9 +136,10 @@ def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[
         pool.shutdown(cancel_futures=True)
 
 
-def _prepare(job: bytes) -> int:
-    """Runs a pickled job in a worker: a tokenizer that cannot be read here ends the job and not the process."""
-    return work_unit.prepare_unit(*pickle.loads(job))
+def _prepare(unit: tuple[str, int, tuple[Part, ...]], tokenizer: tuple[Any, ...], request: Request) -> int:
+    """Runs a job in a worker, and loads the tokenizer there: one that cannot be read ends the job, not the worker."""
+    load, which = tokenizer
+    return work_unit.prepare_unit(*unit, load(*which), request)
 
 
 def make_pipeline(options: Sequence[str]) -> Any:
