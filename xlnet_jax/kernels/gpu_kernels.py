@@ -1,0 +1,352 @@
+"""The bodies of the fused attention on GPU: what one program does for one row of the batch and one head.
+
+Formulas: `reference`. Scores are computed in tiles of Q queries and S keys, on Triton. Four kernels: the output; the
+gradients of the queries; those of the keys and values; those of the position keys. The last three compute the scores
+again, each in its own order, so that a program owns what it sums: no atomics, and two runs give equal bits.
+
+The position term. A query with the start s = T - 1 - t meets key j at row s + j of the position keys. With the window
+w = s // S and e = s % S, the tile of key block j needs the row blocks w + j and w + j + 1. Their products with b, [Q, S]
+each, become the scores of the tile in two moves: column m is taken of the first where m >= e, and of the second
+elsewhere; then every query's columns turn by its e (`turn`). Queries in order have one window per block of queries, so
+the second product is the first one of the next tile; queries at chosen positions visit the windows from the first to
+the last of their block.
+
+Scores are in units of ln 2, so that the exponential is a power of 2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax._src.lib import triton
+from jax._src.pallas.triton import lowering
+from jax.experimental import pallas as pl
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from xlnet_jax.kernels.dropout import keep, upscale
+
+FAR = 1e30
+"""Stands for infinity, whose differences are NaN."""
+LN2 = math.log(2)
+NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
+"""Contractions of two matrices: a b', a b and a' b."""
+
+take_p = Primitive("xlnet_take")
+"""x[q, index[q, m]]. Triton has it (`tl.gather`), Pallas has no name for it; elsewhere it is `take_along_axis`."""
+take_p.def_abstract_eval(lambda x, index: jax.core.ShapedArray(index.shape, x.dtype))
+mlir.register_lowering(
+    take_p, mlir.lower_fun(lambda x, index: jnp.take_along_axis(x, index, axis=1), multiple_results=False)
+)
+lowering.register_lowering(take_p)(lambda _, x, index: triton.dialect.gather(x, index, axis=1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The static facts of a call, after padding. `queries` and `tile` are powers of 2, `queries` at most `tile`."""
+
+    positions: int
+    """T, a multiple of `tile`."""
+    keys: int
+    """K, a multiple of `tile`."""
+    queries: int
+    """Q: in a block."""
+    tile: int
+    """S: keys in a block, positions in a window."""
+    scale: float
+    """E^(-1/2) of the E before padding."""
+    chosen: bool
+    """Queries are at chosen positions, not in order."""
+    own_tables: bool
+    """Every row of the batch has its own position keys; else there are two tables, one per direction."""
+    rate: float
+    """Of dropout."""
+    farthest: int | None
+    """A key is hidden if the query's position minus the key's number is larger."""
+
+    @property
+    def key_blocks(self) -> int:
+        """Number of tiles over the keys."""
+        return self.keys // self.tile
+
+    @property
+    def windows(self) -> int:
+        """Number of windows over the positions."""
+        return self.positions // self.tile
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The references that all kernels read: whole arrays."""
+
+    table_B: Any
+    """Number of the row's position keys."""
+    word_BH: Any
+    """uint32: hash of dropout up to row and head."""
+    queries_B3Q: Any
+    """Limit, segment, start."""
+    keys_B2K: Any
+    """Rank, segment."""
+    q_BQHE: Any
+    k_BKHE: Any
+    v_BKHE: Any
+    r_SNHE: Any
+    small_4HE: Any
+    """The three biases, and the vector S of another segment minus that of the same one: only their difference matters,
+    because what all keys of a query have in common cancels in the softmax."""
+
+
+class Queries:
+    """One block of queries of one row and head, loaded. Letters: Q queries, S columns of a tile, E head width."""
+
+    def __init__(self, plan: Plan, inputs: Inputs, b: Any, h: Any, i: Any) -> None:
+        self.plan, self.inputs, self.b, self.h = plan, inputs, b, h
+        here = self.here = pl.ds(i * plan.queries, plan.queries)
+        q_QE = inputs.q_BQHE[b, here, h, :]
+        a_QE, b_QE, self.c_QE = (q_QE.astype(jnp.float32) + inputs.small_4HE[n, h, :][None] for n in range(3))
+        self.a_QE, self.b_QE = a_QE.astype(q_QE.dtype), b_QE.astype(q_QE.dtype)
+        self.other_Q1 = jnp.sum(self.c_QE * inputs.small_4HE[3, h, :][None], axis=1)[:, None]
+        self.limit_Q1, self.segment_Q1, start_Q1 = (inputs.queries_B3Q[b, n, here][:, None] for n in range(3))
+        self.at_Q1 = plan.positions - 1 - start_Q1
+        self.window_Q1, self.e_Q1 = start_Q1 // plan.tile, start_Q1 % plan.tile
+        if plan.chosen:
+            self.first, self.last = jnp.min(self.window_Q1), jnp.max(self.window_Q1)
+        else:
+            self.first = self.last = plan.windows - 1 - i * plan.queries // plan.tile
+        self.column_1S = jnp.arange(plan.tile)[None]
+
+    def by_row(self, n: Any) -> jax.Array:
+        """b . r of one block of rows of the position keys, [Q, S]."""
+        return dot(self.b_QE, self.rows(n), NT)
+
+    def rows(self, n: Any) -> jax.Array:
+        """One block of rows of the position keys, [S, E]."""
+        inputs = self.inputs
+        table = self.b if self.plan.own_tables else inputs.table_B[self.b]
+        return inputs.r_SNHE[table, pl.ds(n * self.plan.tile, self.plan.tile), self.h, :].astype(self.b_QE.dtype)
+
+    def keys(self, j: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Of one block: the number, the rank and the segment of each key, [1, S], and the keys [S, E]."""
+        here = pl.ds(j * self.plan.tile, self.plan.tile)
+        rank_1S, segment_1S = (self.inputs.keys_B2K[self.b, n, here][None] for n in range(2))
+        return j * self.plan.tile + self.column_1S, rank_1S, segment_1S, self.inputs.k_BKHE[self.b, here, self.h, :]
+
+    def values(self, j: Any) -> jax.Array:
+        """The values of one block of keys, [S, E]."""
+        return self.inputs.v_BKHE[self.b, pl.ds(j * self.plan.tile, self.plan.tile), self.h, :]
+
+    def turn(self, x_QS: jax.Array, sign: int) -> jax.Array:
+        """Column m of query q is the column (m + sign e) mod S of x."""
+        return take_p.bind(x_QS, (self.column_1S + sign * self.e_Q1) & self.plan.tile - 1)
+
+    def position_scores(self, j: Any, first_QS: jax.Array | None = None) -> tuple[jax.Array, jax.Array | None]:
+        """b . r of a tile, and the product that is the first one of the next tile, if there is one window."""
+        is_first_QS = self.column_1S >= self.e_Q1
+        if not self.plan.chosen:
+            first_QS = self.by_row(self.first + j) if first_QS is None else first_QS
+            second_QS = self.by_row(self.first + j + 1)
+            return self.turn(jnp.where(is_first_QS, first_QS, second_QS), 1), second_QS
+
+        def visit(w: Any, found_QS: jax.Array) -> jax.Array:
+            both_QS = jnp.where(is_first_QS, self.by_row(w + j), self.by_row(w + j + 1))
+            return jnp.where(self.window_Q1 == w, both_QS, found_QS)
+
+        nothing_QS = jnp.zeros((self.plan.queries, self.plan.tile), jnp.float32)
+        return self.turn(jax.lax.fori_loop(self.first, self.last + 1, visit, nothing_QS), 1), None
+
+    def scores(self, sum_QS: jax.Array, number: jax.Array, rank: jax.Array, segment: jax.Array) -> jax.Array:
+        """The scores / ln 2 of a . k + b . r, -FAR where hidden; the keys' integers are [1, S] or [Q, S]."""
+        visible_QS = rank < self.limit_Q1
+        if self.plan.farthest is not None:
+            visible_QS &= self.at_Q1 - number <= self.plan.farthest
+        score_QS = sum_QS + jnp.where(segment == self.segment_Q1, 0.0, self.other_Q1)
+        return jnp.where(visible_QS, score_QS * (self.plan.scale / LN2), -FAR)
+
+    def dropped(self, x_QS: jax.Array, number: jax.Array) -> jax.Array:
+        """x with dropout, without its factor."""
+        if not self.plan.rate:
+            return x_QS
+        return jnp.where(keep(self.plan.rate, self.inputs.word_BH[self.b, self.h], self.at_Q1, number), x_QS, 0.0)
+
+
+class Gradients:
+    """What the three kernels of the gradient have in common, for one block of queries."""
+
+    def __init__(self, queries: Queries, do_BQHE: Any, log_BHQ: Any, delta_BHQ: Any) -> None:
+        b, h, here = queries.b, queries.h, queries.here
+        self.queries, self.do_QE = queries, do_BQHE[b, here, h, :]
+        self.log_Q1, self.delta_Q1 = log_BHQ[b, h, here][:, None], delta_BHQ[b, h, here][:, None]
+
+    def __call__(self, score_QS: jax.Array, dp_QS: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The probabilities, and the gradient of the scores without the scale."""
+        p_QS = jnp.exp2(score_QS - self.log_Q1)
+        dp_QS = self.queries.dropped(dp_QS * factor(self.queries.plan), number)
+        return p_QS, p_QS * (dp_QS - self.delta_Q1)
+
+
+def forward(plan: Plan, *refs: Any) -> None:
+    """The output of one block of queries, and the logarithm of their sums of exponentials."""
+    *inputs, o_BQHE, log_BHQ = refs
+    i, h, b = (pl.program_id(n) for n in range(3))
+    queries = Queries(plan, Inputs(*inputs), b, h, i)
+    (Q, E), column = queries.a_QE.shape, (plan.queries, 1)
+
+    def visit(j: Any, carry: Any) -> Any:
+        highest_Q1, total_Q1, o_QE, first_QS = carry
+        *integers, k_SE = queries.keys(j)
+        position_QS, second_QS = queries.position_scores(j, first_QS)
+        score_QS = queries.scores(dot(queries.a_QE, k_SE, NT) + position_QS, *integers)
+        new_Q1 = jnp.maximum(highest_Q1, jnp.max(score_QS, axis=1)[:, None])
+        p_QS, shrink_Q1 = jnp.exp2(score_QS - new_Q1), jnp.exp2(highest_Q1 - new_Q1)
+        v_SE = queries.values(j)
+        o_QE = o_QE * shrink_Q1 + dot(queries.dropped(p_QS, integers[0]).astype(v_SE.dtype), v_SE, NN)
+        return new_Q1, total_Q1 * shrink_Q1 + jnp.sum(p_QS, axis=1)[:, None], o_QE, second_QS
+
+    # Above -FAR: so a query that sees nothing has the total 0.
+    start = jnp.full(column, -FAR / 2, jnp.float32), jnp.zeros(column, jnp.float32), jnp.zeros((Q, E), jnp.float32)
+    first_QS = None if plan.chosen else queries.by_row(queries.first)
+    highest_Q1, total_Q1, o_QE, _ = jax.lax.fori_loop(0, plan.key_blocks, visit, (*start, first_QS))
+    blind_Q1 = total_Q1 == 0
+    o_QE *= factor(plan) / jnp.where(blind_Q1, 1.0, total_Q1)
+    o_BQHE[b, queries.here, h, :] = o_QE.astype(o_BQHE.dtype)
+    log_Q1 = jnp.where(blind_Q1, 0.0, highest_Q1 + jnp.log(jnp.where(blind_Q1, 1.0, total_Q1)) / LN2)
+    log_BHQ[b, h, queries.here] = log_Q1[:, 0]
+
+
+def backward_queries(plan: Plan, *refs: Any) -> None:
+    """The gradient of one block of queries, and its sums for the small inputs."""
+    *inputs, do_BQHE, log_BHQ, delta_BHQ, dq_BQHE, sums_BIH4E = refs
+    i, h, b = (pl.program_id(n) for n in range(3))
+    queries = Queries(plan, Inputs(*inputs), b, h, i)
+    gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
+    is_first_QS = queries.column_1S >= queries.e_Q1
+
+    def by_row(n: Any, ds_QS: jax.Array) -> jax.Array:
+        r_SE = queries.rows(n)
+        return dot(ds_QS.astype(r_SE.dtype), r_SE, NN)
+
+    def visit(j: Any, carry: Any) -> Any:
+        da_QE, db_QE, dother_Q1, first_QS, before_QS = carry
+        *integers, k_SE = queries.keys(j)
+        position_QS, second_QS = queries.position_scores(j, first_QS)
+        score_QS = queries.scores(dot(queries.a_QE, k_SE, NT) + position_QS, *integers)
+        _, ds_QS = gradients(score_QS, dot(gradients.do_QE, queries.values(j), NT), integers[0])
+        dother_Q1 += jnp.sum(jnp.where(integers[2] == queries.segment_Q1, 0.0, ds_QS), axis=1)[:, None]
+        da_QE += dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
+        ds_QS = queries.turn(ds_QS, -1)
+        if not plan.chosen:
+            return da_QE, db_QE + by_row(queries.first + j, jnp.where(is_first_QS, ds_QS, before_QS)), dother_Q1, \
+                second_QS, ds_QS  # fmt: skip
+
+        def window(w: Any, db_QE: jax.Array) -> jax.Array:
+            mine_QS = jnp.where(queries.window_Q1 == w, ds_QS, 0.0)
+            db_QE += by_row(w + j, jnp.where(is_first_QS, mine_QS, 0.0))
+            return db_QE + by_row(w + j + 1, jnp.where(is_first_QS, 0.0, mine_QS))
+
+        return da_QE, jax.lax.fori_loop(queries.first, queries.last + 1, window, db_QE), dother_Q1, None, None
+
+    zeros_QE, zeros_QS = jnp.zeros(queries.a_QE.shape, jnp.float32), jnp.zeros(is_first_QS.shape, jnp.float32)
+    tiles = (None, None) if plan.chosen else (queries.by_row(queries.first), zeros_QS)
+    start = zeros_QE, zeros_QE, jnp.zeros((plan.queries, 1), jnp.float32), *tiles
+    da_QE, db_QE, dother_Q1, _, before_QS = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
+    if not plan.chosen:
+        db_QE += by_row(queries.first + plan.key_blocks, jnp.where(is_first_QS, 0.0, before_QS))
+    dc_QE = dother_Q1 * queries.inputs.small_4HE[3, h, :][None]
+    dq_QE = (da_QE + db_QE + dc_QE) * plan.scale
+    dq_BQHE[b, queries.here, h, :] = dq_QE.astype(dq_BQHE.dtype)
+    for n, x_QE in enumerate((da_QE, db_QE, dc_QE, dother_Q1 * queries.c_QE)):
+        sums_BIH4E[b, i, h, n, :] = jnp.sum(x_QE, axis=0) * plan.scale
+
+
+def backward_keys(plan: Plan, *refs: Any) -> None:
+    """The gradients of one block of keys and values."""
+    *inputs, do_BQHE, log_BHQ, delta_BHQ, dk_BKHE, dv_BKHE = refs
+    j, h, b = (pl.program_id(n) for n in range(3))
+    inputs = Inputs(*inputs)
+
+    def visit(i: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        dk_SE, dv_SE = carry
+        queries = Queries(plan, inputs, b, h, i)
+        gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
+        *integers, k_SE = queries.keys(j)
+        score_QS = queries.scores(dot(queries.a_QE, k_SE, NT) + queries.position_scores(j)[0], *integers)
+        do_QE = gradients.do_QE
+        p_QS, ds_QS = gradients(score_QS, dot(do_QE, queries.values(j), NT), integers[0])
+        dv_SE += dot(queries.dropped(p_QS, integers[0]).astype(do_QE.dtype), do_QE, TN)
+        return dk_SE + dot(ds_QS.astype(do_QE.dtype), queries.a_QE, TN), dv_SE
+
+    zeros_SE = jnp.zeros((plan.tile, dk_BKHE.shape[-1]), jnp.float32)
+    blocks = inputs.q_BQHE.shape[1] // plan.queries
+    dk_SE, dv_SE = jax.lax.fori_loop(0, blocks, visit, (zeros_SE, zeros_SE))
+    here = pl.ds(j * plan.tile, plan.tile)
+    dk_BKHE[b, here, h, :] = (dk_SE * plan.scale).astype(dk_BKHE.dtype)
+    dv_BKHE[b, here, h, :] = (dv_SE * factor(plan)).astype(dv_BKHE.dtype)
+
+
+def backward_rows(plan: Plan, *refs: Any) -> None:
+    """The gradient of one block n of rows of a table of position keys, from all rows of the batch that use it.
+
+    The query with the window w and the offset e meets these rows in the key blocks n - w, columns below S - e, and
+    n - w - 1, the other columns. So a tile is made of two blocks of keys, and one product with r has all its scores.
+    """
+    *inputs, do_BQHE, log_BHQ, delta_BHQ, dr_SNHE = refs
+    n, h, table = (pl.program_id(axis) for axis in range(3))
+    inputs = Inputs(*inputs)
+    B, Qp = inputs.q_BQHE.shape[:2]
+    blocks, per_window = Qp // plan.queries, plan.tile // plan.queries
+
+    def tile(queries: Queries, w: Any, dr_SE: jax.Array, gradients: Gradients) -> jax.Array:
+        is_first_QS = queries.column_1S < plan.tile - queries.e_Q1
+
+        def both(block: Any) -> list[jax.Array]:
+            """Numbers, ranks, segments, and the products with the keys and the values."""
+            there = jnp.clip(block, 0, plan.key_blocks - 1)
+            number_1S, rank_1S, segment_1S, k_SE = queries.keys(there)
+            rank_1S = jnp.where(there == block, rank_1S, jnp.iinfo(jnp.int32).max)
+            products = dot(queries.a_QE, k_SE, NT), dot(gradients.do_QE, queries.values(there), NT)
+            return [number_1S, rank_1S, segment_1S, *products]
+
+        number_QS, rank_QS, segment_QS, sum_QS, dp_QS = (
+            jnp.where(is_first_QS, x, y) for x, y in zip(both(n - w), both(n - w - 1), strict=True)
+        )
+        sum_QS += queries.turn(queries.by_row(n), 1)
+        score_QS = queries.scores(sum_QS, number_QS, rank_QS, segment_QS)
+        score_QS = jnp.where(queries.window_Q1 == w, score_QS, -FAR)
+        _, ds_QS = gradients(score_QS, dp_QS, number_QS)
+        return dr_SE + dot(queries.turn(ds_QS, -1).astype(queries.b_QE.dtype), queries.b_QE, TN)
+
+    def row(b: Any, dr_SE: jax.Array) -> jax.Array:
+        def block(i: Any, dr_SE: jax.Array) -> jax.Array:
+            queries = Queries(plan, inputs, b, h, i)
+            gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
+            if not plan.chosen:
+                return tile(queries, queries.first, dr_SE, gradients)
+            first, last = jnp.maximum(queries.first, n - plan.key_blocks), jnp.minimum(queries.last, n)
+            return jax.lax.fori_loop(first, last + 1, lambda w, dr_SE: tile(queries, w, dr_SE, gradients), dr_SE)
+
+        first, end = 0, blocks
+        if not plan.chosen:  # The blocks whose window w has n - key_blocks <= w <= n.
+            first = jnp.clip((plan.windows - 1 - n) * per_window, 0, blocks)
+            end = jnp.clip((plan.windows - n + plan.key_blocks) * per_window, 0, blocks)
+        if not plan.own_tables:
+            end = jnp.where(inputs.table_B[b] == table, end, first)
+        return jax.lax.fori_loop(first, end, block, dr_SE)
+
+    dr_SE = jnp.zeros((plan.tile, dr_SNHE.shape[-1]), jnp.float32)
+    dr_SE = row(table, dr_SE) if plan.own_tables else jax.lax.fori_loop(0, B, row, dr_SE)
+    dr_SNHE[table, pl.ds(n * plan.tile, plan.tile), h, :] = dr_SE * plan.scale
+
+
+def factor(plan: Plan) -> float:
+    """Of an element that dropout keeps."""
+    return upscale(plan.rate) if plan.rate else 1.0
+
+
+def dot(a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]) -> jax.Array:
+    """The product in float32; float32 factors are not rounded to TF32."""
+    precision = jax.lax.Precision.HIGHEST if b.dtype == jnp.float32 else None
+    return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
