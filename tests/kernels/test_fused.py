@@ -13,15 +13,21 @@ from hypothesis import strategies as st
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused, reference, tpu
+from xlnet_jax.kernels import fused, gpu, reference, tpu
 from xlnet_jax.kernels.dropout import AttentionDropout
 
-SMALL = tpu.Blocks(queries=16, keys=128, chosen=16, window=128)
+BLOCKS = tpu.Blocks(queries=16, keys=128, chosen=16, window=128)
+SMALL = functools.partial(tpu.attend, interpret=True, blocks=BLOCKS)
 """Several blocks and windows at lengths of a few hundred. A TPU takes no 16 queries, but interpret mode does, where a
 strided roll costs a program for every row."""
-STRIPS = dataclasses.replace(SMALL, queries=256, strided=False)
+STRIPS = functools.partial(SMALL, blocks=dataclasses.replace(BLOCKS, queries=256, strided=False))
 """Several strips in a program, shifts by gathers as on v4."""
-interpreted = functools.partial(tpu.attend, interpret=True)
+GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.Blocks(queries=32, keys=64, chosen=16))
+"""Two blocks of queries in order in a window."""
+TILES = functools.partial(GPU, blocks=gpu.Blocks(queries=16, keys=16, chosen=16))
+NAMES = ["tpu", "gpu"]
+SLOW = pytest.param(GPU, marks=pytest.mark.slow)
+EACH = pytest.mark.parametrize("kernel", [SMALL, SLOW], ids=NAMES)
 
 
 @st.composite
@@ -40,11 +46,10 @@ def cases(draw_one):
     }
 
 
-def compare(arguments, blocks, limit=(1e-5, 1e-4), **options):
+def compare(arguments, attend, limit=(1e-5, 1e-4), **options):
     """Forward and every gradient, relative to the largest element, at most `limit`; returns the kernel's results."""
     rng = np.random.default_rng(1)
     do_BQHE = jnp.asarray(rng.standard_normal(arguments["q_BQHE"].shape), arguments["q_BQHE"].dtype)
-    attend = functools.partial(interpreted, blocks=blocks)
     (o_BQHE, _), ours = jax.jit(lambda a, do: differentiated(attend, a, do, **options))(arguments, do_BQHE)
     exact = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x, (arguments, do_BQHE))
     (expected_BQHE, probability_BHQK), theirs = by_reference(*exact, **options)
@@ -62,58 +67,62 @@ def close(bound, ours, theirs):
     np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, rtol=0, atol=bound * max(np.abs(theirs).max(), 1))
 
 
+@pytest.mark.parametrize("kernels", [(SMALL, STRIPS), pytest.param((GPU,), marks=pytest.mark.slow)], ids=NAMES)
 @settings(max_examples=4, deadline=None, derandomize=True)
-@given(
-    case=cases(),
-    rate=st.sampled_from([0, 0.1]),
-    far=st.sampled_from([None, 0, 50]),
-    blocks=st.sampled_from([SMALL, STRIPS]),
-)
-def test_equals_the_reference(case, rate, far, blocks):
+@given(case=cases(), rate=st.sampled_from([0, 0.1]), far=st.sampled_from([None, 0, 50]), data=st.data())
+def test_equals_the_reference(kernels, case, rate, far, data):
     """Catches an error in padding, windows, shifts, masks, running softmax, dropout's indices or any gradient."""
     arguments = cast(draw(**case), jnp.float32) | {"rows_B": jnp.arange(case["B"]) * 7 + 2}
     dropout = AttentionDropout(jnp.uint32(4), rate, 1, first_head=3) if rate else None
-    compare(arguments, blocks, dropout=dropout, max_distance=far)
+    compare(arguments, data.draw(st.sampled_from(kernels)), dropout=dropout, max_distance=far)
 
 
-@pytest.mark.parametrize("chosen", [None, 24])
-def test_tables_of_rows_and_blind_queries(chosen):
+@pytest.mark.parametrize(
+    ("chosen", "kernel"), [(None, SMALL), (24, SMALL), pytest.param(None, *SLOW.values, marks=SLOW.marks), (24, GPU)]
+)
+def test_tables_of_rows_and_blind_queries(chosen, kernel):
     """Catches a gradient of a row's table that is added to another's, and rows that see nothing but get a weight."""
     arguments = cast(draw(T=150, M=20, B=3, tables=3, chosen=chosen, E=64), jnp.float32)
     arguments["limit_BQ"] = arguments["limit_BQ"].at[1].set(-5).at[2, -3:].set(-5)
     arguments["rank_BK"] = arguments["rank_BK"].at[0, ::2].set(NEVER)
-    o_BQHE, grads = compare(arguments, SMALL, dropout=None)
+    o_BQHE, grads = compare(arguments, kernel, dropout=None)
     assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads["position"][0][1])
 
 
-def test_limits_above_never_show_no_padding():
+@EACH
+def test_limits_above_never_show_no_padding(kernel):
     """Catches padded keys that a limit above NEVER would make visible."""
     arguments = cast(draw(T=20, M=5), jnp.float32)
-    compare(arguments | {"limit_BQ": jnp.full((2, 20), NEVER + 1)}, SMALL, dropout=None)
+    compare(arguments | {"limit_BQ": jnp.full((2, 20), NEVER + 1)}, kernel, dropout=None)
 
 
+@EACH
 @pytest.mark.parametrize("chosen", [None, 24])
-def test_bfloat16_is_as_exact_as_its_rounding(chosen):
+def test_bfloat16_is_as_exact_as_its_rounding(chosen, kernel):
     """Catches a sum that is kept in bfloat16: its error would grow with the 170 keys."""
     arguments = cast(draw(T=150, M=20, chosen=chosen, H=2, E=64), jnp.bfloat16)
     unit = float(jnp.finfo(jnp.bfloat16).eps)
-    compare(arguments, SMALL, limit=(2 * unit, 4 * unit), dropout=AttentionDropout(jnp.uint32(4), 0.1, 0))
+    compare(arguments, kernel, limit=(2 * unit, 4 * unit), dropout=AttentionDropout(jnp.uint32(4), 0.1, 0))
 
 
-def test_two_runs_are_equal_and_blocks_draw_the_same_dropout():
+@pytest.mark.parametrize(
+    "kernels", [(SMALL, STRIPS, functools.partial(SMALL, blocks=tpu.Blocks())), (GPU, TILES)], ids=NAMES
+)
+def test_two_runs_are_equal_and_blocks_draw_the_same_dropout(kernels):
     """Catches dropout that depends on a block: half of the probabilities would differ."""
     arguments = cast(draw(T=130, M=20, chosen=40, E=64), jnp.float32)
     dropout = AttentionDropout(jnp.uint32(4), 0.5, 0)
-    for blocks in (SMALL, STRIPS, tpu.Blocks()):
-        attend = jax.jit(functools.partial(interpreted, blocks=blocks))
+    for kernel in kernels:
+        attend = jax.jit(kernel)
         one, two = (attend(**arguments, dropout=dropout)[0] for _ in range(2))
         np.testing.assert_array_equal(one, two)
         close(1e-5, one, reference.attend(**arguments, dropout=dropout)[0])
 
 
-def test_shards_of_rows_and_heads_equal_the_whole(monkeypatch):
+@EACH
+def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
     """Catches dropout by a shard's own heads, and a gradient of shared arrays that misses some devices' rows."""
-    monkeypatch.setitem(fused.KERNELS, "cpu", functools.partial(interpreted, blocks=SMALL))
+    monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
     arguments = cast(draw(T=20, M=5, B=4, chosen=7, E=32), jnp.float32)
     do_BQHE = jnp.asarray(np.random.default_rng(1).standard_normal(arguments["q_BQHE"].shape), jnp.float32)
     dropout = AttentionDropout(jnp.uint32(4), 0.3, 1)
@@ -128,6 +137,13 @@ def test_shards_of_rows_and_heads_equal_the_whole(monkeypatch):
     assert o_BQHE.sharding.spec == jax.P("fsdp", None, "tensor")
     (expected_BQHE, _), expected = by_reference(arguments, do_BQHE, dropout=dropout)
     jax.tree.map(functools.partial(close, 1e-4), (o_BQHE, grads), (expected_BQHE, expected))
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA GH200 480GB"])
+def test_gpus_are_known_by_their_family(name):
+    """Catches a card with another memory or form that would run without the kernel."""
+    assert fused.problem(name, 64, jnp.dtype("bfloat16")) is None
+    assert fused.problem("NVIDIA GeForce RTX 4090", 64, jnp.dtype("bfloat16")) is not None
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Fused relative attention on NVIDIA GPUs, in Pallas on Triton: no array of queries times keys is in global memory.
 
 The interface and the results are those of `xla.attend`, but for the probabilities, which never exist. Formulas and the
-gradient: `reference`. What one program does: `gpu_kernels`. This module pads the arguments, packs the integers, and ties
-forward and backward together.
+gradient: `reference`. What one program does: `gpu_kernels`. This module pads the arguments, packs the integers, and
+ties forward and backward together.
 
 Arrays stay [B, rows, H, E], as the projections make them. Every sum has a fixed order, so two runs give equal bits.
 The gradient cannot be differentiated again.
@@ -142,23 +142,17 @@ def _fused_backward(static: tuple[Plan, Blocks, bool], saved: Any, do_BQHE: jax.
     delta_BHQ = jnp.einsum("bqhe,bqhe->bhq", do_BQHE, o_BQHE, preferred_element_type=jnp.float32)
     inputs = *inputs, do_BQHE, log_BHQ, delta_BHQ
     sums_BIH4E = jax.ShapeDtypeStruct((B, Q // plan.queries, H, 4, E), jnp.float32)
-    dq_BQHE, sums_BIH4E = _call(
-        backward_queries, static, (Q // plan.queries, H, B), [q_BQHE, sums_BIH4E], inputs
-    )
+    dq_BQHE, sums_BIH4E = _call(backward_queries, static, (Q // plan.queries, H, B), [q_BQHE, sums_BIH4E], inputs)
     dk_BKHE, dv_BKHE = _call(backward_keys, static, (plan.key_blocks, H, B), [k_BKHE, v_BKHE], inputs)
     dr_SNHE = jax.ShapeDtypeStruct(r_SNHE.shape, jnp.float32)
-    (dr_SNHE,) = _call(
-        backward_rows, static, (plan.windows + plan.key_blocks, H, len(r_SNHE)), [dr_SNHE], inputs
-    )
+    (dr_SNHE,) = _call(backward_rows, static, (plan.windows + plan.key_blocks, H, len(r_SNHE)), [dr_SNHE], inputs)
     return dq_BQHE, dk_BKHE, dv_BKHE, dr_SNHE, sums_BIH4E.sum(axis=(0, 1)).swapaxes(0, 1), None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def _call(
-    body: Any, static: tuple[Plan, Blocks, bool], grid: tuple[int, ...], results: list[Any], inputs: Any
-) -> Any:
+def _call(body: Any, static: tuple[Plan, Blocks, bool], grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
     plan, blocks, interpret = static
     return pl.pallas_call(
         functools.partial(body, plan),

@@ -5,11 +5,11 @@ gradients of the queries; those of the keys and values; those of the position ke
 again, each in its own order, so that a program owns what it sums: no atomics, and two runs give equal bits.
 
 The position term. A query with the start s = T - 1 - t meets key j at row s + j of the position keys. With the window
-w = s // S and e = s % S, the tile of key block j needs the row blocks w + j and w + j + 1. Their products with b, [Q, S]
-each, become the scores of the tile in two moves: column m is taken of the first where m >= e, and of the second
-elsewhere; then every query's columns turn by its e (`turn`). Queries in order have one window per block of queries, so
-the second product is the first one of the next tile; queries at chosen positions visit the windows from the first to
-the last of their block.
+w = s // S and e = s % S, the tile of key block j needs the row blocks w + j and w + j + 1. Their products with b become
+the scores of the tile in two moves: column m is taken of the first product where m >= e, and of the second elsewhere;
+then the columns of every query turn by its e (`turn`). Queries in order have one window per block of queries, so the
+second product is the first one of the next tile; queries at chosen positions visit the windows from the first to the
+last of their block.
 
 Scores are in units of ln 2, so that the exponential is a power of 2.
 """
@@ -112,7 +112,8 @@ class Queries:
         self.other_Q1 = jnp.sum(self.c_QE * inputs.small_4HE[3, h, :][None], axis=1)[:, None]
         self.limit_Q1, self.segment_Q1, start_Q1 = (inputs.queries_B3Q[b, n, here][:, None] for n in range(3))
         self.at_Q1 = plan.positions - 1 - start_Q1
-        self.window_Q1, self.e_Q1 = start_Q1 // plan.tile, start_Q1 % plan.tile
+        shift = plan.tile.bit_length() - 1
+        self.window_Q1, self.e_Q1 = start_Q1 >> shift, start_Q1 & plan.tile - 1
         if plan.chosen:
             self.first, self.last = jnp.min(self.window_Q1), jnp.max(self.window_Q1)
         else:
@@ -328,7 +329,7 @@ def backward_rows(plan: Plan, *refs: Any) -> None:
             first, last = jnp.maximum(queries.first, n - plan.key_blocks), jnp.minimum(queries.last, n)
             return jax.lax.fori_loop(first, last + 1, lambda w, dr_SE: tile(queries, w, dr_SE, gradients), dr_SE)
 
-        first, end = 0, blocks
+        first, end = jnp.int32(0), jnp.int32(blocks)
         if not plan.chosen:  # The blocks whose window w has n - key_blocks <= w <= n.
             first = jnp.clip((plan.windows - 1 - n) * per_window, 0, blocks)
             end = jnp.clip((plan.windows - n + plan.key_blocks) * per_window, 0, blocks)

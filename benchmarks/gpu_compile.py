@@ -1,0 +1,133 @@
+"""Compiles the training step with the fused attention for an H100 that is not here, and prints what its kernels need.
+
+    python benchmarks/gpu_compile.py                          XLNet-Large, 16 rows; minutes; needs the extra `gpu-aot`
+    python benchmarks/gpu_compile.py --tiny                   two small layers, to try it
+    python benchmarks/gpu_compile.py --config=FILE --json --config.train.batch_size=32
+
+For each kernel: the registers of a thread and the bytes that it spills, by ptxas; the threads and the shared memory of
+a block, by XLA. Spills cost loads and stores of local memory. Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGES = "jax_cuda12_plugin", "nvidia.cuda_nvcc"
+# The values of an H100 SXM, from https://github.com/openxla/xla/blob/main/xla/backends/gpu/target_config/specs
+H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  shared_memory_per_block: 49152 shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64 device_address_bits: 64
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536 clock_rate_ghz: 1.98 l2_cache_size: 52428800
+  memory_bandwidth: 3352320000000 device_memory_size: 84942979072 name: "NVIDIA H100 80GB HBM3"
+  cuda_compute_capability { major: 9 feature_extension: ACCELERATED_FEATURES }
+  driver_version: "12.9.0" runtime_version: "12.9.0" compile_time_toolkit_version: "12.9.0"
+}
+platform_name: "CUDA" runtime_version { major: 12 minor: 9 } dnn_version_info { major: 9 minor: 10 }
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", default=ROOT / "configs" / "xlnet_large_512.py", help="config file")
+    parser.add_argument("--tiny", action="store_true", help="two small layers")
+    parser.add_argument("--json", action="store_true", help="one JSON line")
+    args, overrides = parser.parse_known_args()
+    missing = why_not()
+    if missing:
+        sys.exit(missing)
+    if args.tiny:
+        args.config = ROOT / "tests" / "tiny_tpu.py"
+    else:
+        overrides = ["--config.train.batch_size=16", *overrides]
+    result = compiled(str(args.config), overrides)
+    if args.json:
+        print(json.dumps(result))
+        return
+    print("| kernel | blocks | threads | registers | spilled, stores and loads | shared memory |\n|---|---|---|---|---|---|")
+    for one in result["kernels"]:
+        spills = f"{one['spill_store_bytes']} and {one['spill_load_bytes']} bytes"
+        print(f"| {one['name']} | {one['blocks']} | {one['threads']} | {one['registers']} | {spills} | {one['shared']} |")
+    print(f"temporaries {result['temp_bytes'] / 2**30:.2f} GiB, arguments {result['argument_bytes'] / 2**30:.2f} GiB")
+
+
+def why_not() -> str | None:
+    """What is missing to compile for a GPU, in one line."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name.partition(".")[0]) is None]
+    return f"no {' and no '.join(missing)}: install the extra gpu-aot" if missing else None
+
+
+def compiled(config: str, overrides: list[str]) -> dict[str, Any]:
+    """The kernels of attention in the step of a configuration, and the memory of the step, in bytes."""
+    nvidia = next(iter(importlib.util.find_spec("nvidia").submodule_search_locations))
+    toolkit = os.path.join(nvidia, "cuda_nvcc")
+    os.environ.update(
+        JAX_PLATFORMS="cpu", JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1", PATH=f"{toolkit}/bin:{os.environ['PATH']}",
+        XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_cuda_data_dir={toolkit}",
+    )  # fmt: skip
+    import jax
+    from jax._src import xla_bridge
+    from jax.experimental import topologies
+
+    from xlnet_jax import config as configs
+    from xlnet_jax.parallel import mesh as meshes
+    from xlnet_jax.train.recipe import make_recipe
+    from xlnet_jax.train.step import build_step
+
+    # Without a GPU, JAX does not know that `gpu` means `cuda` (its issue 23971).
+    canonical = xla_bridge.canonicalize_platform
+    xla_bridge.canonicalize_platform = lambda name: "cuda" if name in ("gpu", "cuda") else canonical(name)
+    device = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=H100).devices[0]
+    words = ["--config.model.attention=fused", *overrides]
+    recipe = make_recipe(configs.override(configs.load(config), words))
+    mesh = meshes.make_mesh(recipe.config.mesh, [device])
+    with jax.set_mesh(mesh), tempfile.TemporaryDirectory() as folder:
+        built = build_step(recipe, mesh)
+        traced = built.jitted.trace(built.abstract_state, built.abstract_batch)
+        step = traced.lower(lowering_platforms=("cuda",)).compile(compiler_options={"xla_dump_to": folder})
+        kernels = list(read(pathlib.Path(folder), os.path.join(toolkit, "bin", "ptxas")))
+    memory = step.memory_analysis()
+    return {
+        "config": config, "overrides": words, "device": device.device_kind, "jax": jax.__version__, "kernels": kernels,
+        "temp_bytes": memory.temp_size_in_bytes, "argument_bytes": memory.argument_size_in_bytes,
+    }  # fmt: skip
+
+
+def read(folder: pathlib.Path, ptxas: str) -> Any:
+    """The kernels of attention in XLA's dump of a program."""
+    usage = {}
+    for ptx in folder.glob("*.ptx"):
+        command = [ptxas, "-v", "-arch=sm_90a", str(ptx), "-o", "/dev/null"]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        found = re.findall(
+            r"entry function '(xlnet_attention\w*)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads"
+            r".*?Used (\d+) registers", report, re.DOTALL,
+        )  # fmt: skip
+        usage |= {name: tuple(map(int, numbers)) for name, *numbers in found}
+    launches = re.findall(
+        r"(xlnet_attention\w*) grid: \[(\d+), (\d+), (\d+)\] threads: \[(\d+).*?shared_memory: (\d+)",
+        "".join(path.read_text() for path in folder.glob("*thunk_sequence.txt")),
+    )
+    for name, *sizes in sorted(set(launches)):
+        x, y, z, threads, shared = map(int, sizes)
+        stores, loads, registers = usage[name]
+        yield {
+            "name": name, "blocks": x * y * z, "threads": threads, "registers": registers, "spill_store_bytes": stores,
+            "spill_load_bytes": loads, "shared": shared,
+        }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
