@@ -35,6 +35,7 @@ gpu_device_info {
   cuda_compute_capability { major: 9 feature_extension: ACCELERATED_FEATURES }
   driver_version: "12.9.0" runtime_version: "12.9.0" compile_time_toolkit_version: "12.9.0"
 }
+device_description_str: "NVIDIA H100 80GB HBM3"
 platform_name: "CUDA" runtime_version { major: 12 minor: 9 } dnn_version_info { major: 9 minor: 10 }
 """
 
@@ -56,10 +57,9 @@ def main() -> None:
     if args.json:
         print(json.dumps(result))
         return
-    print("| kernel | blocks | threads | registers | spilled, stores and loads | shared memory |\n|---|---|---|---|---|---|")
+    print(f"| {' | '.join(result['kernels'][0])} |\n|{'---|' * len(result['kernels'][0])}")
     for one in result["kernels"]:
-        spills = f"{one['spill_store_bytes']} and {one['spill_load_bytes']} bytes"
-        print(f"| {one['name']} | {one['blocks']} | {one['threads']} | {one['registers']} | {spills} | {one['shared']} |")
+        print(f"| {' | '.join(map(str, one.values()))} |")
     print(f"temporaries {result['temp_bytes'] / 2**30:.2f} GiB, arguments {result['argument_bytes'] / 2**30:.2f} GiB")
 
 
@@ -125,7 +125,7 @@ def read(folder: pathlib.Path, ptxas: str) -> Any:
         stores, loads, registers = usage[name]
         yield {
             "name": name, "blocks": x * y * z, "threads": threads, "registers": registers, "spill_store_bytes": stores,
-            "spill_load_bytes": loads, "shared": shared,
+            "spill_load_bytes": loads, "shared_bytes": shared,
         }  # fmt: skip
 
 

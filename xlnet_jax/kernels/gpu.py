@@ -159,7 +159,7 @@ def _call(body: Any, static: tuple[Plan, Blocks, bool], grid: tuple[int, ...], r
         grid=grid,
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results],
         compiler_params=triton.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
-        name=f"xlnet_attention_{body.__name__}",
+        name=f"xlnet_attention_{body.__name__}_{'chosen' if plan.chosen else 'in_order'}",
         interpret=interpret,
     )(*inputs)
 

@@ -11,7 +11,7 @@ then the columns of every query turn by its e (`turn`). Queries in order have on
 second product is the first one of the next tile; queries at chosen positions visit the windows from the first to the
 last of their block.
 
-Scores are in units of ln 2, so that the exponential is a power of 2.
+Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c carry the scale / ln 2.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ class Queries:
         self.plan, self.inputs, self.b, self.h = plan, inputs, b, h
         here = self.here = pl.ds(i * plan.queries, plan.queries)
         q_QE = inputs.q_BQHE[b, here, h, :]
-        a_QE, b_QE, self.c_QE = (q_QE.astype(jnp.float32) + inputs.small_4HE[n, h, :][None] for n in range(3))
+        a_QE, b_QE, self.c_QE = (
+            (q_QE.astype(jnp.float32) + inputs.small_4HE[n, h, :][None]) * (plan.scale / LN2) for n in range(3)
+        )
         self.a_QE, self.b_QE = a_QE.astype(q_QE.dtype), b_QE.astype(q_QE.dtype)
         self.other_Q1 = jnp.sum(self.c_QE * inputs.small_4HE[3, h, :][None], axis=1)[:, None]
         self.limit_Q1, self.segment_Q1, start_Q1 = (inputs.queries_B3Q[b, n, here][:, None] for n in range(3))
@@ -160,12 +162,12 @@ class Queries:
         return self.turn(jax.lax.fori_loop(self.first, self.last + 1, visit, nothing_QS), 1), None
 
     def scores(self, sum_QS: jax.Array, number: jax.Array, rank: jax.Array, segment: jax.Array) -> jax.Array:
-        """The scores / ln 2 of a . k + b . r, -FAR where hidden; the keys' integers are [1, S] or [Q, S]."""
+        """The scores of the sums of a . k and b . r, -FAR where hidden; the keys' integers are [1, S] or [Q, S]."""
         visible_QS = rank < self.limit_Q1
         if self.plan.farthest is not None:
             visible_QS &= self.at_Q1 - number <= self.plan.farthest
         score_QS = sum_QS + jnp.where(segment == self.segment_Q1, 0.0, self.other_Q1)
-        return jnp.where(visible_QS, score_QS * (self.plan.scale / LN2), -FAR)
+        return jnp.where(visible_QS, score_QS, -FAR)
 
     def dropped(self, x_QS: jax.Array, number: jax.Array) -> jax.Array:
         """x with dropout, without its factor."""
@@ -183,7 +185,7 @@ class Gradients:
         self.log_Q1, self.delta_Q1 = log_BHQ[b, h, here][:, None], delta_BHQ[b, h, here][:, None]
 
     def __call__(self, score_QS: jax.Array, dp_QS: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The probabilities, and the gradient of the scores without the scale."""
+        """The probabilities, and the gradient of the scores before the scale."""
         p_QS = jnp.exp2(score_QS - self.log_Q1)
         dp_QS = self.queries.dropped(dp_QS * factor(self.queries.plan), number)
         return p_QS, p_QS * (dp_QS - self.delta_Q1)
@@ -194,28 +196,27 @@ def forward(plan: Plan, *refs: Any) -> None:
     *inputs, o_BQHE, log_BHQ = refs
     i, h, b = (pl.program_id(n) for n in range(3))
     queries = Queries(plan, Inputs(*inputs), b, h, i)
-    (Q, E), column = queries.a_QE.shape, (plan.queries, 1)
+    Q, E = queries.a_QE.shape
 
     def visit(j: Any, carry: Any) -> Any:
-        highest_Q1, total_Q1, o_QE, first_QS = carry
+        highest_Q, total_Q, o_QE, first_QS = carry
         *integers, k_SE = queries.keys(j)
         position_QS, second_QS = queries.position_scores(j, first_QS)
         score_QS = queries.scores(dot(queries.a_QE, k_SE, NT) + position_QS, *integers)
-        new_Q1 = jnp.maximum(highest_Q1, jnp.max(score_QS, axis=1)[:, None])
-        p_QS, shrink_Q1 = jnp.exp2(score_QS - new_Q1), jnp.exp2(highest_Q1 - new_Q1)
+        new_Q = jnp.maximum(highest_Q, jnp.max(score_QS, axis=1))
+        p_QS, shrink_Q = jnp.exp2(score_QS - new_Q[:, None]), jnp.exp2(highest_Q - new_Q)
         v_SE = queries.values(j)
-        o_QE = o_QE * shrink_Q1 + dot(queries.dropped(p_QS, integers[0]).astype(v_SE.dtype), v_SE, NN)
-        return new_Q1, total_Q1 * shrink_Q1 + jnp.sum(p_QS, axis=1)[:, None], o_QE, second_QS
+        o_QE = o_QE * shrink_Q[:, None] + dot(queries.dropped(p_QS, integers[0]).astype(v_SE.dtype), v_SE, NN)
+        return new_Q, total_Q * shrink_Q + jnp.sum(p_QS, axis=1), o_QE, second_QS
 
     # Above -FAR: so a query that sees nothing has the total 0.
-    start = jnp.full(column, -FAR / 2, jnp.float32), jnp.zeros(column, jnp.float32), jnp.zeros((Q, E), jnp.float32)
+    start = jnp.full(Q, -FAR / 2, jnp.float32), jnp.zeros(Q, jnp.float32), jnp.zeros((Q, E), jnp.float32)
     first_QS = None if plan.chosen else queries.by_row(queries.first)
-    highest_Q1, total_Q1, o_QE, _ = jax.lax.fori_loop(0, plan.key_blocks, visit, (*start, first_QS))
-    blind_Q1 = total_Q1 == 0
-    o_QE *= factor(plan) / jnp.where(blind_Q1, 1.0, total_Q1)
-    o_BQHE[b, queries.here, h, :] = o_QE.astype(o_BQHE.dtype)
-    log_Q1 = jnp.where(blind_Q1, 0.0, highest_Q1 + jnp.log(jnp.where(blind_Q1, 1.0, total_Q1)) / LN2)
-    log_BHQ[b, h, queries.here] = log_Q1[:, 0]
+    highest_Q, total_Q, o_QE, _ = jax.lax.fori_loop(0, plan.key_blocks, visit, (*start, first_QS))
+    blind_Q = total_Q == 0
+    total_Q = jnp.where(blind_Q, 1.0, total_Q)
+    o_BQHE[b, queries.here, h, :] = (o_QE * (factor(plan) / total_Q)[:, None]).astype(o_BQHE.dtype)
+    log_BHQ[b, h, queries.here] = jnp.where(blind_Q, 0.0, highest_Q + jnp.log(total_Q) / LN2)
 
 
 def backward_queries(plan: Plan, *refs: Any) -> None:
@@ -231,36 +232,38 @@ def backward_queries(plan: Plan, *refs: Any) -> None:
         return dot(ds_QS.astype(r_SE.dtype), r_SE, NN)
 
     def visit(j: Any, carry: Any) -> Any:
-        da_QE, db_QE, dother_Q1, first_QS, before_QS = carry
+        da_QE, db_QE, dother_Q, first_QS, before_QS = carry
         *integers, k_SE = queries.keys(j)
         position_QS, second_QS = queries.position_scores(j, first_QS)
         score_QS = queries.scores(dot(queries.a_QE, k_SE, NT) + position_QS, *integers)
         _, ds_QS = gradients(score_QS, dot(gradients.do_QE, queries.values(j), NT), integers[0])
-        dother_Q1 += jnp.sum(jnp.where(integers[2] == queries.segment_Q1, 0.0, ds_QS), axis=1)[:, None]
+        dother_Q += jnp.sum(jnp.where(integers[2] == queries.segment_Q1, 0.0, ds_QS), axis=1)
         da_QE += dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
         ds_QS = queries.turn(ds_QS, -1)
         if not plan.chosen:
-            return da_QE, db_QE + by_row(queries.first + j, jnp.where(is_first_QS, ds_QS, before_QS)), dother_Q1, \
-                second_QS, ds_QS  # fmt: skip
+            db_QE += by_row(queries.first + j, jnp.where(is_first_QS, ds_QS, before_QS))
+            return da_QE, db_QE, dother_Q, second_QS, ds_QS
 
         def window(w: Any, db_QE: jax.Array) -> jax.Array:
             mine_QS = jnp.where(queries.window_Q1 == w, ds_QS, 0.0)
             db_QE += by_row(w + j, jnp.where(is_first_QS, mine_QS, 0.0))
             return db_QE + by_row(w + j + 1, jnp.where(is_first_QS, 0.0, mine_QS))
 
-        return da_QE, jax.lax.fori_loop(queries.first, queries.last + 1, window, db_QE), dother_Q1, None, None
+        return da_QE, jax.lax.fori_loop(queries.first, queries.last + 1, window, db_QE), dother_Q, None, None
 
     zeros_QE, zeros_QS = jnp.zeros(queries.a_QE.shape, jnp.float32), jnp.zeros(is_first_QS.shape, jnp.float32)
     tiles = (None, None) if plan.chosen else (queries.by_row(queries.first), zeros_QS)
-    start = zeros_QE, zeros_QE, jnp.zeros((plan.queries, 1), jnp.float32), *tiles
-    da_QE, db_QE, dother_Q1, _, before_QS = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
+    start = zeros_QE, zeros_QE, jnp.zeros(plan.queries, jnp.float32), *tiles
+    da_QE, db_QE, dother_Q, _, before_QS = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
     if not plan.chosen:
         db_QE += by_row(queries.first + plan.key_blocks, jnp.where(is_first_QS, 0.0, before_QS))
+    dother_Q1 = dother_Q[:, None]
     dc_QE = dother_Q1 * queries.inputs.small_4HE[3, h, :][None]
     dq_QE = (da_QE + db_QE + dc_QE) * plan.scale
     dq_BQHE[b, queries.here, h, :] = dq_QE.astype(dq_BQHE.dtype)
-    for n, x_QE in enumerate((da_QE, db_QE, dc_QE, dother_Q1 * queries.c_QE)):
+    for n, x_QE in enumerate((da_QE, db_QE, dc_QE)):
         sums_BIH4E[b, i, h, n, :] = jnp.sum(x_QE, axis=0) * plan.scale
+    sums_BIH4E[b, i, h, 3, :] = jnp.sum(dother_Q1 * queries.c_QE, axis=0) * LN2
 
 
 def backward_keys(plan: Plan, *refs: Any) -> None:
@@ -284,7 +287,7 @@ def backward_keys(plan: Plan, *refs: Any) -> None:
     blocks = inputs.q_BQHE.shape[1] // plan.queries
     dk_SE, dv_SE = jax.lax.fori_loop(0, blocks, visit, (zeros_SE, zeros_SE))
     here = pl.ds(j * plan.tile, plan.tile)
-    dk_BKHE[b, here, h, :] = (dk_SE * plan.scale).astype(dk_BKHE.dtype)
+    dk_BKHE[b, here, h, :] = (dk_SE * LN2).astype(dk_BKHE.dtype)
     dv_BKHE[b, here, h, :] = (dv_SE * factor(plan)).astype(dv_BKHE.dtype)
 
 
@@ -339,7 +342,7 @@ def backward_rows(plan: Plan, *refs: Any) -> None:
 
     dr_SE = jnp.zeros((plan.tile, dr_SNHE.shape[-1]), jnp.float32)
     dr_SE = row(table, dr_SE) if plan.own_tables else jax.lax.fori_loop(0, B, row, dr_SE)
-    dr_SNHE[table, pl.ds(n * plan.tile, plan.tile), h, :] = dr_SE * plan.scale
+    dr_SNHE[table, pl.ds(n * plan.tile, plan.tile), h, :] = dr_SE * LN2
 
 
 def factor(plan: Plan) -> float:
