@@ -7,9 +7,8 @@ again, each in its own order, so that a program owns what it sums: no atomics, a
 The position term. A query with the start s = T - 1 - t meets key j at row s + j of the position keys. With the window
 w = s // S and e = s % S, the tile of key block j needs the row blocks w + j and w + j + 1. Their products with b become
 the scores of the tile in two moves: column m is taken of the first product where m >= e, and of the second elsewhere;
-then the columns of every query turn by its e (`turn`). Queries in order have one window per block of queries, so the
-second product is the first one of the next tile; queries at chosen positions visit the windows from the first to the
-last of their block.
+then the columns of every query turn by its e (`turn`). Queries in order have one window per block of queries; queries
+at chosen positions visit the windows from the first to the last of their block.
 
 Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c carry the scale / ln 2.
 """
@@ -18,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -121,6 +121,7 @@ class Queries:
         else:
             self.first = self.last = plan.windows - 1 - i * plan.queries // plan.tile
         self.column_1S = jnp.arange(plan.tile)[None]
+        self.is_first_QS = self.column_1S >= self.e_Q1
 
     def by_row(self, n: Any) -> jax.Array:
         """b . r of one block of rows of the position keys, [Q, S]."""
@@ -146,20 +147,20 @@ class Queries:
         """Column m of query q is the column (m + sign e) mod S of x."""
         return take_p.bind(x_QS, (self.column_1S + sign * self.e_Q1) & self.plan.tile - 1)
 
-    def position_scores(self, j: Any, first_QS: jax.Array | None = None) -> tuple[jax.Array, jax.Array | None]:
-        """b . r of a tile, and the product that is the first one of the next tile, if there is one window."""
-        is_first_QS = self.column_1S >= self.e_Q1
+    def each_window(self, visit: Callable[[Any, Any], Any], start: Any) -> Any:
+        """visit(window, carry) of all windows of the block."""
         if not self.plan.chosen:
-            first_QS = self.by_row(self.first + j) if first_QS is None else first_QS
-            second_QS = self.by_row(self.first + j + 1)
-            return self.turn(jnp.where(is_first_QS, first_QS, second_QS), 1), second_QS
+            return visit(self.first, start)
+        return jax.lax.fori_loop(self.first, self.last + 1, visit, start)
+
+    def position_scores(self, j: Any) -> jax.Array:
+        """b . r of a tile."""
 
         def visit(w: Any, found_QS: jax.Array) -> jax.Array:
-            both_QS = jnp.where(is_first_QS, self.by_row(w + j), self.by_row(w + j + 1))
-            return jnp.where(self.window_Q1 == w, both_QS, found_QS)
+            both_QS = jnp.where(self.is_first_QS, self.by_row(w + j), self.by_row(w + j + 1))
+            return jnp.where(self.window_Q1 == w, both_QS, found_QS) if self.plan.chosen else both_QS
 
-        nothing_QS = jnp.zeros((self.plan.queries, self.plan.tile), jnp.float32)
-        return self.turn(jax.lax.fori_loop(self.first, self.last + 1, visit, nothing_QS), 1), None
+        return self.turn(self.each_window(visit, jnp.zeros(self.is_first_QS.shape, jnp.float32)), 1)
 
     def scores(self, sum_QS: jax.Array, number: jax.Array, rank: jax.Array, segment: jax.Array) -> jax.Array:
         """The scores of the sums of a . k and b . r, -FAR where hidden; the keys' integers are [1, S] or [Q, S]."""
@@ -199,20 +200,18 @@ def forward(plan: Plan, *refs: Any) -> None:
     Q, E = queries.a_QE.shape
 
     def visit(j: Any, carry: Any) -> Any:
-        highest_Q, total_Q, o_QE, first_QS = carry
+        highest_Q, total_Q, o_QE = carry
         *integers, k_SE = queries.keys(j)
-        position_QS, second_QS = queries.position_scores(j, first_QS)
-        score_QS = queries.scores(dot(queries.a_QE, k_SE, NT) + position_QS, *integers)
+        score_QS = queries.scores(queries.position_scores(j) + dot(queries.a_QE, k_SE, NT), *integers)
         new_Q = jnp.maximum(highest_Q, jnp.max(score_QS, axis=1))
         p_QS, shrink_Q = jnp.exp2(score_QS - new_Q[:, None]), jnp.exp2(highest_Q - new_Q)
         v_SE = queries.values(j)
         o_QE = o_QE * shrink_Q[:, None] + dot(queries.dropped(p_QS, integers[0]).astype(v_SE.dtype), v_SE, NN)
-        return new_Q, total_Q * shrink_Q + jnp.sum(p_QS, axis=1), o_QE, second_QS
+        return new_Q, total_Q * shrink_Q + jnp.sum(p_QS, axis=1), o_QE
 
     # Above -FAR: so a query that sees nothing has the total 0.
     start = jnp.full(Q, -FAR / 2, jnp.float32), jnp.zeros(Q, jnp.float32), jnp.zeros((Q, E), jnp.float32)
-    first_QS = None if plan.chosen else queries.by_row(queries.first)
-    highest_Q, total_Q, o_QE, _ = jax.lax.fori_loop(0, plan.key_blocks, visit, (*start, first_QS))
+    highest_Q, total_Q, o_QE = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
     blind_Q = total_Q == 0
     total_Q = jnp.where(blind_Q, 1.0, total_Q)
     o_BQHE[b, queries.here, h, :] = (o_QE * (factor(plan) / total_Q)[:, None]).astype(o_BQHE.dtype)
@@ -225,38 +224,26 @@ def backward_queries(plan: Plan, *refs: Any) -> None:
     i, h, b = (pl.program_id(n) for n in range(3))
     queries = Queries(plan, Inputs(*inputs), b, h, i)
     gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
-    is_first_QS = queries.column_1S >= queries.e_Q1
-
-    def by_row(n: Any, ds_QS: jax.Array) -> jax.Array:
-        r_SE = queries.rows(n)
-        return dot(ds_QS.astype(r_SE.dtype), r_SE, NN)
 
     def visit(j: Any, carry: Any) -> Any:
-        da_QE, db_QE, dother_Q, first_QS, before_QS = carry
+        da_QE, db_QE, dother_Q = carry
         *integers, k_SE = queries.keys(j)
-        position_QS, second_QS = queries.position_scores(j, first_QS)
-        score_QS = queries.scores(dot(queries.a_QE, k_SE, NT) + position_QS, *integers)
+        score_QS = queries.scores(queries.position_scores(j) + dot(queries.a_QE, k_SE, NT), *integers)
         _, ds_QS = gradients(score_QS, dot(gradients.do_QE, queries.values(j), NT), integers[0])
         dother_Q += jnp.sum(jnp.where(integers[2] == queries.segment_Q1, 0.0, ds_QS), axis=1)
         da_QE += dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
-        ds_QS = queries.turn(ds_QS, -1)
-        if not plan.chosen:
-            db_QE += by_row(queries.first + j, jnp.where(is_first_QS, ds_QS, before_QS))
-            return da_QE, db_QE, dother_Q, second_QS, ds_QS
+        ds_QS = queries.turn(ds_QS, -1).astype(k_SE.dtype)
 
         def window(w: Any, db_QE: jax.Array) -> jax.Array:
-            mine_QS = jnp.where(queries.window_Q1 == w, ds_QS, 0.0)
-            db_QE += by_row(w + j, jnp.where(is_first_QS, mine_QS, 0.0))
-            return db_QE + by_row(w + j + 1, jnp.where(is_first_QS, 0.0, mine_QS))
+            mine_QS = jnp.where(queries.window_Q1 == w, ds_QS, 0) if plan.chosen else ds_QS
+            db_QE += dot(jnp.where(queries.is_first_QS, mine_QS, 0), queries.rows(w + j), NN)
+            return db_QE + dot(jnp.where(queries.is_first_QS, 0, mine_QS), queries.rows(w + j + 1), NN)
 
-        return da_QE, jax.lax.fori_loop(queries.first, queries.last + 1, window, db_QE), dother_Q, None, None
+        return da_QE, queries.each_window(window, db_QE), dother_Q
 
-    zeros_QE, zeros_QS = jnp.zeros(queries.a_QE.shape, jnp.float32), jnp.zeros(is_first_QS.shape, jnp.float32)
-    tiles = (None, None) if plan.chosen else (queries.by_row(queries.first), zeros_QS)
-    start = zeros_QE, zeros_QE, jnp.zeros(plan.queries, jnp.float32), *tiles
-    da_QE, db_QE, dother_Q, _, before_QS = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
-    if not plan.chosen:
-        db_QE += by_row(queries.first + plan.key_blocks, jnp.where(is_first_QS, 0.0, before_QS))
+    zeros_QE = jnp.zeros(queries.a_QE.shape, jnp.float32)
+    start = zeros_QE, zeros_QE, jnp.zeros(plan.queries, jnp.float32)
+    da_QE, db_QE, dother_Q = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
     dother_Q1 = dother_Q[:, None]
     dc_QE = dother_Q1 * queries.inputs.small_4HE[3, h, :][None]
     dq_QE = (da_QE + db_QE + dc_QE) * plan.scale
@@ -277,7 +264,7 @@ def backward_keys(plan: Plan, *refs: Any) -> None:
         queries = Queries(plan, inputs, b, h, i)
         gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
         *integers, k_SE = queries.keys(j)
-        score_QS = queries.scores(dot(queries.a_QE, k_SE, NT) + queries.position_scores(j)[0], *integers)
+        score_QS = queries.scores(queries.position_scores(j) + dot(queries.a_QE, k_SE, NT), *integers)
         do_QE = gradients.do_QE
         p_QS, ds_QS = gradients(score_QS, dot(do_QE, queries.values(j), NT), integers[0])
         dv_SE += dot(queries.dropped(p_QS, integers[0]).astype(do_QE.dtype), do_QE, TN)
