@@ -22,7 +22,7 @@ from jax.experimental.pallas import triton
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.kernels.dropout import AttentionDropout, bits
-from xlnet_jax.kernels.gpu_kernels import Plan, backward_keys, backward_queries, backward_rows, forward
+from xlnet_jax.kernels.gpu_kernels import LN2, Plan, backward_keys, backward_queries, backward_rows, forward
 
 HEAD_DIMS = (16, 32, 64, 128)
 """A head is padded to the next of these."""
@@ -39,7 +39,7 @@ class Blocks:
     chosen: int = 32
     """Queries at chosen positions."""
     keys: int = 64
-    warps: int = 8
+    warps: int = 4
     stages: int = 2
     """Loads that are under way while a tile is computed."""
 
@@ -78,7 +78,7 @@ def attend(
     query_block, tile = blocks.chosen if chosen else blocks.queries, blocks.keys
     Tp, Kp, Qp, Ep = _up(T, tile), _up(K, tile), _up(Q, query_block), next(width for width in HEAD_DIMS if width >= E)
     plan = Plan(
-        positions=Tp, keys=Kp, queries=query_block, tile=tile, scale=E**-0.5, chosen=chosen, own_tables=own_tables,
+        positions=Tp, keys=Kp, queries=query_block, tile=tile, chosen=chosen, own_tables=own_tables,
         rate=0.0 if dropout is None else dropout.rate,
         farthest=None if max_distance is None else max_distance - (K - T),
     )  # fmt: skip
@@ -86,9 +86,12 @@ def attend(
         r_SNHE, table_B = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE, jnp.arange(B)
     else:
         r_SNHE, table_B = jnp.concatenate([even_SNHE + odd_SNHE, even_SNHE - odd_SNHE]), direction_B < 0
-    small_4HE = jnp.stack(
-        [*(biases[f"{name}_bias"] for name in ("content", "position", "segment")), segment_2HE[1] - segment_2HE[0]]
-    ).astype(jnp.float32)
+    a_BQHE, b_BQHE, c_BQHE = (
+        (q_BQHE.astype(jnp.float32) + biases[f"{name}_bias"].astype(jnp.float32)[None, None]) * (E**-0.5 / LN2)
+        for name in ("content", "position", "segment")
+    )
+    other_HE = (segment_2HE[1] - segment_2HE[0]).astype(jnp.float32)
+    other_BHQ = jnp.einsum("bqhe,he->bhq", c_BQHE, other_HE, precision=jax.lax.Precision.HIGHEST)
     word_BH = jnp.zeros((B, H), jnp.uint32)
     if dropout is not None:
         word_BH = bits(
@@ -108,45 +111,43 @@ def attend(
     )  # fmt: skip
     pad = functools.partial(_padded, head_dim=Ep)
     o_BQHE: Any = _fused(
-        (plan, blocks, interpret), pad(q_BQHE, (0, Qp - Q)), pad(k_BKHE, (0, Kp - K)), pad(v_BKHE, (0, Kp - K)),
+        (plan, blocks, interpret), pad(a_BQHE.astype(q_BQHE.dtype), (0, Qp - Q)),
+        pad(b_BQHE.astype(q_BQHE.dtype), (0, Qp - Q)), jnp.pad(other_BHQ, ((0, 0), *after)),
+        pad(k_BKHE, (0, Kp - K)), pad(v_BKHE, (0, Kp - K)),
         # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
-        pad(r_SNHE.astype(jnp.float32), (Tp - T, Kp - K + 1)), pad(small_4HE[None], (0, 0))[0], integers,
+        pad(r_SNHE.astype(jnp.float32), (Tp - T, Kp - K + 1)), integers,
     )  # fmt: skip
     return o_BQHE[:, :Q, :, :E], None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(
-    static: tuple[Plan, Blocks, bool], q_BQHE: jax.Array, k_BKHE: jax.Array, v_BKHE: jax.Array, r_SNHE: jax.Array,
-    small_4HE: jax.Array, integers: tuple[jax.Array, ...],
-) -> jax.Array:  # fmt: skip
-    """The output [B, Q, H, E] of padded arguments. r and the small inputs are float32, and so is their gradient."""
-    return _fused_forward(static, q_BQHE, k_BKHE, v_BKHE, r_SNHE, small_4HE, integers)[0]
+def _fused(static: tuple[Plan, Blocks, bool], *arguments: Any) -> jax.Array:
+    """The output [B, Q, H, E] of a, b, other, k, v, r and the integers, padded. The gradient of r is in float32."""
+    return _fused_forward(static, *arguments)[0]
 
 
-def _fused_forward(
-    static: tuple[Plan, Blocks, bool], q_BQHE: jax.Array, k_BKHE: jax.Array, v_BKHE: jax.Array, r_SNHE: jax.Array,
-    small_4HE: jax.Array, integers: tuple[jax.Array, ...],
-) -> tuple[jax.Array, Any]:  # fmt: skip
-    (B, Q, H, _), plan = q_BQHE.shape, static[0]
-    inputs = *integers, q_BQHE, k_BKHE, v_BKHE, r_SNHE.astype(q_BQHE.dtype), small_4HE
-    log_BHQ = jax.ShapeDtypeStruct((B, H, Q), jnp.float32)
-    o_BQHE, log_BHQ = _call(forward, static, (Q // plan.queries, H, B), [q_BQHE, log_BHQ], inputs)
+def _fused_forward(static: tuple[Plan, Blocks, bool], *arguments: Any) -> tuple[jax.Array, Any]:
+    a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE, integers = arguments
+    (B, H, Q), plan = other_BHQ.shape, static[0]
+    inputs = *integers, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE.astype(a_BQHE.dtype)
+    o_BQHE = jax.ShapeDtypeStruct(a_BQHE.shape, v_BKHE.dtype)
+    o_BQHE, log_BHQ = _call(forward, static, (Q // plan.queries, H, B), [o_BQHE, other_BHQ], inputs)
     return o_BQHE, (inputs, o_BQHE, log_BHQ)
 
 
 def _fused_backward(static: tuple[Plan, Blocks, bool], saved: Any, do_BQHE: jax.Array) -> tuple[Any, ...]:
     inputs, o_BQHE, log_BHQ = saved
-    *_, q_BQHE, k_BKHE, v_BKHE, r_SNHE, small_4HE = inputs
-    (B, Q, H, E), plan = q_BQHE.shape, static[0]
+    *_, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE = inputs
+    (B, H, Q), plan = other_BHQ.shape, static[0]
     delta_BHQ = jnp.einsum("bqhe,bqhe->bhq", do_BQHE, o_BQHE, preferred_element_type=jnp.float32)
     inputs = *inputs, do_BQHE, log_BHQ, delta_BHQ
-    sums_BIH4E = jax.ShapeDtypeStruct((B, Q // plan.queries, H, 4, E), jnp.float32)
-    dq_BQHE, sums_BIH4E = _call(backward_queries, static, (Q // plan.queries, H, B), [q_BQHE, sums_BIH4E], inputs)
+    da_BQHE, db_BQHE, dother_BHQ = _call(
+        backward_queries, static, (Q // plan.queries, H, B), [a_BQHE, b_BQHE, other_BHQ], inputs
+    )
     dk_BKHE, dv_BKHE = _call(backward_keys, static, (plan.key_blocks, H, B), [k_BKHE, v_BKHE], inputs)
     dr_SNHE = jax.ShapeDtypeStruct(r_SNHE.shape, jnp.float32)
     (dr_SNHE,) = _call(backward_rows, static, (plan.windows + plan.key_blocks, H, len(r_SNHE)), [dr_SNHE], inputs)
-    return dq_BQHE, dk_BKHE, dv_BKHE, dr_SNHE, sums_BIH4E.sum(axis=(0, 1)).swapaxes(0, 1), None
+    return da_BQHE, db_BQHE, dother_BHQ, dk_BKHE, dv_BKHE, dr_SNHE, None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)

@@ -1,7 +1,7 @@
 """The bodies of the fused attention on GPU: what one program does for one row of the batch and one head.
 
 Formulas: `reference`. Scores are computed in tiles of Q queries and S keys, on Triton. Four kernels: the output; the
-gradients of the queries; those of the keys and values; those of the position keys. The last three compute the scores
+gradients of a, b and c; those of the keys and values; those of the position keys. The last three compute the scores
 again, each in its own order, so that a program owns what it sums: no atomics, and two runs give equal bits.
 
 The position term. A query with the start s = T - 1 - t meets key j at row s + j of the position keys. With the window
@@ -10,7 +10,7 @@ the scores of the tile in two moves: column m is taken of the first product wher
 then the columns of every query turn by its e (`turn`). Queries in order have one window per block of queries; queries
 at chosen positions visit the windows from the first to the last of their block.
 
-Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c carry the scale / ln 2.
+Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c come with the scale / ln 2.
 """
 
 from __future__ import annotations
@@ -57,8 +57,6 @@ class Plan:
     """Q: in a block."""
     tile: int
     """S: keys in a block, positions in a window."""
-    scale: float
-    """E^(-1/2) of the E before padding."""
     chosen: bool
     """Queries are at chosen positions, not in order."""
     own_tables: bool
@@ -91,13 +89,15 @@ class Inputs:
     """Limit, segment, start."""
     keys_B2K: Any
     """Rank, segment."""
-    q_BQHE: Any
+    a_BQHE: Any
+    """With the scale / ln 2, as b and `other`."""
+    b_BQHE: Any
+    other_BHQ: Any
+    """What a key in another segment adds to the score, more than one in the same: c . (S[1] - S[0]). Only the
+    difference matters, because what all keys of a query have in common cancels in the softmax."""
     k_BKHE: Any
     v_BKHE: Any
     r_SNHE: Any
-    small_4HE: Any
-    """The three biases, and the vector S of another segment minus that of the same one: only their difference matters,
-    because what all keys of a query have in common cancels in the softmax."""
 
 
 class Queries:
@@ -106,12 +106,8 @@ class Queries:
     def __init__(self, plan: Plan, inputs: Inputs, b: Any, h: Any, i: Any) -> None:
         self.plan, self.inputs, self.b, self.h = plan, inputs, b, h
         here = self.here = pl.ds(i * plan.queries, plan.queries)
-        q_QE = inputs.q_BQHE[b, here, h, :]
-        a_QE, b_QE, self.c_QE = (
-            (q_QE.astype(jnp.float32) + inputs.small_4HE[n, h, :][None]) * (plan.scale / LN2) for n in range(3)
-        )
-        self.a_QE, self.b_QE = a_QE.astype(q_QE.dtype), b_QE.astype(q_QE.dtype)
-        self.other_Q1 = jnp.sum(self.c_QE * inputs.small_4HE[3, h, :][None], axis=1)[:, None]
+        self.a_QE, self.b_QE = inputs.a_BQHE[b, here, h, :], inputs.b_BQHE[b, here, h, :]
+        self.other_Q1 = inputs.other_BHQ[b, h, here][:, None]
         self.limit_Q1, self.segment_Q1, start_Q1 = (inputs.queries_B3Q[b, n, here][:, None] for n in range(3))
         self.at_Q1 = plan.positions - 1 - start_Q1
         shift = plan.tile.bit_length() - 1
@@ -186,7 +182,7 @@ class Gradients:
         self.log_Q1, self.delta_Q1 = log_BHQ[b, h, here][:, None], delta_BHQ[b, h, here][:, None]
 
     def __call__(self, score_QS: jax.Array, dp_QS: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The probabilities, and the gradient of the scores before the scale."""
+        """The probabilities, and the gradient of the scores / ln 2."""
         p_QS = jnp.exp2(score_QS - self.log_Q1)
         dp_QS = self.queries.dropped(dp_QS * factor(self.queries.plan), number)
         return p_QS, p_QS * (dp_QS - self.delta_Q1)
@@ -219,8 +215,8 @@ def forward(plan: Plan, *refs: Any) -> None:
 
 
 def backward_queries(plan: Plan, *refs: Any) -> None:
-    """The gradient of one block of queries, and its sums for the small inputs."""
-    *inputs, do_BQHE, log_BHQ, delta_BHQ, dq_BQHE, sums_BIH4E = refs
+    """The gradients of a, b and `other` of one block of queries."""
+    *inputs, do_BQHE, log_BHQ, delta_BHQ, da_BQHE, db_BQHE, dother_BHQ = refs
     i, h, b = (pl.program_id(n) for n in range(3))
     queries = Queries(plan, Inputs(*inputs), b, h, i)
     gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
@@ -244,13 +240,9 @@ def backward_queries(plan: Plan, *refs: Any) -> None:
     zeros_QE = jnp.zeros(queries.a_QE.shape, jnp.float32)
     start = zeros_QE, zeros_QE, jnp.zeros(plan.queries, jnp.float32)
     da_QE, db_QE, dother_Q = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
-    dother_Q1 = dother_Q[:, None]
-    dc_QE = dother_Q1 * queries.inputs.small_4HE[3, h, :][None]
-    dq_QE = (da_QE + db_QE + dc_QE) * plan.scale
-    dq_BQHE[b, queries.here, h, :] = dq_QE.astype(dq_BQHE.dtype)
-    for n, x_QE in enumerate((da_QE, db_QE, dc_QE)):
-        sums_BIH4E[b, i, h, n, :] = jnp.sum(x_QE, axis=0) * plan.scale
-    sums_BIH4E[b, i, h, 3, :] = jnp.sum(dother_Q1 * queries.c_QE, axis=0) * LN2
+    da_BQHE[b, queries.here, h, :] = (da_QE * LN2).astype(da_BQHE.dtype)
+    db_BQHE[b, queries.here, h, :] = (db_QE * LN2).astype(db_BQHE.dtype)
+    dother_BHQ[b, h, queries.here] = dother_Q * LN2
 
 
 def backward_keys(plan: Plan, *refs: Any) -> None:
@@ -271,7 +263,7 @@ def backward_keys(plan: Plan, *refs: Any) -> None:
         return dk_SE + dot(ds_QS.astype(do_QE.dtype), queries.a_QE, TN), dv_SE
 
     zeros_SE = jnp.zeros((plan.tile, dk_BKHE.shape[-1]), jnp.float32)
-    blocks = inputs.q_BQHE.shape[1] // plan.queries
+    blocks = inputs.a_BQHE.shape[1] // plan.queries
     dk_SE, dv_SE = jax.lax.fori_loop(0, blocks, visit, (zeros_SE, zeros_SE))
     here = pl.ds(j * plan.tile, plan.tile)
     dk_BKHE[b, here, h, :] = (dk_SE * LN2).astype(dk_BKHE.dtype)
@@ -287,7 +279,7 @@ def backward_rows(plan: Plan, *refs: Any) -> None:
     *inputs, do_BQHE, log_BHQ, delta_BHQ, dr_SNHE = refs
     n, h, table = (pl.program_id(axis) for axis in range(3))
     inputs = Inputs(*inputs)
-    B, Qp = inputs.q_BQHE.shape[:2]
+    B, Qp = inputs.a_BQHE.shape[:2]
     blocks, per_window = Qp // plan.queries, plan.tile // plan.queries
 
     def tile(queries: Queries, w: Any, dr_SE: jax.Array, gradients: Gradients) -> jax.Array:
