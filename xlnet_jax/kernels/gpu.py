@@ -44,6 +44,12 @@ class Blocks:
     """Loads that are under way while a tile is computed."""
 
 
+BLOCKS = {128: Blocks(), 512: Blocks(queries=32, chosen=32, keys=32)}
+"""By the most bytes of a head, for every card. From compilations for an H100 (`benchmarks/gpu_compile.py`): the largest
+tiles whose forward pass does not spill; four warps and 64 rows are what its matrix unit takes at once. The backward
+passes need at most 125 KB of shared memory in bfloat16, an A100 has 163. Not measured on a card."""
+
+
 def attend(
     q_BQHE: jax.Array,
     k_BKHE: jax.Array,
@@ -60,12 +66,13 @@ def attend(
     dropout: AttentionDropout | None,
     max_distance: int | None = None,
     *,
-    blocks: Blocks = Blocks(),
+    blocks: Blocks | None = None,
     interpret: bool = False,
 ) -> tuple[jax.Array, None]:
     """Attention of one stream of one layer; arguments as for `xla.attend`, numbers in float32 or bfloat16.
 
     Args:
+      blocks: None: those of BLOCKS.
       interpret: runs the kernel as plain JAX, on any device; slow, for tests.
 
     Returns:
@@ -75,12 +82,14 @@ def attend(
     odd_SNHE, even_SNHE, direction_B = position
     T = even_SNHE.shape[1] + 1 - K
     chosen, own_tables = query_position_BQ is not None, len(odd_SNHE) > 1
+    Ep = next(width for width in HEAD_DIMS if width >= E)
+    blocks = blocks or next(x for size, x in BLOCKS.items() if size >= Ep * q_BQHE.dtype.itemsize)
     query_block, tile = blocks.chosen if chosen else blocks.queries, blocks.keys
-    Tp, Kp, Qp, Ep = _up(T, tile), _up(K, tile), _up(Q, query_block), next(width for width in HEAD_DIMS if width >= E)
+    Tp, Kp, Qp = _up(T, tile), _up(K, tile), _up(Q, query_block)
     plan = Plan(
         positions=Tp, keys=Kp, queries=query_block, tile=tile, chosen=chosen, own_tables=own_tables,
         rate=0.0 if dropout is None else dropout.rate,
-        farthest=None if max_distance is None else max_distance - (K - T),
+        farthest=None if max_distance is None else max_distance - (K - T), interpret=interpret,
     )  # fmt: skip
     if own_tables:
         r_SNHE, table_B = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE, jnp.arange(B)
@@ -111,7 +120,7 @@ def attend(
     )  # fmt: skip
     pad = functools.partial(_padded, head_dim=Ep)
     o_BQHE: Any = _fused(
-        (plan, blocks, interpret), pad(a_BQHE.astype(q_BQHE.dtype), (0, Qp - Q)),
+        (plan, blocks), pad(a_BQHE.astype(q_BQHE.dtype), (0, Qp - Q)),
         pad(b_BQHE.astype(q_BQHE.dtype), (0, Qp - Q)), jnp.pad(other_BHQ, ((0, 0), *after)),
         pad(k_BKHE, (0, Kp - K)), pad(v_BKHE, (0, Kp - K)),
         # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
@@ -121,12 +130,12 @@ def attend(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(static: tuple[Plan, Blocks, bool], *arguments: Any) -> jax.Array:
+def _fused(static: tuple[Plan, Blocks], *arguments: Any) -> jax.Array:
     """The output [B, Q, H, E] of a, b, other, k, v, r and the integers, padded. The gradient of r is in float32."""
     return _fused_forward(static, *arguments)[0]
 
 
-def _fused_forward(static: tuple[Plan, Blocks, bool], *arguments: Any) -> tuple[jax.Array, Any]:
+def _fused_forward(static: tuple[Plan, Blocks], *arguments: Any) -> tuple[jax.Array, Any]:
     a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE, integers = arguments
     (B, H, Q), plan = other_BHQ.shape, static[0]
     inputs = *integers, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE.astype(a_BQHE.dtype)
@@ -135,7 +144,7 @@ def _fused_forward(static: tuple[Plan, Blocks, bool], *arguments: Any) -> tuple[
     return o_BQHE, (inputs, o_BQHE, log_BHQ)
 
 
-def _fused_backward(static: tuple[Plan, Blocks, bool], saved: Any, do_BQHE: jax.Array) -> tuple[Any, ...]:
+def _fused_backward(static: tuple[Plan, Blocks], saved: Any, do_BQHE: jax.Array) -> tuple[Any, ...]:
     inputs, o_BQHE, log_BHQ = saved
     *_, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE = inputs
     (B, H, Q), plan = other_BHQ.shape, static[0]
@@ -153,15 +162,15 @@ def _fused_backward(static: tuple[Plan, Blocks, bool], saved: Any, do_BQHE: jax.
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def _call(body: Any, static: tuple[Plan, Blocks, bool], grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
-    plan, blocks, interpret = static
+def _call(body: Any, static: tuple[Plan, Blocks], grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
+    plan, blocks = static
     return pl.pallas_call(
         functools.partial(body, plan),
         grid=grid,
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results],
         compiler_params=triton.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
         name=f"xlnet_attention_{body.__name__}_{'chosen' if plan.chosen else 'in_order'}",
-        interpret=interpret,
+        interpret=plan.interpret,
     )(*inputs)
 
 

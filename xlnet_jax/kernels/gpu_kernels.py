@@ -66,6 +66,20 @@ class Plan:
     farthest: int | None
     """A key is hidden if the query's position minus the key's number is larger."""
 
+    interpret: bool
+    """Runs as plain JAX, on any device."""
+
+    def dot(self, a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]) -> jax.Array:
+        """The product in float32. Float32 factors are split into three of TF32: a few roundoffs more."""
+        exact = jax.lax.Precision.HIGHEST if self.interpret else jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
+        precision = exact if b.dtype == jnp.float32 else None
+        return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
+
+    @property
+    def factor(self) -> float:
+        """Of an element that dropout keeps."""
+        return upscale(self.rate) if self.rate else 1.0
+
     @property
     def key_blocks(self) -> int:
         """Number of tiles over the keys."""
@@ -121,7 +135,7 @@ class Queries:
 
     def by_row(self, n: Any) -> jax.Array:
         """b . r of one block of rows of the position keys, [Q, S]."""
-        return dot(self.b_QE, self.rows(n), NT)
+        return self.plan.dot(self.b_QE, self.rows(n), NT)
 
     def rows(self, n: Any) -> jax.Array:
         """One block of rows of the position keys, [S, E]."""
@@ -184,7 +198,7 @@ class Gradients:
     def __call__(self, score_QS: jax.Array, dp_QS: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The probabilities, and the gradient of the scores / ln 2."""
         p_QS = jnp.exp2(score_QS - self.log_Q1)
-        dp_QS = self.queries.dropped(dp_QS * factor(self.queries.plan), number)
+        dp_QS = self.queries.dropped(dp_QS * self.queries.plan.factor, number)
         return p_QS, p_QS * (dp_QS - self.delta_Q1)
 
 
@@ -198,11 +212,11 @@ def forward(plan: Plan, *refs: Any) -> None:
     def visit(j: Any, carry: Any) -> Any:
         highest_Q, total_Q, o_QE = carry
         *integers, k_SE = queries.keys(j)
-        score_QS = queries.scores(queries.position_scores(j) + dot(queries.a_QE, k_SE, NT), *integers)
+        score_QS = queries.scores(queries.position_scores(j) + plan.dot(queries.a_QE, k_SE, NT), *integers)
         new_Q = jnp.maximum(highest_Q, jnp.max(score_QS, axis=1))
         p_QS, shrink_Q = jnp.exp2(score_QS - new_Q[:, None]), jnp.exp2(highest_Q - new_Q)
         v_SE = queries.values(j)
-        o_QE = o_QE * shrink_Q[:, None] + dot(queries.dropped(p_QS, integers[0]).astype(v_SE.dtype), v_SE, NN)
+        o_QE = o_QE * shrink_Q[:, None] + plan.dot(queries.dropped(p_QS, integers[0]).astype(v_SE.dtype), v_SE, NN)
         return new_Q, total_Q * shrink_Q + jnp.sum(p_QS, axis=1), o_QE
 
     # Above -FAR: so a query that sees nothing has the total 0.
@@ -210,7 +224,7 @@ def forward(plan: Plan, *refs: Any) -> None:
     highest_Q, total_Q, o_QE = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
     blind_Q = total_Q == 0
     total_Q = jnp.where(blind_Q, 1.0, total_Q)
-    o_BQHE[b, queries.here, h, :] = (o_QE * (factor(plan) / total_Q)[:, None]).astype(o_BQHE.dtype)
+    o_BQHE[b, queries.here, h, :] = (o_QE * (plan.factor / total_Q)[:, None]).astype(o_BQHE.dtype)
     log_BHQ[b, h, queries.here] = jnp.where(blind_Q, 0.0, highest_Q + jnp.log(total_Q) / LN2)
 
 
@@ -224,16 +238,16 @@ def backward_queries(plan: Plan, *refs: Any) -> None:
     def visit(j: Any, carry: Any) -> Any:
         da_QE, db_QE, dother_Q = carry
         *integers, k_SE = queries.keys(j)
-        score_QS = queries.scores(queries.position_scores(j) + dot(queries.a_QE, k_SE, NT), *integers)
-        _, ds_QS = gradients(score_QS, dot(gradients.do_QE, queries.values(j), NT), integers[0])
+        score_QS = queries.scores(queries.position_scores(j) + plan.dot(queries.a_QE, k_SE, NT), *integers)
+        _, ds_QS = gradients(score_QS, plan.dot(gradients.do_QE, queries.values(j), NT), integers[0])
         dother_Q += jnp.sum(jnp.where(integers[2] == queries.segment_Q1, 0.0, ds_QS), axis=1)
-        da_QE += dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
+        da_QE += plan.dot(ds_QS.astype(k_SE.dtype), k_SE, NN)
         ds_QS = queries.turn(ds_QS, -1).astype(k_SE.dtype)
 
         def window(w: Any, db_QE: jax.Array) -> jax.Array:
             mine_QS = jnp.where(queries.window_Q1 == w, ds_QS, 0) if plan.chosen else ds_QS
-            db_QE += dot(jnp.where(queries.is_first_QS, mine_QS, 0), queries.rows(w + j), NN)
-            return db_QE + dot(jnp.where(queries.is_first_QS, 0, mine_QS), queries.rows(w + j + 1), NN)
+            db_QE += plan.dot(jnp.where(queries.is_first_QS, mine_QS, 0), queries.rows(w + j), NN)
+            return db_QE + plan.dot(jnp.where(queries.is_first_QS, 0, mine_QS), queries.rows(w + j + 1), NN)
 
         return da_QE, queries.each_window(window, db_QE), dother_Q
 
@@ -256,18 +270,18 @@ def backward_keys(plan: Plan, *refs: Any) -> None:
         queries = Queries(plan, inputs, b, h, i)
         gradients = Gradients(queries, do_BQHE, log_BHQ, delta_BHQ)
         *integers, k_SE = queries.keys(j)
-        score_QS = queries.scores(queries.position_scores(j) + dot(queries.a_QE, k_SE, NT), *integers)
+        score_QS = queries.scores(queries.position_scores(j) + plan.dot(queries.a_QE, k_SE, NT), *integers)
         do_QE = gradients.do_QE
-        p_QS, ds_QS = gradients(score_QS, dot(do_QE, queries.values(j), NT), integers[0])
-        dv_SE += dot(queries.dropped(p_QS, integers[0]).astype(do_QE.dtype), do_QE, TN)
-        return dk_SE + dot(ds_QS.astype(do_QE.dtype), queries.a_QE, TN), dv_SE
+        p_QS, ds_QS = gradients(score_QS, plan.dot(do_QE, queries.values(j), NT), integers[0])
+        dv_SE += plan.dot(queries.dropped(p_QS, integers[0]).astype(do_QE.dtype), do_QE, TN)
+        return dk_SE + plan.dot(ds_QS.astype(do_QE.dtype), queries.a_QE, TN), dv_SE
 
     zeros_SE = jnp.zeros((plan.tile, dk_BKHE.shape[-1]), jnp.float32)
     blocks = inputs.a_BQHE.shape[1] // plan.queries
     dk_SE, dv_SE = jax.lax.fori_loop(0, blocks, visit, (zeros_SE, zeros_SE))
     here = pl.ds(j * plan.tile, plan.tile)
     dk_BKHE[b, here, h, :] = (dk_SE * LN2).astype(dk_BKHE.dtype)
-    dv_BKHE[b, here, h, :] = (dv_SE * factor(plan)).astype(dv_BKHE.dtype)
+    dv_BKHE[b, here, h, :] = (dv_SE * plan.factor).astype(dv_BKHE.dtype)
 
 
 def backward_rows(plan: Plan, *refs: Any) -> None:
@@ -290,7 +304,7 @@ def backward_rows(plan: Plan, *refs: Any) -> None:
             there = jnp.clip(block, 0, plan.key_blocks - 1)
             number_1S, rank_1S, segment_1S, k_SE = queries.keys(there)
             rank_1S = jnp.where(there == block, rank_1S, jnp.iinfo(jnp.int32).max)
-            products = dot(queries.a_QE, k_SE, NT), dot(gradients.do_QE, queries.values(there), NT)
+            products = plan.dot(queries.a_QE, k_SE, NT), plan.dot(gradients.do_QE, queries.values(there), NT)
             return [number_1S, rank_1S, segment_1S, *products]
 
         number_QS, rank_QS, segment_QS, sum_QS, dp_QS = (
@@ -300,7 +314,7 @@ def backward_rows(plan: Plan, *refs: Any) -> None:
         score_QS = queries.scores(sum_QS, number_QS, rank_QS, segment_QS)
         score_QS = jnp.where(queries.window_Q1 == w, score_QS, -FAR)
         _, ds_QS = gradients(score_QS, dp_QS, number_QS)
-        return dr_SE + dot(queries.turn(ds_QS, -1).astype(queries.b_QE.dtype), queries.b_QE, TN)
+        return dr_SE + plan.dot(queries.turn(ds_QS, -1).astype(queries.b_QE.dtype), queries.b_QE, TN)
 
     def row(b: Any, dr_SE: jax.Array) -> jax.Array:
         def block(i: Any, dr_SE: jax.Array) -> jax.Array:
@@ -322,14 +336,3 @@ def backward_rows(plan: Plan, *refs: Any) -> None:
     dr_SE = jnp.zeros((plan.tile, dr_SNHE.shape[-1]), jnp.float32)
     dr_SE = row(table, dr_SE) if plan.own_tables else jax.lax.fori_loop(0, B, row, dr_SE)
     dr_SNHE[table, pl.ds(n * plan.tile, plan.tile), h, :] = dr_SE * LN2
-
-
-def factor(plan: Plan) -> float:
-    """Of an element that dropout keeps."""
-    return upscale(plan.rate) if plan.rate else 1.0
-
-
-def dot(a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]) -> jax.Array:
-    """The product in float32; float32 factors are not rounded to TF32."""
-    precision = jax.lax.Precision.HIGHEST if b.dtype == jnp.float32 else None
-    return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
