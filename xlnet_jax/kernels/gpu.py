@@ -34,20 +34,27 @@ HIDDEN = jnp.iinfo(jnp.int32)
 class Blocks:
     """How many queries and keys a program handles, powers of 2 from 16 on, and its warps."""
 
-    queries: int = 64
+    queries: int
     """In order; at most `keys`."""
-    chosen: int = 32
-    """Queries at chosen positions."""
-    keys: int = 64
+    chosen: int
+    """Queries at chosen positions; at most `keys`."""
+    keys: int
     warps: int = 4
     stages: int = 2
-    """Loads that are under way while a tile is computed."""
+    """Tiles whose loads are under way at a time."""
+    sum_stages: int = 1
+    """The same where keys and position keys get their gradient: 2 would not leave room for two programs on a
+    multiprocessor."""
 
 
-BLOCKS = {128: Blocks(), 512: Blocks(queries=32, chosen=32, keys=32)}
+BLOCKS = {
+    128: Blocks(queries=64, chosen=32, keys=64),
+    256: Blocks(queries=32, chosen=32, keys=32),
+    512: Blocks(queries=16, chosen=16, keys=32),
+}
 """By the most bytes of a head, for every card. From compilations for an H100 (`benchmarks/gpu_compile.py`): the largest
-tiles whose forward pass does not spill; four warps and 64 rows are what its matrix unit takes at once. The backward
-passes need at most 125 KB of shared memory in bfloat16, an A100 has 163. Not measured on a card."""
+tiles whose forward pass does not spill; four warps and 64 rows are what its matrix unit takes at once. Shared memory is
+below the 163 KiB of an A100. Not measured on a card."""
 
 
 def attend(
@@ -164,11 +171,12 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 def _call(body: Any, static: tuple[Plan, Blocks], grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
     plan, blocks = static
+    stages = blocks.sum_stages if body in (backward_keys, backward_rows) else blocks.stages
     return pl.pallas_call(
         functools.partial(body, plan),
         grid=grid,
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results],
-        compiler_params=triton.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
+        compiler_params=triton.CompilerParams(num_warps=blocks.warps, num_stages=stages),
         name=f"xlnet_attention_{body.__name__}_{'chosen' if plan.chosen else 'in_order'}",
         interpret=plan.interpret,
     )(*inputs)
