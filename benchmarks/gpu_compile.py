@@ -1,8 +1,9 @@
 """Compiles the training step with the fused attention for an H100 that is not here, and prints what its kernels need.
 
-    python benchmarks/gpu_compile.py                          XLNet-Large, 16 rows; minutes; needs the extra `gpu-aot`
+    pip install --constraint constraints.txt --editable '.[gpu-aot]'    best in an environment of its own
+    python benchmarks/gpu_compile.py                          XLNet-Large, 16 rows, in one or two minutes
     python benchmarks/gpu_compile.py --tiny                   two small layers, to try it
-    python benchmarks/gpu_compile.py --config=FILE --json --config.train.batch_size=32
+    python benchmarks/gpu_compile.py --json --config.train.batch_size=32 --config.model.attention=xla
 
 For each kernel: the registers of a thread and the bytes that it spills, by ptxas; the threads and the shared memory of
 a block, by XLA. Spills cost loads and stores of local memory. Nothing is executed.
@@ -52,13 +53,14 @@ def main() -> None:
     if args.tiny:
         args.config = ROOT / "tests" / "tiny_tpu.py"
     else:
-        overrides = ["--config.train.batch_size=16", *overrides]
+        overrides = ["--config.train.batch_size=16", "--config.train.steps_per_dispatch=1", *overrides]
     result = compiled(str(args.config), overrides)
     if args.json:
         print(json.dumps(result))
         return
-    print(f"| {' | '.join(result['kernels'][0])} |\n|{'---|' * len(result['kernels'][0])}")
-    for one in result["kernels"]:
+    for number, one in enumerate(result["kernels"]):
+        if number == 0:
+            print(f"| {' | '.join(one)} |\n|{'---|' * len(one)}")
         print(f"| {' | '.join(map(str, one.values()))} |")
     print(f"temporaries {result['temp_bytes'] / 2**30:.2f} GiB, arguments {result['argument_bytes'] / 2**30:.2f} GiB")
 

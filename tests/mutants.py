@@ -49,6 +49,7 @@ def one(module: str, test: str) -> tuple[str, ...]:
 
 
 FUSED = "xlnet_jax/kernels/tpu_kernels.py"
+GPU = "xlnet_jax/kernels/gpu_kernels.py"
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
 ATTEND, DROPOUT = "xlnet_jax/kernels/xla.py", "xlnet_jax/kernels/dropout.py"
 TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads"))
@@ -135,6 +136,10 @@ MUTANTS = (
            "fresh = n < plan.heads", one("kernels/fused", "test_tables_of_rows_and_blind_queries")),
     Mutant("fused_mixes_the_directions", FUSED, "table = 0 if plan.own_tables else table_ref[b]", "table = 0",
            one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole")),
+    Mutant("gpu_takes_one_block_of_keys_for_both", GPU, "zip(both(n - w), both(n - w - 1), strict=True)",
+           "zip(both(n - w), both(n - w), strict=True)", one("kernels/fused", "test_tables_of_rows_and_blind_queries")),
+    Mutant("gpu_mixes_the_directions", GPU, "end = jnp.where(inputs.table_B[b] == table, end, first)", "pass",
+           one("kernels/fused", "test_limits_above_never_show_no_padding")),
     Mutant("fused_unchecked", "xlnet_jax/model/implementation.py", "if difference <= UNITS:", "if True:",
            one("model/implementation", "test_a_kernel_is_compared_with_xla")),
     Mutant("hash_without_products", DROPOUT,

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax._src.lib import triton
 from jax._src.pallas.triton import lowering
+from jax.core import ShapedArray
 from jax.experimental import pallas as pl
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -37,8 +38,9 @@ NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
 """Contractions of two matrices: a b', a b and a' b."""
 
 take_p = Primitive("xlnet_take")
-"""x[q, index[q, m]]. Triton has it (`tl.gather`), Pallas has no name for it; elsewhere it is `take_along_axis`."""
-take_p.def_abstract_eval(lambda x, index: jax.core.ShapedArray(index.shape, x.dtype))
+"""x[q, index[q, m]]. Triton has it (`tl.gather`) and Pallas has no name for it, hence JAX's internal table of lowerings;
+in interpret mode it is `take_along_axis`."""
+take_p.def_abstract_eval(lambda x, index: ShapedArray(index.shape, x.dtype))
 mlir.register_lowering(
     take_p, mlir.lower_fun(lambda x, index: jnp.take_along_axis(x, index, axis=1), multiple_results=False)
 )
