@@ -38,7 +38,7 @@ NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
 """Contractions of two matrices: a b', a b and a' b."""
 
 take_p = Primitive("xlnet_take")
-"""x[q, index[q, m]]. Triton has it (`tl.gather`) and Pallas has no name for it, hence JAX's internal table of lowerings;
+"""x[q, index[q, m]]. Triton has it (`tl.gather`) and Pallas has no name for it, hence JAX's internal table;
 in interpret mode it is `take_along_axis`."""
 take_p.def_abstract_eval(lambda x, index: ShapedArray(index.shape, x.dtype))
 mlir.register_lowering(
