@@ -53,8 +53,8 @@ BLOCKS = {
     512: Blocks(queries=16, chosen=16, keys=32),
 }
 """By the most bytes of a head, for every card. From compilations for an H100 (`benchmarks/gpu_compile.py`): the largest
-tiles whose forward pass does not spill; four warps and 64 rows are what its matrix unit takes at once. Shared memory is
-below the 163 KiB of an A100. Not measured on a card."""
+tiles whose forward pass does not spill in bfloat16; four warps and 64 rows are what its matrix unit takes at once.
+Shared memory is below the 163 KiB of an A100. Not measured on a card."""
 
 
 def attend(
