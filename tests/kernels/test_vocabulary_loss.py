@@ -87,9 +87,9 @@ def test_bfloat16_gives_float32_likelihoods_and_gradients_of_parameters(monkeypa
 
 
 def test_pieces_of_probability_0(monkeypatch):
-    """A chunk or a device whose logits are all minus infinity adds nothing, and no NaN."""
+    """They add no NaN; nor do the zeros that fill the last chunk, whose exponentials of the bias overflow."""
     params, target, weights = case(np.float32)
-    params["bias"] = jnp.full(V, -jnp.inf).at[:2].set(0.0)
+    params["bias"] = jnp.full(V, -jnp.inf).at[:2].set(100.0)
     value, grads = results(monkeypatch, 5, params, target % 2, weights)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((value, grads)))
 

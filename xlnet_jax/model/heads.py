@@ -39,9 +39,13 @@ class LMHead(nn.Module):
         return nn.with_logical_constraint(logits_BPV, ("batch", None, "vocab"))
 
     def nll(self, table_VD: jax.Array, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
-        """-log p(target) in nats: [B, P], at least float32. Many rows never have all their logits at once."""
+        """-log p(target) in nats: [B, P], at least float32. Many targets never have all their logits at once."""
         if vocabulary_loss.pays(*target_tokens_BP.shape):
             return vocabulary_loss.nll(table_VD, self._bias(len(table_VD)), vectors_BPD, target_tokens_BP)
+        return self.plain_nll(table_VD, vectors_BPD, target_tokens_BP)
+
+    def plain_nll(self, table_VD: jax.Array, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
+        """The same from an array of all logits."""
         logits_BPV = self(table_VD, vectors_BPD)
         # A comparison, not a gather: the vocabulary may be split, and a gather's gradient is a scatter.
         is_target_BPV = jnp.arange(logits_BPV.shape[-1])[None, None] == target_tokens_BP[..., None]
