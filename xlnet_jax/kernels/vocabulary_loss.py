@@ -22,8 +22,8 @@ from jax.sharding import PartitionSpec
 from xlnet_jax.parallel.mesh import RULES
 
 CHUNK = 1024
-"""Rows of a chunk. Every chunk reads and writes the float32 gradient of the table: with fewer rows a v5e would wait for
-its memory."""
+"""Rows of a chunk. Every chunk reads and writes the float32 gradient of the table: 8 bytes an element for 6 C
+operations with C rows. With much fewer than 1024 a v5e, 240 operations a byte, would wait for its memory."""
 
 
 def free_axes() -> tuple[dict[str, int], tuple[str, ...]]:
@@ -34,7 +34,11 @@ def free_axes() -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def pays(B: int, P: int) -> bool:
-    """Whether [B, P] targets are more than one chunk on a device. If they are not, storing the logits is faster."""
+    """Whether [B, P] targets are more than one chunk on a device.
+
+    If they are not, chunks save no memory and need a fourth product: for V=32000, D=1024 and 680 targets the compiler
+    for v5e even keeps all logits in its on-chip memory (`benchmarks/loss.py`, docs/performance.md).
+    """
     free, rows = free_axes()
     ways = math.prod(free[axis] for axis in rows)
     return B % ways == 0 and B // ways * P > CHUNK
