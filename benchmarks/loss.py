@@ -9,10 +9,12 @@ of 85 are nearly as many). Both sides run in one process and take turns. Figures
 
   plain_seconds, chunked_seconds       median of the turns; float32 on a CPU
   ratio                                plain over chunked: median over rounds
-  spread                               smallest and largest turn of each side
+  spread                               smallest and largest turn of each side, in seconds
+  cpu_seconds                          of each side, median; depends less on what else the machine does
   plain_temp_bytes, chunked_...        temporaries by the TPU compiler for --topology, bfloat16; null without libtpu
   largest_difference                   of loss and gradients, relative to the largest element of each array
-  cpu_per_wall                         of all turns; far below the number of cores: the machine had other work
+  cpu_per_wall                         of all turns; far below the number of cores: the machine had other work,
+                                       use only `cpu_seconds`
 
 `LMHead.nll` takes the chunked side where a device has more than `vocabulary_loss.CHUNK` targets.
 """
@@ -85,34 +87,35 @@ def times(sizes: tuple[int, ...], device: Any, rounds: int) -> dict[str, Any]:
     inputs = jax.device_put((params, target_BP), device)
     programs = {side: compiled(side, shapes) for side in SIDES}
     results = {side: jax.device_get(run(*inputs)) for side, run in programs.items()}
-    turns: dict[str, list[float]] = {side: [] for side in SIDES}
-    began, cpu = time.perf_counter(), time.process_time()
+    turns: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
     for number in range(rounds):
         # Every other round backwards: no side always runs after the same other one.
         for side in SIDES[:: -1 if number % 2 else 1]:
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.process_time()
             jax.block_until_ready(programs[side](*inputs))
-            turns[side].append(time.perf_counter() - start)
-    cpu_per_wall = (time.process_time() - cpu) / (time.perf_counter() - began)
+            turns[side].append((time.perf_counter() - start, time.process_time() - cpu))
+    seconds, cpu_seconds = ({side: [turn[which] for turn in turns[side]] for side in SIDES} for which in (0, 1))
     pairs = zip(*(jax.tree.leaves(results[side]) for side in SIDES), strict=True)
     return {
-        **{f"{side}_seconds": statistics.median(turns[side]) for side in SIDES},
-        "ratio": statistics.median([a / b for a, b in zip(*turns.values(), strict=True)]),
-        "spread": {side: [min(turns[side]), max(turns[side])] for side in SIDES},
+        **{f"{side}_seconds": statistics.median(seconds[side]) for side in SIDES},
+        "ratio": statistics.median([a / b for a, b in zip(*seconds.values(), strict=True)]),
+        "spread": {side: [min(seconds[side]), max(seconds[side])] for side in SIDES},
+        "cpu_seconds": {side: statistics.median(cpu_seconds[side]) for side in SIDES},
         "largest_difference": float(max(np.max(np.abs(x - y)) / np.max(np.abs(x)) for x, y in pairs)),
-        "cpu_per_wall": cpu_per_wall,
+        "cpu_per_wall": sum(sum(cpu_seconds[side]) for side in SIDES) / sum(sum(seconds[side]) for side in SIDES),
     }
 
 
 def show(result: dict[str, Any]) -> None:
-    print(f"{'P':>4} {'':8} {'seconds':>9} {'smallest':>9} {'largest':>9} {'ratio':>6} {'CPU/wall':>9} {'TPU MB':>8}")
+    heads = ("seconds", "smallest", "largest", "ratio", "CPU s", "CPU/wall", "TPU MB")
+    print(f"{'P':>4} {'':8} " + " ".join(f"{head:>9}" for head in heads))
     for row in result["rows"]:
         for side in SIDES:
             low, high = row["spread"][side]
             size = row[f"{side}_temp_bytes"]
-            columns = f"{row[f'{side}_seconds']:9.4g} {low:9.4g} {high:9.4g} {row['ratio']:6.2f}"
-            print(f"{row['P']:4} {side:8} {columns} {row['cpu_per_wall']:9.2f} ", end="")
-            print(f"{'null' if size is None else format(size / 1e6, '.1f'):>8}")
+            columns = f"{row[f'{side}_seconds']:9.4g} {low:9.4g} {high:9.4g} {row['ratio']:9.2f}"
+            columns += f" {row['cpu_seconds'][side]:9.4g} {row['cpu_per_wall']:9.2f}"
+            print(f"{row['P']:4} {side:8} {columns} {'null' if size is None else format(size / 1e6, '.1f'):>9}")
     for name in ("device", "topology", "chunk", "V", "D", "B", "cores", "load_average"):
         print(f"{name:18} {result[name]}")
     print(f"largest difference {max(row['largest_difference'] for row in result['rows']):.2g}")

@@ -101,7 +101,7 @@ def nll(table_VD: jax.Array, bias_V: jax.Array, vectors_BPD: jax.Array, target_B
 
         zeros = jnp.zeros(table_VD.shape, high), jnp.zeros(bias_V.shape, high)
         (d_table_VD, d_bias_V), dx_ACD = jax.lax.scan(chunk, zeros, tuple(map(chunked, arrays)))
-        if embed:
+        if embed and free[embed] > 1:
             d_table_VD = jax.lax.psum_scatter(d_table_VD, embed, scatter_dimension=1, tiled=True)
         d_table_VD = over(tuple(axis for axis in rows if axis != embed), d_table_VD)
         return d_table_VD, over(rows, d_bias_V), joined(dx_ACD, arrays[0].shape)
