@@ -84,7 +84,8 @@ def two(tmp_path_factory, cache):
     assert all(result["step"] == STEPS for result in results) and results[0]["loss"] == results[1]["loss"]
     assert [line["step"] for line in lines(workdir)] == list(range(1, STEPS + 1))
     (start,) = read_jsonl(os.path.join(workdir, "runs.jsonl"))
-    assert (start["processes"], start["devices"]) == (2, 2)
+    assert (start["processes"], start["devices"], start["attention"]) == (2, 2, "xla")
+    assert all("attention: xla, because there is no kernel for cpu" in err for _, err in ended.values())
     assert not os.path.exists(workdir / ".shared")
     return workdir
 
