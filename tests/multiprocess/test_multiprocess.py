@@ -84,8 +84,7 @@ def two(tmp_path_factory, cache):
     assert all(result["step"] == STEPS for result in results) and results[0]["loss"] == results[1]["loss"]
     assert [line["step"] for line in lines(workdir)] == list(range(1, STEPS + 1))
     (start,) = read_jsonl(os.path.join(workdir, "runs.jsonl"))
-    assert (start["processes"], start["devices"], start["attention"]) == (2, 2, "xla")
-    assert all("attention: xla, because there is no kernel for cpu" in err for _, err in ended.values())
+    assert (start["processes"], start["devices"]) == (2, 2)
     assert not os.path.exists(workdir / ".shared")
     return workdir
 
@@ -100,6 +99,7 @@ def interrupted(workdir, cache, victim, number):
     assert 2 <= step < STEPS
     for _, err in ended.values():
         assert f"{number.name} in process {victim} at step {step}: saved" in err and "Traceback" not in err
+        assert "attention: xla, because there is no kernel for cpu" in err
     return step
 
 
@@ -109,6 +109,7 @@ def test_sigterm_to_one_of_two_stops_both_at_one_step_and_one_process_goes_on(tm
     shared.finish(shared.start(tmp_path, f"--stop_at={step + 2}", undisturbed.cache))
     first, second = read_jsonl(os.path.join(tmp_path, "runs.jsonl"))
     assert (first["processes"], first["devices"], second["processes"], second["step"]) == (2, 2, 1, step)
+    assert first["attention"] == second["attention"] == "xla"
     assert_same_run(lines(tmp_path), lines(undisturbed.workdir))
     assert len(lines(tmp_path)) == step + 2
 
