@@ -1,17 +1,15 @@
 """The choice of an implementation of attention at the start of a run."""
 
-import functools
 import types
 
 import jax
 import pytest
+from attention_cases import GATHERED as KERNEL
 
 from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused, tpu
+from xlnet_jax.kernels import fused, xla
 from xlnet_jax.model import implementation
-
-KERNEL = functools.partial(tpu.attend, interpret=True, blocks=tpu.Blocks(queries=128, strided=False))
 
 
 def with_attention(value, **model):
@@ -20,8 +18,7 @@ def with_attention(value, **model):
 
 def wrong_gradient(q_BQHE, k_BKHE, *args, **kwargs):
     """A kernel that is right forward, and whose keys get no gradient."""
-
-    return KERNEL(q_BQHE, jax.lax.stop_gradient(k_BKHE), *args, **kwargs)
+    return xla.attend(q_BQHE, jax.lax.stop_gradient(k_BKHE), *args, **kwargs)
 
 
 def test_where_there_is_no_kernel_auto_is_xla_and_fused_is_refused():

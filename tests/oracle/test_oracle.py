@@ -3,14 +3,13 @@
 `replay.py` says what is compared and how, `generate.py` made the recordings. The run ends with a table of errors.
 """
 
-import functools
 import os
 
 import jax
 import numpy as np
 import pytest
 import tiny
-from attention_cases import GATHERED, interpreted
+from attention_cases import GATHERED
 from oracle import replay
 from oracle.replay import CASES, FOLDER
 
@@ -44,7 +43,7 @@ def test_the_fused_kernel_in_float32_equals_the_recording(name, weights, monkeyp
     """Catches a model that feeds the kernel otherwise than `xla`: shared tables, directions, memory, gradients."""
     # Heads of 4 padded to 128, not to 32, are fewer and compile in half of the time.
     monkeypatch.setattr(tpu, "HEAD_DIMS", (128,))
-    monkeypatch.setitem(fused.KERNELS, "cpu", functools.partial(interpreted, blocks=GATHERED))
+    monkeypatch.setitem(fused.KERNELS, "cpu", GATHERED)
     case, recorded = CASES[name], replay.load(name)
     errors = replay.errors(case, weights, recorded, replay.run(case, weights, recorded, "float32", "fused"))
     record_property("oracle", {"case": name, "dtype": "float32", "implementation": "fused"} | replay.summary(errors))
