@@ -48,7 +48,8 @@ def one(module: str, test: str) -> tuple[str, ...]:
     return (os.path.join("tests", folder, f"test_{name}.py") + f"::{test}",)
 
 
-FUSED, CHUNKS = "xlnet_jax/kernels/tpu_kernels.py", "xlnet_jax/kernels/vocabulary_loss.py"
+FUSED_BACKWARD = "xlnet_jax/kernels/tpu_backward.py"
+CHUNKS = "xlnet_jax/kernels/vocabulary_loss.py"
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
 ATTEND, DROPOUT = "xlnet_jax/kernels/xla.py", "xlnet_jax/kernels/dropout.py"
 TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads"))
@@ -136,13 +137,15 @@ MUTANTS = (
            one("kernels/dropout", "test_what_is_kept_is_divided_by_the_exact_share_kept")),
     Mutant("dropout_keeps_what_it_should_drop", DROPOUT, "< np.uint32(threshold(rate))", ">= np.uint32(threshold(rate))",
            one("kernels/dropout", "test_the_share_kept_is_one_minus_the_rate")),
-    Mutant("fused_gives_hidden_keys_a_gradient", FUSED,
+    Mutant("fused_gives_hidden_keys_a_gradient", FUSED_BACKWARD,
            "score[:, part] = jnp.where(unit.visible(part), score_QK, -FAR)", "score[:, part] = score_QK",
            one("kernels/fused", "test_tables_of_rows_and_blind_queries")),
-    Mutant("fused_forgets_the_gradient_of_earlier_blocks", FUSED, "fresh = (i == 0) & (n < plan.heads)",
+    Mutant("fused_forgets_the_gradient_of_earlier_blocks", FUSED_BACKWARD, "fresh = (i == 0) & (n < plan.heads)",
            "fresh = n < plan.heads", one("kernels/fused", "test_tables_of_rows_and_blind_queries")),
-    Mutant("fused_mixes_the_directions", FUSED, "table = 0 if plan.own_tables else table_ref[b]", "table = 0",
+    Mutant("fused_mixes_the_directions", FUSED_BACKWARD, "table = 0 if plan.own_tables else table_ref[b]", "table = 0",
            one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole")),
+    Mutant("processes_run_different_attention", "xlnet_jax/model/implementation.py", "max(processes.gather(",
+           "min(processes.gather(", one("model/implementation", "test_all_processes_take_xla_if_one_must")),
     Mutant("fused_unchecked", "xlnet_jax/model/implementation.py", "if difference <= UNITS:", "if True:",
            one("model/implementation", "test_a_kernel_is_compared_with_xla")),
     Mutant("hash_without_products", DROPOUT,
