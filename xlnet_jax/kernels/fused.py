@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -81,10 +80,7 @@ def attend(
         raise BadInput(f"model.attention=fused: {why_not}; use model.attention=xla")
     kernel = KERNELS[kind(device.device_kind)]
     free = set(mesh.axis_names) - set(mesh.manual_axes)
-    rows: tuple[str, ...] | None = tuple(axis for axis in RULES.batch if axis in free)
-    # The one row of initialisation is on all devices.
-    if len(q_BQHE) % math.prod(mesh.shape[axis] for axis in rows):
-        rows = None
+    rows = tuple(axis for axis in RULES.batch if axis in free)
     heads = RULES.heads if RULES.heads in free else None
 
     def local(dropout: AttentionDropout | None, position: tuple, *arguments: Any) -> jax.Array:
