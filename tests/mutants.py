@@ -151,6 +151,8 @@ MUTANTS = (
            one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole")),
     Mutant("processes_run_different_attention", "xlnet_jax/model/implementation.py", "max(processes.gather(",
            "min(processes.gather(", one("model/implementation", "test_all_processes_take_xla_if_one_must")),
+    Mutant("initialisation_needs_the_device", ATTENTION, '"xla" if self.is_initializing() else config.attention',
+           "config.attention", one("commands/cli", "test_inspect_counts_parameters_as_the_original_names_them")),
     Mutant("fused_unchecked", "xlnet_jax/model/implementation.py", "if difference <= UNITS:", "if True:",
            one("model/implementation", "test_a_kernel_is_compared_with_xla")),
     Mutant("hash_without_products", DROPOUT,
