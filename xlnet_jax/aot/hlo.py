@@ -172,14 +172,56 @@ class Program:
 
     def repeats(self) -> float:
         """Bytes written by the whole program / bytes if every computation counts once, as the compiler counts them."""
-        fused = {_attribute(one, "calls") for body in self.computations.values() for one in body.values()
-                 if one.opcode == "fusion"}  # fmt: skip
+        fused = self._fused()
         all_runs = once = 0
         for name, times in self.runs.items():
             if name not in fused:
                 written = sum(self._written(name, one) for one in self.computations[name].values())
                 all_runs, once = all_runs + times * written, once + written
         return all_runs / once if once else 1.0
+
+    def kernels(self) -> dict[str, tuple[int, int]]:
+        """Of each call of a Pallas kernel: how often it runs, and the bytes of its operands and results."""
+        return {
+            one.name: (self.runs[name], array_bytes(one.type) + sum(self._read_from(name, one)))
+            for name in self.runs for one in self.computations[name].values() if "tpu_custom_call" in one.attributes
+        }  # fmt: skip
+
+    def traffic(self) -> collections.Counter[str]:
+        """Bytes read and written, by operation of the model: operands and results of every instruction, each run."""
+        fused = self._fused()
+        moved: collections.Counter[str] = collections.Counter()
+        for name, times in self.runs.items():
+            for one in self.computations[name].values() if name not in fused else ():
+                if written := self._written(name, one):
+                    moved[operation(one)] += times * (written + sum(self._read_from(name, one)))
+        return moved
+
+    def _fused(self) -> set[str]:
+        """The computations inside of fusions, whose instructions move nothing."""
+        return {_attribute(one, "calls") for body in self.computations.values() for one in body.values()
+                if one.opcode == "fusion"}  # fmt: skip
+
+    def _read_from(self, name: str, one: Instruction) -> list[int]:
+        """Bytes of each operand; of an array from which only slices are taken, or that is updated, the slices."""
+        body, sizes = self.computations[name], []
+        users: dict[str, list[Instruction]] = collections.defaultdict(list)
+        inner, parameters = body, {}
+        if one.opcode == "fusion":
+            inner = self.computations[_attribute(one, "calls")]
+            parameters = {int(each.operands[0]): each.name for each in inner.values() if each.opcode == "parameter"}
+            for each in inner.values():
+                for operand in each.operands:
+                    users[operand].append(each)
+        for n, operand in enumerate(one.operands):
+            using = users[parameters[n]] if parameters else [one]
+            within = parameters.get(n, operand)
+            size = array_bytes(body[operand].type) if operand in body else 0
+            if using and all(each.opcode in ("dynamic-slice", "dynamic-update-slice") and each.operands[0] == within
+                             for each in using):  # fmt: skip
+                size = sum(array_bytes(each.type) for each in using if each.opcode == "dynamic-slice")
+            sizes.append(size)
+        return sizes
 
     def _written(self, name: str, one: Instruction) -> int:
         """Bytes of the result; of an array that is updated in place only the slice."""
@@ -189,6 +231,9 @@ class Program:
         if one.opcode == "fusion":
             body = self.computations[_attribute(one, "calls")]
             within = list(body.values())
+        if one.opcode == "copy-start":
+            # Its result also has the operand.
+            return array_bytes(one.type) // 2
         updates = [each for each in within if each.opcode == "dynamic-update-slice"]
         kept = sum(array_bytes(each.type) - array_bytes(body[each.operands[1]].type) for each in updates)
         return max(array_bytes(one.type) - kept, 0)
@@ -220,6 +265,13 @@ def _kind(computation: str, one: Instruction) -> str | None:
         # Fused on TPU with the slice that follows it.
         return "reduce-scatter"
     return kind if kind in COLLECTIVES else None
+
+
+def operation(one: Instruction) -> str:
+    """The place in the model that an instruction comes from, without loops; its opcode if it has none."""
+    found = re.search(r'op_name="([^"]*)"', one.attributes)
+    skipped = {"jit(steps)", "while", "body", "cond", "closed_call", "shard_map", "checkpoint", "rematted_computation"}
+    return "/".join(part for part in found[1].split("/") if part not in skipped) if found else one.opcode
 
 
 def array_bytes(kind: str) -> int:
