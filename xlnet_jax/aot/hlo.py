@@ -182,46 +182,58 @@ class Program:
 
     def kernels(self) -> dict[str, tuple[int, int]]:
         """Of each call of a Pallas kernel: how often it runs, and the bytes of its operands and results."""
-        return {
-            one.name: (self.runs[name], array_bytes(one.type) + sum(self._read_from(name, one)))
-            for name in self.runs for one in self.computations[name].values() if "tpu_custom_call" in one.attributes
-        }  # fmt: skip
+        found = {}
+        for name, times in self.runs.items():
+            body = self.computations[name]
+            for one in body.values():
+                if "tpu_custom_call" in one.attributes:
+                    types = [one.type, *(body[operand].type for operand in one.operands)]
+                    found[one.name] = times, sum(map(array_bytes, types))
+        return found
 
     def traffic(self) -> collections.Counter[str]:
-        """Bytes read and written, by operation of the model: operands and results of every instruction, each run."""
+        """HBM bytes read and written by operation of the model, of all runs: what is in on-chip memory does not count.
+
+        Of an array from which only slices are taken, or that is updated in place, the slices count.
+        """
         fused = self._fused()
         moved: collections.Counter[str] = collections.Counter()
         for name, times in self.runs.items():
-            for one in self.computations[name].values() if name not in fused else ():
-                if written := self._written(name, one):
-                    moved[operation(one)] += times * (written + sum(self._read_from(name, one)))
+            body = self.computations[name]
+            for one in body.values() if name not in fused else ():
+                if one.opcode in FREE or one.opcode.endswith("-start"):
+                    continue
+                # A copy that overlaps with others: its start has operand and result in one type.
+                if one.opcode in ("copy-done", "slice-done"):
+                    size = array_bytes(one.type)
+                else:
+                    written = min(self._written(name, one), hbm_bytes(one.type))
+                    size = written + sum(self._taken(body, operand, one) for operand in set(one.operands) & body.keys())
+                if size:
+                    moved[operation(one)] += times * size
         return moved
+
+    def _taken(self, body: dict[str, Instruction], array: str, user: Instruction) -> int:
+        """HBM bytes that an instruction reads of one array of its computation."""
+        size = hbm_bytes(body[array].type)
+        if user.opcode in ("dynamic-slice", "slice") and user.operands[0] == array:
+            return min(size, array_bytes(user.type))
+        if user.opcode == "dynamic-update-slice" and user.operands[0] == array:
+            return 0
+        if user.opcode == "bitcast":
+            inner, name = body, user.name
+        elif user.opcode == "fusion":
+            inner, place = self.computations[_attribute(user, "calls")], str(user.operands.index(array))
+            name = next(one.name for one in inner.values() if one.opcode == "parameter" and one.operands[0] == place)
+        else:
+            return size
+        taken = sum(self._taken(inner, name, one) for one in inner.values() if name in one.operands)
+        return min(size, taken)
 
     def _fused(self) -> set[str]:
         """The computations inside of fusions, whose instructions move nothing."""
         return {_attribute(one, "calls") for body in self.computations.values() for one in body.values()
                 if one.opcode == "fusion"}  # fmt: skip
-
-    def _read_from(self, name: str, one: Instruction) -> list[int]:
-        """Bytes of each operand; of an array from which only slices are taken, or that is updated, the slices."""
-        body, sizes = self.computations[name], []
-        users: dict[str, list[Instruction]] = collections.defaultdict(list)
-        inner, parameters = body, {}
-        if one.opcode == "fusion":
-            inner = self.computations[_attribute(one, "calls")]
-            parameters = {int(each.operands[0]): each.name for each in inner.values() if each.opcode == "parameter"}
-            for each in inner.values():
-                for operand in each.operands:
-                    users[operand].append(each)
-        for n, operand in enumerate(one.operands):
-            using = users[parameters[n]] if parameters else [one]
-            within = parameters.get(n, operand)
-            size = array_bytes(body[operand].type) if operand in body else 0
-            if using and all(each.opcode in ("dynamic-slice", "dynamic-update-slice") and each.operands[0] == within
-                             for each in using):  # fmt: skip
-                size = sum(array_bytes(each.type) for each in using if each.opcode == "dynamic-slice")
-            sizes.append(size)
-        return sizes
 
     def _written(self, name: str, one: Instruction) -> int:
         """Bytes of the result; of an array that is updated in place only the slice."""
@@ -231,9 +243,6 @@ class Program:
         if one.opcode == "fusion":
             body = self.computations[_attribute(one, "calls")]
             within = list(body.values())
-        if one.opcode == "copy-start":
-            # Its result also has the operand.
-            return array_bytes(one.type) // 2
         updates = [each for each in within if each.opcode == "dynamic-update-slice"]
         kept = sum(array_bytes(each.type) - array_bytes(body[each.operands[1]].type) for each in updates)
         return max(array_bytes(one.type) - kept, 0)
@@ -268,10 +277,12 @@ def _kind(computation: str, one: Instruction) -> str | None:
 
 
 def operation(one: Instruction) -> str:
-    """The place in the model that an instruction comes from, without loops; its opcode if it has none."""
+    """The place in the model that an instruction comes from, without loops; opcode and type if it has none."""
     found = re.search(r'op_name="([^"]*)"', one.attributes)
     skipped = {"jit(steps)", "while", "body", "cond", "closed_call", "shard_map", "checkpoint", "rematted_computation"}
-    return "/".join(part for part in found[1].split("/") if part not in skipped) if found else one.opcode
+    if not found:
+        return f"{one.opcode} {one.type.partition('{')[0]}"
+    return "/".join(part for part in found[1].split("/") if part not in skipped)
 
 
 def array_bytes(kind: str) -> int:
@@ -282,6 +293,11 @@ def array_bytes(kind: str) -> int:
         bits = BITS[dtype] if dtype in BITS else int(digits[0]) if digits else 0
         total += bits * math.prod(int(size) for size in dims.split(",") if size) // 8
     return total
+
+
+def hbm_bytes(kind: str) -> int:
+    """As `array_bytes`, without arrays in on-chip memory: their layout names another memory space, as in S(1)."""
+    return array_bytes(re.sub(r"\w+\[[\d,]*\]\{[^}]*S\(\d+\)\}", "", kind))
 
 
 def device_groups(attributes: str, devices: int) -> list[list[int]]:
