@@ -206,6 +206,35 @@ def test_other_failures_of_the_compiler_are_not_taken_for_short_memory():
         compile.out_of_memory("INTERNAL: something else")
 
 
+TRAFFIC = textwrap.dedent("""\
+    HloModule jit_steps, is_scheduled=true
+
+    %cut (whole: f32[10,64], at: s32[]) -> f32[64] {
+      %whole = f32[10,64]{1,0} parameter(0)
+      %at = s32[] parameter(1)
+      %flat = f32[10,64]{1,0} bitcast(%whole)
+      ROOT %row = f32[64]{0} dynamic-slice(%flat, %at), dynamic_slice_sizes={1,64}
+    }
+
+    ENTRY %main (stack: f32[10,64], n: s32[], w: f32[64]) -> f32[64] {
+      %stack = f32[10,64]{1,0:T(8,128)} parameter(0)
+      %n = s32[]{:T(128)S(6)} parameter(1)
+      %w = f32[64]{0} parameter(2)
+      %near.s = (f32[64]{0:T(128)S(1)}, f32[64]{0}, u32[]{:S(2)}) copy-start(%w)
+      %near = f32[64]{0:T(128)S(1)} copy-done(%near.s)
+      %taken = f32[64]{0:T(128)} fusion(%stack, %n), calls=%cut, metadata={op_name="jit(steps)/body/layers/slice"}
+      ROOT %kernel = f32[64]{0} custom-call(%taken, %near), target="tpu_custom_call", metadata={op_name="attention"}
+    }
+    """)  # fmt: skip
+
+
+def test_traffic_counts_slices_once_and_nothing_in_on_chip_memory():
+    """256 bytes a row: the table sends you after the wrong operation if a stack counts whole in each layer."""
+    program = hlo.Program(TRAFFIC)
+    assert program.traffic() == {"layers/slice": 512, "copy-done f32[64]": 256, "attention": 512}
+    assert program.kernels() == {"kernel": (1, 3 * 256)}
+
+
 def slice_of(name, devices, slices=1):
     return Topology(name, slices, CHIPS[name.partition(":")[0]], (None,) * devices)
 
