@@ -25,7 +25,8 @@ from xlnet_jax.train.step import build_step
 KEYS = {
     "fits", "peak_hbm_bytes", "hbm_bytes", "arguments", "temp_bytes", "gradient_bytes", "collectives",
     "analytic_flops", "compiler_bytes", "projected_step_seconds", "projected_days", "compile_seconds", "advice",
-    "devices", "topology", "attention", "projected_mfu", "projection", "bound", "mfu_bound", "traffic",
+    "devices", "topology", "attention", "projected_mfu", "projection", "bound", "mfu_bound", "traffic_bytes",
+    "traffic",
 }  # fmt: skip
 CONFIG = tiny_tpu.config()
 LARGE = str(pathlib.Path(__file__).parents[2] / "configs" / "xlnet_large_512.py")

@@ -181,7 +181,7 @@ class Program:
         return all_runs / once if once else 1.0
 
     def kernels(self) -> dict[str, tuple[int, int]]:
-        """Of each call of a Pallas kernel: how often it runs, and the bytes of its operands and results."""
+        """Of each call of a Pallas kernel: how often it runs, and the bytes of operands and results."""
         found = {}
         for name, times in self.runs.items():
             body = self.computations[name]
@@ -279,7 +279,7 @@ def _kind(computation: str, one: Instruction) -> str | None:
 def operation(one: Instruction) -> str:
     """The place in the model that an instruction comes from, without loops; opcode and type if it has none."""
     found = re.search(r'op_name="([^"]*)"', one.attributes)
-    skipped = {"jit(steps)", "while", "body", "cond", "closed_call", "shard_map", "checkpoint", "rematted_computation"}
+    skipped = {"jit(steps)", "eval_jaxpr", "while", "body", "closed_call", "shard_map", "checkpoint"}
     if not found:
         return f"{one.opcode} {one.type.partition('{')[0]}"
     return "/".join(part for part in found[1].split("/") if part not in skipped)

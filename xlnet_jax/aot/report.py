@@ -74,7 +74,9 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
     }
     if trial.executable is None:
         missing = ("compiler_bytes", "projected_step_seconds", "projected_tokens_per_second", "projected_days")
-        return result | dict.fromkeys((*missing, "projected_mfu", "projection", "bound", "mfu_bound", "traffic"))
+        return result | dict.fromkeys(
+            (*missing, "projected_mfu", "projection", "bound", "mfu_bound", "traffic_bytes", "traffic")
+        )
     steps = config.train.steps_per_dispatch
     program = hlo.Program(program_text(trial))
     collectives = program.collectives(dict(trial.mesh.shape))
@@ -100,6 +102,7 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "projection": seconds,
         "bound": max(seconds.keys() - {"attention"}, key=lambda name: seconds[name]),
         "mfu_bound": at_peak / step_seconds({name: seconds.get(name, 0) for name in ("attention", "compute")}),
+        "traffic_bytes": sum(moved.values()) // steps,
         "traffic": [
             {"operation": name, "bytes": _per_step(size, steps), "share": size / sum(moved.values())}
             for name, size in moved.most_common(10)
