@@ -41,14 +41,15 @@ def sizes_of(T: int) -> Any:
     return Sizes(B=1, T=T, M=T * 3 // 4, P=T // 6)
 
 
-def temporaries(T: int, fused: bool, vmem: bool) -> int | None:
-    """Bytes of temporaries on one v5e; None if the program does not fit."""
+def temporaries(T: int, fused: bool, vmem: bool) -> int:
+    """Bytes of temporaries on one v5e, also if they do not fit into its HBM."""
     import jax
     import jax.numpy as jnp
     import numpy as np
     from _attention import streams, train
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+    from xlnet_jax.aot.compile import out_of_memory
     from xlnet_jax.aot.topology import describe
     from xlnet_jax.kernels import fused as kernels
     from xlnet_jax.kernels import xla
@@ -63,9 +64,8 @@ def temporaries(T: int, fused: bool, vmem: bool) -> int | None:
     try:
         compiled = lowered.compile(compiler_options={} if vmem else {"xla_vf_vmem_memory_space_assignment": False})
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return None
+        # Too large for the HBM: the message has the bytes.
+        return out_of_memory(str(error))[0]
     return compiled.memory_analysis().temp_size_in_bytes
 
 

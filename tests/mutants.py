@@ -135,6 +135,8 @@ MUTANTS = (
            "fresh = n < plan.heads", one("kernels/fused", "test_tables_of_rows_and_blind_queries")),
     Mutant("fused_mixes_the_directions", FUSED_BACKWARD, "table = 0 if plan.own_tables else table_ref[b]", "table = 0",
            one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole")),
+    Mutant("processes_run_different_attention", "xlnet_jax/model/implementation.py", "max(processes.gather(",
+           "min(processes.gather(", one("model/implementation", "test_all_processes_take_xla_if_one_must")),
     Mutant("fused_unchecked", "xlnet_jax/model/implementation.py", "if difference <= UNITS:", "if True:",
            one("model/implementation", "test_a_kernel_is_compared_with_xla")),
     Mutant("hash_without_products", DROPOUT,

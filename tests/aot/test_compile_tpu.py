@@ -16,7 +16,6 @@ from xlnet_jax.aot.topology import CHIPS, describe
 from xlnet_jax.cli import main
 from xlnet_jax.config import load, override
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused
 from xlnet_jax.model import flops
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.train.recipe import make_recipe
@@ -187,13 +186,13 @@ def test_what_does_not_fit_is_told_and_the_advice_fits():
     assert again["fits"] and again["peak_hbm_bytes"] == advice["peak_hbm_bytes"] <= again["hbm_bytes"]
 
 
-@pytest.mark.parametrize("attention", ["xla", "fused"])
 @pytest.mark.parametrize("mesh", [{"data": 4}, {"data": 2, "fsdp": 2}, {"data": 1, "fsdp": 2, "tensor": 2}])
-def test_the_program_is_the_one_that_train_runs(mesh, attention, monkeypatch):
-    """The same StableHLO for devices that exist, lowered for TPU as `train` would there, and for those that do not."""
-    monkeypatch.setitem(fused.KERNELS, "cpu", fused.KERNELS["TPU v5 lite"])
-    config = override(CONFIG, [f"--config.model.attention={attention}"])
-    config = dataclasses.replace(config, mesh=dataclasses.replace(CONFIG.mesh, **mesh))
+def test_the_program_is_the_one_that_train_runs(mesh):
+    """The same StableHLO for devices that exist, lowered for TPU as `train` would there, and for those that do not.
+
+    With `xla`: the kernel is only lowered for a mesh of TPUs.
+    """
+    config = dataclasses.replace(CONFIG, mesh=dataclasses.replace(CONFIG.mesh, **mesh))
     here = make_mesh(config.mesh, jax.devices()[:4])
     there = make_mesh(config.mesh, describe("v5e:2x2").devices)
     assert here.devices.flat[0].platform == "cpu" and there.devices.flat[0].platform == "tpu"
