@@ -21,6 +21,7 @@ from xlnet_jax.aot import schedule
 from xlnet_jax.aot.topology import CHIPS, describe, prepare_environment
 
 prepare_environment()
+schedule.prepare()
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402

@@ -315,13 +315,15 @@ def test_a_schedule_counts_every_bundle_as_often_as_its_loops_run():
 
 
 def test_schedules_are_collected_by_kernel_and_removed(tmp_path, monkeypatch):
-    folder = tmp_path / "dump"
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--other=1 {schedule.flags(str(folder))}")
+    """Of the folder of the user's flags, which come first, nothing is read or removed."""
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_jf_dump_to={tmp_path}")
+    folder = schedule.prepare()
     with schedule.collected() as found:
         for name in ("17-fusion.2-01", "18-xlnet_attention_forward.3-00"):
             (folder / f"{name}-final_bundles.txt").write_text(BUNDLES)
         (folder / "18-xlnet_attention_forward.3-01-schedule-analysis_final_bundles.txt").write_text("other")
-    assert found == {"xlnet_attention_forward.3": schedule.parse(BUNDLES)} and not folder.exists()
+    assert found == {"xlnet_attention_forward.3": schedule.parse(BUNDLES)}
+    assert not folder.exists() and tmp_path.exists()
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--other=1")
     with schedule.collected() as none:
         pass
@@ -380,7 +382,6 @@ def test_without_libtpu_the_extra_is_named(monkeypatch, capsys):
 
 
 def test_the_environment_is_set_only_where_it_is_not(monkeypatch):
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_jf_dump_to=mine")
     monkeypatch.setenv("JAX_PLATFORMS", "tpu,cpu")
     monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "here")
@@ -390,8 +391,6 @@ def test_the_environment_is_set_only_where_it_is_not(monkeypatch):
     assert [os.environ[name] for name in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY", "TPU_WORKER_HOSTNAMES")] == [
         "tpu,cpu", "1", "here",
     ]  # fmt: skip
-    # The user's flags stay, and ours come after them.
-    assert os.environ["LIBTPU_INIT_ARGS"].startswith("--xla_jf_dump_to=mine --xla_jf_dump_to=")
 
 
 def test_a_report_for_people_says_projection(capsys):

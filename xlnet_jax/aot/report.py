@@ -129,7 +129,9 @@ def kernel_calls(trial: Trial, chip: Chip, program: hlo.Program) -> KernelCalls:
     seconds, total = 0.0, 0
     for name, (times, size) in program.kernels().items():
         if name not in trial.kernels:
-            raise RuntimeError(f"libtpu wrote no schedule of the kernel {name}")
+            raise RuntimeError(
+                f"libtpu wrote no schedule of the kernel {name}; aot.schedule.prepare() must come before JAX"
+            )
         at_once = max(trial.kernels[name].bundles / chip.clock, size / (chip.hbm_bandwidth / chip.devices))
         seconds, total = seconds + times * at_once, total + times * size
     return KernelCalls(seconds, total)

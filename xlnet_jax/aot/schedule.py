@@ -14,6 +14,8 @@ import os
 import pathlib
 import re
 import shutil
+import tempfile
+import uuid
 from collections.abc import Iterator
 
 PASSES = "final_"
@@ -39,16 +41,23 @@ class Schedule:
     """Loops whose number of turns depends on data; they count once."""
 
 
-def flags(folder: str) -> str:
-    """What libtpu must find in LIBTPU_INIT_ARGS when it is loaded, to write schedules into the folder."""
-    return f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex={PASSES}"
+def prepare() -> pathlib.Path:
+    """Sets the flags with which libtpu writes schedules; call before importing JAX. Returns the folder, not yet there.
+
+    A compilation outside of `collected` leaves its texts in the folder.
+    """
+    folder = pathlib.Path(tempfile.gettempdir(), f"xlnet-jax-schedule-{uuid.uuid4().hex}")
+    ours = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex={PASSES}"
+    # Of two equal flags libtpu takes the last.
+    os.environ["LIBTPU_INIT_ARGS"] = f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {ours}".strip()
+    return folder
 
 
 @contextlib.contextmanager
 def collected() -> Iterator[dict[str, Schedule]]:
     """The schedules of the Pallas kernels compiled in the block, by the name of their instruction, after its end.
 
-    Empty if libtpu was loaded without `flags`. The folder exists only during the block.
+    Empty without `prepare`. The folder exists only during the block.
     """
     found: dict[str, Schedule] = {}
     folders = re.findall(r"--xla_jf_dump_to=(\S+)", os.environ.get("LIBTPU_INIT_ARGS", ""))
@@ -56,6 +65,7 @@ def collected() -> Iterator[dict[str, Schedule]]:
         yield found
         return
     folder = pathlib.Path(folders[-1])
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:
         yield found

@@ -11,11 +11,8 @@ import importlib.util
 import math
 import os
 import re
-import tempfile
-import uuid
 from typing import Any
 
-from xlnet_jax.aot import schedule
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import how_to_install
 
@@ -93,9 +90,6 @@ def prepare_environment() -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-    folder = os.path.join(tempfile.gettempdir(), f"xlnet-jax-schedule-{uuid.uuid4().hex}")
-    # Of two equal flags libtpu takes the last.
-    os.environ["LIBTPU_INIT_ARGS"] = f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {schedule.flags(folder)}".strip()
 
 
 def check(name: str, slices: int = 1) -> Chip:
