@@ -120,6 +120,19 @@ def test_fsdp_gathers_in_bfloat16_and_adds_in_float32_once_over_each_axis():
     assert parameters() / 4 < bytes_of(result, axis="data") / 4 < 1.1 * parameters() / 4
 
 
+def test_the_loss_in_chunks_adds_the_gradient_of_the_table_in_float32_once():
+    """A sum over the devices in every chunk, or in bfloat16, would show. 16 rows a device: 2048 targets, two chunks."""
+    words = ["--config.data.objective=clm", "--config.data.reuse_len=128", "--config.data.num_predict=128"]
+    words += ["--config.train.batch_size=64", "--config.train.steps_per_dispatch=1", "--config.mesh.fsdp=2"]
+    result = compiled(*words)
+    reductions = [one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")]
+    assert {one["dtype"] for one in reductions if one["bytes"] > 10_000} == {"f32"}
+    # The table crosses for its lookup and for the loss; the kernel of the positions: see above.
+    most = parameters() + 1024 * 128 + 2 * 2 * 319 * 128
+    assert parameters() < bytes_of({"collectives": reductions}, axis="fsdp") / 4 < most
+    assert parameters() / 2 < bytes_of(result, axis="data") / 4 < 1.1 * parameters() / 2
+
+
 def test_two_slices_reduce_once_across_the_network_in_few_pieces():
     result = compiled(slices=2)
     assert (result["devices"], result["chips"]) == (8, 8)

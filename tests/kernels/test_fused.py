@@ -13,13 +13,18 @@ from hypothesis import strategies as st
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused, reference, tpu
+from xlnet_jax.kernels import fused, gpu, reference, tpu
 from xlnet_jax.kernels.dropout import AttentionDropout
 
 SMALL = functools.partial(GATHERED, blocks=dataclasses.replace(GATHERED.keywords["blocks"], strided=True))
 """In interpret mode a strided roll is one operation for every row, so most tests shift by gathers."""
 STRIPS = functools.partial(GATHERED, blocks=dataclasses.replace(GATHERED.keywords["blocks"], queries=256))
 """Several strips in a program."""
+GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.Blocks(queries=32, keys=64, chosen=16))
+"""Two blocks of queries in order in a window."""
+TILES = functools.partial(GPU, blocks=gpu.Blocks(queries=16, keys=16, chosen=16))
+NAMES = ["tpu", "gpu"]
+EACH = pytest.mark.parametrize("kernel", [GATHERED, pytest.param(GPU, marks=pytest.mark.slow)], ids=NAMES)
 
 
 @st.composite
@@ -60,18 +65,14 @@ def close(bound, ours, theirs):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kernels", [(SMALL, GATHERED, STRIPS), (GPU,)], ids=NAMES)
 @settings(max_examples=12, deadline=None, derandomize=True)
-@given(
-    case=cases(),
-    rate=st.sampled_from([0, 0.1]),
-    far=st.sampled_from([None, 0, 50]),
-    kernel=st.sampled_from([SMALL, GATHERED, STRIPS]),
-)
-def test_equals_the_reference(case, rate, far, kernel):
+@given(case=cases(), rate=st.sampled_from([0, 0.1]), far=st.sampled_from([None, 0, 50]), data=st.data())
+def test_equals_the_reference(kernels, case, rate, far, data):
     """Catches an error in padding, windows, shifts, masks, running softmax, dropout's indices or any gradient."""
     arguments = cast(draw(**case), jnp.float32) | {"rows_B": jnp.arange(case["B"]) * 7 + 2}
     dropout = AttentionDropout(jnp.uint32(4), rate, 1, first_head=3) if rate else None
-    compare(arguments, kernel, dropout=dropout, max_distance=far)
+    compare(arguments, data.draw(st.sampled_from(kernels)), dropout=dropout, max_distance=far)
 
 
 def test_strided_rolls_several_blocks_dropout_and_a_bound():
@@ -80,41 +81,50 @@ def test_strided_rolls_several_blocks_dropout_and_a_bound():
     compare(arguments, SMALL, dropout=AttentionDropout(jnp.uint32(4), 0.1, 1, first_head=3), max_distance=100)
 
 
-@pytest.mark.parametrize("chosen", [None, 24])
-def test_tables_of_rows_and_blind_queries(chosen):
+@pytest.mark.parametrize(
+    ("chosen", "kernel"),
+    [(None, GATHERED), (24, GATHERED), pytest.param(None, GPU, marks=pytest.mark.slow), (24, GPU)],
+)
+def test_tables_of_rows_and_blind_queries(chosen, kernel):
     """Catches a gradient of a row's table that is added to another's, rows that see nothing but get a weight, and
     padded keys that a limit above NEVER would make visible."""
     arguments = cast(draw(T=150, M=20, B=3, tables=3, chosen=chosen, E=128, H=1), jnp.float32)
     arguments["limit_BQ"] = arguments["limit_BQ"].at[0].set(NEVER + 1).at[1].set(-5).at[2, -3:].set(-5)
     arguments["rank_BK"] = arguments["rank_BK"].at[0, ::2].set(NEVER)
-    o_BQHE, grads = compare(arguments, GATHERED, dropout=None)
+    o_BQHE, grads = compare(arguments, kernel, dropout=None)
     assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads["position"][0][1])
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kernel", [GATHERED, GPU], ids=NAMES)
 @pytest.mark.parametrize("chosen", [None, 24])
-def test_bfloat16_is_as_exact_as_its_rounding(chosen):
+def test_bfloat16_is_as_exact_as_its_rounding(chosen, kernel):
     """Catches a sum that is kept in bfloat16: its error would grow with the 170 keys."""
     arguments = cast(draw(T=150, M=20, chosen=chosen, H=2, E=64), jnp.bfloat16)
     unit = float(jnp.finfo(jnp.bfloat16).eps)
-    compare(arguments, GATHERED, limit=(2 * unit, 4 * unit), dropout=AttentionDropout(jnp.uint32(4), 0.1, 0))
+    compare(arguments, kernel, limit=(2 * unit, 4 * unit), dropout=AttentionDropout(jnp.uint32(4), 0.1, 0))
 
 
 @pytest.mark.slow
-def test_two_runs_are_equal_and_blocks_draw_the_same_dropout():
+@pytest.mark.parametrize(
+    "kernels", [(GATHERED, STRIPS, functools.partial(GATHERED, blocks=tpu.Blocks(strided=False))), (GPU, TILES)],
+    ids=NAMES,
+)  # fmt: skip
+def test_two_runs_are_equal_and_blocks_draw_the_same_dropout(kernels):
     """Catches dropout that depends on a block: half of the probabilities would differ."""
     arguments = cast(draw(T=130, M=20, chosen=40, E=64), jnp.float32)
     dropout = AttentionDropout(jnp.uint32(4), 0.5, 0)
-    for kernel in (GATHERED, STRIPS, functools.partial(GATHERED, blocks=tpu.Blocks(strided=False))):
+    for kernel in kernels:
         attend = jax.jit(kernel)
         one, two = (attend(**arguments, dropout=dropout)[0] for _ in range(2))
         np.testing.assert_array_equal(one, two)
         close(1e-5, one, reference.attend(**arguments, dropout=dropout)[0])
 
 
-def test_shards_of_rows_and_heads_equal_the_whole(monkeypatch):
+@EACH
+def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
     """Catches dropout by a shard's own heads, and a gradient of shared arrays that misses some devices' rows."""
-    monkeypatch.setitem(fused.KERNELS, "cpu", GATHERED)
+    monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
     arguments = cast(draw(T=20, M=5, B=4, chosen=7, E=64), jnp.float32)
     do_BQHE = jnp.asarray(np.random.default_rng(1).standard_normal(arguments["q_BQHE"].shape), jnp.float32)
     dropout = AttentionDropout(jnp.uint32(4), 0.3, 1)
@@ -129,6 +139,13 @@ def test_shards_of_rows_and_heads_equal_the_whole(monkeypatch):
     assert o_BQHE.sharding.spec == jax.P("fsdp", None, "tensor")
     (expected_BQHE, _), expected = jax.jit(lambda a, do: by_reference(a, do, dropout=dropout))(arguments, do_BQHE)
     jax.tree.map(functools.partial(close, 1e-4), (o_BQHE, grads), (expected_BQHE, expected))
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA GH200 480GB"])
+def test_gpus_are_known_by_their_family(name):
+    """Catches a card with another memory or form that would run without the kernel."""
+    assert fused.problem(name, 64, jnp.dtype("bfloat16")) is None
+    assert fused.problem("NVIDIA GeForce RTX 4090", 64, jnp.dtype("bfloat16")) is not None
 
 
 @pytest.mark.parametrize(

@@ -73,11 +73,13 @@ def compare(config: ModelConfig, device: Any) -> float:
         o_BQHE = attend(**rest, position=position, dropout=dropout)[0].astype(jnp.float32)
         return jnp.sum(jnp.sin(o_BQHE)), o_BQHE
 
+    kind = fused.kind(device.device_kind)
+
     def results(attend: Any) -> Any:
         compiled = jax.jit(jax.grad(functools.partial(loss, attend), has_aux=True))
         return jax.device_get(compiled(*jax.device_put((numbers, whole), device)))
 
-    ours, theirs = (jax.tree.leaves(results(x)) for x in (fused.KERNELS[device.device_kind], xla.attend))
+    ours, theirs = (jax.tree.leaves(results(x)) for x in (fused.KERNELS[kind], xla.attend))
     unit = float(jnp.finfo(jnp.bfloat16).eps)
     differences = [
         np.max(np.abs(np.float32(x) - np.float32(y))) / max(np.max(np.abs(np.float32(y))), 1)
