@@ -18,7 +18,9 @@ INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 # A stamp stands for an installation with the extras of its name; it is renewed when the versions change.
 VERSIONS := pyproject.toml constraints.txt
 SHELL_SCRIPTS := .ci/run $(wildcard launch/*.sh)
-BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+# Not those that need the TPU compiler.
+COMPILED := attention kernel_schedule topologies
+BENCHMARKS := $(filter-out benchmarks/_% $(COMPILED:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -111,7 +113,7 @@ format: .venv/dev.stamp ## rewrite the code as lint wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/peers.stamp ## run every benchmark; one JSON line each
+bench: .venv/peers.stamp ## run every benchmark that needs no TPU compiler; one JSON line each
 	@test -n "$(BENCHMARKS)" || { echo "no benchmark found in benchmarks/" >&2; exit 1; }
 	for script in $(BENCHMARKS); do $(BIN)/python $$script --json; done
 

@@ -24,7 +24,8 @@ from xlnet_jax.train.step import build_step
 KEYS = {
     "fits", "peak_hbm_bytes", "hbm_bytes", "arguments", "temp_bytes", "gradient_bytes", "collectives",
     "analytic_flops", "compiler_bytes", "projected_step_seconds", "projected_days", "compile_seconds", "advice",
-    "devices", "topology",
+    "devices", "topology", "attention", "projected_mfu", "projection", "bound", "mfu_bound", "traffic_bytes",
+    "traffic",
 }  # fmt: skip
 CONFIG = tiny_tpu.config()
 LARGE = str(pathlib.Path(__file__).parents[2] / "configs" / "xlnet_large_512.py")
@@ -53,7 +54,16 @@ def test_one_json_object_with_the_promised_keys(capsys):
     assert result.keys() >= KEYS and "max_batch_per_core" not in result
     assert result["fits"] and result["advice"] == [] and result["topology"] == "v5e:2x2" and result["devices"] == 4
     assert result["analytic_flops"] == flops.step_flops(CONFIG)
-    assert result["projected_step_seconds"] == max(result["projection"].values()) > 0
+    seconds = result["projection"]
+    # Both streams of two layers, forward and backward, by the schedule of the kernel, beside nothing else.
+    rest = {name: each for name, each in seconds.items() if name != "attention"}
+    assert result["attention"] == "fused" and seconds["attention"] > 0
+    assert result["projected_step_seconds"] == seconds["attention"] + max(rest.values())
+    assert result["bound"] == max(rest, key=rest.get)
+    at_peak = flops.step_flops(CONFIG) / 4 / 197e12
+    assert result["projected_mfu"] == pytest.approx(at_peak / result["projected_step_seconds"])
+    assert result["projected_mfu"] <= result["mfu_bound"] < 1
+    assert len(result["traffic"]) == 10 and result["traffic"][0]["bytes"] > 0
     days = result["projected_step_seconds"] * CONFIG.train.steps / 86400
     assert result["projected_days"] == pytest.approx(days)
 

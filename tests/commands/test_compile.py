@@ -8,7 +8,7 @@ import textwrap
 import pytest
 import tiny_tpu
 
-from xlnet_jax.aot import compile, hlo, topology
+from xlnet_jax.aot import compile, hlo, schedule, topology
 from xlnet_jax.aot import report as compiling
 from xlnet_jax.aot.topology import CHIPS, Topology
 from xlnet_jax.cli import main
@@ -206,6 +206,35 @@ def test_other_failures_of_the_compiler_are_not_taken_for_short_memory():
         compile.out_of_memory("INTERNAL: something else")
 
 
+TRAFFIC = textwrap.dedent("""\
+    HloModule jit_steps, is_scheduled=true
+
+    %cut (whole: f32[10,64], at: s32[]) -> f32[64] {
+      %whole = f32[10,64]{1,0} parameter(0)
+      %at = s32[] parameter(1)
+      %flat = f32[10,64]{1,0} bitcast(%whole)
+      ROOT %row = f32[64]{0} dynamic-slice(%flat, %at), dynamic_slice_sizes={1,64}
+    }
+
+    ENTRY %main (stack: f32[10,64], n: s32[], w: f32[64]) -> f32[64] {
+      %stack = f32[10,64]{1,0:T(8,128)} parameter(0)
+      %n = s32[]{:T(128)S(6)} parameter(1)
+      %w = f32[64]{0} parameter(2)
+      %near.s = (f32[64]{0:T(128)S(1)}, f32[64]{0}, u32[]{:S(2)}) copy-start(%w)
+      %near = f32[64]{0:T(128)S(1)} copy-done(%near.s)
+      %taken = f32[64]{0:T(128)} fusion(%stack, %n), calls=%cut, metadata={op_name="jit(steps)/body/layers/slice"}
+      ROOT %kernel = f32[64]{0} custom-call(%taken, %near), target="tpu_custom_call", metadata={op_name="attention"}
+    }
+    """)  # fmt: skip
+
+
+def test_traffic_counts_slices_once_and_nothing_in_on_chip_memory():
+    """256 bytes a row: the table sends you after the wrong operation if a stack counts whole in each layer."""
+    program = hlo.Program(TRAFFIC)
+    assert program.traffic() == {"layers/slice": 512, "copy-done f32[64]": 256, "attention": 512}
+    assert program.kernels() == {"kernel": (1, 3 * 256)}
+
+
 def slice_of(name, devices, slices=1):
     return Topology(name, slices, CHIPS[name.partition(":")[0]], (None,) * devices)
 
@@ -216,20 +245,89 @@ def test_devices_and_chips_are_told_apart():
     assert (v4.chips, v4.hbm_bytes) == (4, 32 * 2**30)
 
 
+NONE = compiling.KernelCalls(0.0, 0)
+
+
 def test_a_projection_by_hand():
     config = tiny_tpu.config()
     reduced = hlo.Collective("all-reduce", "data", "ici", 4, "f32", 10, 10 * 1000)
     across = dataclasses.replace(reduced, network="dcn", group=2)
-    seconds = compiling.roofline(config, slice_of("v5e:2x2", 4), 819e9 / 2, [reduced, across])
+    seconds = compiling.roofline(config, slice_of("v5e:2x2", 4), 819e9 / 2, [reduced, across], NONE)
     assert seconds["compute"] == pytest.approx(flops.step_flops(config) / 4 / 197e12)
     assert seconds["hbm"] == pytest.approx(0.5)
     assert seconds["ici"] == pytest.approx(2 * 3 / 4 * 1000 / 200e9)
     assert seconds["dcn"] == pytest.approx(2 * 1 / 2 * 1000 / 3.125e9)
     # Nothing is published for v3: left out, not guessed.
-    assert "dcn" not in compiling.roofline(config, slice_of("v3:2x2", 8), 1.0, [across])
+    assert "dcn" not in compiling.roofline(config, slice_of("v3:2x2", 8), 1.0, [across], NONE)
     full = dataclasses.replace(config, model=dataclasses.replace(config.model, remat="full"))
-    again = compiling.roofline(full, slice_of("v5e:2x2", 4), 1.0, [])["compute"]
+    again = compiling.roofline(full, slice_of("v5e:2x2", 4), 1.0, [], NONE)["compute"]
     assert 1.1 < again / seconds["compute"] < 1.4
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_a_kernel_replaces_the_products_and_the_traffic_of_attention(remat):
+    """Ten steps a dispatch. Would catch products of attention counted twice, and a kernel hidden behind the rest."""
+    config = dataclasses.replace(tiny_tpu.config(), model=dataclasses.replace(tiny_tpu.config().model, remat=remat))
+    one, calls = slice_of("v5e:2x2", 4), compiling.KernelCalls(10 * 0.25, 10 * 200)
+    seconds, xla = (compiling.roofline(config, one, 819e9 / 2 + 200, [], each) for each in (calls, NONE))
+    # Two layers with 128 content and 16 query rows but the last layer's content; 192 keys, W = 128, three products.
+    forward = 8 * (128 + 2 * 16) * 3 * 2 * 192 * 128
+    missing = (xla["compute"] - seconds["compute"]) * 4 * 197e12
+    assert missing == pytest.approx((4 if remat == "full" else 3) * forward)
+    assert seconds["hbm"] == pytest.approx(0.5) and seconds["attention"] == pytest.approx(0.25)
+    assert compiling.step_seconds(seconds) == pytest.approx(0.75)
+    assert compiling.step_seconds(xla) == max(xla.values())
+
+
+# Two programs of a kernel, in the form of libtpu's text, with a loop of 3 turns and one whose end is not a constant.
+BUNDLES = """\
+LB: loop body
+     0   :  { %s1 = smov.u32 [#allocation9] }
+   0x1 LB: > { %s2 = sadd.s32 1, %s3 /* iteration index, stage = 1 */ }
+   0x2 LB: >> { %v1 = vld [vmem:[%s4] sm:$0xff] }
+   0x3   : >> { %p1 = scmp.ge.s32.totalorder %s5, 3 /* loop exit test */ }
+   0x4   : > { %v2 = vadd.f32 (%p1), %v1, %v1 }
+   0x5   : >> { %6 = sbr.rel (!%p1) target = $region1 }
+   0x6   :  {}
+   0x7 LB: >> { %p2 = scmp.ge.s32.totalorder %s6, %s7 /* loop exit test */ }
+   0x8   : > { %p3 = scmp.ge.s32.totalorder %s8, 4 /* loop exit test */ }
+   0x9   :  { %v3 = vadd.f32 %v1, %v1 } /* exit bundle
+ of more than one line */
+"""
+USE = """\
+== CAPACTIY:
+MATMUL, VALU, VSTORE:SPILL
+    4     2     1
+== UTILIZATION:
+""" + "\n".join(["0 2 0", *["4 0 1"] * 8, "0 0 0"])
+
+
+def test_a_schedule_counts_every_bundle_as_often_as_its_loops_run():
+    """A bundle between those of a loop is in it, whatever its mark; the stages add two turns that do no work."""
+    whole = schedule.parse(BUNDLES, USE)
+    # Outside 2; in two programs 4 bundles, and 4 more three times.
+    assert whole.bundles == 2 + 2 * (4 + 3 * 4) and whole.unknown_loops == 1
+    assert whole.spills == 2 * (4 + 3 * 4)
+    assert whole.use == pytest.approx({"MATMUL": 32 / 34, "VALU": 2 / 2 / 34, "VSTORE:SPILL": 32 / 34})
+    assert schedule.parse(BUNDLES) == schedule.Schedule(whole.bundles, {}, 0, 1)
+    with pytest.raises(ValueError, match="9 rows of utilization for 10 bundles"):
+        schedule.parse(BUNDLES, USE.rsplit("\n", 1)[0])
+
+
+def test_schedules_are_collected_by_kernel_and_removed(tmp_path, monkeypatch):
+    """Of the folder of the user's flags, which come first, nothing is read or removed."""
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_jf_dump_to={tmp_path}")
+    folder = schedule.prepare()
+    with schedule.collected() as found:
+        for name in ("17-fusion.2-01", "18-xlnet_attention_forward.3-00"):
+            (folder / f"{name}-final_bundles.txt").write_text(BUNDLES)
+        (folder / "18-xlnet_attention_forward.3-01-schedule-analysis_final_bundles.txt").write_text("other")
+    assert found == {"xlnet_attention_forward.3": schedule.parse(BUNDLES)}
+    assert not folder.exists() and tmp_path.exists()
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--other=1")
+    with schedule.collected() as none:
+        pass
+    assert none == {}
 
 
 def test_the_roofline_and_utilisation_agree_on_peaks():

@@ -17,6 +17,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
+from xlnet_jax.aot import schedule
 from xlnet_jax.aot.topology import Topology
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
@@ -42,6 +43,8 @@ class Trial:
     temp: int | None = None
     """None if it did not compile."""
     executable: Any = None
+    kernels: dict[str, schedule.Schedule] = dataclasses.field(default_factory=dict)
+    """Schedules of the fused kernels, by the name of their instruction."""
 
     @property
     def config(self) -> Config:
@@ -71,7 +74,7 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
     built, lowered = lower(recipe, mesh)
     arguments = argument_bytes(built)
     try:
-        with _uncached():
+        with _uncached(), schedule.collected() as kernels:
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         required, available = out_of_memory(str(error))
@@ -84,7 +87,8 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
         + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
     )  # fmt: skip
     seconds = time.monotonic() - began
-    return Trial(recipe, mesh, arguments, seconds, needed, topology.hbm_bytes, memory.temp_size_in_bytes, compiled)
+    temp = memory.temp_size_in_bytes
+    return Trial(recipe, mesh, arguments, seconds, needed, topology.hbm_bytes, temp, compiled, kernels)
 
 
 @contextlib.contextmanager

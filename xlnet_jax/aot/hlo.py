@@ -172,14 +172,68 @@ class Program:
 
     def repeats(self) -> float:
         """Bytes written by the whole program / bytes if every computation counts once, as the compiler counts them."""
-        fused = {_attribute(one, "calls") for body in self.computations.values() for one in body.values()
-                 if one.opcode == "fusion"}  # fmt: skip
+        fused = self._fused()
         all_runs = once = 0
         for name, times in self.runs.items():
             if name not in fused:
                 written = sum(self._written(name, one) for one in self.computations[name].values())
                 all_runs, once = all_runs + times * written, once + written
         return all_runs / once if once else 1.0
+
+    def kernels(self) -> dict[str, tuple[int, int]]:
+        """Of each call of a Pallas kernel: how often it runs, and the bytes of operands and results."""
+        found = {}
+        for name, times in self.runs.items():
+            body = self.computations[name]
+            for one in body.values():
+                if "tpu_custom_call" in one.attributes:
+                    types = [one.type, *(body[operand].type for operand in one.operands)]
+                    found[one.name] = times, sum(map(array_bytes, types))
+        return found
+
+    def traffic(self) -> collections.Counter[str]:
+        """HBM bytes read and written by operation of the model, of all runs: what is in on-chip memory does not count.
+
+        Of an array from which only slices are taken, or that is updated in place, the slices count.
+        """
+        fused = self._fused()
+        moved: collections.Counter[str] = collections.Counter()
+        for name, times in self.runs.items():
+            body = self.computations[name]
+            for one in body.values() if name not in fused else ():
+                if one.opcode in FREE or one.opcode.endswith("-start"):
+                    continue
+                # A copy that overlaps with others: its start has operand and result in one type.
+                if one.opcode in ("copy-done", "slice-done"):
+                    size = array_bytes(one.type)
+                else:
+                    written = min(self._written(name, one), hbm_bytes(one.type))
+                    size = written + sum(self._taken(body, operand, one) for operand in set(one.operands) & body.keys())
+                if size:
+                    moved[operation(one)] += times * size
+        return moved
+
+    def _taken(self, body: dict[str, Instruction], array: str, user: Instruction) -> int:
+        """HBM bytes that an instruction reads of one array of its computation."""
+        size = hbm_bytes(body[array].type)
+        if user.opcode in ("dynamic-slice", "slice") and user.operands[0] == array:
+            return min(size, array_bytes(user.type))
+        if user.opcode == "dynamic-update-slice" and user.operands[0] == array:
+            return 0
+        if user.opcode == "bitcast":
+            inner, name = body, user.name
+        elif user.opcode == "fusion":
+            inner, place = self.computations[_attribute(user, "calls")], str(user.operands.index(array))
+            name = next(one.name for one in inner.values() if one.opcode == "parameter" and one.operands[0] == place)
+        else:
+            return size
+        taken = sum(self._taken(inner, name, one) for one in inner.values() if name in one.operands)
+        return min(size, taken)
+
+    def _fused(self) -> set[str]:
+        """The computations inside of fusions, whose instructions move nothing."""
+        return {_attribute(one, "calls") for body in self.computations.values() for one in body.values()
+                if one.opcode == "fusion"}  # fmt: skip
 
     def _written(self, name: str, one: Instruction) -> int:
         """Bytes of the result; of an array that is updated in place only the slice."""
@@ -222,6 +276,15 @@ def _kind(computation: str, one: Instruction) -> str | None:
     return kind if kind in COLLECTIVES else None
 
 
+def operation(one: Instruction) -> str:
+    """The place in the model that an instruction comes from, without loops; opcode and type if it has none."""
+    found = re.search(r'op_name="([^"]*)"', one.attributes)
+    skipped = {"jit(steps)", "eval_jaxpr", "while", "body", "closed_call", "shard_map", "checkpoint"}
+    if not found:
+        return f"{one.opcode} {one.type.partition('{')[0]}"
+    return "/".join(part for part in found[1].split("/") if part not in skipped)
+
+
 def array_bytes(kind: str) -> int:
     """Bytes of an array type, or of all arrays of a tuple type, without padding."""
     total = 0
@@ -230,6 +293,11 @@ def array_bytes(kind: str) -> int:
         bits = BITS[dtype] if dtype in BITS else int(digits[0]) if digits else 0
         total += bits * math.prod(int(size) for size in dims.split(",") if size) // 8
     return total
+
+
+def hbm_bytes(kind: str) -> int:
+    """As `array_bytes`, without arrays in on-chip memory: their layout names another memory space, as in S(1)."""
+    return array_bytes(re.sub(r"\w+\[[\d,]*\]\{[^}]*S\(\d+\)\}", "", kind))
 
 
 def device_groups(attributes: str, devices: int) -> list[list[int]]:

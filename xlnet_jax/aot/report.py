@@ -1,11 +1,13 @@
 """`xlnet-jax compile`: compiles exactly the step that `train` runs, for TPUs that are not here, and analyses it.
 
-Memory, collectives and FLOPs need no chip and are exact. The speed is a projection: the longest of compute at the
-published peak, memory traffic and collectives at the published bandwidths. Nothing is executed.
+Memory, collectives and FLOPs need no chip and are exact. The speed is a projection: the cycles of the fused
+kernels by libtpu's schedule, and the longest of compute at the published peak, memory traffic and collectives at the
+published bandwidths. Nothing is executed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from typing import Any
@@ -15,7 +17,7 @@ from rich.table import Table
 
 from xlnet_jax.aot import hlo
 from xlnet_jax.aot.compile import Trial, attempt, gib, program_text
-from xlnet_jax.aot.topology import Topology, describe
+from xlnet_jax.aot.topology import Chip, Topology, describe
 from xlnet_jax.config import Config, override
 from xlnet_jax.model import flops, implementation
 from xlnet_jax.parallel import mesh as meshes
@@ -72,14 +74,19 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
     }
     if trial.executable is None:
         missing = ("compiler_bytes", "projected_step_seconds", "projected_tokens_per_second", "projected_days")
-        return result | dict.fromkeys((*missing, "projection"))
+        return result | dict.fromkeys(
+            (*missing, "projected_mfu", "projection", "bound", "mfu_bound", "traffic_bytes", "traffic")
+        )
     steps = config.train.steps_per_dispatch
     program = hlo.Program(program_text(trial))
     collectives = program.collectives(dict(trial.mesh.shape))
     # The compiler counts the body of a loop only once.
     compiler_bytes = trial.executable.cost_analysis()["bytes accessed"] * program.repeats() / steps
-    seconds = roofline(config, topology, compiler_bytes, collectives)
-    step = max(seconds.values())
+    kernels = kernel_calls(trial, topology.chip, program)
+    seconds = roofline(config, topology, compiler_bytes, collectives, kernels)
+    step = step_seconds(seconds)
+    at_peak = flops.step_flops(config) / len(topology.devices) / (topology.chip.peak_flops / topology.chip.devices)
+    moved = program.traffic()
     # All positions, like the metrics of training.
     tokens = config.train.batch_size * config.data.segment_len
     return result | {
@@ -91,7 +98,15 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "projected_step_seconds": step,
         "projected_tokens_per_second": tokens / step,
         "projected_days": step * config.train.steps / 86400,
+        "projected_mfu": at_peak / step,
         "projection": seconds,
+        "bound": max(seconds.keys() - {"attention"}, key=lambda name: seconds[name]),
+        "mfu_bound": at_peak / step_seconds({name: seconds.get(name, 0) for name in ("attention", "compute")}),
+        "traffic_bytes": sum(moved.values()) // steps,
+        "traffic": [
+            {"operation": name, "bytes": _per_step(size, steps), "share": size / sum(moved.values())}
+            for name, size in moved.most_common(10)
+        ],
     }  # fmt: skip
 
 
@@ -100,24 +115,50 @@ def _per_step(total: int, steps: int) -> float | int:
     return total // steps if total % steps == 0 else total / steps
 
 
+@dataclasses.dataclass(frozen=True)
+class KernelCalls:
+    """The fused attention of one dispatch on one device."""
+
+    seconds: float
+    """Of all calls: the longer of the cycles of the static schedule and the traffic of operands and results."""
+    bytes: int
+
+
+def kernel_calls(trial: Trial, chip: Chip, program: hlo.Program) -> KernelCalls:
+    """All calls of fused kernels in a program. Zero if there are none; RuntimeError if libtpu wrote no schedule."""
+    seconds, total = 0.0, 0
+    for name, (times, size) in program.kernels().items():
+        if name not in trial.kernels:
+            raise RuntimeError(
+                f"libtpu wrote no schedule of the kernel {name}; aot.schedule.prepare() must come before JAX"
+            )
+        at_once = max(trial.kernels[name].bundles / chip.clock, size / (chip.hbm_bandwidth / chip.devices))
+        seconds, total = seconds + times * at_once, total + times * size
+    return KernelCalls(seconds, total)
+
+
 def roofline(
-    config: Config, topology: Topology, compiler_bytes: float, collectives: list[hlo.Collective]
+    config: Config, topology: Topology, compiler_bytes: float, collectives: list[hlo.Collective], kernels: KernelCalls
 ) -> dict[str, float]:
     """Seconds of one step if only compute, only memory, or only collectives took time; all at published peaks.
 
     Compute includes the recomputation of full remat. Collectives use a ring over all links of a chip; collectives
-    between slices use the published share of the data-centre network, and are left out if none is published.
+    between slices use the published share of the data-centre network, and are left out if none is published. With fused
+    attention, `attention` is the time of its kernels, whose products and traffic are not in the others.
     """
-    repeated = 0
+    steps, rows = config.train.steps_per_dispatch, config.train.batch_size
+    forward, inside = flops.forward_flops(config), flops.attention_flops(config) if kernels.seconds else 0
+    outside = flops.step_flops(config) - 3 * rows * inside
     if config.model.remat == "full":
-        forward = flops.forward_flops(config)
-        repeated = config.train.batch_size * (sum(forward.values()) - forward["softmax"])
-    chip, steps = topology.chip, config.train.steps_per_dispatch
+        outside += rows * (sum(forward.values()) - forward["softmax"] - inside)
+    chip = topology.chip
     rates = {"ici": chip.ici_bandwidth / 2 / chip.devices, "dcn": (chip.dcn_bandwidth or 0) / chip.devices}
     seconds = {
-        "compute": (flops.step_flops(config) + repeated) / len(topology.devices) / (chip.peak_flops / chip.devices),
-        "hbm": compiler_bytes / (chip.hbm_bandwidth / chip.devices),
+        "compute": outside / len(topology.devices) / (chip.peak_flops / chip.devices),
+        "hbm": max(compiler_bytes - kernels.bytes / steps, 0) / (chip.hbm_bandwidth / chip.devices),
     }
+    if kernels.seconds:
+        seconds["attention"] = kernels.seconds / steps
     for network, rate in rates.items():
         wire = sum(
             one.bytes * (_RING[one.kind] * (one.group - 1) / one.group if one.kind in _RING else 1)
@@ -126,6 +167,11 @@ def roofline(
         if wire and rate:
             seconds[network] = wire / steps / rate
     return seconds
+
+
+def step_seconds(seconds: dict[str, float]) -> float:
+    """The time of a step: the kernels, and the longest of the rest. A core runs a kernel and nothing beside it."""
+    return seconds.get("attention", 0) + max(each for name, each in seconds.items() if name != "attention")
 
 
 def advise(config: Config, topology: Topology, refused: Trial) -> list[dict[str, Any]]:

@@ -33,6 +33,8 @@ class Chip:
     """Bytes per second over all links to other chips of the slice, sum of both directions."""
     dcn_bandwidth: float | None
     """Bytes per second to other slices; None if no figure is published."""
+    clock: float
+    """Cycles per second of a core."""
     dimensions: int
     example: str
     source: str
@@ -40,15 +42,18 @@ class Chip:
 
 # Cloud pages: https://docs.cloud.google.com/tpu/docs/v3 and so on for each name. The pages of v3 and v4 do not give
 # the links: v3 has four of 656 Gbit/s each way (Jouppi et al., "A Domain-Specific Supercomputer for Training Deep
-# Neural Networks", CACM 63(7), 2020), v4 six of 50 GB/s each way ("TPU v4", ISCA 2023, arXiv:2304.01433).
+# Neural Networks", CACM 63(7), 2020), v4 six of 50 GB/s each way ("TPU v4", ISCA 2023, arXiv:2304.01433). These two
+# papers also give the clocks. Those of the others follow from the peak: a core does 4 products of 128 x 128 numbers per
+# cycle on v5e and v5p (two cores), and 4 of 256 x 256 on v6e and TPU7x. The 4 of the last two is our assumption: their
+# pages give two units for v6e, which would be a clock of 3.5 GHz.
 CHIPS = {
-    "v3": Chip(2, 32 * GIB, 123e12, 900e9, 656e9, None, 2, "v3:16x16", "Cloud TPU v3 page; CACM 63(7)"),
-    "v4": Chip(1, 32 * GIB, 275e12, 1200e9, 600e9, None, 3, "v4:8x8x4", "Cloud TPU v4 page; arXiv:2304.01433"),
+    "v3": Chip(2, 32 * GIB, 123e12, 900e9, 656e9, None, 0.94e9, 2, "v3:16x16", "Cloud TPU v3 page; CACM 63(7)"),
+    "v4": Chip(1, 32 * GIB, 275e12, 1200e9, 600e9, None, 1.05e9, 3, "v4:8x8x4", "Cloud TPU v4 page; arXiv:2304.01433"),
     # 6.4 Tbit/s to the data centre for a pod of 256 chips.
-    "v5e": Chip(1, 16 * GIB, 197e12, 819e9, 400e9, 6.4e12 / 8 / 256, 2, "v5e:16x16", "Cloud TPU v5e page"),
-    "v5p": Chip(1, 95 * GIB, 459e12, 2765e9, 1200e9, 50e9 / 8, 3, "v5p:8x8x8", "Cloud TPU v5p page"),
-    "v6e": Chip(1, 32 * GIB, 918e12, 1638e9, 800e9, 100e9 / 8, 2, "v6e:16x16", "Cloud TPU v6e and TPU7x pages"),
-    "tpu7x": Chip(2, 192 * GIB, 2307e12, 7380e9, 1200e9, 100e9 / 8, 3, "tpu7x:4x4x4", "Cloud TPU7x page"),
+    "v5e": Chip(1, 16 * GIB, 197e12, 819e9, 400e9, 6.4e12 / 8 / 256, 1.5e9, 2, "v5e:16x16", "Cloud TPU v5e page"),
+    "v5p": Chip(1, 95 * GIB, 459e12, 2765e9, 1200e9, 50e9 / 8, 1.75e9, 3, "v5p:8x8x8", "Cloud TPU v5p page"),
+    "v6e": Chip(1, 32 * GIB, 918e12, 1638e9, 800e9, 100e9 / 8, 1.75e9, 2, "v6e:16x16", "Cloud TPU v6e and TPU7x pages"),
+    "tpu7x": Chip(2, 192 * GIB, 2307e12, 7380e9, 1200e9, 100e9 / 8, 2.2e9, 3, "tpu7x:4x4x4", "Cloud TPU7x page"),
 }
 
 

@@ -53,6 +53,14 @@ def forward_flops(config: Config) -> dict[str, int]:
     }
 
 
+def attention_flops(config: Config) -> int:
+    """Forward FLOPs of one row inside attention: scores of content and position, and values, of all layers."""
+    model, data = config.model, config.data
+    two_streams = data.objective == "plm"
+    rows = (model.layers - two_streams) * data.segment_len + model.layers * data.num_predict * two_streams
+    return rows * 3 * 2 * (model.memory_len + data.segment_len) * model.heads * model.head_dim
+
+
 def step_flops(config: Config) -> int:
     """FLOPs of one optimizer step of the whole batch: forward, and twice that backward.
 

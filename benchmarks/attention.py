@@ -1,0 +1,183 @@
+"""Attention of one layer, both streams, forward and backward: fused, XLA's and the plain reference, T 512 to 8192.
+
+    python benchmarks/attention.py --json                          time on this CPU, temporaries by the TPU compiler
+    python benchmarks/attention.py --device=gpu --json             time on a GPU (or tpu): fused and XLA at every T
+
+M = 3/4 T, P = T/6, 16 heads of 64, dropout 0.1, one row. One JSON line:
+
+  rows            [{T, fused_temp_bytes, xla_temp_bytes, growth, xla_growth, milliseconds}]; growth of the temporaries
+                  over the row before; milliseconds {implementation: {median, smallest, largest}} of --rounds calls.
+                  null: no TPU compiler here, or no such measurement (no kernel for the device, too long, no memory)
+  compiled_for, vmem_temporaries, device, dtype, cores, load_average, cpu_per_wall, jax, libtpu
+
+Temporaries are those in HBM. By default XLA places some in vector memory instead (128 MiB on v5e), as many as it has
+room for at that size: a constant amount, which hides most of those of short segments and nothing of long ones. So
+the bytes are taken with xla_vf_vmem_memory_space_assignment=false: all that the operation needs. `--vmem` leaves the
+default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+LENGTHS = (512, 1024, 2048, 4096, 8192)
+CHIP = "v5e:2x2"
+LONGEST_ON_CPU = {"xla": 1024, "reference": 512}
+RATE = 0.1
+
+
+def sizes_of(T: int) -> Any:
+    from _attention import Sizes
+
+    return Sizes(B=1, T=T, M=T * 3 // 4, P=T // 6)
+
+
+def temporaries(T: int, fused: bool, vmem: bool) -> int:
+    """Bytes of temporaries on one v5e, also if they do not fit into its HBM."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from _attention import streams, train
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    from xlnet_jax.aot.compile import out_of_memory
+    from xlnet_jax.aot.topology import describe
+    from xlnet_jax.kernels import fused as kernels
+    from xlnet_jax.kernels import xla
+
+    device = describe(CHIP).devices[0]
+    mesh = Mesh(np.array([device]), ("data",))
+    here = NamedSharding(mesh, PartitionSpec())
+    run = train(kernels.KERNELS[device.device_kind] if fused else xla.attend, RATE)
+    run = jax.shard_map(run, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
+    key = jax.ShapeDtypeStruct((), jnp.uint32, sharding=here)
+    lowered = jax.jit(run).trace(streams(sizes_of(T), jnp.bfloat16, here), key).lower(lowering_platforms=("tpu",))
+    try:
+        compiled = lowered.compile(compiler_options={} if vmem else {"xla_vf_vmem_memory_space_assignment": False})
+    except jax.errors.JaxRuntimeError as error:
+        # Too large for the HBM: the message has the bytes.
+        return out_of_memory(str(error))[0]
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+def drawn(stream: dict[str, Any], T: int) -> dict[str, Any]:
+    """Numbers for the shapes: positions, ranks and segments that rise along a row."""
+    import jax
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    highest = {"rank_BK": T, "limit_BQ": T, "query_position_BQ": T}
+
+    def array(name: str, x: jax.ShapeDtypeStruct) -> np.ndarray:
+        if np.issubdtype(x.dtype, np.integer):
+            return np.sort(rng.integers(0, highest.get(name, 2), x.shape)).astype(x.dtype)
+        return rng.standard_normal(x.shape, np.float32).astype(x.dtype)
+
+    made = {name: jax.tree.map(functools.partial(array, name), shapes) for name, shapes in stream.items()}
+    return made | {"direction_B": np.ones_like(made["direction_B"])}
+
+
+def milliseconds(T: int, name: str, rounds: int) -> dict[str, float] | None:
+    """Of one call on the local device, compilation excluded; None where it is not measured."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from _attention import streams, train
+
+    from xlnet_jax.kernels import fused, reference, xla
+
+    device = jax.devices()[0]
+    cpu = device.platform == "cpu"
+    dtype = jnp.dtype("float32" if cpu else "bfloat16")
+    if name == "fused" and fused.problem(device.device_kind, 64, dtype):
+        return None
+    if (name == "reference" and T > 2048) or (cpu and LONGEST_ON_CPU.get(name, 0) < T):
+        return None
+    attend = {"fused": fused.attend, "xla": xla.attend, "reference": reference.attend}[name]
+    inputs = jax.device_put(([drawn(stream, T) for stream in streams(sizes_of(T), dtype)], np.uint32(1)))
+    mesh = jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,), devices=[device])
+    seconds = []
+    with jax.set_mesh(mesh):
+        run = jax.jit(train(attend, RATE))
+        try:
+            for _ in range(rounds + 1):
+                began = time.perf_counter()
+                jax.block_until_ready(run(*inputs))
+                seconds.append(time.perf_counter() - began)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return None
+    one = sorted(1e3 * each for each in seconds[1:])
+    return {"median": round(statistics.median(one), 2), "smallest": round(one[0], 2), "largest": round(one[-1], 2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "gpu", "tpu"), default="cpu")
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, metavar="T")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--vmem", action="store_true", help="compile for TPU with the default flags")
+    parser.add_argument("--no-time", action="store_true", help="only the temporaries")
+    parser.add_argument("--json", action="store_true", help="only the JSON line")
+    args = parser.parse_args()
+    load = os.getloadavg()[0]
+    if args.device != "tpu":
+        os.environ.setdefault("JAX_PLATFORMS", {"cpu": "cpu", "gpu": "cuda,cpu"}[args.device])
+        from xlnet_jax.aot.topology import prepare_environment
+
+        prepare_environment()
+    import jax
+
+    has_compiler = importlib.util.find_spec("libtpu") is not None or "TPU_LIBRARY_PATH" in os.environ
+    rows: list[dict[str, Any]] = []
+    for T in args.lengths:
+        row: dict[str, Any] = {"T": T}
+        for name in ("fused", "xla"):
+            row[f"{name}_temp_bytes"] = temporaries(T, name == "fused", args.vmem) if has_compiler else None
+        for key, name in (("growth", "fused"), ("xla_growth", "xla")):
+            before, now = (each.get(f"{name}_temp_bytes") for each in (rows[-1] if rows else {}, row))
+            row[key] = round(now / before, 2) if before and now else None
+        wall, cpu = time.perf_counter(), time.process_time()
+        names = () if args.no_time else ("fused", "xla", "reference")
+        row["milliseconds"] = {name: milliseconds(T, name, args.rounds) for name in names}
+        row["cpu_per_wall"] = round((time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9), 2)
+        rows.append(row)
+        print(f"T={T} done", file=sys.stderr)
+    if not args.json:
+        show(rows)
+    device = jax.devices()[0]
+    result = {
+        "rows": rows, "compiled_for": CHIP if has_compiler else None, "vmem_temporaries": args.vmem,
+        "device": device.device_kind, "dtype": "float32" if device.platform == "cpu" else "bfloat16", "dropout": RATE,
+        "cores": os.cpu_count(), "load_average": load, "jax": jax.__version__,
+        "libtpu": importlib.metadata.version("libtpu") if importlib.util.find_spec("libtpu") else None,
+    }  # fmt: skip
+    print(json.dumps(result))
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    print("| T | fused, MB of temporaries | growth | XLA, MB | growth | fused, ms | XLA, ms | reference, ms |")
+    print("|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        cells = [str(row["T"])]
+        for name, key in (("fused", "growth"), ("xla", "xla_growth")):
+            size = row[f"{name}_temp_bytes"]
+            cells += ["not measured" if size is None else f"{size / 1e6:,.1f}", str(row[key] or "")]
+        for name in ("fused", "xla", "reference"):
+            one = row["milliseconds"].get(name)
+            cells.append(f"{one['median']} ({one['smallest']} to {one['largest']})" if one else "not measured")
+        print(f"| {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The fused attention by the static schedule of libtpu: cycles, spills, use of the units, for every TPU with a kernel.
+
+    python benchmarks/kernel_schedule.py [--chips v5e v6e] [T=512 M=384 P=85 B=2 H=16 E=64] [--json]
+
+Compiles both streams, forward and backward, dropout 0.1, bfloat16, with the blocks that a run takes, for devices that
+are not here. A bundle is one cycle, without stalls: a lower bound of the time, to compare changes of a kernel, and what
+`compile` projects with. Parts that run once per batch count in every row. The figures are of one row and one layer on
+one device; on v4 and v5p its two cores share the work, and bundles are those of one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import sys
+from typing import Any
+
+from xlnet_jax.aot import schedule
+from xlnet_jax.aot.topology import CHIPS, describe, prepare_environment
+
+prepare_environment()
+schedule.prepare()
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from _attention import Sizes, streams, train  # noqa: E402
+from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
+
+from xlnet_jax.kernels import fused  # noqa: E402
+
+TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "tpu7x": "tpu7x:2x2x1"}
+RATE = 0.1
+
+
+def measure(chip: str, sizes: Sizes) -> dict[str, Any]:
+    """The keys of one chip, or `not_compiled` with the reason."""
+    if chip == "tpu7x" and jax.__version_info__ < (0, 12):
+        return {"not_compiled": f"needs jaxlib 0.12, here is {jax.lib.__version__}"}
+    device = describe(TOPOLOGIES[chip]).devices[0]
+    mesh = Mesh(np.array([device]), ("data",))
+    here = NamedSharding(mesh, PartitionSpec())
+    run = train(fused.KERNELS[device.device_kind], RATE)
+    # A kernel cannot be partitioned.
+    run = jax.shard_map(run, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
+    key = jax.ShapeDtypeStruct((), jnp.uint32, sharding=here)
+    lowered = jax.jit(run).trace(streams(sizes, jnp.bfloat16, here), key).lower(lowering_platforms=("tpu",))
+    with schedule.collected() as found:
+        lowered.compile()
+    parts = {name: [one for key, one in found.items() if name in key] for name in ("forward", "backward")}
+    bundles = {name: sum(one.bundles for one in part) for name, part in parts.items()}
+    total = sum(bundles.values())
+    units = found[next(iter(found))].use
+    return {
+        **{f"{name}_bundles": n // sizes.B for name, n in bundles.items()},
+        "microseconds_per_row_and_layer": round(total / CHIPS[chip].clock / sizes.B * 1e6, 1),
+        "spills": sum(one.spills for one in found.values()) // sizes.B,
+        "use": {unit: round(sum(one.use[unit] * one.bundles for one in found.values()) / total, 3) for unit in units},
+        "unknown_loops": sum(one.unknown_loops for one in found.values()),
+        "clock": CHIPS[chip].clock,
+    }
+
+
+def libtpu_version() -> str | None:
+    """Of the installed package; None if TPU_LIBRARY_PATH names a library without one."""
+    try:
+        return importlib.metadata.version("libtpu")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", nargs="*", metavar="NAME=NUMBER", help="T, M, P, B, H or E")
+    parser.add_argument("--chips", nargs="+", choices=TOPOLOGIES, default=list(TOPOLOGIES))
+    parser.add_argument("--json", action="store_true", help="only the JSON line")
+    args = parser.parse_args()
+    given = {name: int(number) for name, number in (word.split("=") for word in args.sizes)}
+    sizes = Sizes(**given)
+    chips = {}
+    if not args.json:
+        print("| chip | bundles forward | backward | us per row and layer | spill stores | MATMUL | VALU | XLU |")
+        print("|---|---|---|---|---|---|---|---|")
+    for chip in args.chips:
+        print(f"compiling for {chip}", file=sys.stderr)
+        one = chips[chip] = measure(chip, sizes)
+        if "not_compiled" in one:
+            cells = [chip, f"not compiled: {one['not_compiled']}"] + [""] * 6
+        else:
+            use = [f"{100 * one['use'][unit]:.0f} %" for unit in ("MATMUL", "VALU", "XLU")]
+            cells = [chip, f"{one['forward_bundles']:,}", f"{one['backward_bundles']:,}",
+                     f"{one['microseconds_per_row_and_layer']:.1f}", f"{one['spills']:,}", *use]  # fmt: skip
+        if not args.json:
+            print(f"| {' | '.join(cells)} |", flush=True)
+    versions = {"jax": jax.__version__, "libtpu": libtpu_version()}
+    print(json.dumps({"chips": chips, "sizes": dataclasses.asdict(sizes), "dropout": RATE, **versions}))
+
+
+if __name__ == "__main__":
+    main()
