@@ -15,6 +15,7 @@ from xlnet_jax.batch import NEVER
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, gpu, reference, tpu
 from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.model.transformer import REMAT_POLICIES
 
 SMALL = functools.partial(GATHERED, blocks=dataclasses.replace(GATHERED.keywords["blocks"], strided=True))
 """In interpret mode a strided roll is one operation for every row, so most tests shift by gathers."""
@@ -139,6 +140,15 @@ def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
     assert o_BQHE.sharding.spec == jax.P("fsdp", None, "tensor")
     (expected_BQHE, _), expected = jax.jit(lambda a, do: by_reference(a, do, dropout=dropout))(arguments, do_BQHE)
     jax.tree.map(functools.partial(close, 1e-4), (o_BQHE, grads), (expected_BQHE, expected))
+
+
+@pytest.mark.parametrize("kernel", [GATHERED, GPU], ids=NAMES)
+def test_remat_of_all_but_products_keeps_what_the_gradient_needs(kernel, capsys):
+    """Catches a forward pass that runs again in the backward pass: output and log-sum must have the policy's name."""
+    arguments = cast(draw(T=20, M=5), jnp.float32)
+    layer = jax.checkpoint(lambda a: jnp.sin(kernel(**a, dropout=None)[0]), policy=REMAT_POLICIES["dots"])
+    jax.ad_checkpoint.print_saved_residuals(layer, arguments)
+    assert capsys.readouterr().out.count("named 'fused_attention'") == 2
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA GH200 480GB"])

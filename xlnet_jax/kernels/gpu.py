@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
@@ -148,6 +149,8 @@ def _fused_forward(static: tuple[Plan, Blocks], *arguments: Any) -> tuple[jax.Ar
     inputs = *integers, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE.astype(a_BQHE.dtype)
     o_BQHE = jax.ShapeDtypeStruct(a_BQHE.shape, v_BKHE.dtype)
     o_BQHE, log_BHQ = _call(forward, static, (Q // plan.queries, H, B), [o_BQHE, other_BHQ], inputs)
+    # Kept by remat `dots`, as the products are: the backward pass does not run this again.
+    o_BQHE, log_BHQ = checkpoint_name((o_BQHE, log_BHQ), "fused_attention")
     return o_BQHE, (inputs, o_BQHE, log_BHQ)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -205,6 +206,8 @@ def _fused_forward(
             by_head, by_head,
         ],
     )(*integers.scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers.queries_B8Q, integers.keys_B8K)  # fmt: skip
+    # Kept by remat `dots`, as the products are: the backward pass does not run this again.
+    o_BQD, log_BG8Q = checkpoint_name((o_BQD, log_BG8Q), "fused_attention")
     return o_BQD, (q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers, o_BQD, log_BG8Q)
 
 
