@@ -79,10 +79,6 @@ class RelativeAttention(nn.Module):
         v_BKHE = product("bkd,dhe->bkhe", cat_BKD, kernel["value"])
         q_BSHE = product("bsd,dhe->bshe", x_BSD, kernel["query"])
         odd_SNHE, even_SNHE = positions.project(inputs.table_SND.astype(dtype), kernel["position"])
-        if config.attention != "fused":
-            # One of each for every row: so the gradient is summed over the rows once, for both streams together.
-            each = (len(x_BSD), *odd_SNHE.shape[1:])
-            odd_SNHE, even_SNHE = jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each)
         position = odd_SNHE, even_SNHE, inputs.direction_B
         drops = config.attention_dropout and not deterministic
         dropout_key = jax.random.bits(self.make_rng("dropout")) if drops else None
