@@ -106,8 +106,7 @@ def position_scores(
     return shift(all_BHQN, keys) if query_position_BQ is None else windows(all_BHQN, query_position_BQ, keys)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
+def _shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
     """Query i keeps `keys` columns, starting with T - 1 - i: [B, H, T, K].
 
     The offset of element (i, j) in row-major order is i N + T - 1 - i + j = (T - 1) + i (N - 1) + j: rows of N - 1,
@@ -126,7 +125,7 @@ def _unshift(keys: int, _: None, d_BHTK: jax.Array) -> tuple[jax.Array]:
 
     def reshaped(d_BHTK: jax.Array) -> jax.Array:
         scores = jax.ShapeDtypeStruct((B, H, T, K + T - 1), d_BHTK.dtype)
-        return jax.linear_transpose(lambda score_BHTN: shift.fun(score_BHTN, keys), scores)(d_BHTK)[0]
+        return jax.linear_transpose(lambda score_BHTN: _shift(score_BHTN, keys), scores)(d_BHTK)[0]
 
     def copied(d_BHTK: jax.Array) -> jax.Array:
         wide_BHTN = jnp.pad(d_BHTK, ((0, 0), (0, 0), (0, 0), (T - 1, T - 1)))
@@ -136,7 +135,8 @@ def _unshift(keys: int, _: None, d_BHTK: jax.Array) -> tuple[jax.Array]:
     return (jax.lax.platform_dependent(d_BHTK, cpu=copied, default=reshaped),)
 
 
-shift.defvjp(lambda score_BHTN, keys: (shift.fun(score_BHTN, keys), None), _unshift)
+shift = jax.custom_vjp(_shift, nondiff_argnums=(1,))
+shift.defvjp(lambda score_BHTN, keys: (_shift(score_BHTN, keys), None), _unshift)
 
 
 def windows(score_BHQN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Array:
