@@ -1,12 +1,19 @@
 """Arguments of `attend`, drawn at random: what every test of an implementation of attention starts from."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER
-from xlnet_jax.kernels import reference
+from xlnet_jax.kernels import reference, tpu
 
+GATHERED = functools.partial(
+    tpu.attend, interpret=True, blocks=tpu.Blocks(queries=16, keys=128, chosen=16, window=128, strided=False)
+)
+"""The kernel with several blocks and windows at lengths of a few hundred; shifts by gathers, as on v4. No TPU takes 16
+queries, but interpret mode does."""
 BIASES = ("content_bias", "position_bias", "segment_bias")
 
 

@@ -48,7 +48,9 @@ def one(module: str, test: str) -> tuple[str, ...]:
     return (os.path.join("tests", folder, f"test_{name}.py") + f"::{test}",)
 
 
-FUSED = "xlnet_jax/kernels/tpu_kernels.py"
+FUSED_BACKWARD = "xlnet_jax/kernels/tpu_backward.py"
+CHUNKS = "xlnet_jax/kernels/vocabulary_loss.py"
+GPU = "xlnet_jax/kernels/gpu_kernels.py"
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
 ATTEND, DROPOUT = "xlnet_jax/kernels/xla.py", "xlnet_jax/kernels/dropout.py"
 TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads"))
@@ -93,6 +95,14 @@ MUTANTS = (
     Mutant("feed_forward_residual_missing", LAYERS, "(x_BSD + y_BSD)", "(y_BSD)", oracle("plain")),
     Mutant("gelu_of_the_wrong_kind", LAYERS, '"gelu": functools.partial(jax.nn.gelu, approximate=True)',
            '"gelu": functools.partial(jax.nn.gelu, approximate=False)', oracle("plain")),
+    Mutant("chunks_before_the_last_have_no_gradient", CHUNKS, "sums[0] + d_table_VD", "0 * sums[0] + d_table_VD",
+           one("kernels/vocabulary_loss", "test_loss_and_gradients_are_those_of_all_logits")),
+    Mutant("filled_slots_have_a_gradient", CHUNKS, "jnp.where(g_C[:, None] != 0, dz_CV, 0)", "dz_CV + 0",
+           one("kernels/vocabulary_loss", "test_pieces_of_probability_0")),
+    Mutant("every_device_has_its_own_maximum", CHUNKS, "over((vocab,), top_BP, jax.lax.pmax)", "1 * top_BP",
+           one("kernels/vocabulary_loss", "test_any_mesh_gives_the_gradient_of_one_device")),
+    Mutant("every_device_counts_its_pieces_from_0", CHUNKS, "axis_index(vocab) * V", "axis_index(vocab) * 0",
+           one("kernels/vocabulary_loss", "test_any_mesh_gives_the_gradient_of_one_device")),
     Mutant("softmax_bias_missing", HEADS, "logits_BPV + bias_V", "logits_BPV + 0 * bias_V",
            oracle("plain")),
     Mutant("gradient_into_the_memory", TRANSFORMER,
@@ -130,13 +140,19 @@ MUTANTS = (
            one("kernels/dropout", "test_what_is_kept_is_divided_by_the_exact_share_kept")),
     Mutant("dropout_keeps_what_it_should_drop", DROPOUT, "< np.uint32(threshold(rate))", ">= np.uint32(threshold(rate))",
            one("kernels/dropout", "test_the_share_kept_is_one_minus_the_rate")),
-    Mutant("fused_gives_hidden_keys_a_gradient", FUSED,
+    Mutant("fused_gives_hidden_keys_a_gradient", FUSED_BACKWARD,
            "score[:, part] = jnp.where(unit.visible(part), score_QK, -FAR)", "score[:, part] = score_QK",
            one("kernels/fused", "test_tables_of_rows_and_blind_queries")),
-    Mutant("fused_forgets_the_gradient_of_earlier_blocks", FUSED, "fresh = (i == 0) & (n < plan.heads)",
+    Mutant("fused_forgets_the_gradient_of_earlier_blocks", FUSED_BACKWARD, "fresh = (i == 0) & (n < plan.heads)",
            "fresh = n < plan.heads", one("kernels/fused", "test_tables_of_rows_and_blind_queries")),
-    Mutant("fused_mixes_the_directions", FUSED, "table = 0 if plan.own_tables else table_ref[b]", "table = 0",
+    Mutant("fused_mixes_the_directions", FUSED_BACKWARD, "table = 0 if plan.own_tables else table_ref[b]", "table = 0",
            one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole")),
+    Mutant("gpu_takes_one_block_of_keys_for_both", GPU, "zip(both(n - w), both(n - w - 1), strict=True)",
+           "zip(both(n - w), both(n - w), strict=True)", one("kernels/fused", "test_tables_of_rows_and_blind_queries")),
+    Mutant("gpu_mixes_the_directions", GPU, "end = jnp.where(inputs.table_B[b] == table, end, first)", "pass",
+           one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole")),
+    Mutant("processes_run_different_attention", "xlnet_jax/model/implementation.py", "max(processes.gather(",
+           "min(processes.gather(", one("model/implementation", "test_all_processes_take_xla_if_one_must")),
     Mutant("fused_unchecked", "xlnet_jax/model/implementation.py", "if difference <= UNITS:", "if True:",
            one("model/implementation", "test_a_kernel_is_compared_with_xla")),
     Mutant("hash_without_products", DROPOUT,

@@ -69,7 +69,8 @@ class ModelConfig:
     )
     attention: str = key(
         "auto",
-        "all implementations give the same results; auto = fused on TPU v4 and later if it agrees with xla, else xla",
+        "all implementations give the same results; auto = fused on TPU v4 and later and on NVIDIA A100, H100 and H200 "
+        "if it agrees with xla, else xla",
         FREE,
         "auto xla fused",
     )

@@ -110,6 +110,19 @@ def test_fsdp_gathers_in_bfloat16_and_adds_in_float32_once_over_each_axis():
     assert parameters() / 4 < bytes_of(result, axis="data") / 4 < 1.1 * parameters() / 4
 
 
+def test_the_loss_in_chunks_adds_the_gradient_of_the_table_in_float32_once():
+    """A sum over the devices in every chunk, or in bfloat16, would show. 16 rows a device: 2048 targets, two chunks."""
+    words = ["--config.data.objective=clm", "--config.data.reuse_len=128", "--config.data.num_predict=128"]
+    words += ["--config.train.batch_size=64", "--config.train.steps_per_dispatch=1", "--config.mesh.fsdp=2"]
+    result = compiled(*words)
+    reductions = [one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")]
+    assert {one["dtype"] for one in reductions if one["bytes"] > 10_000} == {"f32"}
+    # The table crosses for its lookup and for the loss; the kernel of the positions: see above.
+    most = parameters() + 1024 * 128 + 2 * 2 * 319 * 128
+    assert parameters() < bytes_of({"collectives": reductions}, axis="fsdp") / 4 < most
+    assert parameters() / 2 < bytes_of(result, axis="data") / 4 < 1.1 * parameters() / 2
+
+
 def test_two_slices_reduce_once_across_the_network_in_few_pieces():
     result = compiled(slices=2)
     assert (result["devices"], result["chips"]) == (8, 8)
@@ -178,7 +191,10 @@ def test_what_does_not_fit_is_told_and_the_advice_fits():
 
 @pytest.mark.parametrize("mesh", [{"data": 4}, {"data": 2, "fsdp": 2}, {"data": 1, "fsdp": 2, "tensor": 2}])
 def test_the_program_is_the_one_that_train_runs(mesh):
-    """The same StableHLO for devices that exist, lowered for TPU as `train` would there, and for those that do not."""
+    """The same StableHLO for devices that exist, lowered for TPU as `train` would there, and for those that do not.
+
+    With `xla`: the kernel is only lowered for a mesh of TPUs.
+    """
     config = dataclasses.replace(CONFIG, mesh=dataclasses.replace(CONFIG.mesh, **mesh))
     here = make_mesh(config.mesh, jax.devices()[:4])
     there = make_mesh(config.mesh, describe("v5e:2x2").devices)
@@ -227,6 +243,16 @@ def test_every_example_is_a_topology():
         ("v5e:2x2", ["--config.train.batch_size=6"], "train.batch_size=6 does not divide over the 4 devices"),
         ("v5e:2x2", ["--config.mesh.data=8"], "mesh.data=8 .* does not fit 4 devices"),
         ("v5e:2x2", ["--config.mesh.tensor=4", "--config.model.heads=2"], "model.heads=2 does not divide"),
+        (
+            "v3:2x2",
+            ["--config.model.attention=fused"],
+            "model.attention=fused: there is no kernel for TPU v3, only for TPU v4, .*; use model.attention=xla",
+        ),
+        (
+            "v5e:2x2",
+            ["--config.model.attention=fused", "--config.model.head_dim=129"],
+            "model.attention=fused: model.head_dim=129 is above 128; use model.attention=xla",
+        ),
     ],
 )
 def test_refusals(name, words, message):
@@ -251,15 +277,16 @@ OTHERS = [pytest.param(name, marks=pytest.mark.prove) for name in ("v4:2x2x1", "
 @pytest.mark.parametrize("topology", ["v5e:2x2", *OTHERS])
 def test_fused_attention_compiles_in_the_step(topology):
     """Forward and backward, in `shard_map` over the rows. Catches what interpret mode accepts and a TPU does not."""
-    assert compiled("--config.model.attention=fused", topology=topology)["fits"]
+    result = compiled(topology=topology)
+    assert result["fits"] and result["attention"] == "fused"
 
 
 @pytest.mark.prove
 def test_fused_attention_compiles_where_heads_are_split():
-    words = ("--config.model.attention=fused", "--config.mesh.fsdp=2", "--config.mesh.tensor=2", "--config.mesh.data=1")
+    words = ("--config.mesh.fsdp=2", "--config.mesh.tensor=2", "--config.mesh.data=1")
     assert compiled(*words)["fits"]
 
 
-def test_fused_attention_is_refused_where_no_kernel_is():
-    with pytest.raises(BadInput, match="model.attention=fused: there is no kernel for TPU v3.*use model.attention=xla"):
-        compiled("--config.model.attention=fused", topology="v3:2x2")
+def test_where_no_kernel_is_auto_compiles_xla():
+    result = compiled(topology="v3:2x2")
+    assert result["fits"] and result["attention"] == "xla"

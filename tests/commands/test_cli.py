@@ -64,6 +64,10 @@ def corpus_option():
         (["prepare", "--input=nothing/*.txt", "--output=X"], "nothing"),
         (["inspect", CONFIG, "--row=99", "CORPUS"], "--row=99 is not in [0, train.batch_size=8)"),
         (["inspect", CONFIG, "--step=-1", "CORPUS"], "--step=-1 must lie in"),
+        (
+            ["train", CONFIG, "--workdir=W", "CORPUS", "--config.model.attention=fused"],
+            "model.attention=fused: there is no kernel for cpu, only for TPU v4, ",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
@@ -91,8 +95,9 @@ def test_inspect_prints_the_example_as_json_and_draws_it(tmp_path, capsys):
 
 @pytest.mark.parametrize(("name", "parameters", "tensors"), [("large", 360_300_800, 319), ("base", 116_750_336, 163)])
 def test_inspect_counts_parameters_as_the_original_names_them(capsys, name, parameters, tensors):
+    """Also of a model whose attention needs another device."""
     path = os.path.join(HERE, "..", "configs", f"xlnet_{name}.py")
-    assert main(["inspect", f"--config={path}", "--parameters", "--json"]) == 0
+    assert main(["inspect", f"--config={path}", "--parameters", "--json", "--config.model.attention=fused"]) == 0
     assert json.loads(capsys.readouterr().out) == {"parameters": parameters, "tensors": tensors}
 
 
@@ -112,6 +117,8 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
     assert main(["evaluate", f"--workdir={run}", "--batch_size=8", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert {"loss", "perplexity", "loss_without_memory", "tokens", "step"} <= scores.keys() and scores["step"] == 4
+    assert main(["evaluate", f"--workdir={run}", "--config.model.attention=fused"]) == 2
+    assert "model.attention=fused: there is no kernel for cpu" in capsys.readouterr().err
     assert main(["export", f"--workdir={run}", f"--output={exported}", "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {os.path.basename(file) for file in files}

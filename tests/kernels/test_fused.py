@@ -7,21 +7,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_cases import by_reference, cast, differentiated, draw
+from attention_cases import GATHERED, by_reference, cast, differentiated, draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused, reference, tpu
+from xlnet_jax.kernels import fused, gpu, reference, tpu
 from xlnet_jax.kernels.dropout import AttentionDropout
 
-SMALL = tpu.Blocks(queries=16, keys=128, chosen=16, window=128)
-"""Several blocks and windows at lengths of a few hundred. A TPU takes no 16 queries, but interpret mode does, where a
-strided roll costs a program for every row."""
-STRIPS = dataclasses.replace(SMALL, queries=256, strided=False)
-"""Several strips in a program, shifts by gathers as on v4."""
-interpreted = functools.partial(tpu.attend, interpret=True)
+SMALL = functools.partial(GATHERED, blocks=dataclasses.replace(GATHERED.keywords["blocks"], strided=True))
+"""In interpret mode a strided roll is one operation for every row, so most tests shift by gathers."""
+STRIPS = functools.partial(GATHERED, blocks=dataclasses.replace(GATHERED.keywords["blocks"], queries=256))
+"""Several strips in a program."""
+GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.Blocks(queries=32, keys=64, chosen=16))
+"""Two blocks of queries in order in a window."""
+TILES = functools.partial(GPU, blocks=gpu.Blocks(queries=16, keys=16, chosen=16))
+NAMES = ["tpu", "gpu"]
+EACH = pytest.mark.parametrize("kernel", [GATHERED, pytest.param(GPU, marks=pytest.mark.slow)], ids=NAMES)
 
 
 @st.composite
@@ -31,23 +34,22 @@ def cases(draw_one):
     return {
         "T": T,
         "M": draw_one(st.sampled_from([0, 1, 96, 129])),
-        "B": draw_one(st.integers(1, 3)),
+        "B": draw_one(st.integers(1, 2)),
         "tables": 1,
         "chosen": draw_one(st.sampled_from([None, None, 1, 5, 37])),
         "seed": draw_one(st.integers(0, 2**16)),
-        "H": draw_one(st.integers(1, 5)),
+        "H": draw_one(st.integers(1, 3)),
         "E": draw_one(st.sampled_from([3, 32, 64, 100, 128])),
     }
 
 
-def compare(arguments, blocks, limit=(1e-5, 1e-4), **options):
+def compare(arguments, attend, limit=(1e-5, 1e-4), **options):
     """Forward and every gradient, relative to the largest element, at most `limit`; returns the kernel's results."""
     rng = np.random.default_rng(1)
     do_BQHE = jnp.asarray(rng.standard_normal(arguments["q_BQHE"].shape), arguments["q_BQHE"].dtype)
-    attend = functools.partial(interpreted, blocks=blocks)
     (o_BQHE, _), ours = jax.jit(lambda a, do: differentiated(attend, a, do, **options))(arguments, do_BQHE)
     exact = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x, (arguments, do_BQHE))
-    (expected_BQHE, probability_BHQK), theirs = by_reference(*exact, **options)
+    (expected_BQHE, probability_BHQK), theirs = jax.jit(lambda a, do: by_reference(a, do, **options))(*exact)
     for bound, ours_, theirs_ in ((limit[0], o_BQHE, expected_BQHE), (limit[1], ours, theirs)):
         jax.tree.map(functools.partial(close, bound), ours_, theirs_)
     blind_BQH = ~np.any(np.asarray(probability_BHQK), axis=-1).transpose(0, 2, 1)
@@ -62,59 +64,68 @@ def close(bound, ours, theirs):
     np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, rtol=0, atol=bound * max(np.abs(theirs).max(), 1))
 
 
-@settings(max_examples=4, deadline=None, derandomize=True)
-@given(
-    case=cases(),
-    rate=st.sampled_from([0, 0.1]),
-    far=st.sampled_from([None, 0, 50]),
-    blocks=st.sampled_from([SMALL, STRIPS]),
-)
-def test_equals_the_reference(case, rate, far, blocks):
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", [(SMALL, GATHERED, STRIPS), (GPU,)], ids=NAMES)
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(case=cases(), rate=st.sampled_from([0, 0.1]), far=st.sampled_from([None, 0, 50]), data=st.data())
+def test_equals_the_reference(kernels, case, rate, far, data):
     """Catches an error in padding, windows, shifts, masks, running softmax, dropout's indices or any gradient."""
     arguments = cast(draw(**case), jnp.float32) | {"rows_B": jnp.arange(case["B"]) * 7 + 2}
     dropout = AttentionDropout(jnp.uint32(4), rate, 1, first_head=3) if rate else None
-    compare(arguments, blocks, dropout=dropout, max_distance=far)
+    compare(arguments, data.draw(st.sampled_from(kernels)), dropout=dropout, max_distance=far)
 
 
-@pytest.mark.parametrize("chosen", [None, 24])
-def test_tables_of_rows_and_blind_queries(chosen):
-    """Catches a gradient of a row's table that is added to another's, and rows that see nothing but get a weight."""
-    arguments = cast(draw(T=150, M=20, B=3, tables=3, chosen=chosen, E=64), jnp.float32)
-    arguments["limit_BQ"] = arguments["limit_BQ"].at[1].set(-5).at[2, -3:].set(-5)
+def test_strided_rolls_several_blocks_dropout_and_a_bound():
+    """One case of the test above that every change runs: the shift as v5e and later make it."""
+    arguments = cast(draw(T=20, M=120, E=128, H=1), jnp.float32) | {"rows_B": jnp.array([2, 9])}
+    compare(arguments, SMALL, dropout=AttentionDropout(jnp.uint32(4), 0.1, 1, first_head=3), max_distance=100)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kernel"),
+    [(None, GATHERED), (24, GATHERED), pytest.param(None, GPU, marks=pytest.mark.slow), (24, GPU)],
+)
+def test_tables_of_rows_and_blind_queries(chosen, kernel):
+    """Catches a gradient of a row's table that is added to another's, rows that see nothing but get a weight, and
+    padded keys that a limit above NEVER would make visible."""
+    arguments = cast(draw(T=150, M=20, B=3, tables=3, chosen=chosen, E=128, H=1), jnp.float32)
+    arguments["limit_BQ"] = arguments["limit_BQ"].at[0].set(NEVER + 1).at[1].set(-5).at[2, -3:].set(-5)
     arguments["rank_BK"] = arguments["rank_BK"].at[0, ::2].set(NEVER)
-    o_BQHE, grads = compare(arguments, SMALL, dropout=None)
+    o_BQHE, grads = compare(arguments, kernel, dropout=None)
     assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads["position"][0][1])
 
 
-def test_limits_above_never_show_no_padding():
-    """Catches padded keys that a limit above NEVER would make visible."""
-    arguments = cast(draw(T=20, M=5), jnp.float32)
-    compare(arguments | {"limit_BQ": jnp.full((2, 20), NEVER + 1)}, SMALL, dropout=None)
-
-
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", [GATHERED, GPU], ids=NAMES)
 @pytest.mark.parametrize("chosen", [None, 24])
-def test_bfloat16_is_as_exact_as_its_rounding(chosen):
+def test_bfloat16_is_as_exact_as_its_rounding(chosen, kernel):
     """Catches a sum that is kept in bfloat16: its error would grow with the 170 keys."""
     arguments = cast(draw(T=150, M=20, chosen=chosen, H=2, E=64), jnp.bfloat16)
     unit = float(jnp.finfo(jnp.bfloat16).eps)
-    compare(arguments, SMALL, limit=(2 * unit, 4 * unit), dropout=AttentionDropout(jnp.uint32(4), 0.1, 0))
+    compare(arguments, kernel, limit=(2 * unit, 4 * unit), dropout=AttentionDropout(jnp.uint32(4), 0.1, 0))
 
 
-def test_two_runs_are_equal_and_blocks_draw_the_same_dropout():
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kernels", [(GATHERED, STRIPS, functools.partial(GATHERED, blocks=tpu.Blocks(strided=False))), (GPU, TILES)],
+    ids=NAMES,
+)  # fmt: skip
+def test_two_runs_are_equal_and_blocks_draw_the_same_dropout(kernels):
     """Catches dropout that depends on a block: half of the probabilities would differ."""
     arguments = cast(draw(T=130, M=20, chosen=40, E=64), jnp.float32)
     dropout = AttentionDropout(jnp.uint32(4), 0.5, 0)
-    for blocks in (SMALL, STRIPS, tpu.Blocks()):
-        attend = jax.jit(functools.partial(interpreted, blocks=blocks))
+    for kernel in kernels:
+        attend = jax.jit(kernel)
         one, two = (attend(**arguments, dropout=dropout)[0] for _ in range(2))
         np.testing.assert_array_equal(one, two)
         close(1e-5, one, reference.attend(**arguments, dropout=dropout)[0])
 
 
-def test_shards_of_rows_and_heads_equal_the_whole(monkeypatch):
+@EACH
+def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
     """Catches dropout by a shard's own heads, and a gradient of shared arrays that misses some devices' rows."""
-    monkeypatch.setitem(fused.KERNELS, "cpu", functools.partial(interpreted, blocks=SMALL))
-    arguments = cast(draw(T=20, M=5, B=4, chosen=7, E=32), jnp.float32)
+    monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
+    arguments = cast(draw(T=20, M=5, B=4, chosen=7, E=64), jnp.float32)
     do_BQHE = jnp.asarray(np.random.default_rng(1).standard_normal(arguments["q_BQHE"].shape), jnp.float32)
     dropout = AttentionDropout(jnp.uint32(4), 0.3, 1)
     mesh = jax.make_mesh(
@@ -126,8 +137,15 @@ def test_shards_of_rows_and_heads_equal_the_whole(monkeypatch):
             arguments, do_BQHE
         )
     assert o_BQHE.sharding.spec == jax.P("fsdp", None, "tensor")
-    (expected_BQHE, _), expected = by_reference(arguments, do_BQHE, dropout=dropout)
+    (expected_BQHE, _), expected = jax.jit(lambda a, do: by_reference(a, do, dropout=dropout))(arguments, do_BQHE)
     jax.tree.map(functools.partial(close, 1e-4), (o_BQHE, grads), (expected_BQHE, expected))
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA GH200 480GB"])
+def test_gpus_are_known_by_their_family(name):
+    """Catches a card with another memory or form that would run without the kernel."""
+    assert fused.problem(name, 64, jnp.dtype("bfloat16")) is None
+    assert fused.problem("NVIDIA GeForce RTX 4090", 64, jnp.dtype("bfloat16")) is not None
 
 
 @pytest.mark.parametrize(

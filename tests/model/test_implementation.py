@@ -1,26 +1,24 @@
 """The choice of an implementation of attention at the start of a run."""
 
-import functools
+import types
 
 import jax
 import pytest
+from attention_cases import GATHERED as KERNEL
 
-from xlnet_jax.config import ModelConfig
+from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused, tpu
+from xlnet_jax.kernels import fused, xla
 from xlnet_jax.model import implementation
-
-KERNEL = functools.partial(tpu.attend, interpret=True, blocks=tpu.Blocks(queries=128, strided=False))
 
 
 def with_attention(value, **model):
-    return ModelConfig(**{"head_dim": 32, "compute_dtype": "float32", "attention": value} | model)
+    return ModelConfig(**{"head_dim": 128, "compute_dtype": "float32", "attention": value} | model)
 
 
 def wrong_gradient(q_BQHE, k_BKHE, *args, **kwargs):
     """A kernel that is right forward, and whose keys get no gradient."""
-
-    return KERNEL(q_BQHE, jax.lax.stop_gradient(k_BKHE), *args, **kwargs)
+    return xla.attend(q_BQHE, jax.lax.stop_gradient(k_BKHE), *args, **kwargs)
 
 
 def test_where_there_is_no_kernel_auto_is_xla_and_fused_is_refused():
@@ -31,6 +29,16 @@ def test_where_there_is_no_kernel_auto_is_xla_and_fused_is_refused():
     with pytest.raises(BadInput, match="model.attention=fused: there is no kernel for cpu.*use model.attention=xla"):
         implementation.choose(with_attention("fused"))
     assert implementation.choose(with_attention("xla"))[0] == "xla"
+
+
+@pytest.mark.parametrize(("other", "expected"), [("xla\nattention: xla, because of x", "xla"), (None, "fused")])
+def test_all_processes_take_xla_if_one_must(other, expected, caplog):
+    """Catches processes that compile different programs, and a comparison on a device that is not here."""
+    caplog.set_level("INFO")
+    processes = types.SimpleNamespace(gather=lambda mine: [mine, other or mine])
+    absent = types.SimpleNamespace(device_kind="TPU v5 lite")
+    assert implementation.decided(Config(), processes, absent).model.attention == expected
+    assert f"attention: {expected}, " in caplog.text
 
 
 def test_sizes_that_a_kernel_refuses(monkeypatch):

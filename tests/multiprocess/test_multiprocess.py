@@ -99,6 +99,7 @@ def interrupted(workdir, cache, victim, number):
     assert 2 <= step < STEPS
     for _, err in ended.values():
         assert f"{number.name} in process {victim} at step {step}: saved" in err and "Traceback" not in err
+        assert "attention: xla, because there is no kernel for cpu" in err
     return step
 
 
@@ -108,6 +109,7 @@ def test_sigterm_to_one_of_two_stops_both_at_one_step_and_one_process_goes_on(tm
     shared.finish(shared.start(tmp_path, f"--stop_at={step + 2}", undisturbed.cache))
     first, second = read_jsonl(os.path.join(tmp_path, "runs.jsonl"))
     assert (first["processes"], first["devices"], second["processes"], second["step"]) == (2, 2, 1, step)
+    assert first["attention"] == second["attention"] == "xla"
     assert_same_run(lines(tmp_path), lines(undisturbed.workdir))
     assert len(lines(tmp_path)) == step + 2
 

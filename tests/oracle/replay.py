@@ -234,14 +234,18 @@ def measure(
     vectors = out.target_vectors_BPD if two_streams else at_targets(out.hidden_BTD, positions)
     found = {
         "content": layers["content_stream"][0],
-        "attention_content": jax.vmap(lambda x: at_targets(x, positions))(attention["probability_content"][0]),
         "logits": LanguageModel(XLNet(config, reuse_len)).logits(params, vectors),
         "loss": value,
         "gradient": gradient,
         "memory": out.memory,
     }
     if two_streams:
-        found |= {"query": layers["query_stream"][0], "attention_query": attention["probability_query"][0]}
+        found["query"] = layers["query_stream"][0]
+    # The fused kernels have no probabilities.
+    if config.attention != "fused":
+        found["attention_content"] = jax.vmap(lambda x: at_targets(x, positions))(attention["probability_content"][0])
+        if two_streams:
+            found["attention_query"] = attention["probability_query"][0]
     return found
 
 
@@ -320,10 +324,10 @@ def errors(case: Case, weights: Arrays, recorded: Arrays, found: Arrays) -> dict
         compared[name] = np.moveaxis(ours, rows, 2)[:, keep_BX], np.moveaxis(theirs, rows, 2)[:, keep_BX]
 
     compare("content", text_SBT[-1])
-    compare("attention_content", used_BP, rows=3)
     if case.two_streams:
         compare("query", used_BP)
-        compare("attention_query", used_BP, rows=3)
+    for name in found.keys() & {"attention_content", "attention_query"}:
+        compare(name, used_BP, rows=3)
     slots_BM = np.zeros((len(used_BP), 0), bool)
     for segment in range(SEGMENTS):
         slots_BM = np.concatenate([slots_BM, text_SBT[segment][:, : case.reuse_len]], axis=1)

@@ -17,8 +17,9 @@ from xlnet_jax.aot import hlo
 from xlnet_jax.aot.compile import Trial, attempt, gib, program_text
 from xlnet_jax.aot.topology import Topology, describe
 from xlnet_jax.config import Config, override
-from xlnet_jax.model import flops
+from xlnet_jax.model import flops, implementation
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.parallel.processes import Session
 from xlnet_jax.train.recipe import make_recipe
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
       BadInput: the topology is unknown, libtpu is missing, or a mesh, batch or model does not divide over the devices.
     """
     topology = describe(name, slices)
+    config = implementation.decided(config, Session(), absent=topology.devices[0])
     trial = attempt(make_recipe(config), topology)
     result = report(trial, topology)
     result["advice"] = [] if trial.fits else advise(config, topology, trial)
@@ -54,6 +56,7 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "chips": topology.chips,
         "mesh": dict(trial.mesh.shape),
         "batch_size": config.train.batch_size,
+        "attention": config.model.attention,
         "remat": config.model.remat,
         "accumulation": config.train.accumulation,
         "fits": trial.fits,

@@ -27,8 +27,9 @@ from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.corpus.manifest import read_manifest
 from xlnet_jax.data.workers import cores
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model import flops
+from xlnet_jax.model import flops, implementation
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.evaluation import open_heldout
@@ -188,7 +189,7 @@ def _estimated() -> float:
 
 def _measured(config: Config, mixture: Mixture) -> float:
     """FLOPs per second of two steps that run on a batch of the corpus for `_PROBE_SECONDS`."""
-    config = _changed(config, train={"steps_per_dispatch": 2})
+    config = implementation.decided(_changed(config, train={"steps_per_dispatch": 2}), Session())
     log.info("measuring %s", _described(config))
     mesh = meshes.make_mesh(config.mesh)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)

@@ -10,6 +10,7 @@ import jax
 
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.model import implementation
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
@@ -40,7 +41,6 @@ def evaluate(
     """
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     config = workdirs.load_config(workdir, [*overrides, *rows])
-    recipe = make_recipe(config)
     heldout = open_mixture(config, "heldout", weighted=False)
     train = open_mixture(config, weighted=False, opened=heldout)
     workdirs.check_tokenizer(workdir, heldout)
@@ -48,6 +48,7 @@ def evaluate(
     with session(config, equal) as processes:
         mesh = meshes.make_mesh(config.mesh)
         meshes.check_model(config.model, mesh)
+        recipe = make_recipe(implementation.decided(config, processes))
         workdirs.use_compilation_cache(config, workdir)
         with jax.set_mesh(mesh):
             score = HeldoutLoss(recipe, mesh, heldout, train.token_counts, blocks)

@@ -91,10 +91,7 @@ def _train(
     mesh = meshes.make_mesh(config.mesh)
     meshes.check_batch_size(config.train.batch_size, mesh, parts=config.train.accumulation)
     meshes.check_model(config.model, mesh)
-    # All processes must run the same program: XLA where one cannot use the kernel, by the alphabet.
-    attention, why = max(processes.gather("\n".join(implementation.choose(config.model)))).split("\n")
-    log.info("%s", why)
-    recipe = make_recipe(dataclasses.replace(config, model=dataclasses.replace(config.model, attention=attention)))
+    recipe = make_recipe(implementation.decided(config, processes))
     with jax.set_mesh(mesh):
         built = build_step(recipe, mesh)
         if dry_run:
@@ -122,7 +119,7 @@ def _train(
                 times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
                 result = goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times)
                 return result | _outcome(config, workdir, start, again=True)
-            workdirs.write_start(workdir, config, mixture, start, origin | {"attention": attention})
+            workdirs.write_start(workdir, config, mixture, start, origin | {"attention": recipe.config.model.attention})
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
             goodput.resume_from(writer.earlier)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import tpu
+from xlnet_jax.kernels import gpu, tpu
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.parallel.mesh import RULES
 
@@ -32,14 +32,21 @@ KERNELS = {
     "TPU v5": functools.partial(tpu.attend, blocks=tpu.Blocks(rows=6000, vmem_bytes=48 * MIB)),
     "TPU v6 lite": tpu.attend,
     "TPU7x": functools.partial(tpu.attend, blocks=tpu.Blocks(rows=6000, vmem_bytes=48 * MIB)),
+    **dict.fromkeys(("NVIDIA A100", "NVIDIA H100", "NVIDIA H200", "NVIDIA GH200"), gpu.attend),
 }
-"""By the kind of device, as JAX names it."""
+"""By the kind of device, as `kind` names it."""
+
+
+def kind(device_kind: str) -> str:
+    """JAX's name for a kind of device; for an NVIDIA GPU only its first two words: one of `NVIDIA H100 80GB HBM3`."""
+    found = re.match(r"NVIDIA [A-Z]+\d+", device_kind)
+    return found[0] if found else device_kind
 
 
 def problem(device_kind: str, head_dim: int, dtype: jnp.dtype) -> str | None:
     """Why there is no kernel for the device or the sizes; None if there is one."""
     return (
-        f"there is no kernel for {device_kind}, only for {', '.join(KERNELS)}" if device_kind not in KERNELS
+        f"there is no kernel for {device_kind}, only for {', '.join(KERNELS)}" if kind(device_kind) not in KERNELS
         else f"model.head_dim={head_dim} is above {tpu.HEAD_DIMS[-1]}" if head_dim > tpu.HEAD_DIMS[-1]
         else f"model.compute_dtype={dtype} is not float32 or bfloat16" if dtype.itemsize > 4
         else None
@@ -71,12 +78,9 @@ def attend(
     why_not = problem(device.device_kind, q_BQHE.shape[-1], q_BQHE.dtype)
     if why_not:
         raise BadInput(f"model.attention=fused: {why_not}; use model.attention=xla")
-    kernel = KERNELS[device.device_kind]
+    kernel = KERNELS[kind(device.device_kind)]
     free = set(mesh.axis_names) - set(mesh.manual_axes)
-    rows: tuple[str, ...] | None = tuple(axis for axis in RULES.batch if axis in free)
-    # The one row of initialisation is on all devices.
-    if len(q_BQHE) % math.prod(mesh.shape[axis] for axis in rows):
-        rows = None
+    rows = tuple(axis for axis in RULES.batch if axis in free)
     heads = RULES.heads if RULES.heads in free else None
 
     def local(dropout: AttentionDropout | None, position: tuple, *arguments: Any) -> jax.Array:

@@ -1,8 +1,8 @@
 """Fused relative attention on TPU, v4 and later: no array of queries times keys leaves the chip's vector memory.
 
 The interface and the results are those of `xla.attend`, but for the probabilities, which never exist. Formulas and the
-gradient: `reference`. What one program does: `tpu_kernels`. This module pads the arguments, packs the integers, chooses
-the blocks, and ties forward and backward together.
+gradient: `reference`. What one program does: `tpu_forward` and `tpu_backward`, on the units of `tpu_units`. This module
+pads the arguments, packs the integers, chooses the blocks, and ties forward and backward together.
 
 Arrays stay [B, rows, H E], as the projections make them. Every sum has a fixed order, so two runs give equal bits.
 The gradient cannot be differentiated again.
@@ -22,7 +22,9 @@ from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.kernels.dropout import AttentionDropout, bits
-from xlnet_jax.kernels.tpu_kernels import LANES, SUBLANES, Plan, backward, forward
+from xlnet_jax.kernels.tpu_backward import backward
+from xlnet_jax.kernels.tpu_forward import forward
+from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, Plan
 
 HEAD_DIMS = (32, 64, LANES)
 """A head is padded to the next of these."""

@@ -25,8 +25,8 @@ from xlnet_jax.model import positions
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 
 IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "fused": fused.attend}
-"""By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout; `train`
-decides on `auto` before (`implementation`)."""
+"""By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout. What
+runs or compiles the model decides on `auto` before (`implementation`)."""
 
 
 @jax.tree_util.register_dataclass
@@ -79,6 +79,8 @@ class RelativeAttention(nn.Module):
         v_BKHE = product("bkd,dhe->bkhe", cat_BKD, kernel["value"])
         q_BSHE = product("bsd,dhe->bshe", x_BSD, kernel["query"])
         odd_SNHE, even_SNHE = positions.project(inputs.table_SND.astype(dtype), kernel["position"])
+        # Only the parameters' shapes count at initialisation: `fused` needs its device.
+        implementation = "xla" if self.is_initializing() else config.attention
         position = odd_SNHE, even_SNHE, inputs.direction_B
         drops = config.attention_dropout and not deterministic
         dropout_key = jax.random.bits(self.make_rng("dropout")) if drops else None
@@ -86,7 +88,7 @@ class RelativeAttention(nn.Module):
         def stream(number: int, name: str, q_BQHE: jax.Array, limit_BQ: jax.Array, segment_BQ: jax.Array,
                    query_position_BQ: jax.Array | None) -> jax.Array:  # fmt: skip
             dropout = None if dropout_key is None else AttentionDropout(dropout_key, config.attention_dropout, number)
-            o_BQHE, probability_BHQK = IMPLEMENTATIONS[config.attention](
+            o_BQHE, probability_BHQK = IMPLEMENTATIONS[implementation](
                 q_BQHE, k_BKHE, v_BKHE, position, biases, segment_2HE, limit_BQ, inputs.rank_BK,
                 segment_BQ, inputs.segment_BK, query_position_BQ, inputs.rows_B, dropout,
             )  # fmt: skip

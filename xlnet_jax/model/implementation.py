@@ -1,38 +1,61 @@
-"""Which implementation of attention a run uses: `model.attention=auto` is decided here, at its start."""
+"""Which implementation of attention a command uses: `model.attention=auto` is decided here, at its start."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import logging
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.config import ModelConfig
+from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.parallel.processes import Session
+
+log = logging.getLogger("xlnet_jax")
 
 UNITS = 16
 """The most that fused and XLA may differ by, in units of bfloat16's roundoff, relative to the largest element. XLA
 rounds factors to bfloat16 on TPU even in float32, and both sides round; a wrong shift or mask differs by hundreds."""
 
 
-def choose(config: ModelConfig) -> tuple[str, str]:
+def decided(config: Config, processes: Session, absent: Any = None) -> Config:
+    """The configuration with `xla` or `fused` in `model.attention`, and a line in the log that says why.
+
+    Args:
+      processes: they all run the same program, so XLA where one of them cannot use the kernel.
+      absent: a description of a device that the program is compiled for; None: the program runs on the local devices.
+
+    Raises BadInput if `model.attention=fused` is not possible.
+    """
+    # The largest by the alphabet.
+    attention, why = max(processes.gather("\n".join(choose(config.model, absent)))).split("\n")
+    log.info("%s", why)
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, attention=attention))
+
+
+def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:
     """The implementation for this process's devices, `xla` or `fused`, and one line that says why.
 
-    Where there is a kernel, it is first compared with XLA on a small case, forward and gradient (some seconds).
-    Raises BadInput if `model.attention=fused` is not possible.
+    Where there is a kernel and the device is here, it is first compared with XLA on a small case, forward and gradient
+    (some seconds). Raises BadInput if `model.attention=fused` is not possible.
     """
     if config.attention == "xla":
         return "xla", "attention: xla, as model.attention says"
-    device = jax.local_devices()[0]
+    device = absent or jax.local_devices()[0]
     problem = fused.problem(device.device_kind, config.head_dim, jnp.dtype(config.compute_dtype))
     if problem is None:
+        kernel = f"attention: fused, the kernel for {device.device_kind}"
+        if absent:
+            return "fused", f"{kernel}; train compares it with xla first"
         difference = compare(config, device)
         if difference <= UNITS:
-            return "fused", f"attention: fused, the kernel for {device.device_kind}; it agrees with xla on a small case"
+            return "fused", f"{kernel}; it agrees with xla on a small case"
         problem = f"the kernel for {device.device_kind} differs from xla by {difference:.3g} units, more than {UNITS}"
     if config.attention == "fused":
         raise BadInput(f"model.attention=fused: {problem}; use model.attention=xla")
@@ -50,11 +73,13 @@ def compare(config: ModelConfig, device: Any) -> float:
         o_BQHE = attend(**rest, position=position, dropout=dropout)[0].astype(jnp.float32)
         return jnp.sum(jnp.sin(o_BQHE)), o_BQHE
 
+    kind = fused.kind(device.device_kind)
+
     def results(attend: Any) -> Any:
         compiled = jax.jit(jax.grad(functools.partial(loss, attend), has_aux=True))
         return jax.device_get(compiled(*jax.device_put((numbers, whole), device)))
 
-    ours, theirs = (jax.tree.leaves(results(x)) for x in (fused.KERNELS[device.device_kind], xla.attend))
+    ours, theirs = (jax.tree.leaves(results(x)) for x in (fused.KERNELS[kind], xla.attend))
     unit = float(jnp.finfo(jnp.bfloat16).eps)
     differences = [
         np.max(np.abs(np.float32(x) - np.float32(y))) / max(np.max(np.abs(np.float32(y))), 1)

@@ -1,0 +1,152 @@
+"""Compiles the training step with the fused attention for an H100 or A100 that is not here: what its kernels need.
+
+    pip install --constraint constraints.txt --editable '.[gpu-aot]'    best in an environment of its own
+    python benchmarks/gpu_compile.py                          XLNet-Large, 16 rows, in one or two minutes
+    python benchmarks/gpu_compile.py --tiny --card=a100       two small layers, to try it
+    python benchmarks/gpu_compile.py --json --config.train.batch_size=32 --config.model.attention=xla
+
+For each kernel: the registers of a thread and the bytes that it spills, by ptxas; the threads and the shared memory of
+a block, by XLA. Spills cost loads and stores of local memory. Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGES = "jax_cuda12_plugin", "nvidia.cuda_nvcc"
+# From https://github.com/openxla/xla/tree/main/xla/backends/gpu/target_config/specs: h100_sxm and a100_sxm_40.
+CARDS = {
+    "h100": {
+        "name": "NVIDIA H100 80GB HBM3", "capability": "major: 9 feature_extension: ACCELERATED_FEATURES",
+        "core_count": 132, "fpus_per_core": 128, "shared_memory_per_core": 233472, "l2_cache_size": 52428800,
+        "shared_memory_per_block_optin": 232448, "clock_rate_ghz": 1.98, "memory_bandwidth": 3352320000000,
+        "device_memory_size": 84942979072,
+    },
+    "a100": {
+        "name": "NVIDIA A100-SXM4-40GB", "capability": "major: 8", "core_count": 108, "fpus_per_core": 64,
+        "shared_memory_per_core": 167936, "l2_cache_size": 41943040, "shared_memory_per_block_optin": 166912,
+        "clock_rate_ghz": 1.41, "memory_bandwidth": 1555200000000, "device_memory_size": 42331013120,
+    },
+}  # fmt: skip
+COMMON = """
+gpu_device_info {{
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 shared_memory_per_block: 49152
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535 device_address_bits: 64
+  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  driver_version: "12.9.0" runtime_version: "12.9.0" compile_time_toolkit_version: "12.9.0"
+  name: "{name}" cuda_compute_capability {{ {capability} }} {rest}
+}}
+device_description_str: "{name}"
+platform_name: "CUDA" runtime_version {{ major: 12 minor: 9 }} dnn_version_info {{ major: 9 minor: 10 }}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", default=ROOT / "configs" / "xlnet_large_512.py", help="config file")
+    parser.add_argument("--tiny", action="store_true", help="two small layers")
+    parser.add_argument("--card", default="h100", choices=CARDS, help="default: h100")
+    parser.add_argument("--json", action="store_true", help="one JSON line")
+    args, overrides = parser.parse_known_args()
+    missing = why_not()
+    if missing:
+        sys.exit(missing)
+    if args.tiny:
+        args.config = ROOT / "tests" / "tiny_tpu.py"
+    else:
+        overrides = ["--config.train.batch_size=16", "--config.train.steps_per_dispatch=1", *overrides]
+    result = compiled(str(args.config), args.card, overrides)
+    if args.json:
+        print(json.dumps(result))
+        return
+    for number, one in enumerate(result["kernels"]):
+        if number == 0:
+            print(f"| {' | '.join(one)} |\n|{'---|' * len(one)}")
+        print(f"| {' | '.join(map(str, one.values()))} |")
+    print(f"temporaries {result['temp_bytes'] / 2**30:.2f} GiB, arguments {result['argument_bytes'] / 2**30:.2f} GiB")
+
+
+def why_not() -> str | None:
+    """What is missing to compile for a GPU, in one line."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name.partition(".")[0]) is None]
+    return f"no {' and no '.join(missing)}: install the extra gpu-aot" if missing else None
+
+
+def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
+    """The kernels of attention in the step of a configuration, and the memory of the step, in bytes."""
+    nvidia = next(iter(importlib.util.find_spec("nvidia").submodule_search_locations))
+    toolkit = os.path.join(nvidia, "cuda_nvcc")
+    os.environ.update(
+        JAX_PLATFORMS="cpu", JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1", PATH=f"{toolkit}/bin:{os.environ['PATH']}",
+        XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_cuda_data_dir={toolkit}",
+    )  # fmt: skip
+    import jax
+    from jax._src import xla_bridge
+    from jax.experimental import topologies
+
+    from xlnet_jax import config as configs
+    from xlnet_jax.parallel import mesh as meshes
+    from xlnet_jax.train.recipe import make_recipe
+    from xlnet_jax.train.step import build_step
+
+    # Without a GPU, JAX does not know that `gpu` means `cuda` (its issue 23971).
+    canonical = xla_bridge.canonicalize_platform
+    xla_bridge.canonicalize_platform = lambda name: "cuda" if name in ("gpu", "cuda") else canonical(name)
+    fields = dict(CARDS[card])
+    names = {name: fields.pop(name) for name in ("name", "capability")}
+    target = COMMON.format(**names, rest=" ".join(f"{name}: {value}" for name, value in fields.items()))
+    device = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=target).devices[0]
+    words = ["--config.model.attention=fused", *overrides]
+    recipe = make_recipe(configs.override(configs.load(config), words))
+    mesh = meshes.make_mesh(recipe.config.mesh, [device])
+    with jax.set_mesh(mesh), tempfile.TemporaryDirectory() as folder:
+        built = build_step(recipe, mesh)
+        traced = built.jitted.trace(built.abstract_state, built.abstract_batch)
+        # Without a GPU, XLA cannot time tiles for its own products, and fails for some sizes: they are cuBLAS's.
+        options = {"xla_dump_to": folder, "xla_gpu_enable_triton_gemm": False}
+        step = traced.lower(lowering_platforms=("cuda",)).compile(compiler_options=options)
+        kernels = list(read(pathlib.Path(folder), os.path.join(toolkit, "bin", "ptxas"), card))
+    memory = step.memory_analysis()
+    return {
+        "config": config, "overrides": words, "device": device.device_kind, "jax": jax.__version__, "kernels": kernels,
+        "temp_bytes": memory.temp_size_in_bytes, "argument_bytes": memory.argument_size_in_bytes,
+    }  # fmt: skip
+
+
+def read(folder: pathlib.Path, ptxas: str, card: str) -> Any:
+    """The kernels of attention in XLA's dump of a program."""
+    usage = {}
+    for ptx in folder.glob("*.ptx"):
+        command = [ptxas, "-v", f"-arch={'sm_90a' if card == 'h100' else 'sm_80'}", str(ptx), "-o", "/dev/null"]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        found = re.findall(
+            r"entry function '(xlnet_attention\w*)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads"
+            r".*?Used (\d+) registers", report, re.DOTALL,
+        )  # fmt: skip
+        usage |= {name: tuple(map(int, numbers)) for name, *numbers in found}
+    launches = re.findall(
+        r"(xlnet_attention\w*) grid: \[(\d+), (\d+), (\d+)\] threads: \[(\d+).*?shared_memory: (\d+)",
+        "".join(path.read_text() for path in folder.glob("*thunk_sequence.txt")),
+    )
+    for name, *sizes in sorted(set(launches)):
+        x, y, z, threads, shared = map(int, sizes)
+        stores, loads, registers = usage[name]
+        yield {
+            "name": name, "blocks": x * y * z, "threads": threads, "registers": registers, "spill_store_bytes": stores,
+            "spill_load_bytes": loads, "shared_bytes": shared,
+        }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

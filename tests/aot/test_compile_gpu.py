@@ -1,0 +1,26 @@
+"""The training step with the fused attention, compiled for an H100 (extra `gpu-aot`), without one."""
+
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "benchmarks" / "gpu_compile.py"
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda12_plugin") is None, reason="the extra gpu-aot, a compiler for GPUs, is missing"
+)
+def test_the_step_compiles_for_an_h100_and_the_forward_pass_does_not_spill():
+    """Catches an operation that Triton has no lowering for, and tiles that outgrow the registers or shared memory."""
+    done = subprocess.run([sys.executable, SCRIPT, "--tiny", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    kernels = {one["name"].removeprefix("xlnet_attention_"): one for one in json.loads(done.stdout)["kernels"]}
+    parts = ("forward", "backward_queries", "backward_keys", "backward_rows")
+    assert kernels.keys() == {f"{part}_{stream}" for part in parts for stream in ("in_order", "chosen")}
+    for name, one in kernels.items():
+        assert one["shared_bytes"] <= 163 * 2**10, f"{name} does not fit an A100"
+        assert one["spill_store_bytes"] == 0 or not name.startswith("forward")

@@ -1,0 +1,191 @@
+"""Fused relative attention on NVIDIA GPUs, in Pallas on Triton: no array of queries times keys is in global memory.
+
+The interface and the results are those of `xla.attend`, but for the probabilities, which never exist. Formulas and the
+gradient: `reference`. What one program does: `gpu_kernels`. This module pads the arguments, packs the integers, and
+ties forward and backward together.
+
+Arrays stay [B, rows, H, E], as the projections make them. Every sum has a fixed order, so two runs give equal bits.
+The gradient cannot be differentiated again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from xlnet_jax.batch import NEVER
+from xlnet_jax.kernels.dropout import AttentionDropout, bits
+from xlnet_jax.kernels.gpu_kernels import LN2, Plan, backward_keys, backward_queries, backward_rows, forward
+
+HEAD_DIMS = (16, 32, 64, 128)
+"""A head is padded to the next of these."""
+HIDDEN = jnp.iinfo(jnp.int32)
+"""A rank that no limit exceeds is `max`, a limit that no rank is below is `min`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """How many queries and keys a program handles, powers of 2 from 16 on, and its warps."""
+
+    queries: int
+    """In order; at most `keys`."""
+    chosen: int
+    """Queries at chosen positions; at most `keys`."""
+    keys: int
+    warps: int = 4
+    stages: int = 2
+    """Tiles whose loads are under way at a time."""
+    sum_stages: int = 1
+    """The same where keys and position keys get their gradient: 2 would not leave room for two programs on a
+    multiprocessor."""
+
+
+BLOCKS = {
+    128: Blocks(queries=64, chosen=32, keys=64),
+    256: Blocks(queries=32, chosen=32, keys=32),
+    512: Blocks(queries=16, chosen=16, keys=32),
+}
+"""By the most bytes of a head, for every card. From compilations for an H100 (`benchmarks/gpu_compile.py`): the largest
+tiles whose forward pass does not spill in bfloat16; four warps and 64 rows are what its matrix unit takes at once.
+Shared memory is below the 163 KiB of an A100. Not measured on a card."""
+
+
+def attend(
+    q_BQHE: jax.Array,
+    k_BKHE: jax.Array,
+    v_BKHE: jax.Array,
+    position: tuple[jax.Array, jax.Array, jax.Array],
+    biases: Mapping[str, jax.Array],
+    segment_2HE: jax.Array,
+    limit_BQ: jax.Array,
+    rank_BK: jax.Array,
+    segment_BQ: jax.Array,
+    segment_BK: jax.Array,
+    query_position_BQ: jax.Array | None,
+    rows_B: jax.Array,
+    dropout: AttentionDropout | None,
+    max_distance: int | None = None,
+    *,
+    blocks: Blocks | None = None,
+    interpret: bool = False,
+) -> tuple[jax.Array, None]:
+    """Attention of one stream of one layer; arguments as for `xla.attend`, numbers in float32 or bfloat16.
+
+    Args:
+      blocks: None: those of BLOCKS.
+      interpret: runs the kernel as plain JAX, on any device; slow, for tests.
+
+    Returns:
+      o_BQHE in the dtype of v, and None where `xla.attend` returns probabilities. Requires E <= 128.
+    """
+    (B, Q, H, E), K = q_BQHE.shape, k_BKHE.shape[1]
+    odd_SNHE, even_SNHE, direction_B = position
+    T = even_SNHE.shape[1] + 1 - K
+    chosen, own_tables = query_position_BQ is not None, len(odd_SNHE) > 1
+    Ep = next(width for width in HEAD_DIMS if width >= E)
+    blocks = blocks or next(x for size, x in BLOCKS.items() if size >= Ep * q_BQHE.dtype.itemsize)
+    query_block, tile = blocks.chosen if chosen else blocks.queries, blocks.keys
+    Tp, Kp, Qp = _up(T, tile), _up(K, tile), _up(Q, query_block)
+    plan = Plan(
+        positions=Tp, keys=Kp, queries=query_block, tile=tile, chosen=chosen, own_tables=own_tables,
+        rate=0.0 if dropout is None else dropout.rate,
+        farthest=None if max_distance is None else max_distance - (K - T), interpret=interpret,
+    )  # fmt: skip
+    if own_tables:
+        r_SNHE, table_B = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE, jnp.arange(B)
+    else:
+        r_SNHE, table_B = jnp.concatenate([even_SNHE + odd_SNHE, even_SNHE - odd_SNHE]), direction_B < 0
+    a_BQHE, b_BQHE, c_BQHE = (
+        (q_BQHE.astype(jnp.float32) + biases[f"{name}_bias"].astype(jnp.float32)[None, None]) * (E**-0.5 / LN2)
+        for name in ("content", "position", "segment")
+    )
+    other_HE = (segment_2HE[1] - segment_2HE[0]).astype(jnp.float32)
+    other_BHQ = jnp.einsum("bqhe,he->bhq", c_BQHE, other_HE, precision=jax.lax.Precision.HIGHEST)
+    word_BH = jnp.zeros((B, H), jnp.uint32)
+    if dropout is not None:
+        word_BH = bits(
+            dropout.key, jnp.uint32(dropout.stream), rows_B[:, None], (dropout.first_head + jnp.arange(H))[None]
+        )
+    if query_position_BQ is None:
+        query_position_BQ = jnp.broadcast_to(jnp.arange(T), (B, T))
+    # Padded queries stay within the windows of the others.
+    after, keys_after = ((0, 0), (0, Qp - Q)), ((0, 0), (0, Kp - K))
+    start_BQ = Tp - 1 - jnp.pad(query_position_BQ, after, mode="edge")
+    limit_BQ = jnp.pad(limit_BQ, after, constant_values=HIDDEN.min)
+    rank_BK = jnp.pad(jnp.where(rank_BK == NEVER, HIDDEN.max, rank_BK), keys_after, constant_values=HIDDEN.max)
+    integers = (
+        table_B.astype(jnp.int32), word_BH,
+        jnp.stack([limit_BQ, jnp.pad(segment_BQ, after), start_BQ], axis=1).astype(jnp.int32),
+        jnp.stack([rank_BK, jnp.pad(segment_BK, keys_after)], axis=1).astype(jnp.int32),
+    )  # fmt: skip
+    pad = functools.partial(_padded, head_dim=Ep)
+    o_BQHE: Any = _fused(
+        (plan, blocks), pad(a_BQHE.astype(q_BQHE.dtype), (0, Qp - Q)),
+        pad(b_BQHE.astype(q_BQHE.dtype), (0, Qp - Q)), jnp.pad(other_BHQ, ((0, 0), *after)),
+        pad(k_BKHE, (0, Kp - K)), pad(v_BKHE, (0, Kp - K)),
+        # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
+        pad(r_SNHE.astype(jnp.float32), (Tp - T, Kp - K + 1)), integers,
+    )  # fmt: skip
+    return o_BQHE[:, :Q, :, :E], None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _fused(static: tuple[Plan, Blocks], *arguments: Any) -> jax.Array:
+    """The output [B, Q, H, E] of a, b, other, k, v, r and the integers, padded. The gradient of r is in float32."""
+    return _fused_forward(static, *arguments)[0]
+
+
+def _fused_forward(static: tuple[Plan, Blocks], *arguments: Any) -> tuple[jax.Array, Any]:
+    a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE, integers = arguments
+    (B, H, Q), plan = other_BHQ.shape, static[0]
+    inputs = *integers, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE.astype(a_BQHE.dtype)
+    o_BQHE = jax.ShapeDtypeStruct(a_BQHE.shape, v_BKHE.dtype)
+    o_BQHE, log_BHQ = _call(forward, static, (Q // plan.queries, H, B), [o_BQHE, other_BHQ], inputs)
+    return o_BQHE, (inputs, o_BQHE, log_BHQ)
+
+
+def _fused_backward(static: tuple[Plan, Blocks], saved: Any, do_BQHE: jax.Array) -> tuple[Any, ...]:
+    inputs, o_BQHE, log_BHQ = saved
+    *_, a_BQHE, b_BQHE, other_BHQ, k_BKHE, v_BKHE, r_SNHE = inputs
+    (B, H, Q), plan = other_BHQ.shape, static[0]
+    delta_BHQ = jnp.einsum("bqhe,bqhe->bhq", do_BQHE, o_BQHE, preferred_element_type=jnp.float32)
+    inputs = *inputs, do_BQHE, log_BHQ, delta_BHQ
+    da_BQHE, db_BQHE, dother_BHQ = _call(
+        backward_queries, static, (Q // plan.queries, H, B), [a_BQHE, b_BQHE, other_BHQ], inputs
+    )
+    dk_BKHE, dv_BKHE = _call(backward_keys, static, (plan.key_blocks, H, B), [k_BKHE, v_BKHE], inputs)
+    dr_SNHE = jax.ShapeDtypeStruct(r_SNHE.shape, jnp.float32)
+    (dr_SNHE,) = _call(backward_rows, static, (plan.windows + plan.key_blocks, H, len(r_SNHE)), [dr_SNHE], inputs)
+    return da_BQHE, db_BQHE, dother_BHQ, dk_BKHE, dv_BKHE, dr_SNHE, None
+
+
+_fused.defvjp(_fused_forward, _fused_backward)
+
+
+def _call(body: Any, static: tuple[Plan, Blocks], grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
+    plan, blocks = static
+    stages = blocks.sum_stages if body in (backward_keys, backward_rows) else blocks.stages
+    return pl.pallas_call(
+        functools.partial(body, plan),
+        grid=grid,
+        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results],
+        compiler_params=triton.CompilerParams(num_warps=blocks.warps, num_stages=stages),
+        name=f"xlnet_attention_{body.__name__}_{'chosen' if plan.chosen else 'in_order'}",
+        interpret=plan.interpret,
+    )(*inputs)
+
+
+def _padded(x: jax.Array, around: tuple[int, int], head_dim: int) -> jax.Array:
+    """[B, n, H, E] with zeros before and after the n, and after the elements of a head."""
+    return jnp.pad(x, ((0, 0), around, (0, 0), (0, head_dim - x.shape[3])))
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple

@@ -1,0 +1,277 @@
+"""What a program of the fused attention on TPU works on: its plan and its units, each one head of a strip of queries.
+
+Formulas: `reference`. A program handles 128 lanes of the model width: 128 / E heads, whose queries, keys and values are
+where the projections put them. It goes through its queries in strips of up to 128, head by head, and through its keys
+in parts of 128: an array of a strip and a part is 16 registers.
+
+Products. The matrix unit takes one row of the left factor per cycle, 128 wide. Where a head is contracted, the lanes of
+the others are set to 0 in one factor. Where a head comes out, it is on the rows of the left factor, transposed: so a
+head of 64 costs 64 cycles, and the large factor, queries times keys, is never transposed.
+
+Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c carry the scale / ln 2. The gradient of
+a score carries ln 2, so that the products with a, b and c need no factor.
+
+Letters: Q queries of a strip, K keys of the block, L = 128 lanes, S positions of a window.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from xlnet_jax.kernels.dropout import bits, keep
+
+LANES, SUBLANES = 128, 8
+FAR = 1e30
+"""Stands for infinity, whose differences are NaN."""
+OTHER = 3
+"""Row of the small inputs [8, L] after content, position and segment bias: the vector S of another segment minus that
+of the same one. Only their difference matters: what all keys of a query have in common cancels in the softmax."""
+NT, NN = ((1,), (1,)), ((1,), (0,))
+"""Contractions of two matrices: a b' and a b."""
+LN2 = math.log(2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The static facts of a call, after padding."""
+
+    positions: int
+    """T."""
+    keys: int
+    head_dim: int
+    """E: 32, 64 or 128."""
+    scale: float
+    """E^(-1/2) of the E before padding."""
+    groups: int
+    """Of 128 lanes, in a program."""
+    query_block: int
+    key_block: int
+    window: int
+    """S, a power of 2; 128 for queries in order."""
+    chosen: bool
+    """Queries are at chosen positions, not in order."""
+    own_tables: bool
+    """Every row of the batch has its own position keys; else there are two tables, one per direction."""
+    strided: bool
+    """The chip can roll row n of a tile by n lanes more than row 0 (v5e and later)."""
+    rate: float
+    """Of dropout."""
+    farthest: int | None
+    """A key is hidden if the query's position minus the key's number is larger."""
+
+    @property
+    def heads(self) -> int:
+        """Heads in a program."""
+        return self.groups * LANES // self.head_dim
+
+    def each_group(self) -> Iterator[tuple[int, slice]]:
+        """Number and lanes of each group."""
+        return ((n, slice(n * LANES, (n + 1) * LANES)) for n in range(self.groups))
+
+    @property
+    def strip(self) -> int:
+        """Queries of a strip."""
+        return min(self.query_block, LANES)
+
+    @property
+    def rolled(self) -> bool:
+        """The offset in the window falls by 1 per row, and the chip can use that."""
+        return self.strided and not self.chosen
+
+    @property
+    def one_window(self) -> bool:
+        """The queries of a strip are in one window."""
+        return not self.chosen or self.positions <= self.window
+
+    @property
+    def parts(self) -> list[slice]:
+        """The parts of a block of keys."""
+        return [slice(n, n + LANES) for n in range(0, self.key_block, LANES)]
+
+    @property
+    def units(self) -> int:
+        """Pairs of a strip and a head in a program."""
+        return self.query_block // self.strip * self.heads
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """One head of a strip, and the keys of the block; L are the 128 lanes that the head is in."""
+
+    plan: Plan
+    h: Any
+    here: Any
+    """The strip in the block of queries."""
+    start: Any
+    """The position of the first query of the strip minus T, modulo 128."""
+    columns_ref: Any
+    """int32 [4, Q, 128]: limit, segment, position, hash of dropout up to the query."""
+    keys_ref: Any
+    first_key: Any
+    windows: tuple[Any, Any]
+    """The first and the last."""
+
+    @property
+    def group(self) -> Any:
+        """Number of the 128 lanes that the head is in."""
+        return self.h * self.plan.head_dim // LANES
+
+    @property
+    def lanes(self) -> Any:
+        """The 128 lanes that the head is in."""
+        return pl.ds(pl.multiple_of(self.group * LANES, LANES), LANES)
+
+    @property
+    def lane_1L(self) -> jax.Array:
+        """Bool: the lanes of the head in its 128."""
+        return lanes_of(self.plan, self.h % (LANES // self.plan.head_dim))
+
+    @property
+    def rows(self) -> Any:
+        """The head in the rows of a transposed array."""
+        return pl.ds(pl.multiple_of(self.h * self.plan.head_dim, self.plan.head_dim), self.plan.head_dim)
+
+    def visible(self, part: slice) -> jax.Array:
+        """Bool [Q, 128]."""
+        visible_QK = self.keys_ref[0, 0:1, part] < self.columns_ref[0]
+        if self.plan.farthest is not None:
+            visible_QK &= self.columns_ref[2] - self._key(part) <= self.plan.farthest
+        return visible_QK
+
+    def other(self, part: slice) -> jax.Array:
+        """Bool [Q, 128]: the key is in another segment."""
+        return self.keys_ref[0, 1:2, part] != self.columns_ref[1]
+
+    def kept(self, part: slice) -> jax.Array | bool:
+        """Where dropout keeps a probability, bool [Q, 128]."""
+        return keep(self.plan.rate, self.columns_ref[3].astype(jnp.uint32), self._key(part)) if self.plan.rate else True
+
+    @property
+    def start_QL(self) -> jax.Array:
+        """The row of the position keys for key 0."""
+        return self.plan.positions - 1 - self.columns_ref[2]
+
+    def _key(self, part: slice) -> jax.Array:
+        return self.first_key + part.start + jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
+
+    def row(self, window: Any) -> Any:
+        """The first row of the position keys for a window."""
+        return pl.multiple_of(window * self.plan.window + self.first_key, LANES)
+
+    def each_window(self, visit: Callable[[Any, Any], None]) -> None:
+        """visit(first row of the position keys, which queries [Q, 128] are in the window), by window."""
+        window_QL = self.start_QL >> self.plan.window.bit_length() - 1
+
+        @pl.loop(self.windows[0], self.windows[1] + 1)
+        def _window(w: Any) -> None:
+            visit(self.row(w), window_QL[:, :1] == w)
+
+
+@dataclasses.dataclass(frozen=True)
+class Units:
+    """The units of a program, by number: the heads of the first strip, then those of the next."""
+
+    plan: Plan
+    scalars: tuple[Any, Any, Any]
+    """Hash of dropout up to row and head, first and last window of each block."""
+    columns_ref: Any
+    """int32 [2 slots, 4, Q, 128]; see `Unit`."""
+    queries_ref: Any
+    """Rows: limit, segment, position."""
+    keys_ref: Any
+    """Rows: rank, segment."""
+    program: tuple[Any, Any, Any, Any]
+    """Numbers of row, lanes, queries, keys."""
+    groups_first: bool
+    """The grid's first axis is the lanes, its second the row."""
+
+    def prepare(self, n: Any, slot: int) -> Unit:
+        """Fills the columns of the slot and returns the unit."""
+        plan, (b, g, *_), unit = self.plan, self.program, self(n, slot)
+        rows_8Q = self.queries_ref[0, :, unit.here]
+        if plan.rate:
+            group = (b * pl.num_programs(0 if self.groups_first else 1) + g) * plan.heads
+            word_1Q = bits(self.scalars[0][group + unit.h].astype(jnp.uint32), rows_8Q[2:3]).astype(jnp.int32)
+            rows_8Q = jnp.where(jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, 1), 0) == 3, word_1Q, rows_8Q)
+        columns_Q8 = rows_8Q.T
+        for m in range(4):
+            unit.columns_ref[m] = wide(columns_Q8[:, m : m + 1])
+        return unit
+
+    def __call__(self, n: Any, slot: int) -> Unit:
+        """Unit n, with its columns in the slot."""
+        plan, (_, first_ref, last_ref), (b, _, i, j) = self.plan, self.scalars, self.program
+        s, h = n // plan.heads, n % plan.heads
+        one_strip = plan.query_block == plan.strip
+        here = pl.ds(0 if one_strip else pl.multiple_of(s * plan.strip, plan.strip), plan.strip)
+        block = b * pl.num_programs(2) + i
+        windows = first_ref[block], last_ref[block]
+        if not plan.chosen:
+            windows = ((plan.positions - 1 - s * plan.strip - i * plan.query_block) // LANES,) * 2
+        start = 0
+        if plan.strip < LANES:
+            start = i * plan.query_block + s * plan.strip - plan.positions & LANES - 1
+        return Unit(
+            plan, h, here, start, self.columns_ref.at[slot], self.keys_ref,
+            j * plan.key_block, windows,
+        )  # fmt: skip
+
+
+def pipeline(units: int, first: Callable[[Any, int], None], second: Callable[[Any, int], None]) -> None:
+    """first(unit, slot) and second(unit, slot) of all units in order, second of one beside first of the next.
+
+    The compiler does not look beyond a turn of the loop, and there mixes the two: `first` is mostly products, `second`
+    mostly arithmetic. The slot is where first leaves its results, known when compiling.
+    """
+    first(0, 0)
+
+    @pl.loop(0, (units - 1) // 2)
+    def _turn(m: Any) -> None:
+        for slot in (0, 1):
+            second(2 * m + slot, slot)
+            first(2 * m + slot + 1, 1 - slot)
+
+    for n in range((units - 1) // 2 * 2, units):
+        if n + 1 < units:
+            first(n + 1, (n + 1) % 2)
+        second(n, n % 2)
+
+
+def factors(plan: Plan, q_QL: jax.Array, small_8L: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """a, b and c times the scale / ln 2, float32 [Q, L]."""
+    a_QL, b_QL, c_QL = ((q_QL.astype(jnp.float32) + small_8L[n : n + 1]) * (plan.scale / LN2) for n in range(3))
+    return a_QL, b_QL, c_QL
+
+
+def only(which: jax.Array | bool, x: jax.Array) -> jax.Array:
+    """x, and 0 elsewhere."""
+    return jnp.where(which, x, 0)
+
+
+def other_segment(c_QL: jax.Array, small_8L: jax.Array) -> jax.Array:
+    """What a key in another segment adds to the score."""
+    return wide(jnp.sum(c_QL * small_8L[OTHER : OTHER + 1], axis=1, keepdims=True))
+
+
+def wide(x_Q1: jax.Array) -> jax.Array:
+    """[Q, 128]; spread once, as each time costs an instruction per register."""
+    return jnp.broadcast_to(x_Q1, (len(x_Q1), LANES))
+
+
+def dot(a: jax.Array, b: jax.Array, contraction: tuple[tuple[int], tuple[int]]) -> jax.Array:
+    """The product in float32; float32 factors are not rounded to bfloat16."""
+    precision = jax.lax.Precision.HIGHEST if b.dtype == jnp.float32 else None
+    return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
+
+
+def lanes_of(plan: Plan, h: Any) -> jax.Array:
+    """Bool [1, 128]: the lanes of head h of a group."""
+    lane_1L = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
+    return (lane_1L >= h * plan.head_dim) & (lane_1L < (h + 1) * plan.head_dim)
