@@ -3,13 +3,19 @@
     python benchmarks/step.py [--device=cpu] [--json]            needs the extra `peers`; torch.compile takes minutes
     python benchmarks/step.py --eager --rounds=15                without torch.compile
     python benchmarks/step.py --quick                            tiny sizes, to try it
+    python benchmarks/step.py --device=gpu --config=configs/xlnet_large_512.py --config.train.batch_size=32
+                                                                 any model, here in bfloat16
 
-Both sides do the whole step in float32: two streams with the memory of the step before, the targets' loss, backward,
-clip of the gradient's norm, AdamW. Sizes, batches, activation (gelu by tanh) and all dropout rates are the same. Every
+Both sides do the whole step: two streams with the memory of the step before, the targets' loss, backward, clip of the
+gradient's norm, AdamW. They compute in float32; where a configuration says bfloat16, theirs is under torch's autocast.
+Sizes, batches, activation (gelu by tanh) and all dropout rates are the same. Every
 side has a process of its own, pinned to the same cores. The sides take turns of a few steps, so that other work on the
 machine slows all of them down. Compilation and first steps are not in the figures. Figures:
 
   ours_tokens_per_second, peer_..., peer_compiled_...   B T tokens of a step over its time, dropout 0.1: median of turns
+  ours_with_loader_tokens_per_second                    the same with batches of a corpus, read and built in threads
+  mfu                                                   of ours, model FLOPs over the published peak; null on a CPU
+  compile_cpu_seconds                                   of ours: XLA's CPU seconds for the program of a dispatch
   ratio, ratio_compiled                                 ours over the peer's, dropout 0.1: median over rounds of turns
   ratio_no_dropout                                      ours over the eager peer's with dropout 0
   cpu_per_wall                                          CPU seconds over seconds of a side, dropout 0.1. Far below the
@@ -31,18 +37,22 @@ import multiprocessing
 import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
+
+import _texts
 
 DROPOUT = 0.1
 STEPS = 4
 """Steps of a turn; one dispatch of ours."""
 
 OURS, PEER, COMPILED = "ours", "peer", "peer_compiled"
-FIGURES = {"ours": (OURS, DROPOUT), "peer": (PEER, DROPOUT), "peer_compiled": (COMPILED, DROPOUT),
-           "ours_no_dropout": (OURS, 0.0), "peer_no_dropout": (PEER, 0.0)}  # fmt: skip
+FIGURES = {"ours": (OURS, DROPOUT), "ours_with_loader": (OURS, DROPOUT), "peer": (PEER, DROPOUT),
+           "peer_compiled": (COMPILED, DROPOUT), "ours_no_dropout": (OURS, 0.0),
+           "peer_no_dropout": (PEER, 0.0)}  # fmt: skip
 
 
 class Turn(NamedTuple):
@@ -50,6 +60,17 @@ class Turn(NamedTuple):
     cpu_seconds: float
     loss: float
     """Of the last step."""
+
+
+class Made(NamedTuple):
+    """What is known of a side once it is compiled."""
+
+    parameters: int
+    compile_cpu_seconds: float | None = None
+    flops: int | None = None
+    """Of a step."""
+    peak: float | None = None
+    """FLOPs per second that are published for the device."""
 
 
 class CannotCompile(Exception):
@@ -65,17 +86,29 @@ class Task:
     device: str
     cores: int
     quick: bool
+    path: str | None
+    """A configuration file, with changes of single keys."""
+    words: tuple[str, ...]
+    corpus: str = ""
+    """The batches are its; otherwise random."""
 
     def config(self):
         """Sizes and optimizer of both sides, as our configuration."""
-        from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
+        from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainConfig, load
 
+        rates = dict(dropout=self.dropout, attention_dropout=self.dropout, activation_dropout=self.dropout)
+        if self.path:
+            given = load(self.path, list(self.words))
+            return dataclasses.replace(
+                given,
+                model=dataclasses.replace(given.model, **rates),
+                train=dataclasses.replace(given.train, steps_per_dispatch=STEPS),
+            )
         sizes = dict(vocab_size=8000, layers=4, d_model=256, heads=4, head_dim=64, d_ff=1024, memory_len=96)
         data, batch_size = DataConfig(segment_len=128, reuse_len=64, num_predict=21), 8
         if self.quick:
-            sizes = dict(vocab_size=100, layers=1, d_model=16, heads=2, head_dim=8, d_ff=32, memory_len=12)
+            sizes = dict(vocab_size=400, layers=1, d_model=16, heads=2, head_dim=8, d_ff=32, memory_len=12)
             data, batch_size = DataConfig(segment_len=16, reuse_len=8, num_predict=3), 2
-        rates = dict(dropout=self.dropout, attention_dropout=self.dropout, activation_dropout=self.dropout)
         return Config(
             model=ModelConfig(**sizes, **rates, compute_dtype="float32"),
             data=data,
@@ -120,26 +153,54 @@ class Ours:
     def __init__(self, config, device: str) -> None:
         import jax
 
+        from xlnet_jax.model import flops, implementation
         from xlnet_jax.parallel.mesh import make_mesh, place
         from xlnet_jax.train.recipe import make_recipe
         from xlnet_jax.train.step import build_step, create_state
 
-        recipe = make_recipe(config)
+        attention, _ = implementation.choose(config.model)
+        recipe = make_recipe(dataclasses.replace(config, model=dataclasses.replace(config.model, attention=attention)))
         self.mesh = make_mesh(config.mesh, jax.devices(device)[:1])
         with jax.set_mesh(self.mesh):
             built = build_step(recipe, self.mesh)
-            self.jitted = built.jitted
             self.state = create_state(recipe, built)
             self.batches = place(batches(config), self.mesh)
-        self.parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
+            lowered = built.jitted.lower(self.state, self.batches)
+            began = time.process_time()
+            self.compiled = lowered.compile()
+        self.made = Made(
+            parameters=sum(x.size for x in jax.tree.leaves(self.state.params)),
+            compile_cpu_seconds=time.process_time() - began,
+            flops=flops.step_flops(config),
+            peak=flops.PEAK_FLOPS.get(jax.devices(device)[0].device_kind),
+        )
 
-    def steps(self) -> float:
-        """STEPS steps; the loss of the last."""
+    def steps(self, loaded=None) -> float:
+        """STEPS steps, with the next dispatch of `loaded` or always the same; the loss of the last."""
         import jax
 
+        from xlnet_jax.parallel.mesh import place
+
         with jax.set_mesh(self.mesh):
-            self.state, metrics = jax.block_until_ready(self.jitted(self.state, self.batches))
+            batch = self.batches if loaded is None else place(next(loaded), self.mesh)
+            self.state, metrics = jax.block_until_ready(self.compiled(self.state, batch))
         return float(metrics["loss"][-1])
+
+
+@functools.cache
+def loaded(task: Task):
+    """Dispatches of the task's corpus, as `xlnet-jax train` reads them, without end."""
+    import numpy as np
+
+    from xlnet_jax.data.batches.loader import TrainDispatches, prefetched
+    from xlnet_jax.data.batches.mixture import Mixture
+    from xlnet_jax.data.batches.stream import extend_plan
+    from xlnet_jax.data.corpus.corpus import Corpus
+
+    config, rows = task.config(), task.config().train.batch_size
+    plan = extend_plan((), 0, rows, config.data.windows_per_block)
+    dispatches = TrainDispatches(Mixture((Corpus(task.corpus),)), config, plan, np.arange(rows), 0, 10**6)
+    return iter(prefetched(dispatches, config))
 
 
 class Peer:
@@ -162,7 +223,9 @@ class Peer:
                 ff_activation="gelu_pytorch_tanh",
             )
         ).to(self.device).train()  # fmt: skip
-        self.parameters = sum(x.numel() for x in self.model.parameters())
+        self.made = Made(sum(x.numel() for x in self.model.parameters()))
+        low = config.model.compute_dtype == "bfloat16"
+        self.precision = torch.autocast(self.device.type, torch.bfloat16, enabled=low)
         self.forward = torch.compile(self.model) if compiled else self.model
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=optimizer.learning_rate, betas=(optimizer.adam_b1, optimizer.adam_b2),
@@ -194,7 +257,8 @@ class Peer:
     def steps(self) -> float:
         """As of ours."""
         for inputs in self.inputs:
-            out = self.forward(**inputs, mems=self.memory, use_mems=True)
+            with self.precision:
+                out = self.forward(**inputs, mems=self.memory, use_mems=True)
             out.loss.backward()
             self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.clip)
             self.optimizer.step()
@@ -208,6 +272,7 @@ class Peer:
 def trainer(task: Task) -> Ours | Peer:
     """The trainer of a task in this process, made and compiled by the first call."""
     if task.device == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task.cores])
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # of a GPU's memory, which the others need too
     if task.side == OURS:
@@ -225,40 +290,52 @@ def trainer(task: Task) -> Ours | Peer:
     return made
 
 
-def prepare(task: Task) -> int:
-    """Makes the trainer. Returns its number of parameters."""
-    return trainer(task).parameters
+def prepare(task: Task) -> Made:
+    """Makes the trainer."""
+    return trainer(dataclasses.replace(task, corpus="")).made
 
 
 def take_turn(task: Task) -> Turn:
-    made = trainer(task)
+    side = trainer(dataclasses.replace(task, corpus=""))
+    source = (loaded(task),) if task.corpus else ()
     began, cpu = time.perf_counter(), time.process_time()
-    loss = made.steps()
+    loss = side.steps(*source)
     return Turn(time.perf_counter() - began, time.process_time() - cpu, loss)
 
 
-def measure(tasks: dict[str, Task], rounds: int) -> tuple[dict[str, list[Turn]], int]:
-    """All turns of each task that works here, in the order of the rounds, and the number of parameters."""
+def write_corpus(folder: str, pieces: int) -> str:
+    """A corpus of speeches with a tokenizer of that many pieces; its folder."""
+    from xlnet_jax.data.prepare.pipeline import prepare
+
+    text, corpus = os.path.join(folder, "text"), os.path.join(folder, "corpus")
+    _texts.write(_texts.speeches(), text, 400 * max(pieces, 10_000))
+    prepare([text], corpus, tokenizer=None, vocab_size=pieces, heldout=0.01, workers=1)
+    return corpus
+
+
+def measure(tasks: dict[str, Task], rounds: int) -> tuple[dict[str, list[Turn]], dict[str, Made]]:
+    """All turns of each task that works here, in the order of the rounds, and what was made for it."""
     context = multiprocessing.get_context("spawn")
     pools = {task.side: ProcessPoolExecutor(1, mp_context=context) for task in tasks.values()}
     try:
-        parameters = {}
+        made: dict[str, Made] = {}
         for name, task in tasks.items():
             began = time.perf_counter()
             try:
-                parameters[name] = pools[task.side].submit(prepare, task).result()
+                made[name] = pools[task.side].submit(prepare, task).result()
             except CannotCompile as error:
                 print(f"torch.compile does not work here: {error}", file=sys.stderr)
                 continue
             print(f"{name}: compiled and warm in {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        parameters = {name: each.parameters for name, each in made.items()}
         if len(set(parameters.values())) > 1:
             sys.exit(f"the sides do not have the same number of parameters: {parameters}")
-        turns = {name: [] for name in parameters}
+        turns = {name: [] for name in made}
         for number in range(rounds):
             # Every other round backwards: no side always runs after the same other one.
             for name in list(turns)[:: -1 if number % 2 else 1]:
                 turns[name].append(pools[tasks[name].side].submit(take_turn, tasks[name]).result())
-        return turns, parameters[OURS]
+        return turns, made
     finally:
         for pool in pools.values():
             pool.shutdown()
@@ -300,7 +377,7 @@ def show(result: dict[str, Any]) -> None:
         print(f"{name:18} {columns} {result['loss'][name]:9.4f}")
     for name in ("ratio", "ratio_compiled", "ratio_no_dropout"):
         print(f"{name:18} {'null' if result[name] is None else format(result[name], '.2f'):>9}")
-    for name in ("dropout", "device", "cores", "parameters", "load_average"):
+    for name in ("mfu", "compile_cpu_seconds", "dropout", "device", "cores", "parameters", "load_average"):
         print(f"{name:18} {result[name]}")
 
 
@@ -311,23 +388,32 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help=f"of turns of {STEPS} steps (default 9)")
     parser.add_argument("--eager", action="store_true", help="leave torch.compile out")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: the figures mean nothing")
+    parser.add_argument("--config", help="configuration file, with changes as --config.train.batch_size=32")
     parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    args, words = parser.parse_known_args()
+    if unknown := [word for word in words if not (args.config and word.startswith("--config."))]:
+        parser.error(f"unknown: {' '.join(unknown)}")
     if missing := [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]:
         sys.exit(f"{' and '.join(missing)} not installed; run `make .venv/peers.stamp`")
     if "xla_backend_optimization_level=0" in os.environ.get("XLA_FLAGS", "") and not args.quick:
         sys.exit("XLA_FLAGS asks for unoptimised code, which the tests use; unset it")
     tasks = {
-        name: Task(side, dropout, args.device, args.cores, args.quick)
+        name: Task(side, dropout, args.device, args.cores, args.quick, args.config, tuple(words))
         for name, (side, dropout) in FIGURES.items()
         if not (args.eager and side == COMPILED)
     }
-    load = [os.getloadavg()[0]]
-    turns, parameters = measure(tasks, args.rounds)
-    config = tasks[OURS].config()
+    load, config = [os.getloadavg()[0]], tasks[OURS].config()
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = write_corpus(folder, config.model.vocab_size)
+        tasks["ours_with_loader"] = dataclasses.replace(tasks["ours_with_loader"], corpus=corpus)
+        turns, made = measure(tasks, args.rounds)
     result = report(turns, STEPS * config.train.batch_size * config.data.segment_len)
+    ours = made[OURS]
+    seconds = statistics.median(turn.seconds for turn in turns[OURS]) / STEPS
+    result["mfu"] = None if ours.peak is None else ours.flops / ours.peak / seconds
+    result["compile_cpu_seconds"] = {name: made[name].compile_cpu_seconds for name in ("ours", "ours_no_dropout")}
     load.append(os.getloadavg()[0])
-    result |= {"dropout": DROPOUT, "device": args.device, "cores": args.cores, "parameters": parameters,
+    result |= {"dropout": DROPOUT, "device": args.device, "cores": args.cores, "parameters": ours.parameters,
                "load_average": load}  # fmt: skip
     print(json.dumps(result)) if args.json else show(result)
 

@@ -157,10 +157,10 @@ def test_row_2_the_position_term_uses_distance_memory_plus_i_minus_j(x64, direct
         expected[i, j] = query[i] @ (np.concatenate([np.sin(angle), np.cos(angle)]) @ kernel[:, 0])
     table = positions.sinusoids(length, memory_len, width, -1, jnp.dtype("float64"))
     keys = (*positions.project(table[None], jnp.asarray(kernel)), jnp.array([direction]))
-    everywhere = xla.position_scores(query[None, :, None], keys, 8, None)
+    everywhere = xla.position_scores(query[None, None], keys, 8, None)
     np.testing.assert_allclose(everywhere[0, 0], expected, rtol=0, atol=1e-12)
     at = np.array([[4, 0, 3]])
-    chosen = xla.position_scores(query[at][:, :, None], keys, 8, at)
+    chosen = xla.position_scores(query[at][:, None], keys, 8, at)
     np.testing.assert_allclose(chosen[0, 0], expected[at[0]], rtol=0, atol=1e-12)
 
 

@@ -74,6 +74,10 @@ class ModelConfig:
         FREE,
         "auto xla fused",
     )
+    unroll: str = key(
+        "auto", "the layers of a training step one by one, not as a loop: faster on a CPU, which auto is", FREE,
+        "auto on off",
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -207,9 +207,12 @@ def test_a_query_row_at_a_position_equals_the_same_row_among_all(x64):
     for length, slots in ((T, M), (1, 1), (1, 0), (2, 0)):
         score = jax.random.normal(jax.random.key(0), (B, 2, length, slots + 2 * length - 1), jnp.float64)
         everywhere = jnp.broadcast_to(jnp.arange(length), (B, length))
-        shifted = xla.shift(score, slots + length)
-        windows = xla.windows(score.transpose(0, 2, 1, 3), everywhere, slots + length)
-        np.testing.assert_array_equal(shifted, windows.transpose(0, 2, 1, 3))
+        keys = slots + length
+        shifted, unshift = jax.vjp(functools.partial(xla.shift, keys=keys), score)
+        windows, back = jax.vjp(functools.partial(xla.windows, position_BQ=everywhere, keys=keys), score)
+        np.testing.assert_array_equal(shifted, windows)
+        # The gradient of the shift is written by hand.
+        np.testing.assert_array_equal(unshift(windows)[0], back(windows)[0])
 
 
 @pytest.mark.parametrize(("memory_len", "length"), [(3, 5), (0, 2), (4, 1), (1, 1), (0, 1)])

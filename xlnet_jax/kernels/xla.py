@@ -65,14 +65,16 @@ def attend(
         position_BQ = jnp.broadcast_to(jnp.arange(T), (len(q_BQHE), T))
     high = jnp.promote_types(q_BQHE.dtype, jnp.float32)
     einsum = functools.partial(jnp.einsum, preferred_element_type=high)
+    # Once for all products: a CPU copies a factor whose heads are not in front, for every product again.
+    q_BHQE, k_BHKE, v_BHKE = (x.transpose(0, 2, 1, 3) for x in (q_BQHE, k_BKHE, v_BKHE))
     # Sums with float32 biases, which get their gradient in float32.
-    content_BQHE, position_BQHE, segment_BQHE = (
-        (q_BQHE + biases[f"{name}_bias"][None, None]).astype(dtype)
+    content_BHQE, position_BHQE, segment_BHQE = (
+        (q_BHQE + biases[f"{name}_bias"][None, :, None]).astype(dtype)
         for name, dtype in (("content", q_BQHE.dtype), ("position", q_BQHE.dtype), ("segment", high))
     )
-    content_BHQK = einsum("bqhe,bkhe->bhqk", content_BQHE, k_BKHE)
-    position_BHQK = position_scores(position_BQHE, position, K, query_position_BQ)
-    either_BHQ2 = einsum("bqhe,she->bhqs", segment_BQHE, segment_2HE.astype(high))
+    content_BHQK = einsum("bhqe,bhke->bhqk", content_BHQE, k_BHKE)
+    position_BHQK = position_scores(position_BHQE, position, K, query_position_BQ)
+    either_BHQ2 = einsum("bhqe,she->bhqs", segment_BHQE, segment_2HE.astype(high))
     same_BQK = segment_BQ[:, :, None] == segment_BK[:, None, :]
     segment_BHQK = jnp.where(same_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
     score_BHQK = (content_BHQK + position_BHQK + segment_BHQK) * q_BQHE.shape[-1] ** -0.5
@@ -82,24 +84,30 @@ def attend(
         visible_BQK &= distance_BQK <= max_distance
     probability_BHQK = masked_softmax(score_BHQK, visible_BQK)
     dropped_BHQK = probability_BHQK if dropout is None else dropout(probability_BHQK, rows_B, position_BQ)
-    return jnp.einsum("bhqk,bkhe->bqhe", dropped_BHQK.astype(v_BKHE.dtype), v_BKHE), probability_BHQK
+    o_BHQE = jnp.einsum("bhqk,bhke->bhqe", dropped_BHQK.astype(v_BKHE.dtype), v_BHKE)
+    return o_BHQE.transpose(0, 2, 1, 3), probability_BHQK
 
 
 def position_scores(
-    q_BQHE: jax.Array, position: tuple[jax.Array, jax.Array, jax.Array], keys: int, query_position_BQ: jax.Array | None
+    q_BHQE: jax.Array, position: tuple[jax.Array, jax.Array, jax.Array], keys: int, query_position_BQ: jax.Array | None
 ) -> jax.Array:
     """q_i . r(d_ij), where q_i includes its bias: [B, H, Q, K] in at least float32."""
-    odd_SNHE, even_SNHE, direction_B = position
-    r_BNHE = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE
-    r_BNHE = r_BNHE.astype(q_BQHE.dtype)
-    high = jnp.promote_types(q_BQHE.dtype, jnp.float32)
+    odd_SHNE, even_SHNE = (x.transpose(0, 2, 1, 3) for x in position[:2])
+    sign_B = position[2].astype(odd_SHNE.dtype)
+    if len(odd_SHNE) == 1:
+        # As a product: XLA on a CPU sums over the rows, for the gradient, much more slowly.
+        signs_B2 = jnp.stack([sign_B, jnp.ones_like(sign_B)], axis=1)
+        r_BHNE = jnp.einsum("bz,zhne->bhne", signs_B2, jnp.concatenate([odd_SHNE, even_SHNE]), precision="highest")
+    else:
+        r_BHNE = even_SHNE + sign_B[:, None, None, None] * odd_SHNE
+    r_BHNE = r_BHNE.astype(q_BHQE.dtype)
+    einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.promote_types(q_BHQE.dtype, jnp.float32))
     if query_position_BQ is None:
-        return shift(jnp.einsum("bqhe,bnhe->bhqn", q_BQHE, r_BNHE, preferred_element_type=high), keys)
-    all_BQHN = jnp.einsum("bqhe,bnhe->bqhn", q_BQHE, r_BNHE, preferred_element_type=high)
-    return windows(all_BQHN, query_position_BQ, keys).transpose(0, 2, 1, 3)
+        return shift(einsum("bhqe,bhne->bhqn", q_BHQE, r_BHNE), keys)
+    return windows(einsum("bhqe,bhne->bqhn", q_BHQE, r_BHNE), query_position_BQ, keys).transpose(0, 2, 1, 3)
 
 
-def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
+def _shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
     """Query i keeps `keys` columns, starting with T - 1 - i: [B, H, T, K].
 
     The offset of element (i, j) in row-major order is i N + T - 1 - i + j = (T - 1) + i (N - 1) + j: rows of N - 1,
@@ -110,6 +118,26 @@ def shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
         return score_BHTN
     flat = score_BHTN.reshape(B, H, T * N)
     return flat[:, :, T - 1 : T - 1 + T * (N - 1)].reshape(B, H, T, N - 1)[..., :keys]
+
+
+def _unshift(keys: int, _: None, d_BHTK: jax.Array) -> tuple[jax.Array]:
+    """The gradient of `shift`. A CPU copies rows, which is much faster than the transposed reshape: two fused pads."""
+    B, H, T, K = d_BHTK.shape
+
+    def reshaped(d_BHTK: jax.Array) -> jax.Array:
+        scores = jax.ShapeDtypeStruct((B, H, T, K + T - 1), d_BHTK.dtype)
+        return jax.linear_transpose(lambda score_BHTN: _shift(score_BHTN, keys), scores)(d_BHTK)[0]
+
+    def copied(d_BHTK: jax.Array) -> jax.Array:
+        wide_BHTN = jnp.pad(d_BHTK, ((0, 0), (0, 0), (0, 0), (T - 1, T - 1)))
+        rows = wide_BHTN.reshape(B * H, T, 1, -1)
+        return windows(rows, jnp.broadcast_to(T - 1 - jnp.arange(T), (B * H, T)), K + T - 1).reshape(B, H, T, -1)
+
+    return (jax.lax.platform_dependent(d_BHTK, cpu=copied, default=reshaped),)
+
+
+shift = jax.custom_vjp(_shift, nondiff_argnums=(1,))
+shift.defvjp(lambda score_BHTN, keys: (_shift(score_BHTN, keys), None), _unshift)
 
 
 def windows(score_BQHN: jax.Array, position_BQ: jax.Array, keys: int) -> jax.Array:

@@ -23,6 +23,7 @@ from xlnet_jax.kernels import fused, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.model import positions
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
+from xlnet_jax.parallel import mesh as meshes
 
 IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "fused": fused.attend}
 """By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout. What
@@ -81,7 +82,7 @@ class RelativeAttention(nn.Module):
         odd_SNHE, even_SNHE = positions.project(inputs.table_SND.astype(dtype), kernel["position"])
         # Only the parameters' shapes count at initialisation: `fused` needs its device.
         implementation = "xla" if self.is_initializing() else config.attention
-        if implementation != "fused":
+        if implementation == "xla" and meshes.platform() != "cpu":
             # One of each for every row: so the gradient is summed over the rows once, for both streams together.
             each = (len(x_BSD), *odd_SNHE.shape[1:])
             odd_SNHE, even_SNHE = jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels.dropout import drop
+from xlnet_jax.parallel import mesh as meshes
 
 
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
@@ -63,7 +64,12 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array, dtype: jnp.dtype |
     def backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
         x, kernel = saved
         dy, high = placed(dy.astype(x.dtype), out), accumulator(x.dtype)
-        d_kernel = jnp.einsum(f"{left},{out}->{right}", x, dy, preferred_element_type=high)
+        if meshes.platform() == "cpu" and len(right) == 2 and x.size > dy.size:
+            # A CPU transposes the first factor, slowly: the smaller one. Without the barrier XLA swaps them again.
+            d_kernel = jnp.einsum(f"{out},{left}->{right[::-1]}", dy, x, preferred_element_type=high)
+            d_kernel = jax.lax.optimization_barrier(d_kernel).T
+        else:
+            d_kernel = jnp.einsum(f"{left},{out}->{right}", x, dy, preferred_element_type=high)
         return jnp.einsum(f"{out},{right}->{left}", dy, rounded(kernel)), d_kernel.astype(kernel.dtype)
 
     run = jax.custom_vjp(lambda x, kernel: forward(x, kernel)[0])

@@ -22,6 +22,7 @@ from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
 from xlnet_jax.model.attention import AttentionInputs, RelativeAttention, attention_biases
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.layers import Dropout, FeedForward
+from xlnet_jax.parallel import mesh as meshes
 
 REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
@@ -93,6 +94,14 @@ class Stack(nn.Module):
         """Depth of each layer's parameters; shared ones have the depth of the top layer."""
         return self.config.layers if self.config.share_layers else tuple(range(1, self.config.layers + 1))
 
+    @property
+    def unrolled(self) -> bool:
+        """A CPU copies all that a loop stacks and slices: parameters, gradients, saved activations."""
+        if self.config.unroll == "auto":
+            # Only in training: the rest would be compiled longer than it saves.
+            return meshes.platform() == "cpu" and not self.deterministic
+        return self.config.unroll == "on"
+
     @nn.compact
     def __call__(
         self, x_BSD: jax.Array, hidden_LBMD: jax.Array, inputs: AttentionInputs, tied_biases: dict | None
@@ -109,6 +118,7 @@ class Stack(nn.Module):
             split_rngs={"params": not share, "dropout": True},
             in_axes=(0, nn.broadcast, nn.broadcast),  # type: ignore[arg-type]
             metadata_params={nn.PARTITION_NAME: "layers"},
+            unroll=self.config.layers if self.unrolled else 1,
         )(self.config, self.reuse_len, self.deterministic, name="each")
         nn.share_scope(self, layers)
         return layers(x_BSD, hidden_LBMD, inputs, tied_biases)

@@ -73,6 +73,12 @@ def available_devices(local: bool = False) -> list[Any]:
         ) from error
 
 
+def platform() -> str:
+    """The platform of the mesh in use (`jax.set_mesh`), or of the default device."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device.platform if device else jax.default_backend()
+
+
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their number."""
     devices = available_devices() if devices is None else devices
