@@ -95,7 +95,7 @@ def test_a_gradient_is_not_rounded_to_the_dtype_of_the_computation():
     grads = jax.jit(loss_and_gradient(config))(params())[1]["layers"]
     for grad in (*grads["attention"].values(), *grads["feed_forward"]["inner"].values()):
         for x in jax.tree.leaves(grad):
-            assert np.mean(x != x.astype(jnp.bfloat16).astype(jnp.float32)) > 0.9
+            assert np.mean(x != x.astype(jnp.bfloat16).astype(jnp.float32)) > 0.8
 
 
 def masks(**rates):
