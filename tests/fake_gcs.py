@@ -282,7 +282,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             head, meta = re.split(rb"\r?\n\r?\n", first.lstrip(b"\r\n"), maxsplit=1)
             head, data = re.split(rb"\r?\n\r?\n", second.lstrip(b"\r\n"), maxsplit=1)
             data = data[: data.rindex(boundary)]
-            data = data[: -2 if data.endswith(b"\r\n") else -1]
+            # The line end of the boundaries, not that of the data, whose last byte may be \r.
+            data = data[: -2 if first.startswith(b"\r\n") else -1]
             return self._stored(f"{bucket}/{json.loads(meta)['name']}", data, self.query)
         if "upload_id" in self.query:
             return self._chunk(body)
