@@ -63,7 +63,7 @@ def row(result: dict[str, Any]) -> str:
     projection = "" if result["projected_days"] is None else (
         f"{result['projected_step_seconds']:.3g} s, {result['projected_days']:.2g} days"
     )  # fmt: skip
-    parts = [f"remat {result['remat']}"]
+    parts = [result["attention"], f"remat {result['remat']}"]
     if result["accumulation"] > 1:
         parts.append(f"{result['accumulation']} micro-batches")
     cells = [
