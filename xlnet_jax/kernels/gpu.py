@@ -23,7 +23,7 @@ from jax.experimental.pallas import triton
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.kernels.dropout import AttentionDropout, bits
-from xlnet_jax.kernels.gpu_kernels import LN2, Plan, backward_keys, backward_queries, backward_rows, forward
+from xlnet_jax.kernels.gpu_kernels import LN2, Plan, backward_keys, backward_queries, backward_rows, forward, lower_take
 
 HEAD_DIMS = (16, 32, 64, 128)
 """A head is padded to the next of these."""
@@ -174,6 +174,8 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 def _call(body: Any, static: tuple[Plan, Blocks], grid: tuple[int, ...], results: list[Any], inputs: Any) -> Any:
     plan, blocks = static
+    if not plan.interpret:
+        lower_take()
     stages = blocks.sum_stages if body in (backward_keys, backward_rows) else blocks.stages
     return pl.pallas_call(
         functools.partial(body, plan),

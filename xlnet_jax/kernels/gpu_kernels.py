@@ -16,14 +16,13 @@ Scores are in units of ln 2, so that the exponential is a power of 2: a, b and c
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax._src.lib import triton
-from jax._src.pallas.triton import lowering
 from jax.core import ShapedArray
 from jax.experimental import pallas as pl
 from jax.extend.core import Primitive
@@ -38,13 +37,23 @@ NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
 """Contractions of two matrices: a b', a b and a' b."""
 
 take_p = Primitive("xlnet_take")
-"""x[q, index[q, m]]. Triton has it (`tl.gather`) and Pallas has no name for it, hence JAX's internal table;
-in interpret mode it is `take_along_axis`."""
+"""x[q, index[q, m]]. In interpret mode it is `take_along_axis`; for Triton see `lower_take`."""
 take_p.def_abstract_eval(lambda x, index: ShapedArray(index.shape, x.dtype))
 mlir.register_lowering(
     take_p, mlir.lower_fun(lambda x, index: jnp.take_along_axis(x, index, axis=1), multiple_results=False)
 )
-lowering.register_lowering(take_p)(lambda _, x, index: triton.dialect.gather(x, index, axis=1))
+
+
+@functools.cache
+def lower_take() -> None:
+    """Makes `take_p` Triton's gather; before the first compilation for a GPU.
+
+    Private (checked with JAX 0.10.2 and 0.12.0): Pallas has no public name for a gather, nor for a lowering to Triton.
+    """
+    from jax._src.lib import triton
+    from jax._src.pallas.triton import lowering
+
+    lowering.register_lowering(take_p)(lambda _, x, index: triton.dialect.gather(x, index, axis=1))
 
 
 @dataclasses.dataclass(frozen=True)
