@@ -126,13 +126,18 @@ class KernelCalls:
 
 def kernel_calls(trial: Trial, chip: Chip, program: hlo.Program) -> KernelCalls:
     """All calls of fused kernels in a program. Zero if there are none; RuntimeError if libtpu wrote no schedule."""
-    seconds, total = 0.0, 0
-    for name, (times, size) in program.kernels().items():
-        if name not in trial.kernels:
+    seconds, total, calls = 0.0, 0, program.kernels()
+    # libtpu compiles equal kernels once, and writes one schedule: that of the same kernel with as many bytes.
+    schedules = {
+        (name.partition(".")[0], calls[name][1]): trial.kernels[name] for name in calls.keys() & trial.kernels.keys()
+    }
+    for name, (times, size) in calls.items():
+        schedule = trial.kernels.get(name) or schedules.get((name.partition(".")[0], size))
+        if schedule is None:
             raise RuntimeError(
                 f"libtpu wrote no schedule of the kernel {name}; aot.schedule.prepare() must come before JAX"
             )
-        at_once = max(trial.kernels[name].bundles / chip.clock, size / (chip.hbm_bandwidth / chip.devices))
+        at_once = max(schedule.bundles / chip.clock, size / (chip.hbm_bandwidth / chip.devices))
         seconds, total = seconds + times * at_once, total + times * size
     return KernelCalls(seconds, total)
 
