@@ -174,6 +174,7 @@ def test_fsdp_leaves_each_device_its_share_of_parameters_and_optimizer(topology,
 
 
 @pytest.mark.slow
+@pytest.mark.prove
 def test_the_time_to_compile_does_not_grow_with_the_layers():
     """The layers are one scan. Processor time, the best of up to four: the machine may be busy with other things."""
     seconds = {12: [], 48: []}
