@@ -52,7 +52,7 @@ def model(params, tmp_path_factory):
 
 
 def test_texts_together_are_those_alone(model, params):
-    """Padding, batches and order change nothing; the last text is also computed by the model itself, without padding."""
+    """Padding, batches and order change nothing; the last text is also computed by the model itself."""
     hidden, logits = model.hidden(TEXTS), model.logits(TEXTS)
     for text, h_TD, logits_PV in zip(TEXTS, hidden, logits, strict=True):
         assert len(h_TD) == len(model.pieces(text)) and model.pieces(text)[-2:] == [SEP, CLS]
