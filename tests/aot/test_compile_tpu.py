@@ -5,6 +5,7 @@ import functools
 import json
 import pathlib
 import time
+import types
 
 import jax
 import pytest
@@ -207,7 +208,7 @@ def test_the_program_is_the_one_that_train_runs(mesh, monkeypatch):
     With `xla`: the kernel is only lowered for a mesh of TPUs.
     """
     # What is faster on a CPU is left out where the devices are TPUs.
-    monkeypatch.setattr("xlnet_jax.parallel.mesh.platform", lambda: "tpu")
+    monkeypatch.setattr("xlnet_jax.parallel.mesh.device", lambda: types.SimpleNamespace(platform="tpu"))
     config = dataclasses.replace(CONFIG, mesh=dataclasses.replace(CONFIG.mesh, **mesh))
     here = make_mesh(config.mesh, jax.devices()[:4])
     there = make_mesh(config.mesh, describe("v5e:2x2").devices)
