@@ -112,12 +112,10 @@ def _show_samples(result: dict[str, Any]) -> None:
 
 
 def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
-    from xlnet_jax.aot import schedule
     from xlnet_jax.aot import topology as topologies
 
     topologies.check(topology, slices)
     topologies.prepare_environment()
-    schedule.prepare()
     from xlnet_jax.aot.report import compile_for
 
     return compile_for(name=topology, slices=slices, **options)
