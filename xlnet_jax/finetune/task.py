@@ -15,7 +15,7 @@ no text has; no position sees it, so the side of the padding changes nothing.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -166,8 +166,3 @@ def batch_of(rows: Sequence[Row], segments: int, segment_len: int, batch_size: i
     labels = {name: np.stack([row.labels[name] for row in filled]) for name in rows[0].labels}
     weight = (np.arange(batch_size) < len(rows)).astype(np.float32)
     return TaskBatch(tokens.reshape(split), kinds.reshape(split), labels, weight)
-
-
-def dispatches(count: int, batch_size: int) -> Iterator[range]:
-    """The numbers of `count` rows, `batch_size` at a time."""
-    return (range(first, min(first + batch_size, count)) for first in range(0, count, batch_size))
