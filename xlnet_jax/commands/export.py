@@ -10,7 +10,6 @@ import jax
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import MeshConfig
 from xlnet_jax.convert import huggingface
-from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session, find_process_info
@@ -28,7 +27,8 @@ def export(
       output: a new or empty folder.
       format: there is one.
       step: the checkpoint; None = the newest good one.
-      overrides: config keys to change, such as `--config.data.corpus=DIR` for a corpus with a new path.
+      overrides: config keys to change. A run of an older version has no copy of its tokenizer and may need
+        `--config.data.corpus=DIR`.
 
     Raises:
       BadInput: no run or good checkpoint in `workdir`, `output` in use, or a model the other library cannot express.
@@ -46,9 +46,7 @@ def export(
         raise BadInput(
             f"{workdir} was trained with data.objective=clm; only models that see both sides (plm, mlm) can be exported"
         )
-    mixture = open_mixture(config, weighted=False)
-    workdirs.check_tokenizer(workdir, mixture)
-    tokenizer = mixture.tokenizer
+    tokenizer = workdirs.tokenizer(workdir, overrides)
     # One device is enough to read the parameters once, for any mesh of the run.
     mesh = meshes.make_mesh(MeshConfig(), meshes.available_devices(local=True)[:1])
     abstract = build_step(make_recipe(config), mesh).abstract_state.params

@@ -137,6 +137,11 @@ class Tokenizer:
         # Pickled without its contents: a worker process loads the file again, once.
         return _load, (self.path, self.normalization, self.sha256)
 
+    def encode(self, text: str) -> list[int]:
+        """Ids of one text, which is normalised first; no special piece is added."""
+        tokens_N, _ = self.encode_normalized([self.normalization(text)])
+        return tokens_N.tolist()
+
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encodes S texts to which `normalization` was applied already; no special piece is added.
 

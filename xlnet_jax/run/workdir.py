@@ -1,6 +1,7 @@
 """The work directory of a run: resolved configuration, manifest of every start, and what may change on resume.
 
 config.json        every key by its dotted name, and the corpus hash: the identity of the run
+tokenizer/         spiece.model and normalization.json: with them a checkpoint can be used without the corpus
 runs.jsonl         one line per start: versions, git commit, devices, cores, flags, step
 checkpoints/       see `checkpoint`
 metrics.jsonl      see `run.metrics`; in a bucket a folder, see `run.jsonl`
@@ -11,6 +12,7 @@ lock.json          only in a bucket, see `run.lock`
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 import logging
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -29,7 +32,8 @@ from jax.experimental.compilation_cache import compilation_cache
 import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, DataConfig
-from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput, check_link
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.metrics import read_jsonl
@@ -42,6 +46,8 @@ FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JA
 OURS = {"config.json", "checkpoints", "lock.json"}
 """A run writes one of them first, except for the compilation cache."""
 ALLOWED = {"lost+found", "compilation_cache"}
+TOKENIZER = "tokenizer"
+"""The folder with the tokenizer."""
 IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
 
 
@@ -132,6 +138,51 @@ def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Co
     return config
 
 
+def tokenizer(workdir: str, overrides: Sequence[str] = ()) -> Tokenizer:
+    """The tokenizer of a run with its normalization: the copy in the work directory.
+
+    A work directory of an older version has none; then it is the one of the run's corpus, which `overrides` may name.
+
+    Raises BadInput if there is neither, or if it is not the tokenizer the run was trained with.
+    """
+    folder = os.path.join(workdir, TOKENIZER)
+    with files.translate_errors(folder):
+        rules = files.read_if_there(os.path.join(folder, "normalization.json"))
+    if rules is None:
+        return _tokenizer_of_corpus(workdir, overrides)
+    try:
+        normalization = Normalization(**json.loads(rules))
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{folder}/normalization.json: {error}; restore it from a copy") from error
+    found, expected = Tokenizer(os.path.join(folder, "spiece.model"), normalization), read_config(workdir)
+    if expected is not None and expected["tokenizer_sha256"] != found.sha256:
+        raise BadInput(f"{found.path} is not the tokenizer that {workdir} was trained with; restore it from a copy")
+    return found
+
+
+def _tokenizer_of_corpus(workdir: str, overrides: Sequence[str]) -> Tokenizer:
+    config = load_config(workdir, list(overrides))
+    try:
+        mixture = open_mixture(config, weighted=False)
+    except BadInput as error:
+        raise BadInput(
+            f"{workdir} holds no copy of its tokenizer, and its corpus cannot be opened: {error}; name it with "
+            "--config.data.corpus=DIR"
+        ) from error
+    check_tokenizer(workdir, mixture)
+    return mixture.tokenizer
+
+
+def write_tokenizer(workdir: str, tokenizer: Tokenizer) -> None:
+    """Copies a tokenizer into a work directory that has none."""
+    folder = os.path.join(workdir, TOKENIZER)
+    files.make_folder(folder)
+    files.write_new(os.path.join(folder, "spiece.model"), files.read(tokenizer.path))
+    # The last one: it says that the copy is complete.
+    rules = files.to_json(dataclasses.asdict(tokenizer.normalization))
+    files.write_new(os.path.join(folder, "normalization.json"), rules)
+
+
 def check_tokenizer(workdir: str, mixture: Mixture) -> None:
     """Raises BadInput if a corpus has another tokenizer than the run; logs a warning if it has another text."""
     found = read_config(workdir) or {}
@@ -164,11 +215,12 @@ def check_shared(workdir: str, processes: Session) -> None:
 
 
 def write_start(workdir: str, config: Config, mixture: Mixture, step: int, origin: dict[str, Any]) -> None:
-    """Writes `config.json` and appends this start to `runs.jsonl`, with `origin`: where its state is from."""
+    """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with `origin`: of its state."""
     if jax.process_index() != 0:
         return
     with files.translate_errors(workdir):
         files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, mixture)))
+        write_tokenizer(workdir, mixture.tokenizer)
         line = json.dumps({"step": step, **origin, **manifest()}) + "\n"
         files.append_line(os.path.join(workdir, "runs.jsonl"), line)
 
