@@ -7,6 +7,7 @@ agree with scikit-learn and SciPy (`tests/peers/test_metrics.py`). `squad` score
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -88,5 +89,5 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     return found
 
 
-def _ratio(above: float, below: float) -> float:
+def _ratio(above: Any, below: Any) -> float:
     return float(above / below) if below else 0.0
