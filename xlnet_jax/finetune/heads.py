@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
+from xlnet_jax.finetune.task import Hidden
 from xlnet_jax.model.layers import Dropout, accumulator, parameter, product
 
 
@@ -38,22 +39,16 @@ class Linear(nn.Module):
         return y
 
 
-class Classifier(nn.Module):
-    """Summary of a sequence and logits: Drop(tanh(h W + b)) W' + b', of the vector at CLS.
+def summary_logits(config: ModelConfig, features: int, hidden: Hidden, *, deterministic: bool) -> jax.Array:
+    """Drop(tanh(h W + b)) W' + b' of the vector h at CLS: [B, C, features] of C sequences each, at least float32.
 
-    `XLNetForSequenceClassification` and `XLNetForMultipleChoice` of transformers.
+    Call it in a compact method of a head, which gets the parameters `summary` and `logits`, as in transformers'
+    XLNetForSequenceClassification.
     """
-
-    config: ModelConfig
-    features: int
-
-    @nn.compact
-    def __call__(self, h_BCTD: jax.Array, rows_B: jax.Array, *, deterministic: bool) -> jax.Array:
-        """Logits [B, C, features] of C sequences each."""
-        x_BCD = h_BCTD[:, :, -1]
-        x_BCD = jnp.tanh(Linear(self.config, self.config.d_model, name="summary")(x_BCD)).astype(x_BCD.dtype)
-        x_BCD = Dropout(self.config.dropout, name="summary_dropout")(x_BCD, rows_B, deterministic=deterministic)
-        return Linear(self.config, self.features, name="logits")(x_BCD)
+    x_BCD = hidden.h_BCTD[:, :, -1]
+    x_BCD = jnp.tanh(Linear(config, config.d_model, name="summary")(x_BCD)).astype(x_BCD.dtype)
+    x_BCD = Dropout(config.dropout, name="summary_dropout")(x_BCD, hidden.rows_B, deterministic=deterministic)
+    return Linear(config, features, name="logits")(x_BCD)
 
 
 def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:

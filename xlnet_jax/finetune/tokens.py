@@ -1,0 +1,110 @@
+"""A label for every word, such as names of persons and places: BIO tags, parts of speech.
+
+The label of a word is predicted at its first piece; other pieces have none. A sentence that is longer than the segment
+is cut between words into several rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.data.tokenizer import UNK, Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import layouts, metrics
+from xlnet_jax.finetune.heads import Linear, cross_entropy
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Row
+
+
+class TokenHead(nn.Module):
+    """`XLNetForTokenClassification` of transformers: logits of every position."""
+
+    config: ModelConfig
+    features: int
+
+    @nn.compact
+    def logits(self, hidden: Hidden) -> jax.Array:
+        """[B, T, features], at least float32."""
+        return Linear(self.config, self.features, name="logits")(hidden.h_BCTD[:, 0])
+
+    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
+        """The mean -log p(label) over the words of each row, loss_B; labels: label [B, T], -1 = no word starts here."""
+        del deterministic  # the transformer's last dropout is the only one
+        is_word_BT = labels["label"] >= 0
+        nll_BT = jnp.where(is_word_BT, cross_entropy(self.logits(hidden), labels["label"]), 0)
+        return nll_BT.sum(axis=1) / jnp.maximum(is_word_BT.sum(axis=1), 1)
+
+    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
+        """The best label of every position."""
+        return {"label": self.logits(hidden).argmax(axis=-1).astype(jnp.int32)}
+
+
+class Tokens:
+    """The task `tokens`."""
+
+    def __init__(self, config: Config, tokenizer: Tokenizer):
+        """Raises BadInput if the configuration asks for segments: every word needs its label."""
+        if config.finetune.segments > 1:
+            raise BadInput(f"finetune.segments={config.finetune.segments}: every word has a label; use 1")
+        self.config, self.tokenizer = config, tokenizer
+        self.names = config.finetune.labels.split(",")
+        self.metric = config.finetune.metric or ("f1" if self._has_entities else "accuracy")
+
+    @property
+    def _has_entities(self) -> bool:
+        return any(name.startswith(("B-", "I-")) for name in self.names)
+
+    def encode(self, number: int, example: Example) -> list[Row]:
+        """As few rows as hold all words. Raises BadInput for an unknown label."""
+        T = self.config.data.segment_len
+        normal = [self.tokenizer.normalization(word) for word in example.texts]
+        tokens_N, count_W = self.tokenizer.encode_normalized(normal)
+        words = np.split(tokens_N, np.cumsum(count_W)[:-1])
+        # A word that normalisation leaves nothing of, such as a lone accent, still has a label.
+        words = [word if len(word) else np.array([UNK], np.int32) for word in words]
+        labels = [0] * len(words) if example.label is None else [self._index(example, name) for name in example.label]
+        rows, first = [], 0
+        while first < len(words):
+            last = first + max(1, int(np.searchsorted(np.cumsum([len(word) for word in words[first:]]), T - 2, "right")))
+            rows.append(self._row(number, words[first:last], labels[first:last]))
+            first = last
+        return rows
+
+    def _row(self, number: int, words: list[np.ndarray], labels: list[int]) -> Row:
+        T = self.config.data.segment_len
+        tokens, segments = layouts.sentences(T, np.concatenate(words))
+        starts = T - len(tokens) + np.cumsum([0, *(len(word) for word in words[:-1])])
+        label_T = np.full(T, -1, np.int32)
+        label_T[starts] = labels
+        return Row((tokens,), (segments,), {"label": label_T}, number, starts)
+
+    def _index(self, example: Example, name: Any) -> int:
+        if str(name) not in self.names:
+            raise BadInput(f"{example.where}: unknown label {str(name)!r}; the labels are {', '.join(self.names)}")
+        return self.names.index(str(name))
+
+    def head(self, config: ModelConfig) -> TokenHead:
+        """See `TokenHead`."""
+        return TokenHead(config, len(self.names))
+
+    def outputs(
+        self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
+    ) -> list[dict[str, Any]]:
+        """The labels of all words."""
+        found: list[dict[str, Any]] = [{"labels": []} for _ in examples]
+        for row, label_T in zip(rows, predictions["label"], strict=True):
+            found[row.example]["labels"] += [self.names[label] for label in label_T[row.more]]
+        return found
+
+    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
+        """The share of right words; with BIO tags also F1 of entities."""
+        true, found = [list(map(str, example.label)) for example in examples], [each["labels"] for each in outputs]
+        right = [a == b for one, two in zip(true, found, strict=True) for a, b in zip(one, two, strict=True)]
+        scores = {"accuracy": sum(right) / len(right)}
+        return scores | ({"f1": metrics.entity_f1(true, found)} if self._has_entities else {})
