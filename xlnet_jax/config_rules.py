@@ -75,7 +75,7 @@ def rules(config: Config) -> list[Rule]:
         *((name, holds(attrgetter(name)(config)), text) for text, holds, names in _RANGES for name in names.split()),
         ("model.vocab_size", model.vocab_size > 9, "must hold the nine special pieces and some text"),
         ("model.d_model", model.d_model % 2 == 0, "must be even: the position table is half sine, half cosine"),
-        *_layout_rules(config),
+        *(_layout_rules(config) if config.finetune.task == "none" else _task_rules(config)),
         ("data.weights", _positive(data), "must be positive numbers separated by commas"),
         ("data.mask_alpha", data.mask_alpha >= data.mask_beta >= 1,
          f"must be at least data.mask_beta={data.mask_beta}, and that at least 1"),
@@ -128,6 +128,20 @@ def _layout_rules(config: Config) -> list[Rule]:
         few_targets,
         ("model.memory_len", model.memory_len == 0,
          "must be 0 with data.objective=mlm: its examples do not follow each other"),
+    ]  # fmt: skip
+
+
+def _task_rules(config: Config) -> list[Rule]:
+    """Rules of `xlnet-jax finetune`."""
+    task, every = config.finetune, config.evaluation.every
+    return [
+        ("data.segment_len", config.data.segment_len >= 8, "must be at least 8"),
+        ("finetune.train", bool(task.train), "is empty; name the training examples: --config.finetune.train=FILE"),
+        ("evaluation.every", not every or bool(task.dev), "needs examples to score; set finetune.dev"),
+        ("evaluation.every", _divides(config.checkpoint.every, every),
+         f"must be a multiple of checkpoint.every={config.checkpoint.every}: the best checkpoint is kept"),
+        ("finetune.patience", not task.patience or every > 0, "needs scores; set evaluation.every"),
+        ("finetune.segments", task.segments == 1 or config.model.memory_len > 0, "needs a model.memory_len above 0"),
     ]  # fmt: skip
 
 

@@ -193,6 +193,15 @@ VERBS = (
             _option("--stop_at", "save and stop after this step", type=int),
             _option("--dry_run", "check everything up to the first step; write nothing", False),
         ), stops=True),
+    Verb("finetune", "Train a task on labelled examples from a pretrained model, or resume.",
+         "xlnet-jax finetune --config=configs/finetune/sst2.py --config.checkpoint.init_from=run --workdir=sst2",
+         _of("commands.finetune", "finetune"), (
+            _CONFIG,
+            _option("--workdir", "new folder for checkpoints, scores and predictions, also gs://", required=True),
+            _option("--seeds", "runs with different seeds, below the work directory (default 1)", 1),
+            _option("--stop_at", "save and stop after this step", type=int),
+            _option("--dry_run", "check everything up to the first step; write nothing", False),
+        ), stops=True),
     Verb("inspect", "Show one training example, or count parameters.",
          "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
          _of("commands.inspect", "inspect"), (

@@ -65,7 +65,7 @@ def test_the_beam_equals_exhaustive_search(beam, exhaustive):
     found = jax.tree.map(np.asarray, head.apply(params, _hidden(), method="predictions"))
     np.testing.assert_allclose(found["no_answer"], [logit], atol=1e-5)
     for k, e in itertools.product(range(beam), range(beam)):
-        start, end = found["start"][0, k], found["end"][0, k, e]
+        start, end = T + found["start"][0, k], T + found["end"][0, k, e]
         if score_TT[start, end] > -1e20:
             beam_score = found["start_score"][0, k] + found["end_score"][0, k, e]
             assert beam_score == pytest.approx(score_TT[start, end], abs=1e-4)
@@ -73,7 +73,9 @@ def test_the_beam_equals_exhaustive_search(beam, exhaustive):
     task = _task(beam=beam, max_answer=3)
     place = np.arange(len(PARAGRAPH))
     (row, *_) = task.encode(0, Example(("ba", "ki"), (), ""))
-    row = dataclasses.replace(row, more=row.more._replace(first=3, start_N=place, end_N=place + 1, best_N=place >= 0))
+    row = dataclasses.replace(
+        row, more=row.more._replace(first=3 - T, start_N=place, end_N=place + 1, best_N=place >= 0)
+    )
     (output,) = task.outputs(found, [row], [Example(("abcde", "?"), None, "")])
     legal = [(i, j) for i in PARAGRAPH for j in PARAGRAPH if i <= j < i + 3]
     best = max(legal, key=lambda pair: score_TT[pair])
@@ -100,13 +102,13 @@ def test_a_window_points_at_the_answer_or_says_there_is_none(answer):
     for row in rows:
         assert len(row.tokens[0]) <= 24
         if not row.labels["impossible"]:
-            first, last = (row.labels[name] - row.more.first for name in ("start", "end"))
+            first, last = (row.labels[name] - 24 - row.more.first for name in ("start", "end"))
             assert CONTEXT[row.more.start_N[first] : row.more.end_N[last]].strip() == answer
         else:
             assert row.labels["start"] == row.labels["end"] == 23
     # A head that is sure of the labels answers right, and is scored so.
-    start = np.array([[row.labels["start"]] for row in rows])
-    end = np.array([[[row.labels["end"]]] for row in rows])
+    start = np.array([[row.labels["start"]] for row in rows]) - 24
+    end = np.array([[[row.labels["end"]]] for row in rows]) - 24
     impossible = np.array([row.labels["impossible"] for row in rows])
     sure = {"start": start, "start_score": 0.0 * start, "end": end, "end_score": 0.0 * end, "no_answer": impossible}
     examples = [Example((CONTEXT, "Ba do?"), label, "")]

@@ -6,49 +6,40 @@ logits.
 
 from __future__ import annotations
 
+import dataclasses
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import flax.linen as nn
-import jax
 import numpy as np
 
 from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics
-from xlnet_jax.finetune.heads import cross_entropy, summary_logits
-from xlnet_jax.finetune.task import Example, Hidden, Labels, Row
+from xlnet_jax.finetune.heads import Classifier, cross_entropy
+from xlnet_jax.finetune.task import Example, Row
 
 LETTERS = string.ascii_uppercase
 
 
-class ChoiceHead(nn.Module):
-    """`XLNetForMultipleChoice` of transformers: one logit for each sequence."""
-
-    config: ModelConfig
-
-    @nn.compact
-    def logits(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
-        """[B, C], at least float32."""
-        return summary_logits(self.config, 1, hidden, deterministic=deterministic)[:, :, 0]
-
-    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """-log p(right option), loss_B; labels: label [B]."""
-        return cross_entropy(self.logits(hidden, deterministic=deterministic), labels["label"])
-
-    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
-        """The probabilities of the options."""
-        return {"probability": jax.nn.softmax(self.logits(hidden, deterministic=True))}
-
-
+@dataclasses.dataclass(frozen=True)
 class Choice:
     """The task `choice`. Labels are letters from A, or numbers from 0."""
 
-    def __init__(self, config: Config, tokenizer: Tokenizer):
-        self.config, self.tokenizer = config, tokenizer
-        self.metric = config.finetune.metric or "accuracy"
+    config: Config
+    tokenizer: Tokenizer
+
+    @staticmethod
+    def labels_of(examples: Sequence[Example]) -> set[str]:
+        """See `Task`; letters need no list."""
+        del examples
+        return set()
+
+    @property
+    def metric(self) -> str:
+        """See `Task`; accuracy, if no other is set."""
+        return self.config.finetune.metric or "accuracy"
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row of as many sequences as there are options."""
@@ -61,15 +52,19 @@ class Choice:
         tokens, segments = zip(*sequences, strict=True)
         return [Row(tokens, segments, {"label": np.array(label, np.int32)}, number)]
 
-    def head(self, config: ModelConfig) -> ChoiceHead:
-        """See `ChoiceHead`."""
-        return ChoiceHead(config)
+    def head(self, config: ModelConfig) -> Classifier:
+        """`XLNetForMultipleChoice` of transformers: one logit for each sequence."""
+        return Classifier(config, 1, cross_entropy)
 
     def outputs(
         self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
     ) -> list[dict[str, Any]]:
-        """The letter of the best option, and the probabilities of all."""
-        return [{"label": LETTERS[p_C.argmax()], "scores": p_C.tolist()} for p_C in predictions["probability"]]
+        """`label`: the letter of the best option, and `scores`: the probabilities of all."""
+        del rows, examples
+        logits_BC = predictions["logits"][:, :, 0].astype(np.float64)
+        share_BC = np.exp(logits_BC - logits_BC.max(axis=1, keepdims=True))
+        share_BC /= share_BC.sum(axis=1, keepdims=True)
+        return [{"label": LETTERS[p_C.argmax()], "scores": p_C.tolist()} for p_C in share_BC]
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """The share of right answers."""
@@ -81,8 +76,8 @@ def _index(example: Example, options: int) -> int:
     label = str(example.label).strip()
     index = int(label) if label.isdecimal() else LETTERS.find(label.upper()) if len(label) == 1 else -1
     if not 0 <= index < min(options, len(LETTERS)):
+        letters, numbers = f"A to {LETTERS[options - 1]}", f"0 to {options - 1}"
         raise BadInput(
-            f"{example.where}: the label {label!r} names none of {options} options; use A to {LETTERS[options - 1]}, or "
-            f"0 to {options - 1}"
+            f"{example.where}: the label {label!r} is none of {options} options; use {letters}, or {numbers}"
         )
     return index

@@ -9,7 +9,6 @@ the batch size may change, and a resumed run reads what an undisturbed one would
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -33,17 +32,9 @@ class TaskData:
     tokenizer: Tokenizer
     examples: tuple[Example, ...]
     rows: tuple[Row, ...]
+    sha256: str
+    """Of all pieces and labels, in order."""
     names: tuple[str, ...] = ("",)
-
-    @functools.cached_property
-    def sha256(self) -> str:
-        """Of all pieces and labels, in order."""
-        digest = hashlib.sha256()
-        for row in self.rows:
-            arrays = (*row.tokens, *row.segments, *(row.labels[name] for name in sorted(row.labels)))
-            for array in arrays:
-                digest.update(np.asarray(array).shape.__repr__().encode() + np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
 
     def stream(self, config: Config) -> Stream:
         """The shuffled rows."""
@@ -100,4 +91,8 @@ def encode(task: Task, tokenizer: Tokenizer, path: str, examples: Sequence[Examp
     if not examples:
         raise BadInput(f"{path} has no examples")
     rows = [row for number, example in enumerate(examples) for row in task.encode(number, example)]
-    return TaskData(path, tokenizer, tuple(examples), tuple(rows))
+    digest = hashlib.sha256()
+    for row in rows:
+        for array in (*row.tokens, *row.segments, *(row.labels[name] for name in sorted(row.labels))):
+            digest.update(str(array.shape).encode() + array.tobytes())
+    return TaskData(path, tokenizer, tuple(examples), tuple(rows), digest.hexdigest())

@@ -9,6 +9,7 @@ refused.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics
+from xlnet_jax.finetune.classification import number_of
 from xlnet_jax.finetune.heads import cross_entropy
 from xlnet_jax.finetune.task import Example, Hidden, Labels, Row
 from xlnet_jax.model.layers import accumulator
@@ -64,21 +66,36 @@ def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
     first = jax.lax.axis_index(axes) * len(unit_B2D) if axes else 0
     own_B = first + jnp.arange(len(unit_B2D))
     a_to_b_BN, b_to_a_BN = (unit_B2D[:, c] @ every_N2D[:, 1 - c].T / temperature for c in range(2))
-    return 0.5 * (cross_entropy(a_to_b_BN, own_B) + cross_entropy(b_to_a_BN, own_B))
+    return 0.5 * (cross_entropy(a_to_b_BN, {"label": own_B}) + cross_entropy(b_to_a_BN, {"label": own_B}))
 
 
+@dataclasses.dataclass(frozen=True)
 class Embeddings:
     """The task `embeddings`: examples of two texts, in `predict` also of one."""
 
-    def __init__(self, config: Config, tokenizer: Tokenizer):
+    config: Config
+    tokenizer: Tokenizer
+
+    def __post_init__(self) -> None:
         """Raises BadInput if the configuration asks for micro-batches."""
-        if (parts := config.train.accumulation) > 1:
+        if (parts := self.config.train.accumulation) > 1:
             raise BadInput(
                 f"train.accumulation={parts}: the negatives are the other rows of the batch, and micro-batches would "
                 "be batches of their own; use 1"
             )
-        self.config, self.tokenizer = config, tokenizer
-        self.metric = config.finetune.metric or ("spearman" if config.finetune.columns.count(",") > 1 else "accuracy")
+
+    @staticmethod
+    def labels_of(examples: Sequence[Example]) -> set[str]:
+        """See `Task`."""
+        del examples
+        return set()
+
+    @property
+    def metric(self) -> str:
+        """See `Task`; Spearman's correlation if `finetune.columns` has a third one, else accuracy, if none is set."""
+        return self.config.finetune.metric or (
+            "spearman" if self.config.finetune.columns.count(",") > 1 else "accuracy"
+        )
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row of as many sequences as there are texts."""
@@ -107,7 +124,7 @@ class Embeddings:
         """Spearman's correlation of cosines with the labels; without labels the share of first texts whose own second
         text is the nearest of all."""
         if examples[0].label is not None:
-            true = np.array([_number(example) for example in examples])
+            true = np.array([number_of(example) for example in examples])
             found = np.array([each["similarity"] for each in outputs])
             return {"spearman": metrics.spearman(true, found), "pearson": metrics.pearson(true, found)}
         unit_N2D = _unit(np.array([each["vectors"] for each in outputs]))
@@ -120,10 +137,3 @@ class Embeddings:
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-
-
-def _number(example: Example) -> float:
-    try:
-        return float(example.label)
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"{example.where}: the similarity {example.label!r} is no number") from error

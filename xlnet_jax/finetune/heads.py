@@ -1,57 +1,90 @@
-"""Parts of task heads. All of them compute in the dtype of their input and return at least float32."""
+"""Parts of heads, and the head of a classifier: XLNet's own.
+
+summary = Drop(tanh(W h_CLS + b))        logits = V summary + c
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.finetune.task import Hidden
+from xlnet_jax.finetune.task import Hidden, Labels
 from xlnet_jax.model.layers import Dropout, accumulator, parameter, product
 
 
 class Linear(nn.Module):
-    """x W + b with kernel [in, out], both float32; few outputs, so no axis splits them."""
+    """x W + b with kernel [in, out]; the outputs are not split over devices, as they may be two classes."""
 
     config: ModelConfig
     features: int
-    bias: bool = True
+    use_bias: bool = True
 
     @nn.compact
-    def __call__(self, *inputs_BQD: jax.Array) -> jax.Array:
-        """[B, Q, in] -> [B, Q, out], accumulated in at least float32.
-
-        Several inputs are one, concatenated along the last axis, but not stored so: each has its own Q, and the result
-        has all combinations, [B, Q of the first, Q of the second, out].
-        """
-        width = sum(x.shape[-1] for x in inputs_BQD)
-        kernel = parameter(self, "kernel", (width, self.features), ("embed", None))
-        high, parts, first = accumulator(inputs_BQD[0].dtype), [], 0
-        for x_BQD in inputs_BQD:
-            last = first + x_BQD.shape[-1]
-            parts.append(product("bqd,dc->bqc", x_BQD, kernel[first:last], high))
-            first = last
-        y = parts[0] if len(parts) == 1 else parts[0][:, :, None] + parts[1][:, None]
-        if self.bias:
-            bias = parameter(self, "bias", (self.features,), (None,), nn.initializers.zeros)
-            y = y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
-        return y
+    def __call__(self, x_BCD: jax.Array) -> jax.Array:
+        """[B, C, in] -> [B, C, out], in the dtype of x."""
+        kernel_DO = parameter(self, "kernel", (x_BCD.shape[-1], self.features), ("embed", None))
+        y_BCO = product("bcd,do->bco", x_BCD, kernel_DO)
+        if self.use_bias:
+            bias_O = parameter(self, "bias", (self.features,), (None,), nn.initializers.zeros)
+            y_BCO = y_BCO + bias_O[None, None].astype(y_BCO.dtype)
+        return y_BCO
 
 
-def summary_logits(config: ModelConfig, features: int, hidden: Hidden, *, deterministic: bool) -> jax.Array:
-    """Drop(tanh(h W + b)) W' + b' of the vector h at CLS: [B, C, features] of C sequences each, at least float32.
+class Summary(nn.Module):
+    """Drop(tanh(W h + b)) of the vector of CLS, which is the last one; its parameters are those of a `Linear`."""
 
-    Call it in a compact method of a head, which gets the parameters `summary` and `logits`, as in transformers'
-    XLNetForSequenceClassification.
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
+        """[B, C, D]: one for each sequence."""
+        linear = Linear(self.config, self.config.d_model)
+        nn.share_scope(self, linear)
+        s_BCD = jnp.tanh(linear(hidden.h_BCTD[:, :, -1]))
+        return Dropout(self.config.dropout)(s_BCD, hidden.rows_B, deterministic=deterministic)
+
+
+class Classifier(nn.Module):
+    """`outputs` numbers for each sequence of a row, from its `Summary`.
+
+    `loss` is a function of these numbers and of the labels.
     """
-    x_BCD = hidden.h_BCTD[:, :, -1]
-    x_BCD = jnp.tanh(Linear(config, config.d_model, name="summary")(x_BCD)).astype(x_BCD.dtype)
-    x_BCD = Dropout(config.dropout, name="summary_dropout")(x_BCD, hidden.rows_B, deterministic=deterministic)
-    return Linear(config, features, name="logits")(x_BCD)
+
+    config: ModelConfig
+    outputs: int
+    loss: Any
+    """(logits_BCO in at least float32, labels) -> loss_B."""
+
+    def setup(self) -> None:
+        """The parameters: summary/{kernel,bias}, logits/{kernel,bias}."""
+        self.summary = Summary(self.config)
+        self.logits = Linear(self.config, self.outputs)
+
+    def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
+        """logits_BCO, at least float32."""
+        s_BCD = self.summary(hidden, deterministic=deterministic)
+        return self.logits(s_BCD.astype(accumulator(s_BCD.dtype)))
+
+    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
+        """loss_B."""
+        return self.loss(self(hidden, deterministic=deterministic), labels)
+
+    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
+        """`logits` [B, C, O]."""
+        return {"logits": self(hidden, deterministic=True)}
 
 
-def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
-    """-log softmax(logits)[label] over the last axis; `label` has the other axes."""
-    is_label = jnp.arange(logits.shape[-1]).reshape((1,) * label.ndim + (-1,)) == label[..., None]
-    return jax.nn.logsumexp(logits, axis=-1) - jnp.where(is_label, logits, 0).sum(axis=-1)
+def cross_entropy(logits_BCO: jax.Array, labels: Labels) -> jax.Array:
+    """-log softmax at `labels["label"]` [B]; the classes are the outputs of one sequence, or one of each sequence."""
+    logits_BN = logits_BCO.reshape(len(logits_BCO), -1)
+    is_label_BN = jnp.arange(logits_BN.shape[1])[None] == labels["label"][:, None]
+    return jax.nn.logsumexp(logits_BN, axis=1) - jnp.where(is_label_BN, logits_BN, 0).sum(axis=1)
+
+
+def squared_error(logits_BCO: jax.Array, labels: Labels) -> jax.Array:
+    """(output - `labels["label"]`)^2."""
+    return (logits_BCO[:, 0, 0] - labels["label"]) ** 2

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,8 +50,9 @@ class TaskModel:
         hidden = self._as_hidden(batch, jnp.zeros((*inputs.tokens.shape, config.d_model), config.compute_dtype))
         own = self.head.init(
             jax.random.fold_in(key, 1), hidden, batch.labels, deterministic=True, method="losses"
-        )["params"]  # fmt: skip
-        return {**params, "head": own}
+        )  # fmt: skip
+        # A head that only pools has none.
+        return {**params, "head": own.get("params", {})}
 
     def weight(self, batch: TaskBatch) -> jax.Array:
         """The number of real rows."""

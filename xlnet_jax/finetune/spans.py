@@ -14,6 +14,7 @@ adds probabilities, not their logarithms.)
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, squad
 from xlnet_jax.finetune.heads import Linear, cross_entropy
 from xlnet_jax.finetune.task import Example, Hidden, Labels, Row
-from xlnet_jax.model.layers import Dropout, layer_norm
+from xlnet_jax.model.layers import Dropout, accumulator, layer_norm, parameter, product
 
 FAR = -1e30
 """Logit of a position that cannot start or end an answer."""
@@ -43,7 +44,7 @@ class StartLogits(nn.Module):
     @nn.compact
     def __call__(self, h_BTD: jax.Array) -> jax.Array:
         """[B, T]."""
-        return Linear(self.config, 1, name="dense")(h_BTD)[..., 0]
+        return Linear(self.config, 1, name="dense")(_high(h_BTD))[..., 0]
 
 
 class EndLogits(nn.Module):
@@ -54,10 +55,27 @@ class EndLogits(nn.Module):
     @nn.compact
     def __call__(self, h_BTD: jax.Array, start_BKD: jax.Array) -> jax.Array:
         """[B, K, T] for the vectors of K starts."""
-        x_BTKD = jnp.tanh(Linear(self.config, self.config.d_model, name="dense_0")(h_BTD, start_BKD))
-        B, T, K, D = x_BTKD.shape
-        x_BND = layer_norm("norm", self.config)(x_BTKD).astype(h_BTD.dtype).reshape(B, T * K, D)
-        return Linear(self.config, 1, name="dense_1")(x_BND).reshape(B, T, K).swapaxes(1, 2)
+        x_BKTD = jnp.tanh(Joined(self.config, name="dense_0")(h_BTD, start_BKD))
+        B, K, T, D = x_BKTD.shape
+        x_BND = layer_norm("norm", self.config)(x_BKTD).reshape(B, K * T, D)
+        return Linear(self.config, 1, name="dense_1")(_high(x_BND)).reshape(B, K, T)
+
+
+class Joined(nn.Module):
+    """W [h_t ; start_k] + b for all t and k, as W_h h_t + W_s start_k + b: the joined vectors are never stored."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, h_BTD: jax.Array, start_BKD: jax.Array) -> jax.Array:
+        """[B, K, T, D]; the parameters are those of a `Linear` from 2 D to D."""
+        D = h_BTD.shape[-1]
+        kernel = parameter(self, "kernel", (2 * D, D), ("embed", None))
+        bias_D = parameter(self, "bias", (D,), (None,), nn.initializers.zeros)
+        of_h_BTD, of_start_BKD = (
+            product("bqd,dc->bqc", x, part) for x, part in ((h_BTD, kernel[:D]), (start_BKD, kernel[D:]))
+        )
+        return of_h_BTD[:, None] + of_start_BKD[:, :, None] + bias_D[None, None, None].astype(h_BTD.dtype)
 
 
 class AnswerClass(nn.Module):
@@ -71,9 +89,9 @@ class AnswerClass(nn.Module):
     ) -> jax.Array:
         """[B], from the expected vector of the start and the vector at CLS."""
         x_B1E = jnp.concatenate([start_BD, summary_BD], axis=-1)[:, None]
-        x_B1D = jnp.tanh(Linear(self.config, self.config.d_model, name="dense_0")(x_B1E)).astype(x_B1E.dtype)
+        x_B1D = jnp.tanh(Linear(self.config, self.config.d_model, name="dense_0")(x_B1E))
         x_B1D = Dropout(self.config.dropout)(x_B1D, rows_B, deterministic=deterministic)
-        return Linear(self.config, 1, bias=False, name="dense_1")(x_B1D)[:, 0, 0]
+        return Linear(self.config, 1, use_bias=False, name="dense_1")(_high(x_B1D))[:, 0, 0]
 
 
 class SpanHead(nn.Module):
@@ -97,19 +115,22 @@ class SpanHead(nn.Module):
         logit_B = self._no_answer(hidden, start_BT, deterministic)
         # log(1 + exp(x)) - x y, without overflow.
         no_answer_B = jax.nn.softplus(logit_B) - logit_B * labels["impossible"].astype(logit_B.dtype)
-        span_B = cross_entropy(start_BT, labels["start"]) + cross_entropy(end_BT, labels["end"])
+        span_B = sum(
+            cross_entropy(x_BT, {"label": labels[name]}) for name, x_BT in (("start", start_BT), ("end", end_BT))
+        )
         return 0.5 * span_B + 0.5 * no_answer_B
 
     def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
-        """The K best starts and K ends for each, with logarithms of probabilities: [B, K] and [B, K, K]."""
+        """The K best starts and K ends for each, with log probabilities: [B, K] and [B, K, K]; `no_answer` [B]."""
         h_BTD, allowed_BT = hidden.h_BCTD[:, 0], _allowed(hidden)
-        K = min(self.beam, h_BTD.shape[1])
+        K, T = min(self.beam, h_BTD.shape[1]), h_BTD.shape[1]
         logits_BT = jnp.where(allowed_BT, self.start_logits(h_BTD), FAR)
         start_score_BK, start_BK = jax.lax.top_k(jax.nn.log_softmax(logits_BT), K)
         end_BKT = self.end_logits(h_BTD, _vectors(h_BTD, start_BK))
         end_BKT = jax.nn.log_softmax(jnp.where(allowed_BT[:, None], end_BKT, FAR))
         end_score_BKK, end_BKK = jax.lax.top_k(end_BKT, K)
-        found = {"start": start_BK, "start_score": start_score_BK, "end": end_BKK, "end_score": end_score_BKK}
+        # Counted from the end, so that the padding of a batch does not matter.
+        found = {"start": start_BK - T, "start_score": start_score_BK, "end": end_BKK - T, "end_score": end_score_BKK}
         return found | {"no_answer": self._no_answer(hidden, logits_BT, deterministic=True)}
 
     def _no_answer(self, hidden: Hidden, start_BT: jax.Array, deterministic: bool) -> jax.Array:
@@ -126,6 +147,11 @@ def _allowed(hidden: Hidden) -> jax.Array:
     return (is_a_BT & before_a_BT) | (jnp.arange(T) == T - 1)[None]
 
 
+def _high(x: jax.Array) -> jax.Array:
+    """In at least float32, as logits are computed."""
+    return x.astype(accumulator(x.dtype))
+
+
 def _vectors(h_BTD: jax.Array, position_BK: jax.Array) -> jax.Array:
     return jnp.take_along_axis(h_BTD, position_BK[:, :, None], axis=1)
 
@@ -134,7 +160,7 @@ class Place(NamedTuple):
     """The paragraph's pieces of a window."""
 
     first: int
-    """Position of the first in the padded segment."""
+    """Position of the first, counted from the end of the segment: negative."""
     start_N: np.ndarray
     """First character of each in the context."""
     end_N: np.ndarray
@@ -143,15 +169,28 @@ class Place(NamedTuple):
     """bool: no other window has more context around it."""
 
 
+@dataclasses.dataclass(frozen=True)
 class Spans:
     """The task `spans`."""
 
-    def __init__(self, config: Config, tokenizer: Tokenizer):
+    config: Config
+    tokenizer: Tokenizer
+
+    def __post_init__(self) -> None:
         """Raises BadInput if the configuration asks for segments: a paragraph is read in windows."""
-        if config.finetune.segments > 1:
-            raise BadInput(f"finetune.segments={config.finetune.segments}: spans read long contexts in windows; use 1")
-        self.config, self.tokenizer = config, tokenizer
-        self.metric = config.finetune.metric or "best_f1"
+        if (segments := self.config.finetune.segments) > 1:
+            raise BadInput(f"finetune.segments={segments}: spans read long contexts in windows; use 1")
+
+    @staticmethod
+    def labels_of(examples: Sequence[Example]) -> set[str]:
+        """See `Task`."""
+        del examples
+        return set()
+
+    @property
+    def metric(self) -> str:
+        """See `Task`; F1 at the best threshold, if no other is set."""
+        return self.config.finetune.metric or "best_f1"
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row for each window. Training takes the first of several answers."""
@@ -179,11 +218,11 @@ class Spans:
         unlabelled: bool,
     ) -> Row:
         T, (tokens, segments) = self.config.data.segment_len, window.sequence
-        first, count = T - len(tokens), len(window.best_N)
+        first, count = -len(tokens), len(window.best_N)
         start = end = 0 if unlabelled else T - 1
         impossible = not unlabelled
         if answer is not None and window.start <= answer[0] and answer[1] < window.start + count:
-            start, end = (first + piece - window.start for piece in answer)
+            start, end = (T + first + piece - window.start for piece in answer)
             impossible = False
         labels = {"start": start, "end": end, "impossible": impossible}
         part = slice(window.start, window.start + count)

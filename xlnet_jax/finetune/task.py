@@ -120,9 +120,15 @@ class Task(Protocol):
     `finetune.labels`; if the user has set none, the caller has set those of the training examples, sorted.
     """
 
+    @staticmethod
+    def labels_of(examples: Sequence[Example]) -> set[str]:
+        """The names of all labels of examples; empty for a task whose labels are no names."""
+        ...
+
     @property
     def metric(self) -> str:
-        """The name in `score` that ranks checkpoints. All values of `score` are better if they are higher."""
+        """The name in `score` that ranks checkpoints. All values of `score` are better if they are higher, but for
+        thresholds."""
         ...
 
     def encode(self, number: int, example: Example) -> list[Row]:

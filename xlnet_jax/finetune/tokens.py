@@ -6,6 +6,8 @@ is cut between words into several rows.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,8 +20,10 @@ from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.data.tokenizer import UNK, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics
+from xlnet_jax.finetune.classification import index_of
 from xlnet_jax.finetune.heads import Linear, cross_entropy
 from xlnet_jax.finetune.task import Example, Hidden, Labels, Row
+from xlnet_jax.model.layers import accumulator
 
 
 class TokenHead(nn.Module):
@@ -31,13 +35,16 @@ class TokenHead(nn.Module):
     @nn.compact
     def logits(self, hidden: Hidden) -> jax.Array:
         """[B, T, features], at least float32."""
-        return Linear(self.config, self.features, name="logits")(hidden.h_BCTD[:, 0])
+        h_BTD = hidden.h_BCTD[:, 0]
+        return Linear(self.config, self.features, name="logits")(h_BTD.astype(accumulator(h_BTD.dtype)))
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
         """The mean -log p(label) over the words of each row, loss_B; labels: label [B, T], -1 = no word starts here."""
         del deterministic  # the transformer's last dropout is the only one
-        is_word_BT = labels["label"] >= 0
-        nll_BT = jnp.where(is_word_BT, cross_entropy(self.logits(hidden), labels["label"]), 0)
+        is_word_BT, logits_BTO = labels["label"] >= 0, self.logits(hidden)
+        logits_NO = logits_BTO.reshape(-1, self.features)
+        nll_BT = cross_entropy(logits_NO, {"label": labels["label"].reshape(-1)}).reshape(is_word_BT.shape)
+        nll_BT = jnp.where(is_word_BT, nll_BT, 0)
         return nll_BT.sum(axis=1) / jnp.maximum(is_word_BT.sum(axis=1), 1)
 
     def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
@@ -45,20 +52,36 @@ class TokenHead(nn.Module):
         return {"label": self.logits(hidden).argmax(axis=-1).astype(jnp.int32)}
 
 
+@dataclasses.dataclass(frozen=True)
 class Tokens:
     """The task `tokens`."""
 
-    def __init__(self, config: Config, tokenizer: Tokenizer):
+    config: Config
+    tokenizer: Tokenizer
+
+    def __post_init__(self) -> None:
         """Raises BadInput if the configuration asks for segments: every word needs its label."""
-        if config.finetune.segments > 1:
-            raise BadInput(f"finetune.segments={config.finetune.segments}: every word has a label; use 1")
-        self.config, self.tokenizer = config, tokenizer
-        self.names = config.finetune.labels.split(",")
-        self.metric = config.finetune.metric or ("f1" if self._has_entities else "accuracy")
+        if (segments := self.config.finetune.segments) > 1:
+            raise BadInput(f"finetune.segments={segments}: every word has a label; use 1")
+
+    @staticmethod
+    def labels_of(examples: Sequence[Example]) -> set[str]:
+        """See `Task`."""
+        return {str(label) for example in examples for label in example.label}
+
+    @functools.cached_property
+    def labels(self) -> list[str]:
+        """The labels by number."""
+        return self.config.finetune.label_list()
+
+    @property
+    def metric(self) -> str:
+        """See `Task`; for BIO tags F1 of entities, else accuracy, if no other is set."""
+        return self.config.finetune.metric or ("f1" if self._has_entities else "accuracy")
 
     @property
     def _has_entities(self) -> bool:
-        return any(name.startswith(("B-", "I-")) for name in self.names)
+        return any(name.startswith(("B-", "I-")) for name in self.labels)
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """As few rows as hold all words. Raises BadInput for an unknown label."""
@@ -68,10 +91,14 @@ class Tokens:
         words = np.split(tokens_N, np.cumsum(count_W)[:-1])
         # A word that normalisation leaves nothing of, such as a lone accent, still has a label.
         words = [word if len(word) else np.array([UNK], np.int32) for word in words]
-        labels = [0] * len(words) if example.label is None else [self._index(example, name) for name in example.label]
+        labels = [0] * len(words)
+        if example.label is not None:
+            labels = [index_of(str(name), self.labels, example.where) for name in example.label]
         rows, first = [], 0
         while first < len(words):
-            last = first + max(1, int(np.searchsorted(np.cumsum([len(word) for word in words[first:]]), T - 2, "right")))
+            last = first + max(
+                1, int(np.searchsorted(np.cumsum([len(word) for word in words[first:]]), T - 2, "right"))
+            )
             rows.append(self._row(number, words[first:last], labels[first:last]))
             first = last
         return rows
@@ -79,27 +106,22 @@ class Tokens:
     def _row(self, number: int, words: list[np.ndarray], labels: list[int]) -> Row:
         T = self.config.data.segment_len
         tokens, segments = layouts.sentences(T, np.concatenate(words))
-        starts = T - len(tokens) + np.cumsum([0, *(len(word) for word in words[:-1])])
+        starts = np.cumsum([0, *(len(word) for word in words[:-1])]) - len(tokens)
         label_T = np.full(T, -1, np.int32)
         label_T[starts] = labels
         return Row((tokens,), (segments,), {"label": label_T}, number, starts)
 
-    def _index(self, example: Example, name: Any) -> int:
-        if str(name) not in self.names:
-            raise BadInput(f"{example.where}: unknown label {str(name)!r}; the labels are {', '.join(self.names)}")
-        return self.names.index(str(name))
-
     def head(self, config: ModelConfig) -> TokenHead:
         """See `TokenHead`."""
-        return TokenHead(config, len(self.names))
+        return TokenHead(config, len(self.labels))
 
     def outputs(
         self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
     ) -> list[dict[str, Any]]:
-        """The labels of all words."""
+        """`labels` of all words; `Row.more` has their first pieces, counted from the end."""
         found: list[dict[str, Any]] = [{"labels": []} for _ in examples]
         for row, label_T in zip(rows, predictions["label"], strict=True):
-            found[row.example]["labels"] += [self.names[label] for label in label_T[row.more]]
+            found[row.example]["labels"] += [self.labels[label] for label in label_T[row.more]]
         return found
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:

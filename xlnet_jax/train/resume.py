@@ -122,7 +122,9 @@ def _fresh(recipe: Recipe, data: TrainingData, built: BuiltStep, processes: Sess
     path = recipe.config.checkpoint.init_from
     if not path:
         return create_state(recipe, built), {"rebuilt": []}
-    params, origin = restore.foreign_parameters(path, built.abstract_state.params, processes)
+    # The head of another task predicts something else, even where the shapes agree.
+    wanted = {name: tree for name, tree in built.abstract_state.params.items() if name != "head"}
+    params, origin = restore.foreign_parameters(path, wanted, processes)
     if origin["tokenizer_sha256"] != data.tokenizer.sha256:
         log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings are those of other pieces", path)
     log.info("starting with the parameters of step %d of %s", origin["step"], path)
