@@ -50,8 +50,9 @@ class TaskModel:
         hidden = self._as_hidden(batch, jnp.zeros((*inputs.tokens.shape, config.d_model), config.compute_dtype))
         own = self.head.init(
             jax.random.fold_in(key, 1), hidden, batch.labels, deterministic=True, method="losses"
-        )["params"]  # fmt: skip
-        return {**params, "head": own}
+        )  # fmt: skip
+        # A head that only pools has none.
+        return {**params, "head": own.get("params", {})}
 
     def weight(self, batch: TaskBatch) -> jax.Array:
         """The number of real rows."""
