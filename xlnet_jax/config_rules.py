@@ -141,7 +141,6 @@ def _task_rules(config: Config) -> list[Rule]:
         ("evaluation.every", _divides(config.checkpoint.every, every),
          f"must be a multiple of checkpoint.every={config.checkpoint.every}: the best checkpoint is kept"),
         ("finetune.patience", not task.patience or every > 0, "needs scores; set evaluation.every"),
-        ("finetune.segments", task.segments == 1 or config.model.memory_len > 0, "needs a model.memory_len above 0"),
     ]  # fmt: skip
 
 

@@ -27,6 +27,7 @@ class Classification:
 
     config: Config
     tokenizer: Tokenizer
+    any_length = True
 
     @staticmethod
     def labels_of(examples: Sequence[Example]) -> set[str]:
@@ -82,6 +83,7 @@ class Regression:
 
     config: Config
     tokenizer: Tokenizer
+    any_length = True
 
     @staticmethod
     def labels_of(examples: Sequence[Example]) -> set[str]:

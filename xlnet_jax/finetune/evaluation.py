@@ -32,11 +32,15 @@ PREDICTIONS = "predictions.jsonl"
 
 
 class Predictor:
-    """Predictions and losses of rows, in their order, on every host. Compiles once for a length of segments."""
+    """Predictions and losses of rows, in their order, on every host. Compiles once for a length of segments.
 
-    def __init__(self, recipe: Recipe, mesh: Mesh) -> None:
+    Args:
+      batch_size: rows at a time; 0 = as configured.
+    """
+
+    def __init__(self, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> None:
         config = recipe.config
-        self._batch_size = config.evaluation.batch_size or config.train.batch_size
+        self._batch_size = batch_size or config.evaluation.batch_size or config.train.batch_size
         meshes.check_batch_size(self._batch_size, mesh, "evaluation.batch_size")
         self._config, self._mesh = config, mesh
 
@@ -136,6 +140,12 @@ class TaskEvaluator:
         if not self._patience or found is None:
             return False
         return sum(line["step"] > found["step"] for line in lines) >= self._patience
+
+
+def best_step(workdir: str, steps: Sequence[int]) -> int | None:
+    """Of some steps of a run the one with the best score; None if none was scored."""
+    found = best([line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] in steps])
+    return found["step"] if found else None
 
 
 def best(lines: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -101,8 +101,9 @@ class TaskModel:
                 deterministic=dropout_key is None, rngs=rngs,
             )  # fmt: skip
 
-        memory = self._no_memory(batch, self.transformer.config.memory_len if S > 1 else 0)
-        for segment in range(S - 1):
+        slots = self.transformer.config.memory_len if S > 1 else 0
+        memory = self._no_memory(batch, slots)
+        for segment in range(S - 1 if slots else 0):
             memory = jax.lax.stop_gradient(run(jax.lax.stop_gradient(params), segment, memory).memory)
             # The padding before a text is at the left end of the memory.
             real_N = (batch.tokens[:, :, : segment + 1] != PAD).sum(axis=(2, 3)).reshape(-1)

@@ -21,7 +21,7 @@ from xlnet_jax.finetune.classification import Classification, Regression
 from xlnet_jax.finetune.data import TaskData, encode
 from xlnet_jax.finetune.embeddings import Embeddings
 from xlnet_jax.finetune.spans import Spans
-from xlnet_jax.finetune.task import Example, Read, Task
+from xlnet_jax.finetune.task import Read, Task
 from xlnet_jax.finetune.tokens import Tokens
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
@@ -133,6 +133,8 @@ def _joined(labels: set[str]) -> str:
     return ",".join(sorted(labels, key=lambda name: (int(name) if name.isdecimal() else -1, name)))
 
 
-def without_label(texts: tuple[str, ...], where: str) -> Example:
-    """An example for `predict`."""
-    return Example(texts, None, where)
+def trained(config: Config, workdir: str) -> Task:
+    """The task of a fine-tuned work directory. Raises BadInput."""
+    if config.finetune.task == "none":
+        raise BadInput(f"{workdir} holds no fine-tuned model; give the --workdir of `xlnet-jax finetune`")
+    return TASKS[config.finetune.task][0](config, workdirs.tokenizer(workdir))

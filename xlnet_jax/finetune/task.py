@@ -120,6 +120,10 @@ class Task(Protocol):
     `finetune.labels`; if the user has set none, the caller has set those of the training examples, sorted.
     """
 
+    any_length: bool
+    """Whether predictions mean the same in shorter segments, as those from the vector of CLS: then `predict` makes
+    batches of texts of similar length."""
+
     @staticmethod
     def labels_of(examples: Sequence[Example]) -> set[str]:
         """The names of all labels of examples; empty for a task whose labels are no names."""
