@@ -81,7 +81,7 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
 
 
 @pytest.mark.slow
-def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, settings, undisturbed, caplog):
+def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, settings, undisturbed, result, caplog):
     """From a fine-tuned run, which is as good: only its head is not taken."""
     more = {"checkpoint": {"init_from": str(undisturbed)}, "train": {"steps": 4}, "model": {"layers": 3, "d_ff": 8}}
     config = settings(**more, finetune={"task": "regression", "tokenizer": "", "columns": "sentence,length"})
@@ -151,7 +151,7 @@ def test_an_example_or_a_key_that_does_not_fit_is_refused_in_one_line(tmp_path, 
     assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
 
 
-def test_another_tokenizer_than_the_models_is_refused(tmp_path, settings, undisturbed):
+def test_another_tokenizer_than_the_models_is_refused(tmp_path, settings, undisturbed, result):
     path = str(tmp_path / "other.model")
     train_tokenizer(["a few other words in a row"] * 9, path, 30, seed=0, threads=1)
     config = settings(checkpoint={"init_from": str(undisturbed)}, finetune={"tokenizer": path})
