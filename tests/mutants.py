@@ -59,7 +59,7 @@ EXAMPLES, SEGMENTS, SPANS, STREAM = (
 )
 TASK = "xlnet_jax/finetune/recipe.py"
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
-GRADIENTS, RESUME = "xlnet_jax/train/gradients.py", "xlnet_jax/train/resume.py"
+RESUME = "xlnet_jax/train/resume.py"
 
 MUTANTS = (
     Mutant("query_sees_itself", ATTENTION, "limit_BP = jnp", "limit_BP = 1 + jnp",

@@ -48,8 +48,6 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
     with stop_request() as request:
         if stop_at is not None and stop_at < 1:
             raise BadInput(f"--stop_at={stop_at} must be at least 1")
-        if config.finetune.task != "none":
-            raise BadInput(f"finetune.task={config.finetune.task} is for `xlnet-jax finetune`; pretraining has no task")
         files.resolve(workdir)  # refuses an unusable address first
         workdirs.check_folder(workdir)
         # The run records its corpus, and may be evaluated from another folder.
