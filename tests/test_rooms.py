@@ -19,6 +19,7 @@ ROWS = (
     ("commands",),
     ("convert",),
     ("aot",),
+    ("finetune",),
     ("train",),
     ("run",),
     ("checkpoint",),

@@ -19,7 +19,6 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.batch import Batch
 from xlnet_jax.config import MeshConfig, ModelConfig
 from xlnet_jax.errors import BadInput
 
@@ -158,11 +157,11 @@ def rows_here(batch_size: int, mesh: Mesh) -> np.ndarray:
     return np.unique([np.arange(batch_size)[rows] for (rows,) in places.values()])  # type: ignore[misc]
 
 
-def place(batch: Batch, mesh: Mesh, batch_size: int | None = None) -> Batch:
+def place(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
     """Puts this process's rows of K stacked batches on its devices: numpy [K, b, ...] -> global jax.Array [K, B, ...].
 
     Args:
-      batch: the rows of `rows_here`, in that order.
+      batch: a pytree; the rows of `rows_here`, in that order.
       batch_size: B of the global batch; None = this process has all rows.
     """
     sharding = batch_sharding(mesh, leading=1)
