@@ -243,9 +243,7 @@ class FinetuneConfig:
     labels: str = key("", "names of the labels, with commas; empty = those of the training examples, sorted")
     metric: str = key("", "the score that ranks checkpoints; empty = the usual one of the task")
     tokenizer: str = key("", "SentencePiece model of a run from scratch; empty = that of checkpoint.init_from", FREE)
-    segments: int = key(
-        1, "segments of an example; the earlier ones fill the memory, without gradient"
-    )
+    segments: int = key(1, "segments of an example; the earlier ones fill the memory, without gradient")
     patience: int = key(0, "evaluations without a better score that end the run; 0 = off", FREE)
     stride: int = key(128, "spans: tokens between the starts of two windows of a long context")
     max_question: int = key(64, "pieces of the question that are kept; choice: of the question and its option")

@@ -17,7 +17,6 @@ from xlnet_jax.finetune.evaluation import TaskEvaluator
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 
-
 STEPS = 16
 
 
@@ -70,7 +69,7 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
         texts = [line.split("\t")[0] for line in file.read().splitlines()[1:]]
     lines = tmp_path / "more.jsonl"
     lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[7:]))
-    found = predict(str(undisturbed), texts=texts[:7], input=str(lines), batch_size=5)
+    found = predict(str(undisturbed), texts=texts[:7], input=str(lines), batch_size=16)
     with open(undisturbed / "predictions.jsonl") as file:
         written = [json.loads(line) for line in file]
     assert [line["where"] for line in written] == [f"{examples['dev']}, row {row}" for row in range(2, 21)]
@@ -81,6 +80,7 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
         predict(str(undisturbed), texts=["bame", " "])
 
 
+@pytest.mark.slow
 def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, settings, undisturbed, caplog):
     """From a fine-tuned run, which is as good: only its head is not taken."""
     more = {"checkpoint": {"init_from": str(undisturbed)}, "train": {"steps": 4}, "model": {"layers": 3, "d_ff": 8}}
@@ -127,13 +127,13 @@ def test_patience_counts_evaluations_since_the_best(scores, ends):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"dev": "sentence\tlabel\nbame\tmaybe\n"}, r"dev.tsv, row 2: unknown label 'maybe'; finetune.labels are no, yes"),
+        ({"dev": "sentence\tlabel\nbame\tmaybe\n"}, r"dev.tsv, row 2: unknown label .maybe.; .* are no, yes"),
         ({"dev": "sentence\tlabel\n \tyes\n"}, r"dev.tsv, row 2: 'sentence' is empty"),
         ({"dev": "phrase\tlabel\nbame\tyes\n"}, r"dev.tsv, row 2: no text under a usual name"),
         ({"train": "sentence\tlabel\nbame\tyes\n"}, r"train.tsv has one label, 'yes'"),
         ({"train": "sentence\tlabel\nbame\tyes\nbame\tno\n"}, r"train.tsv has 2 rows, fewer than train.batch_size=8"),
         ({"task": "regression"}, r"row 2: the label 'no' is not a number"),
-        ({"metric": "rouge"}, r"finetune.metric=rouge is no score of classification; use accuracy, f1 or matthews"),
+        ({"metric": "rouge"}, r"finetune.metric=rouge is no score of classification; use accuracy or f1 or matthews"),
         ({"labels": "no,yes,no"}, r"finetune.labels=no,yes,no names a label twice"),
         ({"tokenizer": ""}, r"checkpoint.init_from is empty"),
         ({"task": "none"}, r"finetune.task is none; choose one of classification"),
@@ -153,7 +153,7 @@ def test_an_example_or_a_key_that_does_not_fit_is_refused_in_one_line(tmp_path, 
 
 def test_another_tokenizer_than_the_models_is_refused(tmp_path, settings, undisturbed):
     path = str(tmp_path / "other.model")
-    train_tokenizer(["a few other words in a row"] * 9, path, 40, seed=0, threads=1)
+    train_tokenizer(["a few other words in a row"] * 9, path, 30, seed=0, threads=1)
     config = settings(checkpoint={"init_from": str(undisturbed)}, finetune={"tokenizer": path})
     with pytest.raises(BadInput, match=r"finetune.tokenizer=.* is not the tokenizer of"):
         finetune(config, str(tmp_path / "run"))

@@ -69,7 +69,7 @@ def test_labels_stand_at_first_pieces_and_come_back(segment_len):
         assert all(task.tokenizer.word_start[row.tokens[0][start]] or row.tokens[0][start] == 0 for start in starts)
     outputs = task.outputs({"label": np.maximum(label_NT, 0)}, rows, [SENTENCE])
     assert outputs == [{"labels": list(SENTENCE.label)}]
-    assert task.score(outputs, [SENTENCE]) == {"accuracy": 1, "f1": 1} and task.metric == "f1"
+    assert task.score(outputs, [SENTENCE]) == {"accuracy": 1, "f1": 1} and task.metrics[0] == "f1"
     with pytest.raises(BadInput, match="ner.conll, row 3: unknown label 'B-Z'"):
         task.encode(0, SENTENCE._replace(label=("B-Z",) * 5))
 
@@ -128,7 +128,7 @@ def test_scores_of_embeddings():
     task = Embeddings(_config(columns="a,b,score"), data_fixtures.tokenizer())
     examples = [Example(("ba", "do"), label, "") for label in (1, 5, 3)]
     (row,) = task.encode(0, examples[0])
-    assert len(row.tokens) == 2 and task.metric == "spearman"
+    assert len(row.tokens) == 2 and task.metrics[0] == "spearman"
     vectors = np.array([[[1, 0], [0, 1]], [[2, 2], [1, 1]], [[1, 0], [1, 1]]], np.float32)
     outputs = task.outputs({"vectors": vectors}, [row] * 3, examples)
     assert [each["similarity"] for each in outputs] == pytest.approx([0, 1, np.sqrt(0.5)])

@@ -14,6 +14,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import TaskEvaluator, best
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import Prepared, prepare, replace
+from xlnet_jax.finetune.task import metric_of
 from xlnet_jax.parallel.processes import Session, session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
@@ -68,7 +69,7 @@ def finetune(
         return {
             "task": prepared.config.finetune.task,
             "step": lines[0]["step"],
-            "metric": prepared.task.metric,
+            "metric": metric_of(prepared.task, prepared.config),
             "score": statistics.fmean(known) if known else None,
             "scores": scores,
             "spread": statistics.stdev(known) if len(known) > 1 else None,

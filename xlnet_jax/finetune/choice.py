@@ -29,6 +29,7 @@ class Choice:
 
     config: Config
     tokenizer: Tokenizer
+    any_length = True
 
     @staticmethod
     def labels_of(examples: Sequence[Example]) -> set[str]:
@@ -37,9 +38,9 @@ class Choice:
         return set()
 
     @property
-    def metric(self) -> str:
-        """See `Task`; accuracy, if no other is set."""
-        return self.config.finetune.metric or "accuracy"
+    def metrics(self) -> tuple[str, ...]:
+        """See `Task`."""
+        return ("accuracy",)
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row of as many sequences as there are options."""

@@ -40,9 +40,9 @@ class Classification:
         return self.config.finetune.label_list()
 
     @property
-    def metric(self) -> str:
-        """See `Task`; accuracy, if no other is set."""
-        return self.config.finetune.metric or "accuracy"
+    def metrics(self) -> tuple[str, ...]:
+        """See `Task`."""
+        return ("accuracy", "f1", "matthews")
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""
@@ -92,9 +92,9 @@ class Regression:
         return set()
 
     @property
-    def metric(self) -> str:
-        """See `Task`; Pearson's correlation, if no other is set."""
-        return self.config.finetune.metric or "pearson"
+    def metrics(self) -> tuple[str, ...]:
+        """See `Task`."""
+        return ("pearson", "spearman")
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""

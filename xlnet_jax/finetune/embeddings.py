@@ -75,6 +75,7 @@ class Embeddings:
 
     config: Config
     tokenizer: Tokenizer
+    any_length = True
 
     def __post_init__(self) -> None:
         """Raises BadInput if the configuration asks for micro-batches."""
@@ -91,11 +92,9 @@ class Embeddings:
         return set()
 
     @property
-    def metric(self) -> str:
-        """See `Task`; Spearman's correlation if `finetune.columns` has a third one, else accuracy, if none is set."""
-        return self.config.finetune.metric or (
-            "spearman" if self.config.finetune.columns.count(",") > 1 else "accuracy"
-        )
+    def metrics(self) -> tuple[str, ...]:
+        """See `Task`."""
+        return ("spearman", "pearson") if self.config.finetune.columns.count(",") > 1 else ("accuracy",)
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row of as many sequences as there are texts."""

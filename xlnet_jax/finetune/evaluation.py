@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from xlnet_jax.data.batches import loader
 from xlnet_jax.errors import Diverged
 from xlnet_jax.finetune.data import InOrder, TaskData
-from xlnet_jax.finetune.task import Row, Task, TaskBatch
+from xlnet_jax.finetune.task import Row, Task, TaskBatch, metric_of
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.progress import BUSY_SECONDS
@@ -103,6 +103,7 @@ class TaskEvaluator:
     def __init__(self, recipe: Recipe, mesh: Mesh, task: Task, dev: TaskData, workdir: str) -> None:
         self._predictor = Predictor(recipe, mesh)
         self._task, self._dev, self._workdir = task, dev, workdir
+        self._metric = metric_of(task, recipe.config)
         self._patience = recipe.config.finetune.patience
 
     def __call__(
@@ -112,14 +113,14 @@ class TaskEvaluator:
         take: Callable[[Iterator[Any]], Any],
         compiling: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> dict[str, Any]:
-        """`score` (of `Task.metric`), all scores of the task by name, the mean `loss`, and `rank` = -score."""
+        """`score` (of `metric_of` the task), all scores of the task by name, the mean `loss`, and `rank` = -score."""
         task, dev = self._task, self._dev
         loss_N, predictions = self._predictor(params, dev.rows, between, take, compiling)
         outputs = task.outputs(predictions, dev.rows, dev.examples)
         scores = task.score(outputs, dev.examples)
-        score = scores[task.metric]
+        score = scores[self._metric]
         if not math.isfinite(score):
-            raise Diverged(f"{task.metric} on the dev set is {score}; lower optimizer.learning_rate")
+            raise Diverged(f"{self._metric} on the dev set is {score}; lower optimizer.learning_rate")
         earlier = best(read_jsonl(os.path.join(self._workdir, "evaluations.jsonl")))
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
             lines = zip(dev.examples, outputs, strict=True)
@@ -132,7 +133,7 @@ class TaskEvaluator:
     def described(self, scores: dict[str, Any]) -> str:
         """The score that ranks."""
         loss = "not finite" if scores["loss"] is None else f"{scores['loss']:.4f}"
-        return f"{self._task.metric} {scores['score']:.4f}, loss {loss} on {len(self._dev.examples):,} dev examples"
+        return f"{self._metric} {scores['score']:.4f}, loss {loss} on {len(self._dev.examples):,} dev examples"
 
     def ends(self, lines: list[dict[str, Any]]) -> bool:
         """Whether the last `finetune.patience` evaluations have all been no better than the best before them."""

@@ -21,7 +21,7 @@ from xlnet_jax.finetune.classification import Classification, Regression
 from xlnet_jax.finetune.data import TaskData, encode
 from xlnet_jax.finetune.embeddings import Embeddings
 from xlnet_jax.finetune.spans import Spans
-from xlnet_jax.finetune.task import Read, Task
+from xlnet_jax.finetune.task import Read, Task, metric_of
 from xlnet_jax.finetune.tokens import Tokens
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
@@ -73,7 +73,10 @@ def prepare(config: Config, workdir: str) -> Prepared:
     labels = make.labels_of(examples)
     if labels and not config.finetune.labels:
         config = replace(config, "finetune", labels=_joined(labels))
-    if labels and len(config.finetune.label_list()) < 2:
+    names = config.finetune.label_list()
+    if len(set(names)) < len(names):
+        raise BadInput(f"finetune.labels={config.finetune.labels} names a label twice")
+    if labels and len(names) < 2:
         raise BadInput(f"{config.finetune.train} has one label, {config.finetune.labels!r}; a task needs at least two")
     # Rows follow no other rows, and are put together faster than a process can pass them on.
     config = replace(config, "data", corpus="", windows_per_block=1, workers=0)
@@ -81,6 +84,7 @@ def prepare(config: Config, workdir: str) -> Prepared:
         config = replace(config, "checkpoint", keep_best=max(1, config.checkpoint.keep_best))
     configs.check(config)
     task = make(config, tokenizer)
+    metric_of(task, config)
     train = encode(task, tokenizer, config.finetune.train, examples)
     train.check(config)
     dev = (

@@ -175,6 +175,7 @@ class Spans:
 
     config: Config
     tokenizer: Tokenizer
+    any_length = True
 
     def __post_init__(self) -> None:
         """Raises BadInput if the configuration asks for segments: a paragraph is read in windows."""
@@ -188,9 +189,9 @@ class Spans:
         return set()
 
     @property
-    def metric(self) -> str:
-        """See `Task`; F1 at the best threshold, if no other is set."""
-        return self.config.finetune.metric or "best_f1"
+    def metrics(self) -> tuple[str, ...]:
+        """See `Task`."""
+        return ("best_f1", "best_exact", "f1", "exact")
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row for each window. Training takes the first of several answers."""

@@ -23,6 +23,7 @@ import numpy as np
 
 from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.data.tokenizer import PAD
+from xlnet_jax.errors import BadInput
 
 Array = Any
 """numpy.ndarray on the host, jax.Array on the device."""
@@ -130,9 +131,8 @@ class Task(Protocol):
         ...
 
     @property
-    def metric(self) -> str:
-        """The name in `score` that ranks checkpoints. All values of `score` are better if they are higher, but for
-        thresholds."""
+    def metrics(self) -> tuple[str, ...]:
+        """The names in `score` that may rank checkpoints, the usual one first; all are better if they are higher."""
         ...
 
     def encode(self, number: int, example: Example) -> list[Row]:
@@ -176,3 +176,11 @@ def batch_of(rows: Sequence[Row], segments: int, segment_len: int, batch_size: i
     labels = {name: np.stack([row.labels[name] for row in filled]) for name in rows[0].labels}
     weight = (np.arange(batch_size) < len(rows)).astype(np.float32)
     return TaskBatch(tokens.reshape(split), kinds.reshape(split), labels, weight)
+
+
+def metric_of(task: Task, config: Config) -> str:
+    """The score that ranks checkpoints. Raises BadInput if the task has no score `finetune.metric`."""
+    name = config.finetune.metric or task.metrics[0]
+    if name not in task.metrics:
+        raise BadInput(f"finetune.metric={name} is no score of {config.finetune.task}; use {' or '.join(task.metrics)}")
+    return name

@@ -58,6 +58,7 @@ class Tokens:
 
     config: Config
     tokenizer: Tokenizer
+    any_length = False
 
     def __post_init__(self) -> None:
         """Raises BadInput if the configuration asks for segments: every word needs its label."""
@@ -75,9 +76,9 @@ class Tokens:
         return self.config.finetune.label_list()
 
     @property
-    def metric(self) -> str:
-        """See `Task`; for BIO tags F1 of entities, else accuracy, if no other is set."""
-        return self.config.finetune.metric or ("f1" if self._has_entities else "accuracy")
+    def metrics(self) -> tuple[str, ...]:
+        """See `Task`."""
+        return ("f1", "accuracy") if self._has_entities else ("accuracy",)
 
     @property
     def _has_entities(self) -> bool:
