@@ -175,7 +175,7 @@ class Spans:
 
     config: Config
     tokenizer: Tokenizer
-    any_length = True
+    any_length = False
 
     def __post_init__(self) -> None:
         """Raises BadInput if the configuration asks for segments: a paragraph is read in windows."""
