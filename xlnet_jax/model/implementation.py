@@ -96,7 +96,7 @@ def _case(config: ModelConfig) -> dict[str, Any]:
     wide = functools.partial(normal, dtype=np.float32)
     return {
         "q_BQHE": normal(B, Q, H, E), "k_BKHE": normal(B, K, H, E), "v_BKHE": normal(B, K, H, E),
-        "position": (wide(1, K + T - 1, H, E), wide(1, K + T - 1, H, E), np.int32([1, -1])),
+        "position": (wide(1, K + T - 1, H, E), wide(1, K + T - 1, H, E), np.array([1, -1], np.int32)),
         "biases": {f"{name}_bias": wide(H, E) for name in ("content", "position", "segment")},
         "segment_2HE": wide(2, H, E), "limit_BQ": np.take_along_axis(rank_BK, at_BQ, 1), "rank_BK": rank_BK,
         "segment_BQ": integers(0, 2, (B, Q)), "segment_BK": integers(0, 2, (B, K)), "query_position_BQ": at_BQ,
