@@ -20,6 +20,7 @@ ROWS = (
     ("library",),
     ("convert",),
     ("aot",),
+    ("finetune",),
     ("train",),
     ("run",),
     ("checkpoint",),

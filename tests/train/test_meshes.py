@@ -135,7 +135,7 @@ def test_micro_batches_add_up_in_the_precision_of_the_computation(x64):
     recipe, key = make_recipe(settings), jax.random.key(0)
     with jax.set_mesh(meshes.make_mesh(settings.mesh, jax.devices()[:1])):
         state = nn.meta.unbox(jax.eval_shape(lambda: states.init_state(recipe)))
-        batch = states.example_batch(settings, 16)
+        batch = recipe.example_batch(16)
         (loss, _), grads = jax.eval_shape(
             lambda state, batch: gradients.of_step(recipe, state.params, batch, state.memory, key), state, batch
         )

@@ -32,6 +32,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, DataConfig
+from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput, check_link
@@ -51,19 +52,19 @@ TOKENIZER = "tokenizer"
 IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
 
 
-def identity(config: Config, mixture: Mixture) -> dict[str, Any]:
-    """The content of `config.json`, also in every checkpoint: all keys, and the hashes of corpus and tokenizer.
+def identity(config: Config, data: TrainingData) -> dict[str, Any]:
+    """The content of `config.json`, also in every checkpoint: all keys, and the hashes of data and tokenizer.
 
     Without `distributed`: a run may be resumed or evaluated by other processes.
     """
     return {
         "config": {name: value for name, value in configs.flat(config).items() if not name.startswith("distributed.")},
-        "corpus_sha256": mixture.sha256,
-        "tokenizer_sha256": mixture.tokenizer.sha256,
+        "corpus_sha256": data.sha256,
+        "tokenizer_sha256": data.tokenizer.sha256,
     }
 
 
-def check_resume(found: dict[str, Any], config: Config, mixture: Mixture, where: str) -> None:
+def check_resume(found: dict[str, Any], config: Config, data: TrainingData, where: str) -> None:
     """Compares the identity of a run with the configuration of this start.
 
     Raises BadInput, with both values, if frozen keys differ; logs different elastic and free keys.
@@ -74,8 +75,8 @@ def check_resume(found: dict[str, Any], config: Config, mixture: Mixture, where:
             "--config.checkpoint.init_from"
         )
     frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
-    if found["corpus_sha256"] != mixture.sha256:
-        frozen.append(f"corpus: {found['corpus_sha256'][:12]} -> {mixture.sha256[:12]} ({mixture.path})")
+    if found["corpus_sha256"] != data.sha256:
+        frozen.append(f"corpus: {found['corpus_sha256'][:12]} -> {data.sha256[:12]} ({data.path})")
     if frozen:
         raise BadInput(
             f"{where} belongs to a run with other frozen keys: {'; '.join(frozen)}; "
@@ -219,13 +220,13 @@ def check_shared(workdir: str, processes: Session) -> None:
         files.remove(token)
 
 
-def write_start(workdir: str, config: Config, mixture: Mixture, step: int, origin: dict[str, Any]) -> None:
+def write_start(workdir: str, config: Config, data: TrainingData, step: int, origin: dict[str, Any]) -> None:
     """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with `origin`: of its state."""
     if jax.process_index() != 0:
         return
     with files.translate_errors(workdir):
-        files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, mixture)))
-        write_tokenizer(workdir, mixture.tokenizer)
+        files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, data)))
+        write_tokenizer(workdir, data.tokenizer)
         line = json.dumps({"step": step, **origin, **manifest()}) + "\n"
         files.append_line(os.path.join(workdir, "runs.jsonl"), line)
 
@@ -269,8 +270,9 @@ def line_of(workdir: str, name: str, step: int) -> dict[str, Any]:
 
 
 def losses(workdir: str) -> dict[int, float]:
-    """The finite held-out losses of a run by step."""
-    found = {line["step"]: line.get("loss") for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl"))}
+    """By step the finite number that ranks checkpoints, the lowest first: the held-out loss, or that of a task."""
+    lines = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
+    found = {line["step"]: line.get("rank", line.get("loss")) for line in lines}
     return {step: loss for step, loss in found.items() if isinstance(loss, float) and math.isfinite(loss)}
 
 

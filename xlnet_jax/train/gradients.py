@@ -11,7 +11,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
-from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.batch import Memory
 from xlnet_jax.model.layers import accumulator
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train.loss import RowLosses, mean_loss
@@ -43,7 +43,7 @@ def reduce(grads: Any) -> Any:
     return tree.unflatten([next(small if x.size < bound else whole) for x in leaves])
 
 
-def of_step(recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array) -> LossAndGradient:
+def of_step(recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key: jax.Array) -> LossAndGradient:
     """The gradient that the configuration asks for, in float32. Requires a mesh (`jax.set_mesh`).
 
     Every device sums the gradients of its own rows over `train.accumulation` micro-batches, each with its share of the
@@ -51,19 +51,19 @@ def of_step(recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_k
     bfloat16 where it can: hence `shard_map`, over the axes that split rows alone.
 
     Args:
-      batch, memory: the B rows of the global batch.
+      batch, memory: the B rows of the global batch, as the recipe's model takes them.
     """
     if recipe.config.compat.on("core_clip"):
         return core_clipped_gradient(recipe, params, batch, memory, dropout_key)
     parts, model = recipe.config.train.accumulation, recipe.model
-    weight = batch.target_weights.sum()
-    rows_B = jnp.arange(len(batch.direction))
+    weight = model.weight(batch)
+    rows_B = jnp.arange(len(memory.valid_B))
     high = accumulator(jnp.dtype(recipe.config.model.compute_dtype))
 
     def local(
-        params: Any, batch: Batch, memory: Memory, rows_B: jax.Array, weight: jax.Array, dropout_key: jax.Array
+        params: Any, batch: Any, memory: Memory, rows_B: jax.Array, weight: jax.Array, dropout_key: jax.Array
     ) -> LossAndGradient:
-        def micro(summed: Any, inputs: tuple[Batch, Memory, jax.Array]) -> tuple[Any, RowLosses]:
+        def micro(summed: Any, inputs: tuple[Any, Memory, jax.Array]) -> tuple[Any, RowLosses]:
             (share, rows), grads = GRADIENT(params, model, *inputs[:2], dropout_key, inputs[2], weight)
             return jax.tree.map(jnp.add, summed, (share, grads)), rows
 
@@ -92,7 +92,7 @@ def of_step(recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_k
 
 
 def core_clipped_gradient(
-    recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array
+    recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key: jax.Array
 ) -> LossAndGradient:
     """The 2019 gradient (compat switch core_clip), for `compat.cores` equal groups of consecutive rows.
 
@@ -101,7 +101,7 @@ def core_clipped_gradient(
     """
     model, cores = recipe.model, recipe.config.compat.cores
 
-    def core(summed: Any, inputs: tuple[Batch, Memory, jax.Array]) -> tuple[Any, Any]:
+    def core(summed: Any, inputs: tuple[Any, Memory, jax.Array]) -> tuple[Any, Any]:
         (loss, rows), grads = GRADIENT(params, model, *inputs[:2], dropout_key, inputs[2])
         share = jax.tree.map(lambda g: g / cores, grads)
         norm = optax.tree.norm(share)
@@ -109,19 +109,20 @@ def core_clipped_gradient(
         factor = jnp.where(norm > bound, bound / norm, 1)
         return jax.tree.map(lambda s, g: s + g * factor, summed, share), (loss, rows)
 
-    inputs = _split((batch, memory, jnp.arange(len(batch.direction))), (cores, -1), 0)
+    inputs = _split((batch, memory, jnp.arange(len(memory.valid_B))), (cores, -1), 0)
     grads, (loss_C, rows_C) = jax.lax.scan(core, jax.tree.map(jnp.zeros_like, params), inputs)
     return (loss_C.mean(), _join(rows_C, 0)), grads
 
 
-def _split(rows: tuple[Batch, Memory, jax.Array], shape: tuple[int, int], which: int) -> tuple:
+def _split(rows: tuple[Any, Memory, jax.Array], shape: tuple[int, int], which: int) -> tuple:
     """The rows as `shape`, two axes of which number `which` counts the parts; that one becomes the first axis."""
 
-    def split(x: jax.Array) -> jax.Array:
-        axis = int(x.ndim == 4)  # hidden_LBMD: every other array starts with its rows
+    def split(x: jax.Array, axis: int = 0) -> jax.Array:
         return jnp.moveaxis(x.reshape(*x.shape[:axis], *shape, *x.shape[axis + 1 :]), axis + which, 0)
 
-    return jax.tree.map(split, rows)
+    batch, memory, rows_B = rows
+    parts = Memory(split(memory.hidden_LBMD, 1), split(memory.valid_B))
+    return jax.tree.map(split, batch), parts, split(rows_B)
 
 
 def _join(parts: RowLosses, which: int) -> RowLosses:
