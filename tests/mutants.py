@@ -237,7 +237,7 @@ MUTANTS = (
     Mutant("rebuilt_steps_are_not_recorded", "xlnet_jax/train/loop.py", '"rebuilt": self.rebuilt', '"rebuilt": []',
            one("train/resume", "test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_its_record")),
     Mutant("stages_of_a_kernel_count_as_programs", "xlnet_jax/aot/schedule.py", "tests[-1] - 2 * staged", "tests[-1]",
-           one("commands/compile", "test_a_schedule_counts_every_bundle_as_often_as_its_loops_run")),
+           one("commands/schedule", "test_a_schedule_counts_every_bundle_as_often_as_its_loops_run")),
     Mutant("a_kernel_hides_behind_the_rest", "xlnet_jax/aot/report.py", 'seconds.get("attention", 0) + max(', "max(",
            one("commands/compile", "test_a_kernel_replaces_the_products_and_the_traffic_of_attention")),
 )  # fmt: skip
