@@ -113,12 +113,10 @@ def _show_samples(result: dict[str, Any]) -> None:
 
 
 def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
-    from xlnet_jax.aot import schedule
     from xlnet_jax.aot import topology as topologies
 
     topologies.check(topology, slices)
     topologies.prepare_environment()
-    schedule.prepare()
     from xlnet_jax.aot.report import compile_for
 
     return compile_for(name=topology, slices=slices, **options)
@@ -243,7 +241,17 @@ VERBS = (
          "xlnet-jax export --workdir=run --format=huggingface --output=exported",
          _of("commands.export", "export"), (
             *_CHECKPOINT,
-            _option("--format", "(default: huggingface)", "huggingface", choices=("huggingface",)),
-            _option("--output", "new folder", required=True),
+            _option("--format", "orbax: the parameters alone (default: huggingface)", "huggingface",
+                    choices=("huggingface", "orbax")),
+            _option("--output", "new folder, also gs://", required=True),
+            _option("--shard_bytes", "largest file of weights in a Hugging Face folder (default: 5 GB)", 5 * 10**9),
+        )),
+    Verb("import", "Make a work directory of a model from elsewhere: Hugging Face, TensorFlow, Orbax.",
+         "xlnet-jax import xlnet_cased_L-12_H-768_A-12 --workdir=imported\n\n"
+         "--config.KEY=VALUE sets what the source does not: memory, segment length, dropout.",
+         _of("commands.import_", "import_"), (
+            _option("source", "folder, or the common part of the names of a TensorFlow checkpoint's files"),
+            _option("--workdir", "new folder, also gs://", required=True),
+            _option("--tokenizer", "SentencePiece model (default: the one beside the parameters)"),
         )),
 )  # fmt: skip

@@ -81,7 +81,7 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
 
 
 @pytest.mark.slow
-def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, settings, undisturbed, caplog):
+def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, settings, undisturbed, result, caplog):
     """From a fine-tuned run, which is as good: only its head is not taken."""
     more = {"checkpoint": {"init_from": str(undisturbed)}, "train": {"steps": 4}, "model": {"layers": 3, "d_ff": 8}}
     config = settings(**more, finetune={"task": "regression", "tokenizer": "", "columns": "sentence,length"})
@@ -96,6 +96,19 @@ def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, 
     found, pretrained = (workdirs.load_config(str(path)).model for path in (tmp_path / "run", undisturbed))
     assert found == pretrained
     assert workdirs.tokenizer(str(tmp_path / "run")).sha256 == workdirs.tokenizer(str(undisturbed)).sha256
+
+
+@pytest.mark.slow
+def test_the_loss_does_not_depend_on_the_mesh_or_on_micro_batches(tmp_path, settings):
+    """Dropout and two segments included."""
+    found = []
+    for name, mesh, parts in (("rows", {"data": 8}, 1), ("all", {"data": 2, "fsdp": 2, "tensor": 2}, 2)):
+        train = {"steps": 4, "accumulation": parts}
+        finetune(
+            settings(mesh=mesh, train=train, finetune={"segments": 2}, data={"segment_len": 8}), f"{tmp_path}/{name}"
+        )
+        found.append([line["loss"] for line in read_jsonl(str(tmp_path / name / "metrics.jsonl"))])
+    assert found[0] == pytest.approx(found[1], abs=1e-5) and len(set(found[0])) == 4
 
 
 @pytest.mark.slow
@@ -151,7 +164,7 @@ def test_an_example_or_a_key_that_does_not_fit_is_refused_in_one_line(tmp_path, 
     assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
 
 
-def test_another_tokenizer_than_the_models_is_refused(tmp_path, settings, undisturbed):
+def test_another_tokenizer_than_the_models_is_refused(tmp_path, settings, undisturbed, result):
     path = str(tmp_path / "other.model")
     train_tokenizer(["a few other words in a row"] * 9, path, 30, seed=0, threads=1)
     config = settings(checkpoint={"init_from": str(undisturbed)}, finetune={"tokenizer": path})

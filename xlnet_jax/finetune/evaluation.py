@@ -47,8 +47,7 @@ class Predictor:
         def run(params: Any, batches: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
             batch = jax.tree.map(lambda x: x[0], batches)
             with nn.logical_axis_rules(meshes.RULES.pairs()):
-                losses = recipe.model.row_losses(params, batch, recipe.empty_memory(self._batch_size))
-                return losses.loss_B, recipe.model.predictions(params, batch)
+                return recipe.model.evaluate(params, batch)
 
         # Every host scores all of them.
         self._run = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))

@@ -67,19 +67,22 @@ class TaskModel:
         rows_B: jax.Array | None = None,
     ) -> RowLosses:
         """The losses of a batch, or of some rows of it; the memory of State, which is empty, is passed on."""
-        hidden = self.hidden(params, batch, dropout_key, rows_B)
-        rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 2)}
-        loss_B = self.head.apply(
-            {"params": params["head"]}, hidden, batch.labels, deterministic=dropout_key is None, rngs=rngs,
-            method="losses",
-        )  # fmt: skip
+        loss_B = self._losses(params, self.hidden(params, batch, dropout_key, rows_B), batch, dropout_key)
         weight_B = batch.weight.astype(loss_B.dtype)
         return RowLosses(jnp.where(weight_B != 0, loss_B, 0) * weight_B, weight_B, memory)
 
-    def predictions(self, params: Any, batch: TaskBatch) -> dict[str, jax.Array]:
-        """See `Head.predictions`."""
+    def evaluate(self, params: Any, batch: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """loss_B and `Head.predictions` without dropout, of filled-up rows too."""
         hidden = self.hidden(params, batch)
-        return self.head.apply({"params": params["head"]}, hidden, method="predictions")
+        predictions = self.head.apply({"params": params["head"]}, hidden, method="predictions")
+        return self._losses(params, hidden, batch), predictions
+
+    def _losses(self, params: Any, hidden: Hidden, batch: TaskBatch, dropout_key: jax.Array | None = None) -> jax.Array:
+        rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 2)}
+        return self.head.apply(
+            {"params": params["head"]}, hidden, batch.labels, deterministic=dropout_key is None, rngs=rngs,
+            method="losses",
+        )  # fmt: skip
 
     def hidden(
         self,

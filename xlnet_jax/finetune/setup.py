@@ -20,11 +20,13 @@ from xlnet_jax.finetune.choice import Choice
 from xlnet_jax.finetune.classification import Classification, Regression
 from xlnet_jax.finetune.data import TaskData, encode
 from xlnet_jax.finetune.embeddings import Embeddings
+from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.spans import Spans
-from xlnet_jax.finetune.task import Read, Task, metric_of
+from xlnet_jax.finetune.task import Example, Read, Task, metric_of
 from xlnet_jax.finetune.tokens import Tokens
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
 
@@ -106,6 +108,9 @@ def _model(config: Config, workdir: str) -> tuple[Config, Tokenizer]:
     started = workdirs.read_config(workdir) is not None
     source = workdir if started else restore.run_of(init_from)[0] if init_from else ""
     if source:
+        if workdirs.read_config(source) is None:
+            raise BadInput(f"checkpoint.init_from={init_from}: no config.json in {source}; name a pretrained work "
+                           "directory")  # fmt: skip
         tokenizer = workdirs.tokenizer(source)
         model = vars(workdirs.load_config(source).model)
         config = replace(config, "model", **{name: model[name] for name in ARCHITECTURE})
@@ -142,3 +147,11 @@ def trained(config: Config, workdir: str) -> Task:
     if config.finetune.task == "none":
         raise BadInput(f"{workdir} holds no fine-tuned model; give the --workdir of `xlnet-jax finetune`")
     return TASKS[config.finetune.task][0](config, workdirs.tokenizer(workdir))
+
+
+def trained_recipe(config: Config, workdir: str) -> Recipe:
+    """The recipe of a fine-tuned work directory, without examples, for its parameters. Raises BadInput."""
+    task = trained(config, workdir)
+    texts = {"choice": 4, "spans": 2}.get(config.finetune.task, 1)
+    (row, *_) = task.encode(0, Example(("a",) * texts, None, workdir))
+    return task_recipe(task, row, config)

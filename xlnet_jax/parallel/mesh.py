@@ -72,10 +72,16 @@ def available_devices(local: bool = False) -> list[Any]:
         ) from error
 
 
-def platform() -> str:
-    """The platform of the mesh in use (`jax.set_mesh`), or of the default device."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return device.platform if device else jax.default_backend()
+def device() -> Any:
+    """A device of the mesh in use (`jax.set_mesh`), or the default one: `platform` and `device_kind`."""
+    return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+
+
+def free_axes() -> tuple[dict[str, int], tuple[str, ...]]:
+    """The mesh axes that are the compiler's here, with their sizes, and those of them that split rows."""
+    mesh = jax.sharding.get_abstract_mesh()
+    free = {axis: size for axis, size in mesh.shape.items() if axis not in mesh.manual_axes}
+    return free, tuple(axis for axis in RULES.batch if axis in free)
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:

@@ -69,6 +69,11 @@ def check_resume(found: dict[str, Any], config: Config, data: TrainingData, wher
 
     Raises BadInput, with both values, if frozen keys differ; logs different elastic and free keys.
     """
+    if not found["corpus_sha256"]:
+        raise BadInput(
+            f"{where} holds imported parameters, which belong to no run; give another --workdir, and these as "
+            "--config.checkpoint.init_from"
+        )
     frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
     if found["corpus_sha256"] != data.sha256:
         frozen.append(f"corpus: {found['corpus_sha256'][:12]} -> {data.sha256[:12]} ({data.path})")
@@ -192,7 +197,7 @@ def check_tokenizer(workdir: str, mixture: Mixture) -> None:
             f"{mixture.path}: its tokenizer ({mixture.tokenizer.sha256[:12]}) is not the one that {workdir} was "
             f"trained with ({found['tokenizer_sha256'][:12]}); give the run's own corpus: --config.data.corpus=DIR"
         )
-    if found["corpus_sha256"] != mixture.sha256:
+    if found["corpus_sha256"] not in ("", mixture.sha256):  # that of imported parameters is unknown
         log.warning("%s is another corpus than the one that %s was trained on", mixture.path, workdir)
 
 

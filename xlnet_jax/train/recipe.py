@@ -48,7 +48,14 @@ class Recipe:
 
 
 def make_recipe(config: Config) -> Recipe:
-    """The recipe of pretraining; touches no device. Raises BadInput if JAX would compute in another precision."""
+    """The recipe of pretraining; touches no device.
+
+    Raises BadInput if JAX would compute in another precision, or if the configuration is that of a task.
+    """
+    if config.finetune.task != "none":
+        raise BadInput(
+            f"finetune.task={config.finetune.task} is for `xlnet-jax finetune` and `predict`; here it must be none"
+        )
     model = LanguageModel(XLNet(config.model, config.data.reuse_len, config.compat, config.data.objective == "plm"))
     example = functools.partial(example_batch, config)
     return assemble(config, model, example, flops.step_flops(config), config.model.memory_len)
