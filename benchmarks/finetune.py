@@ -21,8 +21,8 @@ Figures, for each task:
   seconds                   of one run, the first of each arm, with its compilation and its evaluation
   better                    whether pretrained is above scratch by more than the larger spread
 
-  memory                    IMDB's reviews of more than 150 words in segments of 64 tokens: `on` reads 4 with the memory
-                            carried, `off` only the first
+  memory                    the first 256 tokens of IMDB's reviews of more than 150 words, in 4 segments: `on` with the
+                            memory carried, `off` (model.memory_len=0) from the last 64 tokens alone
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Examples = list[tuple[str, str]]
 class Job(NamedTuple):
     """A task of this benchmark."""
 
-    keys: dict[str, str]
+    keys: dict[str, Any]
     """Of the section `finetune`."""
     segment_len: int
     batch_size: int
@@ -102,11 +102,12 @@ def jobs(args: argparse.Namespace, data: dict[str, tuple[Examples, Examples]]) -
     sizes = {"rotten_tomatoes": (64, 32, 400), "imdb": (256, 16, 250), "r8": (128, 32, 250), "imdb_long": (64, 16, 300)}
     found = {}
     for name, sides in data.items():
-        keys = {"task": "classification", "columns": "text,label"}
+        keys: dict[str, Any] = {"task": "classification", "columns": "text,label"}
         for side, examples in zip(("train", "dev"), sides, strict=True):
             keys[side] = os.path.join(args.folder, f"{name}_{side}.jsonl")
             with open(keys[side], "w", encoding="utf-8") as file:
                 file.writelines(json.dumps({"text": text, "label": label}) + "\n" for text, label in examples)
+        keys["segments"] = 4 if name == "imdb_long" else 1
         T, B, steps = sizes[name]
         found[name] = Job(keys, T, B, args.steps or steps, *floors(*sides))
     if args.squad_train:
@@ -139,13 +140,13 @@ def pretrained(args: argparse.Namespace, data: dict[str, tuple[Examples, Example
     return os.path.join(args.folder, "pretrained"), time.perf_counter() - began
 
 
-def scores(args: argparse.Namespace, job: Job, name: str, init_from: str = "", segments: int = 1) -> dict[str, Any]:
-    """Mean, spread and seconds of one arm."""
+def scores(args: argparse.Namespace, job: Job, name: str, init_from: str = "", **model: int) -> dict[str, Any]:
+    """Mean, spread and seconds of one arm; `model` changes the model."""
     from xlnet_jax import config as configs
     from xlnet_jax.commands.finetune import finetune
 
     config = configs.default()
-    config.model.update(MODEL)
+    config.model.update(MODEL | model)
     config.data.segment_len = job.segment_len
     config.optimizer.update(learning_rate=RATES["finetune"], warmup_steps=job.steps // 10)
     config.train.update(batch_size=job.batch_size, steps=job.steps)
@@ -153,7 +154,7 @@ def scores(args: argparse.Namespace, job: Job, name: str, init_from: str = "", s
     config.checkpoint.update(every=job.steps, init_from=init_from, grace_seconds=0.0)
     config.evaluation.every = job.steps
     tokenizer = "" if init_from else os.path.join(args.folder, "pretrained")
-    config.finetune.update(job.keys | {"tokenizer": tokenizer, "segments": segments})
+    config.finetune.update(job.keys | {"tokenizer": tokenizer})
     began = time.perf_counter()
     found = finetune(configs.from_dict(config.to_dict()), os.path.join(args.folder, name), seeds=args.seeds)
     return {"score": found["score"], "spread": found["spread"], "scores": found["scores"],
@@ -177,7 +178,9 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
             "better": one["score"] - two["score"] > max(each or 0 for each in spread),
         }  # fmt: skip
     long = work["imdb_long"]
-    on, off = scores(args, long, "memory_on", init_from, 4), scores(args, long, "memory_off", init_from)
+    on, off = (
+        scores(args, long, f"memory_{side}", init_from, memory_len=slots) for side, slots in (("on", 192), ("off", 0))
+    )
     memory = {"on": on["score"], "off": off["score"], "spread": [on["spread"], off["spread"]], "floor": long.floor}
     return {"tasks": tasks, "memory": memory, "pretrain_seconds": seconds, "pretrain_steps": args.pretrain_steps,
             "seeds": args.seeds, "cores": len(os.sched_getaffinity(0)), "load_average": os.getloadavg()[0]}  # fmt: skip
