@@ -134,7 +134,7 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key
             total, rows = micro(total, (batch, memory, rows_B))
         else:
             # Every parts-th row goes together: the rows of a device stay there, however many devices share the axis.
-            total, rows_A = jax.lax.scan(micro, total, _split((batch, memory, rows_B), (-1, parts), 1))
+            total, rows_A = jax.lax.scan(micro, total, _split((batch, memory, rows_B), parts, 1))
             rows = _join(rows_A, 1)
         return rows, jax.tree.map(lambda x: x[None], total)
 
@@ -171,20 +171,23 @@ def core_clipped_gradient(
         factor = jnp.where(norm > bound, bound / norm, 1)
         return jax.tree.map(lambda s, g: s + g * factor, summed, share), (loss, rows)
 
-    inputs = _split((batch, memory, jnp.arange(len(memory.valid_B))), (cores, -1), 0)
+    inputs = _split((batch, memory, jnp.arange(len(memory.valid_B))), cores, 0)
     grads, (loss_C, rows_C) = jax.lax.scan(core, jax.tree.map(jnp.zeros_like, params), inputs)
     return (loss_C.mean(), _join(rows_C, 0)), grads
 
 
-def _split(rows: tuple[Any, Memory, jax.Array], shape: tuple[int, int], which: int) -> tuple:
-    """The rows as `shape`, two axes of which number `which` counts the parts; that one becomes the first axis."""
+def _split(rows: tuple[Any, Memory, jax.Array], parts: int, which: int) -> tuple:
+    """The rows in `parts`, along a new first axis: consecutive rows together (`which` 0), or every parts-th row (1)."""
 
     def split(x: jax.Array, axis: int = 0) -> jax.Array:
-        return jnp.moveaxis(x.reshape(*x.shape[:axis], *shape, *x.shape[axis + 1 :]), axis + which, 0)
+        # Not with -1: a memory without slots has no elements.
+        sizes = [parts, x.shape[axis] // parts]
+        x = x.reshape(*x.shape[:axis], *(sizes[::-1] if which else sizes), *x.shape[axis + 1 :])
+        return jnp.moveaxis(x, axis + which, 0)
 
     batch, memory, rows_B = rows
-    parts = Memory(split(memory.hidden_LBMD, 1), split(memory.valid_B))
-    return jax.tree.map(split, batch), parts, split(rows_B)
+    memories = Memory(split(memory.hidden_LBMD, 1), split(memory.valid_B))
+    return jax.tree.map(split, batch), memories, split(rows_B)
 
 
 def _join(parts: RowLosses, which: int) -> RowLosses:
@@ -193,6 +196,6 @@ def _join(parts: RowLosses, which: int) -> RowLosses:
     def join(x: jax.Array) -> jax.Array:
         axis = int(x.ndim == 5)
         x = jnp.moveaxis(x, 0, axis + which)
-        return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+        return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
 
     return jax.tree.map(join, parts)
