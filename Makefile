@@ -18,9 +18,10 @@ INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 # A stamp stands for an installation with the extras of its name; it is renewed when the versions change.
 VERSIONS := pyproject.toml constraints.txt
 SHELL_SCRIPTS := .ci/run $(wildcard launch/*.sh)
-# Not those that need the TPU compiler.
+# Not those that need the TPU compiler, nor one that takes hours.
 COMPILED := attention kernel_schedule topologies
-BENCHMARKS := $(filter-out benchmarks/_% $(COMPILED:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
+LONG := finetune
+BENCHMARKS := $(filter-out benchmarks/_% $(patsubst %,benchmarks/%.py,$(COMPILED) $(LONG)),$(wildcard benchmarks/*.py))
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18

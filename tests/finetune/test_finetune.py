@@ -99,6 +99,19 @@ def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, 
 
 
 @pytest.mark.slow
+def test_the_loss_does_not_depend_on_the_mesh_or_on_micro_batches(tmp_path, settings):
+    """Dropout and two segments included."""
+    found = []
+    for name, mesh, parts in (("rows", {"data": 8}, 1), ("all", {"data": 2, "fsdp": 2, "tensor": 2}, 2)):
+        train = {"steps": 4, "accumulation": parts}
+        finetune(
+            settings(mesh=mesh, train=train, finetune={"segments": 2}, data={"segment_len": 8}), f"{tmp_path}/{name}"
+        )
+        found.append([line["loss"] for line in read_jsonl(str(tmp_path / name / "metrics.jsonl"))])
+    assert found[0] == pytest.approx(found[1], abs=1e-5) and len(set(found[0])) == 4
+
+
+@pytest.mark.slow
 def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path, settings):
     """With a rate of nothing no evaluation is better than the first."""
     config = settings(optimizer={"learning_rate": 1e-12, "warmup_steps": 0}, finetune={"patience": 2})

@@ -1,101 +1,113 @@
-"""A fine-tuned model, exported: its head gives the same outputs in transformers as `predict` gives here."""
+"""The heads of tasks against those of transformers, with the same parameters and the same vectors."""
 
-import json
-import os
+import dataclasses
 
-import data_fixtures
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+import torch
+from transformers import XLNetConfig
+from transformers.models.xlnet import modeling_xlnet as xlnet
 
-from xlnet_jax import config as configs
-from xlnet_jax.checkpoint.store import Checkpoints
-from xlnet_jax.commands.export import export
-from xlnet_jax.data.tokenizer import CLS, PAD, SEP
-from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.setup import TASKS
-from xlnet_jax.finetune.task import Example, batch_of
-from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.storage import files
+from xlnet_jax.finetune.heads import Classifier, cross_entropy
+from xlnet_jax.finetune.spans import SpanHead
+from xlnet_jax.finetune.task import Hidden
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-T = 32
-EXAMPLES = {
-    "classification": [("Bado kilu menora.", "Sidu."), ("Rave tusi.", "Bado bado kilu no.")],
-    "regression": [("Bado kilu menora.",), ("Rave tusi veno kilu.",)],
-    "choice": [("Bado kilu.", "Menora?", "Sidu rave.", "Tusi veno no."), ("Kilu.", "Sidu?", "Bado.", "Rave.")],
-    "tokens": [("Bado", "kilu", "menora"), ("Rave", "tusi")],
-    "spans": [("Bado kilu menora sidu rave tusi.", "Menora?"), ("Kilu menora rave.", "Bado kilu?")],
-    "embeddings": [("Bado kilu menora.",), ("Rave tusi veno kilu bado sidu.",)],
-}
+B, T, D, BEAM = 3, 11, 16, 4
 
 
-def fine_tuned(task, workdir):
-    """A work directory of a task with random parameters, and the model that computes with them."""
-    labels = "no,maybe,yes" if task in ("classification", "tokens") else ""
-    config = tiny.config(
-        data={"segment_len": T}, finetune={"task": task, "labels": labels, "beam": 3, "train": "none.tsv"}
+@pytest.fixture(scope="module")
+def hidden():
+    """Vectors of three rows: no padding, 5 question tokens with both SEPs before CLS."""
+    h_BTD = np.random.default_rng(0).normal(size=(B, T, D)).astype(np.float32)
+    segments_BT = np.tile(np.array([0] * 7 + [1] * 3 + [2], np.int32), (B, 1))
+    return Hidden(jnp.asarray(h_BTD)[:, None], jnp.ones((B, 1, T), bool), segments_BT[:, None], jnp.arange(B))
+
+
+def _model():
+    return dataclasses.replace(tiny.config().model, init_std=0.5, dropout=0.0, layer_norm_epsilon=1e-12)
+
+
+def _random(params):
+    """Biases and LayerNorms too, which start at 0 and 1."""
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    return tree.unflatten([0.5 * jax.random.normal(key, x.shape) for key, x in zip(keys, leaves, strict=True)])
+
+
+def _fill(module, ours):
+    """Copies {name: {kernel, bias} or {scale, bias}} into the module of torch with these names."""
+    for name, values in ours.items():
+        linear = module.get_submodule({"norm": "LayerNorm"}.get(name, name))
+        weight = values["kernel"].T if "kernel" in values else values["scale"]
+        linear.weight.data = torch.tensor(np.asarray(weight))
+        assert (linear.bias is not None) == ("bias" in values), name
+        if "bias" in values:
+            linear.bias.data = torch.tensor(np.asarray(values["bias"]))
+    return module.eval()
+
+
+def test_spans(hidden):
+    """Logits of start, end and no answer; the fault: halves of a joined vector swapped, or another mask."""
+    head = SpanHead(_model(), BEAM)
+    labels = {"start": np.array([0, 3, T - 1]), "end": np.array([2, 5, T - 1]), "impossible": np.array([0, 0, 1])}
+    params = head.init(jax.random.key(0), hidden, labels, deterministic=True, method="losses")
+    params = _random(nn.meta.unbox(params))
+    ours = params["params"]
+    config = XLNetConfig(d_model=D, n_head=2, start_n_top=BEAM, end_n_top=BEAM, layer_norm_eps=1e-12)
+    start, end, answer = (
+        _fill(module(config), ours[name])
+        for name, module in (
+            ("start_logits", xlnet.XLNetPoolerStartLogits),
+            ("end_logits", xlnet.XLNetPoolerEndLogits),
+            ("answer_class", xlnet.XLNetPoolerAnswerClass),
+        )
     )
-    tokenizer = data_fixtures.tokenizer()
-    made = TASKS[task][0](config, tokenizer)
-    rows = [row for i, texts in enumerate(EXAMPLES[task]) for row in made.encode(i, Example(texts, None, "test"))]
-    recipe = task_recipe(made, rows[0], config)
-    boxed = jax.eval_shape(lambda: recipe.model.init(jax.random.key(0), recipe.example_batch(1)))
-    generator = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: (0.3 * generator.standard_normal(x.shape)).astype(np.float32), nn.unbox(boxed))
-    identity = {"config": configs.flat(config), "corpus_sha256": "1" * 64, "tokenizer_sha256": tokenizer.sha256}
-    with Checkpoints(workdir, config.checkpoint) as checkpoints:
-        checkpoints.save(3, {"params": params}, identity)
-    workdirs.write_tokenizer(workdir, tokenizer)
-    files.write(f"{workdir}/config.json", files.to_json(identity))
-    return recipe.model, params, batch_of(rows, 1, T, len(rows))
-
-
-@pytest.mark.parametrize("task", EXAMPLES)
-def test_the_head_gives_the_same(task, tmp_path):
-    model, params, batch = fine_tuned(task, str(tmp_path / "run"))
-    folder = str(tmp_path / "exported")
-    export(str(tmp_path / "run"), folder)
-    with open(f"{folder}/config.json", encoding="utf-8") as file:
-        (name,) = json.load(file)["architectures"]
-    theirs, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"]
-    tokens, segments = (torch.tensor(x[:, :, 0]).long() for x in (batch.tokens, batch.segments))
-    if task != "choice":
-        tokens, segments = tokens[:, 0], segments[:, 0]
-    given = dict(input_ids=tokens, token_type_ids=segments, attention_mask=(tokens != 5).float())
-    ours = jax.jit(model.predictions)(params, batch)
-    hidden = jax.jit(lambda params: model.hidden(params, batch).h_BCTD)(params)[:, 0]
-    if task == "spans":
-        given["p_mask"] = torch.tensor(forbidden(batch))
+    h_BTD = torch.tensor(np.asarray(hidden.h_BCTD[:, 0]))
+    # 1 = no answer starts or ends here: SEP, the question, SEP.
+    mask_BT = torch.tensor(np.tile([0.0] * 6 + [1.0] * 4 + [0.0], (B, 1)), dtype=torch.float32)
     with torch.no_grad():
-        out = theirs.eval()(**given)
-    if task == "spans":
-        B, K = ours["start"].shape
-        np.testing.assert_array_equal(ours["start"] + T, out.start_top_index)
-        np.testing.assert_allclose(np.exp(ours["start_score"]), out.start_top_log_probs, atol=1e-4)
-        # There the ends are counted before the starts.
-        np.testing.assert_array_equal(ours["end"] + T, out.end_top_index.reshape(B, K, K).swapaxes(1, 2))
-        ends = out.end_top_log_probs.reshape(B, K, K).swapaxes(1, 2)
-        np.testing.assert_allclose(np.exp(ours["end_score"]), ends, atol=1e-4)
-        np.testing.assert_allclose(ours["no_answer"], out.cls_logits, atol=1e-4)
-    elif task == "tokens":
-        real = np.asarray(batch.tokens[:, 0, 0] != 5)
-        np.testing.assert_array_equal(np.asarray(ours["label"])[real], out.logits.argmax(-1).numpy()[real])
-    elif task == "embeddings":
-        np.testing.assert_allclose(hidden[:, -1], out.last_hidden_state[:, -1], atol=1e-4)
-    else:
-        np.testing.assert_allclose(np.asarray(ours["logits"]).reshape(out.logits.shape), out.logits, atol=1e-4)
-    if task == "classification":
-        assert theirs.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+        log_start = torch.log_softmax(start(h_BTD, p_mask=mask_BT), dim=-1)
+        expected = torch.einsum("blh,bl->bh", h_BTD, log_start.exp())
+        no_answer = answer(h_BTD, start_states=expected, cls_index=torch.full((B,), T - 1))
+        positions = torch.tensor(labels["start"])
+        log_end = torch.log_softmax(end(h_BTD, start_positions=positions, p_mask=mask_BT), dim=-1)
+        top, index = log_start.topk(BEAM)
+        states = torch.gather(h_BTD, 1, index[..., None].expand(-1, -1, D))[:, None].expand(-1, T, -1, -1)
+        each = end(h_BTD[:, :, None].expand(-1, -1, BEAM, -1), start_states=states, p_mask=mask_BT[..., None])
+        top_end, index_end = torch.log_softmax(each, dim=1).topk(BEAM, dim=1)
+
+    losses = head.apply(params, hidden, labels, deterministic=True, method="losses")
+    rows = range(B)
+    span = -log_start[rows, labels["start"]] - log_end[rows, labels["end"]]
+    bce = torch.nn.functional.binary_cross_entropy_with_logits(
+        no_answer, torch.tensor(labels["impossible"], dtype=torch.float32), reduction="none"
+    )
+    np.testing.assert_allclose(losses, (0.5 * span + 0.5 * bce).numpy(), rtol=1e-5, atol=1e-5)
+
+    found = head.apply(params, hidden, method="predictions")
+    np.testing.assert_allclose(found["no_answer"], no_answer.numpy(), atol=1e-5)
+    np.testing.assert_allclose(found["start_score"], top.numpy(), atol=1e-5)
+    np.testing.assert_array_equal(found["start"] + T, index.numpy())
+    # transformers has the ends first and the starts second.
+    np.testing.assert_allclose(found["end_score"], top_end.transpose(1, 2).numpy(), atol=1e-5)
+    np.testing.assert_array_equal(found["end"] + T, index_end.transpose(1, 2).numpy())
 
 
-def forbidden(batch):
-    """1 for the question, all SEP and padding: an answer is in the paragraph, or CLS if there is none."""
-    tokens, segments = batch.tokens[:, 0, 0], batch.segments[:, 0, 0]
-    return np.where((segments == 0) & ~np.isin(tokens, [SEP, PAD]) | (tokens == CLS), 0.0, 1.0)
+def test_the_classifier(hidden):
+    head = Classifier(_model(), 3, cross_entropy)
+    params = head.init(jax.random.key(0), hidden, {"label": np.zeros(B, np.int32)}, deterministic=True, method="losses")
+    params = _random(nn.meta.unbox(params))
+    summary = _fill(
+        xlnet.XLNetSequenceSummary(XLNetConfig(d_model=D, n_head=2)), {"summary": params["params"]["summary"]}
+    )
+    logits = torch.nn.Linear(D, 3)
+    kernel, bias = params["params"]["logits"]["kernel"], params["params"]["logits"]["bias"]
+    logits.weight.data, logits.bias.data = torch.tensor(np.asarray(kernel.T)), torch.tensor(np.asarray(bias))
+    with torch.no_grad():
+        expected = logits(summary(torch.tensor(np.asarray(hidden.h_BCTD[:, 0]))))
+    found = head.apply(params, hidden, method="predictions")["logits"][:, 0]
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
