@@ -111,7 +111,7 @@ def _words(array: jax.Array) -> jax.Array:
     return bits.astype(jnp.uint32)
 
 
-def _mixed(word: jax.Array) -> jax.Array:
+def _mixed(word: Any) -> Any:
     """The last steps of MurmurHash3: a permutation of the 32-bit words in which every bit depends on all."""
     word ^= word >> 16
     word *= np.uint32(0x85EBCA6B)
