@@ -1,4 +1,4 @@
-"""Both streams of one layer's attention, forward and backward, for the benchmarks of attention: shapes and function."""
+"""Both streams of one layer's attention, forward and backward: shapes, function, and memory on a TPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from xlnet_jax.aot.compile import out_of_memory
+from xlnet_jax.aot.topology import describe
 from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.kernels.reference import differentiated
 
-DIFFERENTIATED = ("q_BQHE", "k_BKHE", "v_BKHE", "tables", "biases", "segment_2HE")
+RATE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +31,11 @@ class Sizes:
     E: int = 64
 
 
+def sizes_of(T: int) -> Sizes:
+    """One row of T, memory and targets in about the published shares."""
+    return Sizes(B=1, T=T, M=T * 3 // 4, P=T // 6)
+
+
 def streams(sizes: Sizes, dtype: Any, sharding: Any = None) -> list[dict[str, Any]]:
     """Shapes of the arguments of content and query stream; directions and segments differ between rows."""
     B, T, H, E = sizes.B, sizes.T, sizes.H, sizes.E
@@ -37,9 +47,9 @@ def streams(sizes: Sizes, dtype: Any, sharding: Any = None) -> list[dict[str, An
     def stream(Q: int, chosen: bool) -> dict[str, Any]:
         return {
             "q_BQHE": array(dtype, B, Q, H, E), "k_BKHE": array(dtype, B, K, H, E), "v_BKHE": array(dtype, B, K, H, E),
-            "tables": (array(jnp.float32, 1, K + T - 1, H, E),) * 2,
+            "position": (*(array(jnp.float32, 1, K + T - 1, H, E),) * 2, array(jnp.int32, B)),
             "biases": {f"{name}_bias": array(jnp.float32, H, E) for name in ("content", "position", "segment")},
-            "segment_2HE": array(jnp.float32, 2, H, E), "direction_B": array(jnp.int32, B),
+            "segment_2HE": array(jnp.float32, 2, H, E),
             "limit_BQ": array(jnp.int32, B, Q), "rank_BK": array(jnp.int32, B, K),
             "segment_BQ": array(jnp.int32, B, Q), "segment_BK": array(jnp.int32, B, K),
             "query_position_BQ": array(jnp.int32, B, Q) if chosen else None, "rows_B": array(jnp.int32, B),
@@ -48,24 +58,43 @@ def streams(sizes: Sizes, dtype: Any, sharding: Any = None) -> list[dict[str, An
     return [stream(T, chosen=False), stream(sizes.P, chosen=True)]
 
 
-def train(attend: Callable[..., Any], rate: float) -> Callable[[list[dict[str, Any]], jax.Array], Any]:
+def train(attend: Callable[..., Any]) -> Callable[[list[dict[str, Any]], jax.Array], Any]:
     """(streams, key) -> outputs and gradients, for a cotangent that is the output itself."""
 
     def run(both: list[dict[str, Any]], key: jax.Array) -> Any:
         results = []
         for number, stream in enumerate(both):
-            dropout = AttentionDropout(key, rate, number) if rate else None
-            fixed = {name: x for name, x in stream.items() if name not in (*DIFFERENTIATED, "direction_B")}
-
-            def output(
-                numbers: Any, stream: Any = stream, fixed: Any = fixed, dropout: AttentionDropout | None = dropout
-            ) -> jax.Array:
-                position = (*numbers["tables"], stream["direction_B"])
-                rest = {name: x for name, x in numbers.items() if name != "tables"}
-                return attend(**rest, **fixed, position=position, dropout=dropout)[0]
-
-            o_BQHE, pull = jax.vjp(output, {name: stream[name] for name in DIFFERENTIATED})
-            results.append((o_BQHE, pull(o_BQHE)[0]))
+            (o_BQHE, _), pull = differentiated(attend, **stream, dropout=AttentionDropout(key, RATE, number))
+            results.append((o_BQHE, pull(o_BQHE)))
         return results
 
     return run
+
+
+def lowered(attend: Callable[..., Any], sizes: Sizes, device: Any) -> Any:
+    """`train` in bfloat16, lowered for a device that is not here."""
+    mesh = Mesh(np.array([device]), ("data",))
+    here = NamedSharding(mesh, PartitionSpec())
+    key = jax.ShapeDtypeStruct((), jnp.uint32, sharding=here)
+    with jax.set_mesh(mesh):
+        # A kernel is not for the compiler to split.
+        run = jax.shard_map(train(attend), in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
+        return jax.jit(run).lower(streams(sizes, jnp.bfloat16, here), key)
+
+
+def temporaries(attend: Callable[..., Any], sizes: Sizes, topology: str, vmem: bool = False) -> int:
+    """Bytes of temporaries on one device, also if they do not fit into its HBM.
+
+    The compiler keeps some temporaries of a small program in the chip's vector memory, as many as it has room for, and
+    counts only those in HBM.
+
+    Args:
+      vmem: allows it to.
+    """
+    options = {} if vmem else {"xla_vf_vmem_memory_space_assignment": False}
+    try:
+        compiled = lowered(attend, sizes, describe(topology).devices[0]).compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError as error:
+        # The message has the bytes.
+        return out_of_memory(str(error))[0]
+    return compiled.memory_analysis().temp_size_in_bytes

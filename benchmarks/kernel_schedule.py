@@ -24,15 +24,11 @@ prepare_environment()
 schedule.prepare()
 
 import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from _attention import Sizes, streams, train  # noqa: E402
-from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
+from _attention import RATE, Sizes, lowered  # noqa: E402
 
 from xlnet_jax.kernels import fused  # noqa: E402
 
 TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "tpu7x": "tpu7x:2x2x1"}
-RATE = 0.1
 
 
 def measure(chip: str, sizes: Sizes) -> dict[str, Any]:
@@ -40,15 +36,8 @@ def measure(chip: str, sizes: Sizes) -> dict[str, Any]:
     if chip == "tpu7x" and jax.__version_info__ < (0, 12):
         return {"not_compiled": f"needs jaxlib 0.12, here is {jax.lib.__version__}"}
     device = describe(TOPOLOGIES[chip]).devices[0]
-    mesh = Mesh(np.array([device]), ("data",))
-    here = NamedSharding(mesh, PartitionSpec())
-    run = train(fused.KERNELS[device.device_kind], RATE)
-    # A kernel cannot be partitioned.
-    run = jax.shard_map(run, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
-    key = jax.ShapeDtypeStruct((), jnp.uint32, sharding=here)
-    lowered = jax.jit(run).trace(streams(sizes, jnp.bfloat16, here), key).lower(lowering_platforms=("tpu",))
     with schedule.collected() as found:
-        lowered.compile()
+        lowered(fused.KERNELS[device.device_kind], sizes, device).compile()
     parts = {name: [one for key, one in found.items() if name in key] for name in ("forward", "backward")}
     bundles = {name: sum(one.bundles for one in part) for name, part in parts.items()}
     total = sum(bundles.values())

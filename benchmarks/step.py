@@ -39,16 +39,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 import _texts
+from _sides import STEPS, Made, Ours, Peer
 
 DROPOUT = 0.1
-STEPS = 4
-"""Steps of a turn; one dispatch of ours."""
-
 OURS, PEER, COMPILED = "ours", "peer", "peer_compiled"
 FIGURES = {"ours": (OURS, DROPOUT), "ours_with_loader": (OURS, DROPOUT), "peer": (PEER, DROPOUT),
            "peer_compiled": (COMPILED, DROPOUT), "ours_no_dropout": (OURS, 0.0),
@@ -60,17 +57,6 @@ class Turn(NamedTuple):
     cpu_seconds: float
     loss: float
     """Of the last step."""
-
-
-class Made(NamedTuple):
-    """What is known of a side once it is compiled."""
-
-    parameters: int
-    compile_cpu_seconds: float | None = None
-    flops: int | None = None
-    """Of a step."""
-    peak: float | None = None
-    """FLOPs per second that are published for the device."""
 
 
 class CannotCompile(Exception):
@@ -117,76 +103,6 @@ class Task:
         )
 
 
-def batches(config):
-    """STEPS stacked Batches, numpy: random tokens, targets and factorisation orders; every row goes on."""
-    import numpy as np
-
-    from xlnet_jax.batch import Batch
-
-    generator = np.random.default_rng(0)
-    T, R, P = config.data.segment_len, config.data.reuse_len, config.data.num_predict
-    leading = (STEPS, config.train.batch_size)
-    tokens = generator.integers(9, config.model.vocab_size, (*leading, T)).astype(np.int32)
-    places = generator.permuted(np.tile(np.arange(T), (*leading, 1)), axis=-1)
-    targets = np.sort(places[..., :P]).astype(np.int32)
-    rank = np.full_like(tokens, -1)
-    np.put_along_axis(rank, places[..., :P], np.arange(P, dtype=np.int32)[None, None], axis=-1)
-    rank[..., R:] += R + 1  # the second half sees all of the first
-    return Batch(
-        tokens=tokens,
-        segments=np.broadcast_to((np.arange(T) >= 3 * T // 4).astype(np.int32), tokens.shape),
-        rank=rank,
-        direction=np.ones(leading, np.int32),
-        continues=np.ones(leading, bool),
-        target_positions=targets,
-        target_tokens=np.take_along_axis(tokens, targets, axis=-1),
-        target_weights=np.ones(targets.shape, np.float32),
-        summary_position=np.full(leading, T - 1, np.int32),
-        label=np.zeros(leading, np.int32),
-        label_weight=np.zeros(leading, np.float32),
-    )
-
-
-class Ours:
-    """This package's step, as `xlnet-jax train` runs it."""
-
-    def __init__(self, config, device: str) -> None:
-        import jax
-
-        from xlnet_jax.model import flops, implementation
-        from xlnet_jax.parallel.mesh import make_mesh, place
-        from xlnet_jax.train.recipe import make_recipe
-        from xlnet_jax.train.step import build_step, create_state
-
-        attention, _ = implementation.choose(config.model)
-        recipe = make_recipe(dataclasses.replace(config, model=dataclasses.replace(config.model, attention=attention)))
-        self.mesh = make_mesh(config.mesh, jax.devices(device)[:1])
-        with jax.set_mesh(self.mesh):
-            built = build_step(recipe, self.mesh)
-            self.state = create_state(recipe, built)
-            self.batches = place(batches(config), self.mesh)
-            lowered = built.jitted.lower(self.state, self.batches)
-            began = time.process_time()
-            self.compiled = lowered.compile()
-        self.made = Made(
-            parameters=sum(x.size for x in jax.tree.leaves(self.state.params)),
-            compile_cpu_seconds=time.process_time() - began,
-            flops=flops.step_flops(config),
-            peak=flops.PEAK_FLOPS.get(jax.devices(device)[0].device_kind),
-        )
-
-    def steps(self, loaded=None) -> float:
-        """STEPS steps, with the next dispatch of `loaded` or always the same; the loss of the last."""
-        import jax
-
-        from xlnet_jax.parallel.mesh import place
-
-        with jax.set_mesh(self.mesh):
-            batch = self.batches if loaded is None else place(next(loaded), self.mesh)
-            self.state, metrics = jax.block_until_ready(self.compiled(self.state, batch))
-        return float(metrics["loss"][-1])
-
-
 @functools.cache
 def loaded(task: Task):
     """Dispatches of the task's corpus, as `xlnet-jax train` reads them, without end."""
@@ -201,71 +117,6 @@ def loaded(task: Task):
     plan = extend_plan((), 0, rows, config.data.windows_per_block)
     dispatches = TrainDispatches(Mixture((Corpus(task.corpus),)), config, plan, np.arange(rows), 0, 10**6)
     return iter(prefetched(dispatches, config))
-
-
-class Peer:
-    """XLNetLMHeadModel, with the fused AdamW."""
-
-    def __init__(self, config, device: str, compiled: bool, threads: int) -> None:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-        import torch
-        import transformers
-
-        torch.set_num_threads(threads)
-        torch.manual_seed(0)
-        self.torch, self.config, self.device = torch, config, torch.device({"gpu": "cuda"}.get(device, device))
-        model, optimizer = config.model, config.optimizer
-        self.model = transformers.XLNetLMHeadModel(
-            transformers.XLNetConfig(
-                vocab_size=model.vocab_size, n_layer=model.layers, d_model=model.d_model, n_head=model.heads,
-                d_inner=model.d_ff, mem_len=model.memory_len, reuse_len=config.data.reuse_len, dropout=model.dropout,
-                # `gelu_new`, which exports name, is the same function in eight operations instead of one.
-                ff_activation="gelu_pytorch_tanh",
-            )
-        ).to(self.device).train()  # fmt: skip
-        self.made = Made(sum(x.numel() for x in self.model.parameters()))
-        low = config.model.compute_dtype == "bfloat16"
-        self.precision = torch.autocast(self.device.type, torch.bfloat16, enabled=low)
-        self.forward = torch.compile(self.model) if compiled else self.model
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=optimizer.learning_rate, betas=(optimizer.adam_b1, optimizer.adam_b2),
-            eps=optimizer.adam_epsilon, weight_decay=optimizer.weight_decay, fused=True,
-        )  # fmt: skip
-        # A full memory from the start: another length would be another compilation.
-        shape = (model.memory_len, config.train.batch_size, model.d_model)
-        self.memory = [torch.zeros(shape, device=self.device) for _ in range(model.layers)]
-        self.inputs = list(self.arguments(batches(config)))
-
-    def arguments(self, stacked) -> Iterator[dict[str, Any]]:
-        """The same batches as that library wants them."""
-        import numpy as np
-
-        for step in range(STEPS):
-            query, key = stacked.rank[step][:, :, None], stacked.rank[step][:, None, :]
-            # One mask serves both streams there; the content stream's own diagonal is opened again inside.
-            visible = np.where(query == -1, key <= query, key < query)
-            identity = np.eye(self.config.data.segment_len, dtype=np.float32)
-            given = dict(
-                input_ids=stacked.tokens[step].astype(np.int64),
-                token_type_ids=stacked.segments[step].astype(np.int64),
-                perm_mask=(~visible).astype(np.float32),
-                target_mapping=identity[stacked.target_positions[step]],
-                labels=stacked.target_tokens[step].astype(np.int64),
-            )
-            yield {name: self.torch.tensor(value, device=self.device) for name, value in given.items()}
-
-    def steps(self) -> float:
-        """As of ours."""
-        for inputs in self.inputs:
-            with self.precision:
-                out = self.forward(**inputs, mems=self.memory, use_mems=True)
-            out.loss.backward()
-            self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.clip)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-            self.memory = out.mems
-        self.torch.get_device_module(self.device).synchronize()
-        return out.loss.item()
 
 
 @functools.cache

@@ -50,17 +50,8 @@ def cast(arguments, dtype):
 
 def differentiated(attend, arguments, do_BQHE, **options):
     """(o, probabilities) of an implementation and the gradients of sum(do * o), in the form of the reference's."""
-    *tables, direction_B = arguments["position"]
-    names = ("q_BQHE", "k_BKHE", "v_BKHE", "biases", "segment_2HE")
-    numbers = {name: arguments[name] for name in names} | {"position": tuple(tables)}
-
-    def loss(numbers):
-        position = (*numbers["position"], direction_B)
-        results = attend(**(arguments | numbers | {"position": position}), **options)
-        return jnp.sum(results[0] * do_BQHE), results
-
-    grads, results = jax.grad(loss, has_aux=True)(numbers)
-    return results, grads
+    results, pull = reference.differentiated(attend, **arguments, **options)
+    return results, pull(do_BQHE)
 
 
 def by_reference(arguments, do_BQHE, **options):

@@ -57,8 +57,9 @@ TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transfo
 EXAMPLES, SEGMENTS, SPANS, STREAM = (
     f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream")
 )
+GRADIENTS, TASK = "xlnet_jax/train/gradients.py", "xlnet_jax/finetune/recipe.py"
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
-GRADIENTS, RESUME = "xlnet_jax/train/gradients.py", "xlnet_jax/train/resume.py"
+RESUME = "xlnet_jax/train/resume.py"
 
 MUTANTS = (
     Mutant("query_sees_itself", ATTENTION, "limit_BP = jnp", "limit_BP = 1 + jnp",
@@ -180,8 +181,12 @@ MUTANTS = (
     Mutant("mean_of_means", OBJECTIVE, "rows.loss_B.sum() / jnp.maximum(weight, 1)",
            "(rows.loss_B / jnp.maximum(rows.weight_B, 1)).mean()",
            one("train/step", "test_the_loss_is_divided_once_by_all_targets")),
-    Mutant("unused_slots_count", GRADIENTS, "batch.target_weights.sum()", "1.0 * batch.target_weights.size",
+    Mutant("unused_slots_count", OBJECTIVE, "batch.target_weights.sum()", "1.0 * batch.target_weights.size",
            one("train/step", "test_the_loss_is_divided_once_by_all_targets")),
+    Mutant("head_at_the_rate_of_the_embeddings", TASK, '"head": heads.DEPTH', '"head": 0',
+           one("finetune/recipe", "test_the_head_learns_at_the_full_rate_under_layer_decay")),
+    Mutant("padding_in_the_memory_of_a_text", TASK, "jnp.minimum(memory.valid_B, real_N)", "memory.valid_B",
+           one("finetune/recipe", "test_earlier_segments_are_read_through_the_memory_and_their_padding_is_not")),
     Mutant("kernels_gathered_whole", GRADIENTS, "x = x.astype(dtype) if rounds else x", "pass",
            one("train/zero1", "test_gradients_cross_once_in_float32*")),
     Mutant("gradients_cross_rounded", GRADIENTS, 'jax.lax.psum_scatter(x, "data"',
@@ -239,7 +244,7 @@ MUTANTS = (
     Mutant("rebuilt_steps_are_not_recorded", "xlnet_jax/train/loop.py", '"rebuilt": self.rebuilt', '"rebuilt": []',
            one("train/resume", "test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_its_record")),
     Mutant("stages_of_a_kernel_count_as_programs", "xlnet_jax/aot/schedule.py", "tests[-1] - 2 * staged", "tests[-1]",
-           one("commands/compile", "test_a_schedule_counts_every_bundle_as_often_as_its_loops_run")),
+           one("commands/schedule", "test_a_schedule_counts_every_bundle_as_often_as_its_loops_run")),
     Mutant("a_kernel_hides_behind_the_rest", "xlnet_jax/aot/report.py", 'seconds.get("attention", 0) + max(', "max(",
            one("commands/compile", "test_a_kernel_replaces_the_products_and_the_traffic_of_attention")),
 )  # fmt: skip

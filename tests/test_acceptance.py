@@ -19,11 +19,12 @@ import tiny
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig
+from xlnet_jax.convert import names
 from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
 from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.kernels import xla
-from xlnet_jax.model import names, positions
+from xlnet_jax.model import positions
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.train import state as states
@@ -192,12 +193,12 @@ def released_shapes(model):
 def test_row_3_parameters_are_those_of_the_released_checkpoints(x64, model, count, tensors):
     """3. Number of parameters and of tensors, and every name and shape; a checkpoint with these names loads."""
     params = nn.meta.unbox(jax.eval_shape(lambda: states.init_params(make_recipe(Config(model=model)))))
-    official = jax.eval_shape(names.official, params)
+    official = jax.eval_shape(functools.partial(names.to_foreign, names.TENSORFLOW), params)
     assert {name: x.shape for name, x in official.items()} == released_shapes(model)
     assert len(official) == tensors and sum(math.prod(x.shape) for x in official.values()) == count
     rng = np.random.default_rng(0)
     checkpoint = {name: rng.standard_normal(shape) for name, shape in released_shapes(CONFIG).items()}
-    loaded = names.from_official({**checkpoint, "global_step": np.int64(3)}, parameters(CONFIG))
+    loaded = names.from_foreign(names.TENSORFLOW, parameters(CONFIG), names.Arrays.of("released", checkpoint))
     assert jax.tree.map(np.shape, loaded) == jax.tree.map(np.shape, parameters(CONFIG))
     at = "model/transformer/layer_1"
     for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("position", "r"), ("output", "o")):

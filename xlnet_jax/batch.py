@@ -12,9 +12,11 @@ L layers.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 Array = Any
 """numpy.ndarray on the host, jax.Array on the device."""
@@ -53,6 +55,11 @@ class Batch:
     """int32 [B]: sentence label (1: B follows A)."""
     label_weight: Array
     """float32 [B]; 0 = the row has no label."""
+
+
+def stack(batches: Sequence[Any]) -> Any:
+    """Stacks K batches of one kind into one with a leading axis; numpy."""
+    return jax.tree.map(lambda *arrays: np.stack(arrays), *batches)
 
 
 @jax.tree_util.register_dataclass

@@ -89,7 +89,10 @@ def main(argv: list[str] | None = None) -> int:
         traceback.print_exc()
         return _fail(who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code)
     with contextlib.redirect_stdout(io.StringIO()) as shown:
-        print(json.dumps(result)) if args.json else args.verb.show(result)
+        if args.json or isinstance(result, list):
+            print(*map(json.dumps, result if isinstance(result, list) else [result]), sep="\n")
+        else:
+            args.verb.show(result)
     return _write(shown.getvalue())
 
 

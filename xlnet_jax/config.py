@@ -228,6 +228,36 @@ class LogConfig:
     compilation_cache: str = key("", "folder; empty = <workdir>/compilation_cache, none = no persistent cache", FREE)
 
 
+@dataclasses.dataclass(frozen=True)
+class FinetuneConfig:
+    """A task on labelled examples, for `xlnet-jax finetune`; pretraining ignores this section.
+
+    `data.segment_len` is the length of an example; `evaluation` has when the dev set is scored.
+    """
+
+    task: str = key(
+        "none", "what the head predicts", choices="none classification regression choice spans tokens embeddings"
+    )
+    train: str = key("", "training examples: a file, or tfds:NAME:SPLIT; their hash is frozen, not the name", FREE)
+    dev: str = key("", "examples that score checkpoints, in the same form; empty = none", FREE)
+    columns: str = key("", "columns or fields: the texts, then the label, with commas; empty = the usual names")
+    labels: str = key("", "names of the labels, with commas; empty = those of the training examples, sorted")
+    metric: str = key("", "the score that ranks checkpoints; empty = the usual one of the task")
+    tokenizer: str = key("", "SentencePiece model of a run from scratch; empty = that of checkpoint.init_from", FREE)
+    segments: int = key(1, "segments of an example; the earlier ones fill the memory, without gradient")
+    patience: int = key(0, "evaluations without a better score that end the run; 0 = off", FREE)
+    stride: int = key(128, "spans: tokens between the starts of two windows of a long context")
+    max_question: int = key(64, "pieces of the question that are kept; choice: of the question and its option")
+    max_answer: int = key(64, "spans: pieces of the longest answer", FREE)
+    beam: int = key(5, "spans: starts, and ends for each start, that are searched", FREE)
+    pooling: str = key("mean", "embeddings: mean of all pieces, or the vector of CLS", choices="mean cls")
+    temperature: float = key(0.05, "embeddings: cosine similarities are divided by it")
+
+    def label_list(self) -> list[str]:
+        """The names in `labels`."""
+        return [name.strip() for name in self.labels.split(",")] if self.labels else []
+
+
 COMPAT_SWITCHES = {
     "piece_spans": "spans are n pieces, not n words",
     "fill_functional": "the fill may pick SEP and CLS, which are not targets then: fewer targets than slots",
@@ -283,6 +313,7 @@ class Config:
     watchdog: WatchdogConfig = WatchdogConfig()
     log: LogConfig = LogConfig()
     compat: CompatConfig = CompatConfig()
+    finetune: FinetuneConfig = FinetuneConfig()
     seeds: SeedsConfig = SeedsConfig()
 
 

@@ -18,7 +18,7 @@ LARGEST_INT = 2**31 - 1
 
 _LARGEST: dict[float, str] = {
     1000: "model.layers",
-    2**10: "data.read_threads data.prefetch data.workers",
+    2**10: "data.read_threads data.prefetch data.workers finetune.segments finetune.beam",
     2**12: "model.heads model.head_dim",
     2**16: "model.d_model data.max_span data.mask_alpha train.accumulation train.steps_per_dispatch",
     2**18: "model.d_ff",
@@ -37,17 +37,18 @@ _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("must be at least 1", lambda value: value >= 1,
      "model.layers model.d_model model.heads model.head_dim model.d_ff data.reuse_len data.windows_per_block "
      "data.max_span data.read_threads data.prefetch train.steps train.batch_size train.accumulation "
-     "train.steps_per_dispatch train.max_bad_steps checkpoint.every checkpoint.keep log.profile_steps"),
+     "train.steps_per_dispatch train.max_bad_steps checkpoint.every checkpoint.keep log.profile_steps "
+     "finetune.segments finetune.stride finetune.max_question finetune.max_answer finetune.beam"),
     # With a shorter heartbeat a host that is only busy is taken for lost.
     ("must be at least 2", lambda value: value >= 2, "train.spike_window distributed.heartbeat_seconds"),
     ("must not be negative", lambda value: value >= 0,
      "model.memory_len train.spike_zscore optimizer.weight_decay optimizer.clip checkpoint.keep_every "
      "checkpoint.keep_best checkpoint.io_deadline_seconds checkpoint.grace_seconds watchdog.seconds "
      "watchdog.report_every watchdog.sdc_every "
-     "evaluation.every evaluation.blocks evaluation.batch_size"),
+     "evaluation.every evaluation.blocks evaluation.batch_size finetune.patience"),
     ("must be positive", lambda value: value > 0,
      "model.init_std model.layer_norm_epsilon optimizer.learning_rate optimizer.adam_epsilon "
-     "distributed.rendezvous_seconds distributed.report_seconds"),
+     "distributed.rendezvous_seconds distributed.report_seconds finetune.temperature"),
     ("must lie in [0, 1)", lambda value: 0 <= value < 1,
      "model.dropout model.attention_dropout model.activation_dropout optimizer.adam_b1 optimizer.adam_b2"),
     ("must lie in [0, 1]", lambda value: 0 <= value <= 1, "data.follow_probability optimizer.min_lr_ratio"),
@@ -74,7 +75,7 @@ def rules(config: Config) -> list[Rule]:
         *((name, holds(attrgetter(name)(config)), text) for text, holds, names in _RANGES for name in names.split()),
         ("model.vocab_size", model.vocab_size > 9, "must hold the nine special pieces and some text"),
         ("model.d_model", model.d_model % 2 == 0, "must be even: the position table is half sine, half cosine"),
-        *_layout_rules(config),
+        *(_layout_rules(config) if config.finetune.task == "none" else _task_rules(config)),
         ("data.weights", _positive(data), "must be positive numbers separated by commas"),
         ("data.mask_alpha", data.mask_alpha >= data.mask_beta >= 1,
          f"must be at least data.mask_beta={data.mask_beta}, and that at least 1"),
@@ -127,6 +128,19 @@ def _layout_rules(config: Config) -> list[Rule]:
         few_targets,
         ("model.memory_len", model.memory_len == 0,
          "must be 0 with data.objective=mlm: its examples do not follow each other"),
+    ]  # fmt: skip
+
+
+def _task_rules(config: Config) -> list[Rule]:
+    """Rules of `xlnet-jax finetune`."""
+    task, every = config.finetune, config.evaluation.every
+    return [
+        ("data.segment_len", config.data.segment_len >= 8, "must be at least 8"),
+        ("finetune.train", bool(task.train), "is empty; name the training examples: --config.finetune.train=FILE"),
+        ("evaluation.every", not every or bool(task.dev), "needs examples to score; set finetune.dev"),
+        ("evaluation.every", _divides(config.checkpoint.every, every),
+         f"must be a multiple of checkpoint.every={config.checkpoint.every}: the best checkpoint is kept"),
+        ("finetune.patience", not task.patience or every > 0, "needs scores; set evaluation.every"),
     ]  # fmt: skip
 
 

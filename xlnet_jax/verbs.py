@@ -26,8 +26,9 @@ class Verb(NamedTuple):
       name: `train`, or `corpus info` for a verb below another.
       help: one sentence.
       example: a command that works; more lines may follow.
-      run: takes the options as keywords and returns the result: with `--json` it is printed as one object. An option
-        `config` is the file's name on the command line and the loaded `Config` here.
+      run: takes the options as keywords and returns the result: with `--json` it is printed as one object; a list is
+        always printed as one object per line. An option `config` is the file's name on the command line and the loaded
+        `Config` here.
       options: all verbs also have `--json`.
       show: prints the result without `--json`.
       overrides: whether `--config.KEY=VALUE` words are accepted; without an option `config`, `run` takes them as
@@ -38,14 +39,14 @@ class Verb(NamedTuple):
     name: str
     help: str
     example: str
-    run: Callable[..., dict[str, Any]]
+    run: Callable[..., dict[str, Any] | list[dict[str, Any]]]
     options: tuple[Option, ...] = ()
     show: Callable[[dict[str, Any]], None] = print_lines
     overrides: bool = True
     stops: bool = False
 
 
-def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
     """Loads the configuration and runs the verb. Raises the errors of both."""
     from xlnet_jax.run.signals import stop_request
 
@@ -112,12 +113,10 @@ def _show_samples(result: dict[str, Any]) -> None:
 
 
 def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
-    from xlnet_jax.aot import schedule
     from xlnet_jax.aot import topology as topologies
 
     topologies.check(topology, slices)
     topologies.prepare_environment()
-    schedule.prepare()
     from xlnet_jax.aot.report import compile_for
 
     return compile_for(name=topology, slices=slices, **options)
@@ -193,6 +192,24 @@ VERBS = (
             _option("--stop_at", "save and stop after this step", type=int),
             _option("--dry_run", "check everything up to the first step; write nothing", False),
         ), stops=True),
+    Verb("finetune", "Train a task on labelled examples from a pretrained model, or resume.",
+         "xlnet-jax finetune --config=configs/finetune/sst2.py --config.checkpoint.init_from=run --workdir=sst2",
+         _of("commands.finetune", "finetune"), (
+            _CONFIG,
+            _option("--workdir", "new folder for checkpoints, scores and predictions, also gs://", required=True),
+            _option("--seeds", "runs with different seeds, below the work directory (default 1)", 1),
+            _option("--stop_at", "save and stop after this step", type=int),
+            _option("--dry_run", "check everything up to the first step; write nothing", False),
+        ), stops=True),
+    Verb("predict", "Labels, scores, answers or vectors of texts, from a fine-tuned model; one JSON object per line.",
+         "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
+         "Several texts of one example, such as a pair, are separated by a tab, or are a JSON object of an --input.",
+         _of("commands.predict", "predict"), (
+            ("texts", {"help": "examples", "nargs": "*", "metavar": "TEXT"}),
+            _option("--input", "more examples: a file with one per line (.jsonl: a JSON object), or - for stdin"),
+            *_CHECKPOINT,
+            _option("--batch_size", "examples at a time; does not change the result", type=int),
+         ), stops=True),
     Verb("inspect", "Show one training example, or count parameters.",
          "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
          _of("commands.inspect", "inspect"), (
@@ -224,7 +241,17 @@ VERBS = (
          "xlnet-jax export --workdir=run --format=huggingface --output=exported",
          _of("commands.export", "export"), (
             *_CHECKPOINT,
-            _option("--format", "(default: huggingface)", "huggingface", choices=("huggingface",)),
-            _option("--output", "new folder", required=True),
+            _option("--format", "orbax: the parameters alone (default: huggingface)", "huggingface",
+                    choices=("huggingface", "orbax")),
+            _option("--output", "new folder, also gs://", required=True),
+            _option("--shard_bytes", "largest file of weights in a Hugging Face folder (default: 5 GB)", 5 * 10**9),
+        )),
+    Verb("import", "Make a work directory of a model from elsewhere: Hugging Face, TensorFlow, Orbax.",
+         "xlnet-jax import xlnet_cased_L-12_H-768_A-12 --workdir=imported\n\n"
+         "--config.KEY=VALUE sets what the source does not: memory, segment length, dropout.",
+         _of("commands.import_", "import_"), (
+            _option("source", "folder, or the common part of the names of a TensorFlow checkpoint's files"),
+            _option("--workdir", "new folder, also gs://", required=True),
+            _option("--tokenizer", "SentencePiece model (default: the one beside the parameters)"),
         )),
 )  # fmt: skip

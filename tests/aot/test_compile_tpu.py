@@ -3,8 +3,11 @@
 import dataclasses
 import functools
 import json
+import os
 import pathlib
-import time
+import subprocess
+import sys
+import types
 
 import jax
 import pytest
@@ -188,21 +191,42 @@ def test_fsdp_leaves_each_device_its_share_of_parameters_and_optimizer(topology,
     assert bytes_of["optimizer"] == pytest.approx(2 * (replicated + (total - replicated) / n) + 8, rel=0.02)
 
 
+COMPILE_BY_LAYERS = """
+import time
+from xlnet_jax.aot.topology import describe, prepare_environment
+
+prepare_environment()
+import tiny_tpu
+from xlnet_jax.aot import compile
+from xlnet_jax.config import override
+from xlnet_jax.train.recipe import make_recipe
+
+seconds = {12: [], 48: []}
+for turn in range(4):
+    for layers in seconds:
+        config = override(tiny_tpu.config(), [f"--config.model.layers={layers}", "--config.model.remat=full"])
+        began = time.process_time()
+        compile.attempt(make_recipe(config), describe("v5e:2x2"))
+        seconds[layers].append(time.process_time() - began)
+    # One turn alone could pass because the smaller one was held up.
+    if turn and min(seconds[48]) < 1.2 * min(seconds[12]):
+        print("as fast")
+        break
+print(seconds)
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.prove
 def test_the_time_to_compile_does_not_grow_with_the_layers():
-    """The layers are one scan. Processor time, the best of up to four: the machine may be busy with other things."""
-    seconds = {12: [], 48: []}
-    for turn in range(4):
-        for layers in seconds:
-            config = override(CONFIG, [f"--config.model.layers={layers}", "--config.model.remat=full"])
-            began = time.process_time()
-            compile.attempt(make_recipe(config), describe("v5e:2x2"))
-            seconds[layers].append(time.process_time() - began)
-        # One turn alone could pass because the smaller one was held up.
-        if turn and min(seconds[48]) < 1.2 * min(seconds[12]):
-            return
-    pytest.fail(f"seconds by layers: {seconds}")
+    """The layers are one scan. Processor time, the best of up to four: the machine may be busy with other things.
+
+    In a process of its own: in this one libtpu also writes schedules, for which it needs three times as long.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "LIBTPU_INIT_ARGS"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    words = [sys.executable, "-c", COMPILE_BY_LAYERS]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=900)
+    assert "as fast" in done.stdout, done.stdout + done.stderr
 
 
 def test_what_does_not_fit_is_told_and_the_advice_fits():
@@ -222,7 +246,7 @@ def test_the_program_is_the_one_that_train_runs(mesh, monkeypatch):
     With `xla`: the kernel is only lowered for a mesh of TPUs.
     """
     # What is faster on a CPU is left out where the devices are TPUs.
-    monkeypatch.setattr("xlnet_jax.parallel.mesh.platform", lambda: "tpu")
+    monkeypatch.setattr("xlnet_jax.parallel.mesh.device", lambda: types.SimpleNamespace(platform="tpu"))
     config = dataclasses.replace(CONFIG, mesh=dataclasses.replace(CONFIG.mesh, **mesh))
     here = make_mesh(config.mesh, jax.devices()[:4])
     there = make_mesh(config.mesh, describe("v5e:2x2").devices)
@@ -246,6 +270,7 @@ def test_the_program_is_the_one_that_train_runs(mesh, monkeypatch):
 def test_devices_of_every_kind(name, devices, chips, gib):
     topology = describe(name)
     assert (len(topology.devices), topology.chips, topology.hbm_bytes) == (devices, chips, gib * 2**30)
+    assert {device.device_kind for device in topology.devices} == {topology.chip.device_kind}
 
 
 def test_a_program_with_collectives_on_sparse_cores_is_read_or_told():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -119,6 +120,7 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
     assert {"loss", "perplexity", "loss_without_memory", "tokens", "step"} <= scores.keys() and scores["step"] == 4
     assert main(["evaluate", f"--workdir={run}", "--config.model.attention=fused"]) == 2
     assert "model.attention=fused: there is no kernel for cpu" in capsys.readouterr().err
+    shutil.rmtree(corpus)  # the work directory has the tokenizer
     assert main(["export", f"--workdir={run}", f"--output={exported}", "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {os.path.basename(file) for file in files}

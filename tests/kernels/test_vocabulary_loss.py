@@ -21,8 +21,7 @@ from xlnet_jax.model.transformer import Output
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import gradients
 from xlnet_jax.train.loss import LanguageModel
-from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.state import example_batch
+from xlnet_jax.train.recipe import example_batch, make_recipe
 
 V, D, B, P = 97, 12, 3, 13
 

@@ -11,8 +11,8 @@ import tiny
 from xlnet_jax.config import Config, DataConfig, ModelConfig, TrainConfig
 from xlnet_jax.model import flops
 from xlnet_jax.model.transformer import XLNet, empty_memory
-from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.state import example_batch, init_params
+from xlnet_jax.train.recipe import example_batch, make_recipe
+from xlnet_jax.train.state import init_params
 
 
 def test_one_layer_by_hand():

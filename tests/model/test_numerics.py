@@ -93,9 +93,12 @@ def test_a_gradient_is_not_rounded_to_the_dtype_of_the_computation():
     """Rounded on every device, it would be added up in bfloat16."""
     config = tiny.config(model={"compute_dtype": "bfloat16", **NO_DROPOUT})
     grads = jax.jit(loss_and_gradient(config))(params())[1]["layers"]
-    for grad in (*grads["attention"].values(), *grads["feed_forward"]["inner"].values()):
+    for name, grad in (grads["attention"] | grads["feed_forward"]["inner"]).items():
+        # A CPU sums the gradient of `position` over the rows first: its product has only the N distances to sum, and
+        # with fewer terms more elements happen to be bfloat16 numbers (0.11; all, if they were rounded).
+        bound = 0.88 if name == "position" else 0.9
         for x in jax.tree.leaves(grad):
-            assert np.mean(x != x.astype(jnp.bfloat16).astype(jnp.float32)) > 0.8
+            assert np.mean(x != x.astype(jnp.bfloat16).astype(jnp.float32)) > bound, name
 
 
 def masks(**rates):

@@ -130,13 +130,15 @@ def test_the_gradient_crosses_once_however_many_micro_batches():
     assert text.count(" while(") >= 2, "no loop over micro-batches"
 
 
-def test_micro_batches_add_up_in_the_precision_of_the_computation(x64):
-    """A loss that starts as float32 fails in float64, which the oracle needs."""
-    settings = tiny.config(model={"compute_dtype": "float64"}, train={"accumulation": 2, "batch_size": 16})
+@pytest.mark.parametrize("memory_len", [24, 0])
+def test_micro_batches_add_up_in_the_precision_of_the_computation(x64, memory_len):
+    """A loss that starts as float32 fails in float64, which the oracle needs; a memory may have no slots."""
+    model = {"compute_dtype": "float64", "memory_len": memory_len}
+    settings = tiny.config(model=model, train={"accumulation": 2, "batch_size": 16})
     recipe, key = make_recipe(settings), jax.random.key(0)
     with jax.set_mesh(meshes.make_mesh(settings.mesh, jax.devices()[:1])):
         state = nn.meta.unbox(jax.eval_shape(lambda: states.init_state(recipe)))
-        batch = states.example_batch(settings, 16)
+        batch = recipe.example_batch(16)
         (loss, _), grads = jax.eval_shape(
             lambda state, batch: gradients.of_step(recipe, state.params, batch, state.memory, key), state, batch
         )

@@ -17,14 +17,14 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from xlnet_jax.aot import hlo
+from xlnet_jax.aot import hlo, schedule
 from xlnet_jax.aot.compile import Trial, attempt, device_bytes, gib, program_text
-from xlnet_jax.aot.topology import Chip, Topology, describe
+from xlnet_jax.aot.topology import Chip, Topology, check, describe
 from xlnet_jax.config import Config, override
 from xlnet_jax.model import flops, implementation
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
-from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.state import init_params
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,10 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
     Raises:
       BadInput: the topology is unknown, libtpu is missing, or a mesh, batch or model does not divide over the devices.
     """
+    config = implementation.decided(config, Session(), absent=check(name, slices))
+    if config.model.attention == "fused":
+        schedule.prepare()
     topology = describe(name, slices)
-    config = implementation.decided(config, Session(), absent=topology.devices[0])
     trial = attempt(make_recipe(config), topology)
     result = report(trial, topology)
     result["advice"] = [] if trial.fits else advise(config, topology, trial)
@@ -85,10 +87,11 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
     # The compiler counts the body of a loop only once.
     compiler_bytes = trial.executable.cost_analysis()["bytes accessed"] * program.repeats() / steps
     kernels = kernel_calls(trial, topology.chip, program)
-    seconds = roofline(config, topology, compiler_bytes, collectives, kernels)
+    seconds = roofline(trial.recipe, topology, compiler_bytes, collectives, kernels)
     step = step_seconds(seconds)
-    at_peak = flops.step_flops(config) / len(topology.devices) / (topology.chip.peak_flops / topology.chip.devices)
+    least = at_peak(trial.recipe.flops_per_step, topology)
     moved = program.traffic()
+    total = sum(moved.values())
     # All positions, like the metrics of training.
     tokens = config.train.batch_size * config.data.segment_len
     return result | {
@@ -100,16 +103,21 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "projected_step_seconds": step,
         "projected_tokens_per_second": tokens / step,
         "projected_days": step * config.train.steps / 86400,
-        "projected_mfu": at_peak / step,
+        "projected_mfu": least / step,
         "projection": seconds,
         "bound": max(seconds.keys() - {"attention"}, key=lambda name: seconds[name]),
-        "mfu_bound": at_peak / step_seconds({name: seconds.get(name, 0) for name in ("attention", "compute")}),
-        "traffic_bytes": sum(moved.values()) // steps,
+        "mfu_bound": least / step_seconds({name: seconds.get(name, 0) for name in ("attention", "compute")}),
+        "traffic_bytes": total // steps,
         "traffic": [
-            {"operation": name, "bytes": _per_step(size, steps), "share": size / sum(moved.values())}
+            {"operation": name, "bytes": _per_step(size, steps), "share": size / total}
             for name, size in moved.most_common(10)
         ],
     }  # fmt: skip
+
+
+def at_peak(operations: float, topology: Topology) -> float:
+    """Seconds that all devices need for them at the published peak."""
+    return operations / topology.chips / topology.chip.peak_flops
 
 
 def gradient_bytes(trial: Trial) -> int:
@@ -140,18 +148,18 @@ def kernel_calls(trial: Trial, chip: Chip, program: hlo.Program) -> KernelCalls:
         (name.partition(".")[0], calls[name][1]): trial.kernels[name] for name in calls.keys() & trial.kernels.keys()
     }
     for name, (times, size) in calls.items():
-        schedule = trial.kernels.get(name) or schedules.get((name.partition(".")[0], size))
-        if schedule is None:
+        found = trial.kernels.get(name) or schedules.get((name.partition(".")[0], size))
+        if found is None:
             raise RuntimeError(
-                f"libtpu wrote no schedule of the kernel {name}; aot.schedule.prepare() must come before JAX"
+                f"libtpu wrote no schedule of the kernel {name}; it was loaded before aot.schedule.prepare()"
             )
-        at_once = max(schedule.bundles / chip.clock, size / (chip.hbm_bandwidth / chip.devices))
+        at_once = max(found.bundles / chip.clock, size / (chip.hbm_bandwidth / chip.devices))
         seconds, total = seconds + times * at_once, total + times * size
     return KernelCalls(seconds, total)
 
 
 def roofline(
-    config: Config, topology: Topology, compiler_bytes: float, collectives: list[hlo.Collective], kernels: KernelCalls
+    recipe: Recipe, topology: Topology, compiler_bytes: float, collectives: list[hlo.Collective], kernels: KernelCalls
 ) -> dict[str, float]:
     """Seconds of one step if only compute, only memory, or only collectives took time; all at published peaks.
 
@@ -159,15 +167,16 @@ def roofline(
     between slices use the published share of the data-centre network, and are left out if none is published. With fused
     attention, `attention` is the time of its kernels, whose products and traffic are not in the others.
     """
+    config = recipe.config
     steps, rows = config.train.steps_per_dispatch, config.train.batch_size
     forward, inside = flops.forward_flops(config), flops.attention_flops(config) if kernels.seconds else 0
-    outside = flops.step_flops(config) - 3 * rows * inside
+    outside = recipe.flops_per_step - 3 * rows * inside
     if config.model.remat == "full":
         outside += rows * (sum(forward.values()) - forward["softmax"] - inside)
     chip = topology.chip
     rates = {"ici": chip.ici_bandwidth / 2 / chip.devices, "dcn": (chip.dcn_bandwidth or 0) / chip.devices}
     seconds = {
-        "compute": outside / len(topology.devices) / (chip.peak_flops / chip.devices),
+        "compute": at_peak(outside, topology),
         "hbm": max(compiler_bytes - kernels.bytes / steps, 0) / (chip.hbm_bandwidth / chip.devices),
     }
     if kernels.seconds:

@@ -22,6 +22,7 @@ PASSES = "final_"
 """The texts after the last pass: the bundles, and the use of the units in each of them."""
 SPILLS = "VSTORE:SPILL"
 """The unit that stores registers that do not suffice."""
+_PREFIX = "xlnet-jax-schedule-"
 _BUNDLE = re.compile(r"\s*(?:0x)?[0-9a-f]+ +([A-Z]{2})?\s*:\s*(>*)")
 _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (\d+) /\* loop exit test \*/")
 _NAME = re.compile(r"\d+-(.+)-\d+-final_(bundles|hlo-static-per-bundle-utilization)\.txt")
@@ -42,15 +43,25 @@ class Schedule:
 
 
 def prepare() -> pathlib.Path:
-    """Sets the flags with which libtpu writes schedules; call before importing JAX. Returns the folder, not yet there.
+    """Sets the flags with which libtpu writes schedules, once in a process. Returns the folder, not yet there.
 
-    A compilation outside of `collected` leaves its texts in the folder.
+    libtpu reads them when it is loaded, so call this before the first topology. It writes the text of every operation,
+    which multiplies the time to compile. A compilation outside of `collected` leaves its texts in the folder.
     """
-    folder = pathlib.Path(tempfile.gettempdir(), f"xlnet-jax-schedule-{uuid.uuid4().hex}")
+    if folder := _folder():
+        return folder
+    folder = pathlib.Path(tempfile.gettempdir(), f"{_PREFIX}{uuid.uuid4().hex}")
     ours = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex={PASSES}"
     # Of two equal flags libtpu takes the last.
     os.environ["LIBTPU_INIT_ARGS"] = f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {ours}".strip()
     return folder
+
+
+def _folder() -> pathlib.Path | None:
+    """The folder of `prepare`; libtpu writes nothing if a later flag names another one."""
+    folders = re.findall(r"--xla_jf_dump_to=(\S+)", os.environ.get("LIBTPU_INIT_ARGS", ""))
+    folder = pathlib.Path(folders[-1]) if folders else None
+    return folder if folder and folder.name.startswith(_PREFIX) else None
 
 
 @contextlib.contextmanager
@@ -60,11 +71,10 @@ def collected() -> Iterator[dict[str, Schedule]]:
     Empty without `prepare`. The folder exists only during the block.
     """
     found: dict[str, Schedule] = {}
-    folders = re.findall(r"--xla_jf_dump_to=(\S+)", os.environ.get("LIBTPU_INIT_ARGS", ""))
-    if not folders:
+    folder = _folder()
+    if folder is None:
         yield found
         return
-    folder = pathlib.Path(folders[-1])
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:

@@ -21,8 +21,10 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Published figures of one chip, and its number of JAX devices."""
+    """Published figures of one chip, and its JAX devices."""
 
+    device_kind: str
+    """JAX's name of its devices."""
     devices: int
     hbm_bytes: int
     peak_flops: float
@@ -47,14 +49,19 @@ class Chip:
 # cycle on v5e and v5p (two cores), and 4 of 256 x 256 on v6e and TPU7x. The 4 of the last two is our assumption: their
 # pages give two units for v6e, which would be a clock of 3.5 GHz.
 CHIPS = {
-    "v3": Chip(2, 32 * GIB, 123e12, 900e9, 656e9, None, 0.94e9, 2, "v3:16x16", "Cloud TPU v3 page; CACM 63(7)"),
-    "v4": Chip(1, 32 * GIB, 275e12, 1200e9, 600e9, None, 1.05e9, 3, "v4:8x8x4", "Cloud TPU v4 page; arXiv:2304.01433"),
+    "v3": Chip("TPU v3", 2, 32 * GIB, 123e12, 900e9, 656e9, None, 0.94e9, 2, "v3:16x16",
+               "Cloud TPU v3 page; CACM 63(7)"),
+    "v4": Chip("TPU v4", 1, 32 * GIB, 275e12, 1200e9, 600e9, None, 1.05e9, 3, "v4:8x8x4",
+               "Cloud TPU v4 page; arXiv:2304.01433"),
     # 6.4 Tbit/s to the data centre for a pod of 256 chips.
-    "v5e": Chip(1, 16 * GIB, 197e12, 819e9, 400e9, 6.4e12 / 8 / 256, 1.5e9, 2, "v5e:16x16", "Cloud TPU v5e page"),
-    "v5p": Chip(1, 95 * GIB, 459e12, 2765e9, 1200e9, 50e9 / 8, 1.75e9, 3, "v5p:8x8x8", "Cloud TPU v5p page"),
-    "v6e": Chip(1, 32 * GIB, 918e12, 1638e9, 800e9, 100e9 / 8, 1.75e9, 2, "v6e:16x16", "Cloud TPU v6e and TPU7x pages"),
-    "tpu7x": Chip(2, 192 * GIB, 2307e12, 7380e9, 1200e9, 100e9 / 8, 2.2e9, 3, "tpu7x:4x4x4", "Cloud TPU7x page"),
-}
+    "v5e": Chip("TPU v5 lite", 1, 16 * GIB, 197e12, 819e9, 400e9, 6.4e12 / 8 / 256, 1.5e9, 2, "v5e:16x16",
+                "Cloud TPU v5e page"),
+    "v5p": Chip("TPU v5", 1, 95 * GIB, 459e12, 2765e9, 1200e9, 50e9 / 8, 1.75e9, 3, "v5p:8x8x8", "Cloud TPU v5p page"),
+    "v6e": Chip("TPU v6 lite", 1, 32 * GIB, 918e12, 1638e9, 800e9, 100e9 / 8, 1.75e9, 2, "v6e:16x16",
+                "Cloud TPU v6e and TPU7x pages"),
+    "tpu7x": Chip("TPU7x", 2, 192 * GIB, 2307e12, 7380e9, 1200e9, 100e9 / 8, 2.2e9, 3, "tpu7x:4x4x4",
+                  "Cloud TPU7x page"),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -81,6 +81,13 @@ def parameters(workdir: str, abstract_params: Any, processes: Session, step: int
     return found.trees["params"], found.step
 
 
+def run_of(path: str) -> tuple[str, int | None]:
+    """The work directory and the step of a work directory or of the folder of one checkpoint in it."""
+    workdir = path.rstrip("/")
+    above, _, name = workdir.rpartition("/checkpoints/")
+    return (above, int(name)) if above and name.isdigit() else (workdir, None)
+
+
 def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[dict[str, Any], dict[str, Any]]:
     """Initial parameters from another run: those that both models have. The log lists the others.
 
@@ -94,11 +101,7 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
 
     Raises BadInput, naming the first array whose shape or dtype differs, or if the two have nothing in common.
     """
-    workdir, step = path.rstrip("/"), None
-    above, _, name = workdir.rpartition("/checkpoints/")
-    if above and name.isdigit():
-        workdir, step = above, int(name)
-
+    workdir, step = run_of(path)
     leaves = checksums.by_path({"params": abstract_params})
 
     def wanted(at: int, record: dict[str, Any]) -> Trees:
@@ -122,8 +125,9 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
     saved = _saved_forms(found.record).keys()
     fresh, left_over = sorted(leaves.keys() - saved), sorted(saved - leaves.keys())
     if fresh or left_over:
-        log.warning("checkpoint.init_from=%s has not all of this model's parameters, or others: fresh are %s; left "
-                    "over are %s", path, ", ".join(fresh) or "none", ", ".join(left_over) or "none")  # fmt: skip
+        say = log.warning if fresh else log.info
+        say("checkpoint.init_from=%s has not all of this model's parameters, or others: fresh are %s; left "
+            "over are %s", path, ", ".join(fresh) or "none", ", ".join(left_over) or "none")  # fmt: skip
     origin = {name: found.record.get(name) for name in ("corpus_sha256", "tokenizer_sha256")}
     origin |= {"fresh": fresh, "left_over": left_over}
     return found.trees["params"], {"path": path, "step": found.step, **origin}

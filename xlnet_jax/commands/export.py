@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from xlnet_jax.checkpoint import restore
-from xlnet_jax.config import MeshConfig
+from xlnet_jax.checkpoint.store import save_parameters
+from xlnet_jax.config import Config, MeshConfig
 from xlnet_jax.convert import huggingface
-from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.convert.card import model_card
+from xlnet_jax.convert.source import PARAMS
 from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session, find_process_info
 from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
 
 def export(
-    workdir: str, output: str, *, format: str = "huggingface", step: int | None = None, overrides: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Writes the Hugging Face folder of a checkpoint. With several processes, only number 0 writes.
+    workdir: str, output: str, *, format: str = "huggingface", step: int | None = None,
+    shard_bytes: int = huggingface.SHARD_BYTES, overrides: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Writes a checkpoint's model as a folder. With several processes, only number 0 writes.
 
     Args:
-      output: a new or empty folder.
-      format: there is one.
+      output: a new or empty folder, also `gs://`.
+      format: `huggingface`; or `orbax`: `params`, which Orbax reads, `config.json` and `tokenizer` as in a work
+        directory.
       step: the checkpoint; None = the newest good one.
-      overrides: config keys to change, such as `--config.data.corpus=DIR` for a corpus with a new path.
+      shard_bytes: largest file with weights of a Hugging Face folder.
+      overrides: config keys to change. A run of an older version has no copy of its tokenizer and may need
+        `--config.data.corpus=DIR`.
 
     Raises:
       BadInput: no run or good checkpoint in `workdir`, `output` in use, or a model the other library cannot express.
     """
-    del format
     config = workdirs.load_config(workdir, list(overrides))
     me = find_process_info(config)
     if me is not None:
@@ -41,17 +48,39 @@ def export(
             return {"output": output, "process": me.process}
         # The devices of a pod only start together, and reading parameters does not need them.
         jax.config.update("jax_platforms", "cpu")
-    huggingface.check(config.model, output)
-    if config.data.objective == "clm":
+    if shard_bytes < 1:
+        raise BadInput(f"--shard_bytes={shard_bytes} must be at least 1")
+    for_orbax = format == "orbax"
+    huggingface.check_output(output) if for_orbax else huggingface.check(config.model, output)
+    if not for_orbax and config.data.objective == "clm":
         raise BadInput(
             f"{workdir} was trained with data.objective=clm; only models that see both sides (plm, mlm) can be exported"
         )
-    mixture = open_mixture(config, weighted=False)
-    workdirs.check_tokenizer(workdir, mixture)
-    tokenizer = mixture.tokenizer
+    tokenizer = workdirs.tokenizer(workdir, overrides)
     # One device is enough to read the parameters once, for any mesh of the run.
     mesh = meshes.make_mesh(MeshConfig(), meshes.available_devices(local=True)[:1])
     abstract = build_step(make_recipe(config), mesh).abstract_state.params
-    params, found = restore.parameters(workdir, abstract, Session(), step)
-    files = huggingface.export(jax.device_get(params), config.model, tokenizer.path, tokenizer.normalization, output)
-    return {"output": output, "step": found, "files": sorted(files)}
+    placed, found = restore.parameters(workdir, abstract, Session(), step)
+    params = jax.device_get(placed)  # so that Orbax stores no devices, which another machine lacks
+    if for_orbax:
+        with files.translate_errors(output), files.new_folder(output) as partial:
+            save_parameters(os.path.join(partial, PARAMS), params)
+            files.write(os.path.join(partial, "config.json"), files.to_json(workdirs.read_config(workdir)))
+            workdirs.write_tokenizer(partial, tokenizer)
+        written = [os.path.join(output, name) for name in files.listing(output)]
+    else:
+        card = _card(config, workdir, found)
+        written = huggingface.export(
+            params, config.model, tokenizer, output, card=card, max_length=config.data.segment_len,
+            shard_bytes=shard_bytes,
+        )  # fmt: skip
+    return {"output": output, "step": found, "files": sorted(written)}
+
+
+def _card(config: Config, workdir: str, step: int) -> str:
+    lines = {
+        "training": workdirs.line_of(workdir, "metrics", step).get("loss"),
+        "held-out": workdirs.line_of(workdir, "evaluations", step).get("loss"),
+    }
+    losses = {name: loss for name, loss in lines.items() if isinstance(loss, float)}
+    return model_card(config, step, workdirs.read_config(workdir) or {}, losses)

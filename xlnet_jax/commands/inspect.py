@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -12,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.config import Config
+from xlnet_jax.convert import names
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import how_to_install, print_lines, printable
-from xlnet_jax.model import names
 from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
@@ -46,7 +47,9 @@ def count_parameters(config: Config) -> dict[str, Any]:
     """`parameters` and `tensors`, counted as in the original's checkpoints where possible. Computes nothing."""
     available_devices()  # JAX makes a random key even if nothing is computed
     params = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
-    tensors = jax.tree.leaves(params if config.model.share_layers else jax.eval_shape(names.official, params))
+    if not config.model.share_layers:
+        params = jax.eval_shape(functools.partial(names.to_foreign, names.TENSORFLOW), params)
+    tensors = jax.tree.leaves(params)
     return {"parameters": sum(int(np.prod(x.shape)) for x in tensors), "tensors": len(tensors)}
 
 

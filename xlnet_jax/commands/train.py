@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import logging
 import os
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
-from xlnet_jax import messages
-from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
-from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
-from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model import implementation
-from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import Session, session
-from xlnet_jax.run import goodput as goodputs
-from xlnet_jax.run import lock, loss_curve
+from xlnet_jax.parallel.processes import session
+from xlnet_jax.run import loss_curve
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import Goodput
-from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
-from xlnet_jax.run.signals import StopRequest, stop_request
-from xlnet_jax.run.watchdog import Watchdog
+from xlnet_jax.run.signals import stop_request
 from xlnet_jax.storage import files
-from xlnet_jax.train import evaluation
+from xlnet_jax.train import evaluation, start
 from xlnet_jax.train.evaluation import HeldoutLoss
-from xlnet_jax.train.loop import Run
 from xlnet_jax.train.recipe import Recipe, make_recipe
-from xlnet_jax.train.resume import restore_or_init
-from xlnet_jax.train.step import BuiltStep, build_step, loss_and_gradient
-
-log = logging.getLogger("xlnet_jax")
+from xlnet_jax.train.start import Job
 
 
 def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: bool = False) -> dict[str, Any]:
@@ -68,7 +53,7 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
         # The run records its corpus, and may be evaluated from another folder.
         data = dataclasses.replace(config.data, corpus=workdirs.absolute(config.data.corpus))
         config = dataclasses.replace(config, data=data)
-        recipe = make_recipe(config)
+        make_recipe(config)  # refuses before the corpus is read
         mixture = open_mixture(config)
         stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
         if (found := workdirs.read_config(workdir)) is not None:
@@ -79,61 +64,16 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
         # No device has been used yet, and no process writes before all have read the work directory.
         equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
         with session(config, equal) as processes:
-            return _train(recipe, workdir, mixture, heldout, stop, dry_run, processes, request, goodput)
+            make_evaluator = heldout and functools.partial(_evaluator, heldout, mixture)
+            job = Job(config, workdir, mixture, make_recipe, make_evaluator, stop)
+            if dry_run:
+                return start.dry_run(job, processes)
+            result, trained = start.run(job, processes, request, goodput)
+            return result | _outcome(config, workdir, result["step"], again=not trained)
 
 
-def _train(
-    recipe: Recipe, workdir: str, mixture: Mixture, heldout: Mixture | None, stop: int, dry_run: bool,
-    processes: Session, request: StopRequest, goodput: Goodput,
-) -> dict[str, Any]:  # fmt: skip
-    """The part of `train` that needs all processes of the run."""
-    config = recipe.config
-    mesh = meshes.make_mesh(config.mesh)
-    meshes.check_batch_size(config.train.batch_size, mesh, parts=config.train.accumulation)
-    meshes.check_model(config.model, mesh)
-    recipe = make_recipe(implementation.decided(config, processes))
-    with jax.set_mesh(mesh):
-        built = build_step(recipe, mesh)
-        if dry_run:
-            return _dry_run(config, workdir, mixture, built, mesh)
-        workdirs.use_compilation_cache(config, workdir)
-        check = None
-        with contextlib.ExitStack() as stack:
-            if jax.process_index() == 0:
-                with files.translate_errors(workdir):
-                    files.make_folder(workdir)
-                check = stack.enter_context(lock.held(workdir))
-            with files.translate_errors(workdir):
-                workdirs.check_shared(workdir, processes)
-            losses = functools.partial(workdirs.losses, workdir)
-            checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint, losses))
-            with goodput.measure("restore" if checkpoints.steps() else "start"):
-                state, plan, start, origin = restore_or_init(recipe, mixture, built, checkpoints, processes)
-            # The run may have stopped after the checkpoint or in the evaluation. Process 0 decides: another process may
-            # see the file a little later than the one that writes it.
-            scored = processes.gather(str(bool(workdirs.line_of(workdir, "evaluations", start))))[0] == "True"
-            unscored = heldout is not None and evaluation.due(config, start) and not scored
-            if start >= stop and not unscored:
-                log.info("%s is already at step %d and was to stop at step %d: nothing to train", workdir, start, stop)
-                last = workdirs.line_of(workdir, "metrics", start)
-                times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
-                result = goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times)
-                return result | _outcome(config, workdir, start, again=True)
-            workdirs.write_start(workdir, config, mixture, start, origin | {"attention": recipe.config.model.attention})
-            writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
-            stack.enter_context(contextlib.closing(writer))
-            goodput.resume_from(writer.earlier)
-            stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
-            watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, messages.end)
-            stack.callback(watchdog.cancel)
-            run = Run(recipe, workdir, mixture, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
-                      request, goodput, watchdog)  # fmt: skip
-            if heldout:
-                run.heldout = HeldoutLoss(recipe, mesh, heldout, mixture.token_counts, evaluation.blocks_of(config))
-            if config.watchdog.sdc_every:
-                run.corruption = CorruptionCheck(config, mesh, functools.partial(loss_and_gradient, recipe))
-            result = run.loop(state, start, stop, unscored)
-            return result | _outcome(config, workdir, result["step"])
+def _evaluator(heldout: Mixture, train: Mixture, recipe: Recipe, mesh: Mesh) -> HeldoutLoss:
+    return HeldoutLoss(recipe, mesh, heldout, train.token_counts, evaluation.blocks_of(recipe.config))
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> dict[str, Any]:
@@ -150,21 +90,3 @@ def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> di
         picture = os.path.join(workdir, loss_curve.PICTURE) if there else loss_curve.draw(workdir, scores)
     loss, unigram = (scores.get(name) for name in ("loss", "unigram_cross_entropy"))
     return {"heldout_loss": loss, "unigram_cross_entropy": unigram, "picture": picture}
-
-
-def _dry_run(config: Config, workdir: str, mixture: Mixture, built: BuiltStep, mesh: Any) -> dict[str, Any]:
-    """Builds the first batch and traces the step; neither compiles nor writes."""
-    rows = meshes.rows_here(config.train.batch_size, mesh)
-    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
-    batch = loader.TrainDispatches(mixture, config, plan, rows, 0, config.train.steps)(0)
-    out = jax.eval_shape(built.jitted, built.abstract_state, built.abstract_batch)
-    parameters = sum(x.size for x in jax.tree.leaves(built.abstract_state.params))
-    stream = mixture.stream(config)
-    read = stream.epochs(config.train.steps, plan)
-    for name, corpus, epochs in zip(mixture.names, stream.corpora, read, strict=True):
-        log.info("dry run: %s has %d blocks an epoch, the run reads %.2f epochs", name, corpus.blocks, epochs)
-    log.info(
-        "dry run: %d parameters, mesh %s, first batch with %d targets, %d metrics",
-        parameters, dict(mesh.shape), int(batch.target_weights.sum()), len(out[1]),
-    )  # fmt: skip
-    return {"step": 0, "loss": None, "tokens_per_second": None, "workdir": workdir, "parameters": parameters}

@@ -1,4 +1,4 @@
-"""Exports a trained model as a folder that Hugging Face `transformers` loads: weights, configuration and tokenizer.
+"""Folders of Hugging Face `transformers`: weights, configuration, tokenizer and model card, written and read.
 
 The library itself is not needed. Its XLNet is the original graph with three differences that matter here: dense kernels
 are transposed, biases are always per layer, and its "gelu" is the erf form, where the original has tanh. The
@@ -7,64 +7,37 @@ fine-tuning heads of that library load from the same folder.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-from collections.abc import Mapping
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors import SafetensorError, safe_open
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.convert import tokenizer_json
+from xlnet_jax.convert import names, tokenizer_json
 from xlnet_jax.data.tokenizer import BOS, EOS, PAD, Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model import names
 from xlnet_jax.storage import files
 
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 """That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
+SHARD_BYTES = 5 * 10**9
+"""Size from which the weights are split into several files, as that library does."""
 
-
-def export(
-    params: Mapping[str, Any], model: ModelConfig, tokenizer_path: str, normalization: Normalization, output: str
-) -> list[str]:
-    """Writes the folder; it appears complete or not at all.
-
-    Args:
-      params: the unboxed tree of `XLNet`, numpy or jax arrays.
-      model: its architecture.
-      tokenizer_path: the SentencePiece model of the training run.
-      normalization: of the text before SentencePiece, as in the training run.
-      output: a local folder that does not exist yet, or is empty.
-
-    Returns:
-      Paths of the files written, sorted.
-
-    Raises:
-      BadInput: the library cannot express the model or the tokenizer, the two do not fit each other, or the folder
-        cannot be written or is not empty.
-    """
-    check(model, output)
-    tokenizer = Tokenizer(tokenizer_path)  # raises BadInput if it is not an XLNet tokenizer
-    if tokenizer.vocab_size != model.vocab_size:
-        raise BadInput(
-            f"tokenizer {tokenizer_path}: has {tokenizer.vocab_size} pieces, the model {model.vocab_size}; "
-            "use the tokenizer that the model was trained with"
-        )
-    pieces = files.read(tokenizer_path)
-    bos_eos_pad = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
-    documents = {
-        "config.json": _config(model) | bos_eos_pad,
-        "generation_config.json": {"_from_model_config": True} | bos_eos_pad,
-        "tokenizer.json": tokenizer_json.tokenizer_json(pieces, normalization, tokenizer_path),
-        "tokenizer_config.json": tokenizer_json.tokenizer_config(normalization),
-    }
-    output = os.path.abspath(output)
-    try:
-        _write(output, documents, pieces, state_dict(params, model))
-    except OSError as error:
-        raise BadInput(f"export folder {output}: {error.strerror or error}; choose another folder") from error
-    return sorted(os.path.join(output, name) for name in os.listdir(output))
+_SIZES = {
+    "vocab_size": "vocab_size", "layers": "n_layer", "d_model": "d_model", "heads": "n_head", "head_dim": "d_head",
+    "d_ff": "d_inner", "layer_norm_epsilon": "layer_norm_eps", "dropout": "dropout",
+    "init_std": "initializer_range", "clamp_len": "clamp_len",
+}  # fmt: skip
+"""Keys of `ModelConfig` that have the same meaning in config.json."""
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_TIED = "lm_loss.weight"
 
 
 def check(model: ModelConfig, output: str) -> None:
@@ -78,42 +51,65 @@ def check(model: ModelConfig, output: str) -> None:
             f"model.heads={model.heads} times model.head_dim={model.head_dim} is not model.d_model={model.d_model}, "
             f"which Hugging Face's XLNet requires; train with model.head_dim={model.d_model / model.heads:g} to export"
         )
-    if "://" in output:
-        raise BadInput(f"export folder {output}: must be a local folder; export to one and copy it afterwards")
-    if os.path.lexists(output) and not os.path.isdir(output):
+    check_output(output)
+
+
+def check_output(output: str) -> None:
+    """Raises BadInput unless a folder can be written there: it does not exist, or is empty."""
+    if "://" not in output and os.path.lexists(output) and not os.path.isdir(output):
         raise BadInput(f"export folder {output}: is not a folder; choose another name")
-    if os.path.isdir(output) and os.listdir(output):
+    if files.listing(files.resolve(output)):
         raise BadInput(f"export folder {output}: is not empty; choose another, nothing is overwritten")
 
 
-def state_dict(params: Mapping[str, Any], model: ModelConfig) -> dict[str, np.ndarray]:
-    """The parameters with that library's names, float32.
+def export(
+    params: Mapping[str, Any], model: ModelConfig, tokenizer: Tokenizer, output: str, *, card: str = "",
+    max_length: int = 512, shard_bytes: int = SHARD_BYTES,
+) -> list[str]:  # fmt: skip
+    """Writes the folder; on disk it appears complete or not at all.
 
-    `lm_loss.weight` is left out: it is the word embedding, and the library ties it when it loads.
+    The arrays are written one by one: beside the parameters, memory is needed for the largest one.
+
+    Args:
+      params: the unboxed tree of `XLNet` with its head, numpy arrays.
+      model: its architecture.
+      tokenizer: of the training run, with its normalization.
+      output: a folder that does not exist yet or is empty, also `gs://`.
+      card: the model card, Markdown.
+      max_length: tokens to which its tokenizer cuts a text if asked to: the length of a segment in training.
+      shard_bytes: the weights are split into files of at most this size, or of one array.
+
+    Returns:
+      Paths of the files written, sorted.
+
+    Raises:
+      BadInput: the library cannot express the model or the tokenizer, the two do not fit each other, or the folder
+        cannot be written or is not empty.
     """
-    official = names.official(params)
-    root = "model/transformer"
-    tensors = {
-        "transformer.word_embedding.weight": official[f"{root}/word_embedding/lookup_table"],
-        "transformer.mask_emb": official[f"{root}/mask_emb/mask_emb"],
-        "lm_loss.bias": official["model/lm_loss/bias"],
+    check(model, output)
+    if tokenizer.vocab_size != model.vocab_size:
+        raise BadInput(
+            f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model {model.vocab_size}; "
+            "use the tokenizer that the model was trained with"
+        )
+    pieces = files.read(tokenizer.path)
+    bos_eos_pad = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
+    documents = {
+        "config.json": _config(model) | bos_eos_pad,
+        "generation_config.json": {"_from_model_config": True} | bos_eos_pad,
+        "tokenizer.json": tokenizer_json.tokenizer_json(pieces, tokenizer.normalization, tokenizer.path),
+        "tokenizer_config.json": tokenizer_json.tokenizer_config(tokenizer.normalization, max_length),
     }
-    for i in range(model.layers):
-        ours, theirs = f"{root}/layer_{i}", f"transformer.layer.{i}"
-        tensors |= {f"{theirs}.rel_attn.{name}": official[f"{ours}/rel_attn/{name}/kernel"] for name in "qkvor"}
-        for bias in ("r_w_bias", "r_r_bias", "r_s_bias"):
-            values = official[f"{root}/{bias}"]
-            # The library has no single set for all layers; copies are the same function until they are fine-tuned.
-            tensors[f"{theirs}.rel_attn.{bias}"] = values[i] if model.untie_biases else values
-        tensors[f"{theirs}.rel_attn.seg_embed"] = official[f"{root}/seg_embed"][i]
-        for part in ("rel_attn", "ff"):
-            tensors[f"{theirs}.{part}.layer_norm.weight"] = official[f"{ours}/{part}/LayerNorm/gamma"]
-            tensors[f"{theirs}.{part}.layer_norm.bias"] = official[f"{ours}/{part}/LayerNorm/beta"]
-        for dense in ("layer_1", "layer_2"):
-            tensors[f"{theirs}.ff.{dense}.weight"] = official[f"{ours}/ff/{dense}/kernel"].T
-            tensors[f"{theirs}.ff.{dense}.bias"] = official[f"{ours}/ff/{dense}/bias"]
-    # The file format stores the bytes in buffer order, so a transposed view must be copied.
-    return {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
+    tensors = names.to_foreign(names.HUGGINGFACE, params)
+    output = files.resolve(output)
+    with files.translate_errors(output), files.new_folder(output) as partial:
+        for file_name, document in documents.items():
+            indent = None if file_name == "tokenizer.json" else 2
+            files.write(os.path.join(partial, file_name), files.to_json(document, indent))
+        files.write(os.path.join(partial, "spiece.model"), pieces)
+        files.write(os.path.join(partial, "README.md"), card.encode())
+        _write_weights(partial, tensors, shard_bytes)
+    return sorted(os.path.join(output, name) for name in files.listing(output))
 
 
 def _config(model: ModelConfig) -> dict[str, Any]:
@@ -121,17 +117,8 @@ def _config(model: ModelConfig) -> dict[str, Any]:
         "architectures": ["XLNetLMHeadModel"],
         "model_type": "xlnet",
         "dtype": "float32",  # it has no working half-precision two-stream attention
-        "vocab_size": model.vocab_size,
-        "n_layer": model.layers,
-        "d_model": model.d_model,
-        "n_head": model.heads,
-        "d_head": model.head_dim,
-        "d_inner": model.d_ff,
+        **{theirs: getattr(model, ours) for ours, theirs in _SIZES.items()},
         "ff_activation": ACTIVATIONS[model.activation],
-        "layer_norm_eps": model.layer_norm_epsilon,
-        "dropout": model.dropout,
-        "initializer_range": model.init_std,
-        "clamp_len": model.clamp_len,
         "attn_type": "bi",
         "untie_r": True,
         "tie_word_embeddings": True,
@@ -149,15 +136,148 @@ def _config(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _write(output: str, documents: dict[str, Any], pieces: bytes, tensors: dict[str, np.ndarray]) -> None:
-    """Fills a folder beside `output` and renames it, which is atomic; removes it if that fails."""
-    os.makedirs(os.path.dirname(output), exist_ok=True)
-    with files.scratch(output) as partial:
-        for file_name, document in documents.items():
-            indent = None if file_name == "tokenizer.json" else 2
-            files.write(os.path.join(partial, file_name), files.to_json(document, indent))
-        vocabulary, weights = (os.path.join(partial, name) for name in ("spiece.model", "model.safetensors"))
-        files.write(vocabulary, pieces)
-        save_file(tensors, weights, metadata={"format": "pt"})
-        os.chmod(weights, os.stat(vocabulary).st_mode)  # safetensors creates a file that only its owner can read
-        files.rename(partial, output)
+def _write_weights(folder: str, tensors: Mapping[str, np.ndarray], shard_bytes: int) -> None:
+    """One file, or several and an index."""
+    shards: list[list[str]] = [[]]
+    room = shard_bytes
+    for name, tensor in tensors.items():
+        if tensor.nbytes > room and shards[-1]:
+            shards.append([])
+            room = shard_bytes
+        shards[-1].append(name)
+        room -= tensor.nbytes
+    if len(shards) == 1:
+        _write_safetensors(os.path.join(folder, _WEIGHTS), tensors)
+        return
+    weight_map = {}
+    for number, shard in enumerate(shards, 1):
+        file_name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        _write_safetensors(os.path.join(folder, file_name), {name: tensors[name] for name in shard})
+        weight_map |= dict.fromkeys(shard, file_name)
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    files.write(os.path.join(folder, _INDEX), files.to_json(index))
+
+
+def _write_safetensors(path: str, tensors: Mapping[str, np.ndarray]) -> None:
+    """A header of JSON with its length before it, then the bytes of every array, in float32.
+
+    The writer of the package copies all arrays before it writes the first one.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + 4 * tensor.size
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # the data must be aligned
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            file.write(np.ascontiguousarray(tensor, np.dtype("<f4")).data)
+
+
+def read_model(folder: str) -> dict[str, Any]:
+    """The keys of `ModelConfig` that a folder's config.json sets.
+
+    Raises BadInput if the folder holds another architecture, or an XLNet that this package cannot express.
+    """
+    path = os.path.join(folder, "config.json")
+    found = files.read_json_object(path)
+    if found.get("model_type") != "xlnet":
+        raise BadInput(f"{path}: model_type is {found.get('model_type')!r}; only 'xlnet' can be imported")
+    if found.get("attn_type", "bi") != "bi" or found.get("same_length"):
+        raise BadInput(f"{path}: attn_type='uni' and same_length=true cannot be imported")
+    if found.get("tie_word_embeddings") is False:
+        raise BadInput(f"{path}: tie_word_embeddings=false; here the softmax has the word embedding as its weights")
+    theirs, ours = found.get("ff_activation", "gelu"), {theirs: ours for ours, theirs in ACTIVATIONS.items()}
+    if theirs not in ours:
+        raise BadInput(f"{path}: ff_activation={theirs!r} is not one of {', '.join(ours)}")
+    # Other names of the same keys.
+    other = {"n_token": "vocab_size", "num_hidden_layers": "n_layer", "hidden_size": "d_model",
+             "num_attention_heads": "n_head"}  # fmt: skip
+    found = {other.get(name, name): value for name, value in found.items()}
+    values = {ours: found[theirs] for ours, theirs in _SIZES.items() if theirs in found}
+    # Its default, which follows the width.
+    sizes = {name: values.get(name, getattr(ModelConfig(), name)) for name in ("d_model", "heads")}
+    if "head_dim" not in values and all(isinstance(size, int) and size > 0 for size in sizes.values()):
+        values["head_dim"] = sizes["d_model"] // sizes["heads"]
+    return values | {"activation": ours[theirs], "untie_biases": True}
+
+
+@contextlib.contextmanager
+def open_weights(folder: str) -> Iterator[names.Arrays]:
+    """The arrays of the folder's safetensors, one file or several. Raises BadInput."""
+    listed = files.listing(folder)
+    if _INDEX in listed:
+        index = files.read_json_object(os.path.join(folder, _INDEX)).get("weight_map")
+        if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
+            raise BadInput(f"{folder}/{_INDEX}: its weight_map does not name the file of each array")
+        shards = sorted(set(index.values()))
+    else:
+        shards = [_WEIGHTS]
+    if missing := [name for name in shards if name not in listed]:
+        raise BadInput(f"{folder} has no {', '.join(missing)}; save the model in safetensors")
+    with contextlib.ExitStack() as stack:
+        opened, forms = {}, {}
+        for shard in shards:
+            try:
+                path = stack.enter_context(files.local_copy(os.path.join(folder, shard)))
+                file = stack.enter_context(safe_open(path, "numpy"))
+                here = {name: _form(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
+            except (SafetensorError, KeyError) as error:
+                raise BadInput(f"{folder}/{shard}: not a safetensors file ({error}); copy it again") from error
+            opened |= dict.fromkeys(here, file)
+            forms |= here
+        arrays = names.Arrays(folder, forms, lambda name: opened[name].get_tensor(name))
+        yield _without_tied(_with_prefix(arrays))
+
+
+def _form(stored: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of an array in a file. BF16 is a dtype that numpy lacks; all but float32 are refused anyway."""
+    dtypes = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
+    return jax.ShapeDtypeStruct(stored.get_shape(), np.dtype(dtypes.get(stored.get_dtype(), "uint8")))
+
+
+def _with_prefix(arrays: names.Arrays) -> names.Arrays:
+    """A bare `XLNetModel` is saved without `transformer.` before its names."""
+    if "word_embedding.weight" not in arrays.forms:
+        return arrays
+    forms = {f"transformer.{name}": form for name, form in arrays.forms.items()}
+    return names.Arrays(arrays.where, forms, lambda name: arrays.read(name.removeprefix("transformer.")))
+
+
+def _without_tied(arrays: names.Arrays) -> names.Arrays:
+    """Leaves out a copy of the word embedding. Raises BadInput if it is no copy."""
+    if _TIED not in arrays.forms:
+        return arrays
+    embedding = names.HUGGINGFACE[0].theirs
+    if embedding in arrays.forms and not np.array_equal(arrays.read(_TIED), arrays.read(embedding)):
+        raise BadInput(f"{arrays.where}: {_TIED} is not the word embedding; only tied ones can be imported")
+    return arrays._replace(forms={name: form for name, form in arrays.forms.items() if name != _TIED})
+
+
+@contextlib.contextmanager
+def open_tokenizer(folder: str, model_file: str | None = None) -> Iterator[Tokenizer]:
+    """The tokenizer of a folder: its spiece.model or `model_file`, or one made from its tokenizer.json.
+
+    Raises BadInput if there is none.
+    """
+    listed, path = files.listing(folder), os.path.join(folder, "tokenizer_config.json")
+    rules = files.read_json_object(path) if "tokenizer_config.json" in listed else {}
+    normalization = Normalization(
+        lower=bool(rules.get("do_lower_case", False)),
+        keep_accents=bool(rules.get("keep_accents", False)),
+        remove_space=bool(rules.get("remove_space", True)),
+        nfkc=bool(rules.get("nfkc", False)),
+    )
+    if model_file or "spiece.model" in listed:
+        yield Tokenizer(model_file or os.path.join(folder, "spiece.model"), normalization)
+    elif "tokenizer.json" in listed:
+        document = files.read_json_object(os.path.join(folder, "tokenizer.json"))
+        with tempfile.TemporaryDirectory() as place:
+            made = os.path.join(place, "spiece.model")
+            files.write(made, tokenizer_json.sentencepiece_model(document, f"{folder}/tokenizer.json"))
+            yield Tokenizer(made, normalization)
+    else:
+        raise BadInput(f"{folder} has neither spiece.model nor tokenizer.json; name one with --tokenizer=spiece.model")

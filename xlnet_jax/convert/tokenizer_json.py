@@ -1,4 +1,4 @@
-"""Converts a SentencePiece model to the `tokenizer.json` of the `tokenizers` library, without that library.
+"""Converts a SentencePiece model to the `tokenizer.json` of the `tokenizers` library and back, without that library.
 
 `tokenizer.json` describes every step from text to ids: normaliser, pre-tokeniser, Unigram pieces with their scores,
 template of the special tokens. Our conversion agrees with the tokenizer of the training run; the conversions inside
@@ -20,7 +20,7 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from xlnet_jax.data.tokenizer import CLS, SEP, SPECIAL_PIECES, UNK, Normalization, ends_in_digit_comma
+from xlnet_jax.data.tokenizer import BOS, CLS, EOP, EOS, SEP, SPECIAL_PIECES, UNK, Normalization, ends_in_digit_comma
 from xlnet_jax.errors import BadInput
 
 _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up for it
@@ -65,8 +65,58 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
     }
 
 
-def tokenizer_config(normalization: Normalization) -> dict[str, Any]:
-    """The content of `tokenizer_config.json`."""
+def sentencepiece_model(document: dict[str, Any], name: str) -> bytes:
+    """The inverse: a SentencePiece model from a `tokenizer.json`, for folders without `spiece.model`.
+
+    It has the same pieces, scores and character map. Which pieces were user-defined is not in that file: they are
+    those with a score of 0, as SentencePiece gives it to them.
+
+    Raises:
+      BadInput: it is no Unigram model, or has no pieces with scores.
+    """
+    model = document.get("model")
+    if not isinstance(model, dict) or model.get("type") != "Unigram":
+        raise BadInput(f"{name}: not a unigram model; XLNet has one")
+    proto: Any = sentencepiece_model_pb2
+    made = proto.ModelProto()
+    try:
+        for index, (piece, score) in enumerate(model["vocab"]):
+            low = score <= -_UNLIKELY
+            special = made.SentencePiece.UNKNOWN if index == UNK else made.SentencePiece.CONTROL
+            user = made.SentencePiece.USER_DEFINED if score == 0 or index == EOP else made.SentencePiece.NORMAL
+            unused = made.SentencePiece.UNUSED if low and not ends_in_digit_comma(piece) else user
+            kind = special if index < EOP else unused
+            made.pieces.add(piece=piece, score=score + _UNLIKELY if low else score, type=kind)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{name}: its model has no list of pieces and scores") from error
+    trainer = made.trainer_spec
+    trainer.model_type, trainer.vocab_size = proto.TrainerSpec.UNIGRAM, len(made.pieces)
+    trainer.unk_id, trainer.bos_id, trainer.eos_id, trainer.pad_id = UNK, BOS, EOS, -1
+    maps = [
+        step["precompiled_charsmap"] for step in _steps(document.get("normalizer")) if step["type"] == "Precompiled"
+    ]
+    rule = made.normalizer_spec
+    rule.name = "nmt_nfkc" if maps else "identity"
+    rule.precompiled_charsmap = base64.b64decode(maps[0]) if maps else b""
+    spaces = [step for step in _steps(document.get("pre_tokenizer")) if step["type"] == "Metaspace"]
+    rule.add_dummy_prefix = not spaces or spaces[0].get("prepend_scheme") != "never"
+    return made.SerializeToString()
+
+
+def _steps(step: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The steps of a normaliser or pre-tokeniser, which may be a sequence of others."""
+    if not step:
+        return []
+    inner = step.get("normalizers") or step.get("pretokenizers") or []
+    return [step, *(each for part in inner for each in _steps(part))]
+
+
+def tokenizer_config(normalization: Normalization, max_length: int) -> dict[str, Any]:
+    """The content of `tokenizer_config.json`.
+
+    Args:
+      max_length: tokens to which a text is cut if a caller asks for truncation and names no length.
+    """
     named = ("unk", "bos", "eos", "cls", "sep", "pad", "mask")
     return {
         # Uses tokenizer.json unchanged. `XLNetTokenizer` of transformers 5 replaces our normaliser with its own: that
@@ -77,6 +127,8 @@ def tokenizer_config(normalization: Normalization) -> dict[str, Any]:
         "do_lower_case": normalization.lower,
         "keep_accents": normalization.keep_accents,
         "remove_space": normalization.remove_space,
+        "nfkc": normalization.nfkc,  # ours alone
+        "model_max_length": max_length,
         "clean_up_tokenization_spaces": False,
         "padding_side": "left",
         # Without this line token_type_ids are not returned, and fine-tuning silently loses segments A, B and CLS.

@@ -92,6 +92,7 @@ class Tokenizer:
       pieces: the pieces by id.
       processor: the SentencePiece processor.
       word_start: bool [V], whether a piece starts a word: the original's predicate for the start of a target span.
+      digit_comma: ids that the digit-comma rule replaces, each with its new ids.
       sha256: of the model file.
       normalization: of text before `encode_normalized`.
     """
@@ -127,7 +128,7 @@ class Tokenizer:
                 )
         self.word_start = np.array([starts_word(piece) for piece in self.pieces])
         # The digit-comma rule depends on the piece alone, so it is a table.
-        self._split = {
+        self.digit_comma: dict[int, list[int]] = {
             index: _split_digit_comma(self.processor, piece)
             for index, piece in enumerate(self.pieces)
             if ends_in_digit_comma(piece)
@@ -136,6 +137,11 @@ class Tokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled without its contents: a worker process loads the file again, once.
         return _load, (self.path, self.normalization, self.sha256)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of one text, which is normalised first; no special piece is added."""
+        tokens_N, _ = self.encode_normalized([self.normalization(text)])
+        return tokens_N.tolist()
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encodes S texts to which `normalization` was applied already; no special piece is added.
@@ -151,7 +157,7 @@ class Tokenizer:
         # num_threads defaults to all cores, which is wrong in one of many worker processes. One array of all lists is
         # faster than an array for each.
         encoded = self.processor.encode(texts, num_threads=1)
-        if split := self._split:
+        if split := self.digit_comma:
             encoded = [
                 ids if split.keys().isdisjoint(ids) else [new for old in ids for new in split.get(old, (old,))]
                 for ids in encoded

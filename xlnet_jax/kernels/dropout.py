@@ -66,8 +66,8 @@ def keep(rate: float, key: jax.Array, *indices: jax.Array) -> jax.Array:
 
 
 def upscale(rate: float) -> float:
-    """The factor of a kept element: 1 / share kept."""
-    return 2**32 / threshold(rate)
+    """The factor of a kept element: 1 / share kept; 1 for the rate 0."""
+    return 2**32 / threshold(rate) if rate else 1.0
 
 
 def threshold(rate: float) -> int:

@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import gpu, tpu
 from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.mesh import RULES
 
 MIB = 2**20
@@ -73,14 +74,12 @@ def attend(
 
     Raises BadInput if there is no kernel for the device or the sizes.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    device = mesh.abstract_device or jax.devices()[0]
-    why_not = problem(device.device_kind, q_BQHE.shape[-1], q_BQHE.dtype)
+    device = meshes.device().device_kind
+    why_not = problem(device, q_BQHE.shape[-1], q_BQHE.dtype)
     if why_not:
         raise BadInput(f"model.attention=fused: {why_not}; use model.attention=xla")
-    kernel = KERNELS[kind(device.device_kind)]
-    free = set(mesh.axis_names) - set(mesh.manual_axes)
-    rows = tuple(axis for axis in RULES.batch if axis in free)
+    kernel = KERNELS[kind(device)]
+    free, rows = meshes.free_axes()
     heads = RULES.heads if RULES.heads in free else None
 
     def local(dropout: AttentionDropout | None, position: tuple, *arguments: Any) -> jax.Array:
@@ -97,7 +96,7 @@ def attend(
     )  # fmt: skip
     if free:
         # Without the check of replication: else the gradients of shared arrays would be summed inside accumulation.
-        local = jax.shard_map(local, in_specs=in_specs, out_specs=by_head, axis_names=free, check_vma=False)
+        local = jax.shard_map(local, in_specs=in_specs, out_specs=by_head, axis_names=set(free), check_vma=False)
     o_BQHE = local(
         dropout, position, q_BQHE, k_BKHE, v_BKHE, biases, segment_2HE, limit_BQ, rank_BK, segment_BQ, segment_BK,
         query_position_BQ, rows_B,

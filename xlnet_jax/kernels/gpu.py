@@ -21,14 +21,13 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from xlnet_jax.batch import NEVER
-from xlnet_jax.kernels.dropout import AttentionDropout, bits
-from xlnet_jax.kernels.gpu_kernels import LN2, Plan, backward_keys, backward_queries, backward_rows, forward, lower_take
+from xlnet_jax.kernels import packing
+from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.kernels.gpu_kernels import Plan, backward_keys, backward_queries, backward_rows, forward, lower_take
+from xlnet_jax.kernels.packing import LN2, up
 
 HEAD_DIMS = (16, 32, 64, 128)
 """A head is padded to the next of these."""
-HIDDEN = jnp.iinfo(jnp.int32)
-"""A rank that no limit exceeds is `max`, a limit that no rank is below is `min`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,50 +85,35 @@ def attend(
     Returns:
       o_BQHE in the dtype of v, and None where `xla.attend` returns probabilities. Requires E <= 128.
     """
-    (B, Q, H, E), K = q_BQHE.shape, k_BKHE.shape[1]
-    odd_SNHE, even_SNHE, direction_B = position
-    T = even_SNHE.shape[1] + 1 - K
-    chosen, own_tables = query_position_BQ is not None, len(odd_SNHE) > 1
+    (_, Q, H, E), K = q_BQHE.shape, k_BKHE.shape[1]
+    T, chosen = position[0].shape[1] + 1 - K, query_position_BQ is not None
     Ep = next(width for width in HEAD_DIMS if width >= E)
     blocks = blocks or next(x for size, x in BLOCKS.items() if size >= Ep * q_BQHE.dtype.itemsize)
     query_block, tile = blocks.chosen if chosen else blocks.queries, blocks.keys
-    Tp, Kp, Qp = _up(T, tile), _up(K, tile), _up(Q, query_block)
+    Tp, Kp, Qp = up(T, tile), up(K, tile), up(Q, query_block)
     plan = Plan(
-        positions=Tp, keys=Kp, queries=query_block, tile=tile, chosen=chosen, own_tables=own_tables,
+        positions=Tp, keys=Kp, queries=query_block, tile=tile, chosen=chosen,
+        own_tables=len(position[0]) > 1,
         rate=0.0 if dropout is None else dropout.rate,
         farthest=None if max_distance is None else max_distance - (K - T), interpret=interpret,
     )  # fmt: skip
-    if own_tables:
-        r_SNHE, table_B = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE, jnp.arange(B)
-    else:
-        r_SNHE, table_B = jnp.concatenate([even_SNHE + odd_SNHE, even_SNHE - odd_SNHE]), direction_B < 0
+    r_SNHE, table_B = packing.position_keys(position)
     a_BQHE, b_BQHE, c_BQHE = (
         (q_BQHE.astype(jnp.float32) + biases[f"{name}_bias"].astype(jnp.float32)[None, None]) * (E**-0.5 / LN2)
         for name in ("content", "position", "segment")
     )
     other_HE = (segment_2HE[1] - segment_2HE[0]).astype(jnp.float32)
     other_BHQ = jnp.einsum("bqhe,he->bhq", c_BQHE, other_HE, precision=jax.lax.Precision.HIGHEST)
-    word_BH = jnp.zeros((B, H), jnp.uint32)
-    if dropout is not None:
-        word_BH = bits(
-            dropout.key, jnp.uint32(dropout.stream), rows_B[:, None], (dropout.first_head + jnp.arange(H))[None]
-        )
-    if query_position_BQ is None:
-        query_position_BQ = jnp.broadcast_to(jnp.arange(T), (B, T))
-    # Padded queries stay within the windows of the others.
-    after, keys_after = ((0, 0), (0, Qp - Q)), ((0, 0), (0, Kp - K))
-    start_BQ = Tp - 1 - jnp.pad(query_position_BQ, after, mode="edge")
-    limit_BQ = jnp.pad(limit_BQ, after, constant_values=HIDDEN.min)
-    rank_BK = jnp.pad(jnp.where(rank_BK == NEVER, HIDDEN.max, rank_BK), keys_after, constant_values=HIDDEN.max)
+    *queries, position_BQ = packing.queries(limit_BQ, segment_BQ, query_position_BQ, Qp)
     integers = (
-        table_B.astype(jnp.int32), word_BH,
-        jnp.stack([limit_BQ, jnp.pad(segment_BQ, after), start_BQ], axis=1).astype(jnp.int32),
-        jnp.stack([rank_BK, jnp.pad(segment_BK, keys_after)], axis=1).astype(jnp.int32),
+        table_B, packing.words(dropout, rows_B, H),
+        jnp.stack([*queries, Tp - 1 - position_BQ], axis=1).astype(jnp.int32),
+        jnp.stack(packing.keys(rank_BK, segment_BK, Kp), axis=1).astype(jnp.int32),
     )  # fmt: skip
     pad = functools.partial(_padded, head_dim=Ep)
     o_BQHE: Any = _fused(
         (plan, blocks), pad(a_BQHE.astype(q_BQHE.dtype), (0, Qp - Q)),
-        pad(b_BQHE.astype(q_BQHE.dtype), (0, Qp - Q)), jnp.pad(other_BHQ, ((0, 0), *after)),
+        pad(b_BQHE.astype(q_BQHE.dtype), (0, Qp - Q)), jnp.pad(other_BHQ, ((0, 0), (0, 0), (0, Qp - Q))),
         pad(k_BKHE, (0, Kp - K)), pad(v_BKHE, (0, Kp - K)),
         # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
         pad(r_SNHE.astype(jnp.float32), (Tp - T, Kp - K + 1)), integers,
@@ -190,7 +174,3 @@ def _call(body: Any, static: tuple[Plan, Blocks], grid: tuple[int, ...], results
 def _padded(x: jax.Array, around: tuple[int, int], head_dim: int) -> jax.Array:
     """[B, n, H, E] with zeros before and after the n, and after the elements of a head."""
     return jnp.pad(x, ((0, 0), around, (0, 0), (0, head_dim - x.shape[3])))
-
-
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,10 +28,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from xlnet_jax.kernels.dropout import keep, upscale
+from xlnet_jax.kernels.packing import FAR, LN2
 
-FAR = 1e30
-"""Stands for infinity, whose differences are NaN."""
-LN2 = math.log(2)
 NT, NN, TN = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
 """Contractions of two matrices: a b', a b and a' b."""
 
@@ -85,11 +82,6 @@ class Plan:
         exact = jax.lax.Precision.HIGHEST if self.interpret else jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
         precision = exact if b.dtype == jnp.float32 else None
         return jax.lax.dot_general(a, b, (contraction, ((), ())), precision, jnp.float32)
-
-    @property
-    def factor(self) -> float:
-        """Of an element that dropout keeps."""
-        return upscale(self.rate) if self.rate else 1.0
 
     @property
     def key_blocks(self) -> int:
@@ -209,7 +201,7 @@ class Gradients:
     def __call__(self, score_QS: jax.Array, dp_QS: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The probabilities, and the gradient of the scores / ln 2."""
         p_QS = jnp.exp2(score_QS - self.log_Q1)
-        dp_QS = self.queries.dropped(dp_QS * self.queries.plan.factor, number)
+        dp_QS = self.queries.dropped(dp_QS * upscale(self.queries.plan.rate), number)
         return p_QS, p_QS * (dp_QS - self.delta_Q1)
 
 
@@ -235,7 +227,7 @@ def forward(plan: Plan, *refs: Any) -> None:
     highest_Q, total_Q, o_QE = jax.lax.fori_loop(0, plan.key_blocks, visit, start)
     blind_Q = total_Q == 0
     total_Q = jnp.where(blind_Q, 1.0, total_Q)
-    o_BQHE[b, queries.here, h, :] = (o_QE * (plan.factor / total_Q)[:, None]).astype(o_BQHE.dtype)
+    o_BQHE[b, queries.here, h, :] = (o_QE * (upscale(plan.rate) / total_Q)[:, None]).astype(o_BQHE.dtype)
     log_BHQ[b, h, queries.here] = jnp.where(blind_Q, 0.0, highest_Q + jnp.log(total_Q) / LN2)
 
 
@@ -292,7 +284,7 @@ def backward_keys(plan: Plan, *refs: Any) -> None:
     dk_SE, dv_SE = jax.lax.fori_loop(0, blocks, visit, (zeros_SE, zeros_SE))
     here = pl.ds(j * plan.tile, plan.tile)
     dk_BKHE[b, here, h, :] = (dk_SE * LN2).astype(dk_BKHE.dtype)
-    dv_BKHE[b, here, h, :] = (dv_SE * plan.factor).astype(dv_BKHE.dtype)
+    dv_BKHE[b, here, h, :] = (dv_SE * upscale(plan.rate)).astype(dv_BKHE.dtype)
 
 
 def backward_rows(plan: Plan, *refs: Any) -> None:

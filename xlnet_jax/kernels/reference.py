@@ -21,7 +21,7 @@ All of it in the dtype of the arguments, with arrays of B H Q N elements.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -66,6 +66,21 @@ def gradients(do_BQHE: jax.Array, **arguments: Any) -> dict[str, Any]:
         },
         "segment_2HE": jnp.einsum("gbhq,bqhe->ghe", ds_2BHQ, c_BQHE),
     }
+
+
+def differentiated(
+    attend: Callable[..., Any], **arguments: Any
+) -> tuple[tuple[jax.Array, jax.Array | None], Callable[[jax.Array], dict[str, Any]]]:
+    """The results of any implementation, and do -> its gradients in the form of `gradients`, by JAX."""
+    *tables, direction_B = arguments["position"]
+    names = ("q_BQHE", "k_BKHE", "v_BKHE", "biases", "segment_2HE")
+    numbers = {name: arguments[name] for name in names} | {"position": tuple(tables)}
+
+    def output(numbers: dict[str, Any]) -> tuple[jax.Array, jax.Array | None]:
+        return attend(**arguments | numbers | {"position": (*numbers["position"], direction_B)})
+
+    o_BQHE, pull, probability_BHQK = jax.vjp(output, numbers, has_aux=True)
+    return (o_BQHE, probability_BHQK), lambda do_BQHE: pull(do_BQHE)[0]
 
 
 def _probabilities(

@@ -21,16 +21,15 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from xlnet_jax.batch import NEVER
-from xlnet_jax.kernels.dropout import AttentionDropout, bits
+from xlnet_jax.kernels import packing
+from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.kernels.packing import up
 from xlnet_jax.kernels.tpu_backward import backward
 from xlnet_jax.kernels.tpu_forward import forward
 from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, Plan
 
 HEAD_DIMS = (32, 64, LANES)
 """A head is padded to the next of these."""
-HIDDEN = jnp.iinfo(jnp.int32)
-"""A rank that no limit exceeds is `max`, a limit that no rank is below is `min`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,58 +102,40 @@ def attend(
       o_BQHE in the dtype of v, and None where `xla.attend` returns probabilities. Requires E <= 128.
     """
     (B, Q, H, E), K = q_BQHE.shape, k_BKHE.shape[1]
-    odd_SNHE, even_SNHE, direction_B = position
-    T = even_SNHE.shape[1] + 1 - K
+    T = position[0].shape[1] + 1 - K
     chosen = query_position_BQ is not None
     Ep = next(width for width in HEAD_DIMS if width >= E)
-    in_order = min(blocks.queries, _up(T, LANES))
-    query_block = min(blocks.chosen, _up(Q, 16)) if chosen else in_order
+    in_order = min(blocks.queries, up(T, LANES))
+    query_block = min(blocks.chosen, up(Q, 16)) if chosen else in_order
     # As few blocks of keys as possible, all of one size.
-    key_block = _up(-(-K // -(-K // blocks.keys)), LANES)
-    Tp, Kp, Qp = _up(T, in_order), _up(K, key_block), _up(Q, query_block)
-    window = min(blocks.window, 1 << (_up(Tp, LANES) - 1).bit_length())
+    key_block = up(-(-K // -(-K // blocks.keys)), LANES)
+    Tp, Kp, Qp = up(T, in_order), up(K, key_block), up(Q, query_block)
+    window = min(blocks.window, 1 << (up(Tp, LANES) - 1).bit_length())
     # The same for both streams: so the compiler makes the table once.
-    Np = _up(Tp, window) + Kp
-    own_tables = len(odd_SNHE) > 1
+    Np = up(Tp, window) + Kp
     groups = next(n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * Np <= blocks.rows or n == 1)
     plan = Plan(
         groups=groups, positions=Tp, keys=Kp, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
-        window=window if chosen else LANES, chosen=chosen, own_tables=own_tables, strided=blocks.strided,
+        window=window if chosen else LANES, chosen=chosen, own_tables=len(position[0]) > 1, strided=blocks.strided,
         rate=0.0 if dropout is None else dropout.rate,
         farthest=None if max_distance is None else max_distance - (K - T),
     )  # fmt: skip
-    if own_tables:
-        r_SNHE, table_B = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE, jnp.arange(B)
-    else:
-        r_SNHE, table_B = jnp.concatenate([even_SNHE + odd_SNHE, even_SNHE - odd_SNHE]), direction_B < 0
+    r_SNHE, table_B = packing.position_keys(position)
     small_8HE = jnp.stack(
         [
             *(biases[f"{name}_bias"].astype(jnp.float32) for name in ("content", "position", "segment")),
             (segment_2HE[1] - segment_2HE[0]).astype(jnp.float32),
         ]
     )
-    heads = _up(H * Ep, LANES) // Ep
+    heads = up(H * Ep, LANES) // Ep
     lanes = functools.partial(_in_lanes, heads=heads, head_dim=Ep)
-    word_BH = jnp.zeros((B, heads), jnp.uint32)
-    if dropout is not None:
-        word_BH = bits(
-            dropout.key, jnp.uint32(dropout.stream), rows_B[:, None], (dropout.first_head + jnp.arange(heads))[None]
-        )
-    if query_position_BQ is None:
-        query_position_BQ = jnp.broadcast_to(jnp.arange(T), (B, T))
-    # Padded queries stay within the windows of the others.
-    after = ((0, 0), (0, Qp - Q))
-    position_BQ = jnp.pad(query_position_BQ, after, mode="edge")
-    limit_BQ = jnp.pad(limit_BQ, after, constant_values=HIDDEN.min)
-    rank_BK = jnp.pad(
-        jnp.where(rank_BK == NEVER, HIDDEN.max, rank_BK), ((0, 0), (0, Kp - K)), constant_values=HIDDEN.max
-    )
+    queries = packing.queries(limit_BQ, segment_BQ, query_position_BQ, Qp)
     integers = Integers(
-        table_B.astype(jnp.int32),
-        jax.lax.bitcast_convert_type(word_BH, jnp.int32).reshape(-1),
-        *_windows(position_BQ, plan),
-        _packed(limit_BQ, jnp.pad(segment_BQ, after), position_BQ),
-        _packed(rank_BK, jnp.pad(segment_BK, ((0, 0), (0, Kp - K)))),
+        table_B,
+        jax.lax.bitcast_convert_type(packing.words(dropout, rows_B, heads), jnp.int32).reshape(-1),
+        *_windows(queries[2], plan),
+        _packed(*queries),
+        _packed(*packing.keys(rank_BK, segment_BK, Kp)),
     )
     o_BQD: Any = _fused(
         (plan, blocks.vmem_bytes, interpret), lanes(q_BQHE, (0, Qp - Q)), lanes(k_BKHE, (0, Kp - K)),
@@ -300,7 +281,3 @@ def _in_lanes(x: jax.Array, around: tuple[int, int], heads: int, head_dim: int) 
     """[B, n, H, E] -> [B, n', H' E'], with zeros before and after the n, and after the heads and their elements."""
     pads = ((0, 0), around, (0, heads - x.shape[2]), (0, head_dim - x.shape[3]))
     return jnp.pad(x, pads).reshape(len(x), sum(around) + x.shape[1], heads * head_dim)
-
-
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple

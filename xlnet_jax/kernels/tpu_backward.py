@@ -10,11 +10,10 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from xlnet_jax.kernels.dropout import upscale
+from xlnet_jax.kernels.packing import FAR, LN2
 from xlnet_jax.kernels.tpu_shift import flip, position_gradients, position_scores
 from xlnet_jax.kernels.tpu_units import (
-    FAR,
     LANES,
-    LN2,
     NN,
     NT,
     OTHER,
@@ -54,7 +53,7 @@ def backward(
         dsmall_ref[...] = jnp.zeros_like(dsmall_ref)
 
     unit_of = Units(plan, (word_ref, first_ref, last_ref), columns_ref, queries_ref, keys_ref, (b, g, i, j), True)
-    factor, dtype = upscale(plan.rate) if plan.rate else 1.0, k_ref.dtype
+    factor, dtype = upscale(plan.rate), k_ref.dtype
     table = 0 if plan.own_tables else table_ref[b]
     kt_ref[...] = k_ref[0].T
     for _, here in plan.each_group():

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from xlnet_jax.kernels.dropout import upscale
+from xlnet_jax.kernels.packing import FAR
 from xlnet_jax.kernels.tpu_shift import position_scores
 from xlnet_jax.kernels.tpu_units import (
-    FAR,
     LANES,
     NT,
     SUBLANES,
@@ -39,7 +39,7 @@ def forward(
     b, g, i, j = (pl.program_id(n) for n in range(4))
 
     unit_of = Units(plan, (word_ref, first_ref, last_ref), columns_ref, queries_ref, keys_ref, (b, g, i, j), False)
-    factor, dtype = upscale(plan.rate) if plan.rate else 1.0, k_ref.dtype
+    factor, dtype = upscale(plan.rate), k_ref.dtype
     vt_ref[...] = v_ref[0].T
 
     def first(n: Any, slot: int) -> None:

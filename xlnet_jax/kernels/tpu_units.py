@@ -17,7 +17,6 @@ Letters: Q queries of a strip, K keys of the block, L = 128 lanes, S positions o
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,16 +25,14 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from xlnet_jax.kernels.dropout import bits, keep
+from xlnet_jax.kernels.packing import LN2
 
 LANES, SUBLANES = 128, 8
-FAR = 1e30
-"""Stands for infinity, whose differences are NaN."""
 OTHER = 3
 """Row of the small inputs [8, L] after content, position and segment bias: the vector S of another segment minus that
 of the same one. Only their difference matters: what all keys of a query have in common cancels in the softmax."""
 NT, NN = ((1,), (1,)), ((1,), (0,))
 """Contractions of two matrices: a b' and a b."""
-LN2 = math.log(2)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,18 +19,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from xlnet_jax.parallel.mesh import RULES
+from xlnet_jax.parallel.mesh import RULES, free_axes
 
 CHUNK = 1024
 """Rows of a chunk. Every chunk reads and writes the float32 gradient of the table: 8 bytes an element for 6 C
 operations with C rows. With much fewer than 1024 a v5e, 240 operations a byte, would wait for its memory."""
-
-
-def free_axes() -> tuple[dict[str, int], tuple[str, ...]]:
-    """The mesh axes that are the compiler's here, with their sizes, and those of them that split rows."""
-    mesh = jax.sharding.get_abstract_mesh()
-    free = {axis: size for axis, size in mesh.shape.items() if axis not in mesh.manual_axes}
-    return free, tuple(axis for axis in RULES.batch if axis in free)
 
 
 def pays(B: int, P: int) -> bool:

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.parallel import mesh as meshes
 
 
 def attend(
@@ -121,19 +122,15 @@ def _shift(score_BHTN: jax.Array, keys: int) -> jax.Array:
 
 
 def _unshift(keys: int, _: None, d_BHTK: jax.Array) -> tuple[jax.Array]:
-    """The gradient of `shift`. A CPU copies rows, which is much faster than the transposed reshape: two fused pads."""
+    """The gradient of `shift`."""
     B, H, T, K = d_BHTK.shape
-
-    def reshaped(d_BHTK: jax.Array) -> jax.Array:
+    if meshes.device().platform != "cpu":
         scores = jax.ShapeDtypeStruct((B, H, T, K + T - 1), d_BHTK.dtype)
-        return jax.linear_transpose(lambda score_BHTN: _shift(score_BHTN, keys), scores)(d_BHTK)[0]
-
-    def copied(d_BHTK: jax.Array) -> jax.Array:
-        wide_BHTN = jnp.pad(d_BHTK, ((0, 0), (0, 0), (0, 0), (T - 1, T - 1)))
-        rows = wide_BHTN.reshape(B * H, T, 1, -1)
-        return windows(rows, jnp.broadcast_to(T - 1 - jnp.arange(T), (B * H, T)), K + T - 1).reshape(B, H, T, -1)
-
-    return (jax.lax.platform_dependent(d_BHTK, cpu=copied, default=reshaped),)
+        return jax.linear_transpose(lambda score_BHTN: _shift(score_BHTN, keys), scores)(d_BHTK)
+    # A CPU copies rows, which is much faster than the transposed reshape: two fused pads.
+    wide_BHTN = jnp.pad(d_BHTK, ((0, 0), (0, 0), (0, 0), (T - 1, T - 1)))
+    rows = wide_BHTN.reshape(B * H, T, 1, -1)
+    return (windows(rows, jnp.broadcast_to(T - 1 - jnp.arange(T), (B * H, T)), K + T - 1).reshape(B, H, T, -1),)
 
 
 shift = jax.custom_vjp(_shift, nondiff_argnums=(1,))

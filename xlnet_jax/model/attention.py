@@ -82,7 +82,7 @@ class RelativeAttention(nn.Module):
         odd_SNHE, even_SNHE = positions.project(inputs.table_SND.astype(dtype), kernel["position"])
         # Only the parameters' shapes count at initialisation: `fused` needs its device.
         implementation = "xla" if self.is_initializing() else config.attention
-        if implementation != "fused" and meshes.platform() != "cpu":
+        if implementation != "fused" and meshes.device().platform != "cpu":
             # One of each for every row: so the gradient is summed over the rows once, for both streams together.
             each = (len(x_BSD), *odd_SNHE.shape[1:])
             odd_SNHE, even_SNHE = jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each)

@@ -15,6 +15,7 @@ from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.kernels.reference import differentiated
 from xlnet_jax.parallel.processes import Session
 
 log = logging.getLogger("xlnet_jax")
@@ -64,22 +65,15 @@ def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:
 
 def compare(config: ModelConfig, device: Any) -> float:
     """The largest difference of fused and XLA on one device, in units of bfloat16's roundoff; infinite for NaN."""
-    numbers, whole = _case(config)
+    case = jax.device_put(_case(config), device)
     dropout = AttentionDropout(jnp.uint32(1), config.attention_dropout, 1) if config.attention_dropout else None
 
-    def loss(attend: Any, numbers: dict[str, Any], whole: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        position = (*numbers["tables"], whole["direction_B"])
-        rest = {name: x for name, x in (numbers | whole).items() if name not in ("tables", "direction_B")}
-        o_BQHE = attend(**rest, position=position, dropout=dropout)[0].astype(jnp.float32)
-        return jnp.sum(jnp.sin(o_BQHE)), o_BQHE
+    def results(attend: Any, case: dict[str, Any]) -> Any:
+        (o_BQHE, _), pull = differentiated(attend, **case, dropout=dropout)
+        return o_BQHE, pull(o_BQHE)
 
-    kind = fused.kind(device.device_kind)
-
-    def results(attend: Any) -> Any:
-        compiled = jax.jit(jax.grad(functools.partial(loss, attend), has_aux=True))
-        return jax.device_get(compiled(*jax.device_put((numbers, whole), device)))
-
-    ours, theirs = (jax.tree.leaves(results(x)) for x in (fused.KERNELS[kind], xla.attend))
+    both = fused.KERNELS[fused.kind(device.device_kind)], xla.attend
+    ours, theirs = (jax.tree.leaves(jax.device_get(jax.jit(functools.partial(results, x))(case))) for x in both)
     unit = float(jnp.finfo(jnp.bfloat16).eps)
     differences = [
         np.max(np.abs(np.float32(x) - np.float32(y))) / max(np.max(np.abs(np.float32(y))), 1)
@@ -88,25 +82,23 @@ def compare(config: ModelConfig, device: Any) -> float:
     return float(np.nan_to_num(np.max(differences) / unit, nan=np.inf))
 
 
-def _case(config: ModelConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments of `attend`: what has a gradient, and integers. Two directions, segments, padded lengths."""
+def _case(config: ModelConfig) -> dict[str, Any]:
+    """Arguments of `attend`. Two directions, segments, padded lengths."""
     rng, dtype = np.random.default_rng(0), jnp.dtype(config.compute_dtype)
     B, T, K, Q, H, E = 2, 130, 150, 37, 2, config.head_dim
-    rank_BK = rng.integers(-1, T, (B, K))
-    at_BQ = np.sort(rng.integers(0, T, (B, Q)), axis=1)
+    integers = functools.partial(rng.integers, dtype=np.int32)
+    rank_BK = integers(-1, T, (B, K))
+    at_BQ = np.sort(integers(0, T, (B, Q)), axis=1)
 
     def normal(*shape: int, dtype: Any = dtype) -> np.ndarray:
         return rng.standard_normal(shape, np.float32).astype(dtype)
 
     wide = functools.partial(normal, dtype=np.float32)
-    numbers = {
+    return {
         "q_BQHE": normal(B, Q, H, E), "k_BKHE": normal(B, K, H, E), "v_BKHE": normal(B, K, H, E),
-        "tables": (wide(1, K + T - 1, H, E), wide(1, K + T - 1, H, E)), "segment_2HE": wide(2, H, E),
+        "position": (wide(1, K + T - 1, H, E), wide(1, K + T - 1, H, E), np.array([1, -1], np.int32)),
         "biases": {f"{name}_bias": wide(H, E) for name in ("content", "position", "segment")},
+        "segment_2HE": wide(2, H, E), "limit_BQ": np.take_along_axis(rank_BK, at_BQ, 1), "rank_BK": rank_BK,
+        "segment_BQ": integers(0, 2, (B, Q)), "segment_BK": integers(0, 2, (B, K)), "query_position_BQ": at_BQ,
+        "rows_B": np.arange(B, dtype=np.int32),
     }  # fmt: skip
-    integers = {
-        "direction_B": np.array([1, -1]), "rank_BK": rank_BK, "limit_BQ": np.take_along_axis(rank_BK, at_BQ, 1),
-        "segment_BQ": rng.integers(0, 2, (B, Q)), "segment_BK": rng.integers(0, 2, (B, K)),
-        "query_position_BQ": at_BQ, "rows_B": np.arange(B),
-    }  # fmt: skip
-    return numbers, jax.tree.map(np.int32, integers)

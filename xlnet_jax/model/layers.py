@@ -81,7 +81,7 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array | Rounded, dtype: j
     def backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, None, jax.Array]:
         x, kernel = saved
         dy, high = placed(dy.astype(x.dtype), out), accumulator(x.dtype)
-        if meshes.platform() == "cpu" and len(right) == 2 and x.size > dy.size:
+        if meshes.device().platform == "cpu" and len(right) == 2 and x.size > dy.size:
             # A CPU transposes the first factor, slowly: the smaller one. Without the barrier XLA swaps them again.
             d_kernel = jnp.einsum(f"{out},{left}->{right[::-1]}", dy, x, preferred_element_type=high)
             d_kernel = jax.lax.optimization_barrier(d_kernel).T

@@ -99,7 +99,7 @@ class Stack(nn.Module):
         """A CPU copies all that a loop stacks and slices: parameters, gradients, saved activations."""
         if self.config.unroll == "auto":
             # Only in training: the rest would be compiled longer than it saves.
-            return meshes.platform() == "cpu" and not self.deterministic
+            return meshes.device().platform == "cpu" and not self.deterministic
         return self.config.unroll == "on"
 
     @nn.compact
@@ -216,7 +216,8 @@ class XLNet(nn.Module):
         )
 
 
-def empty_memory(config: ModelConfig, batch_size: int) -> Memory:
-    """A memory without valid slots: equal to no memory at all."""
-    shape = (config.layers, batch_size, config.memory_len, config.d_model)
+def empty_memory(config: ModelConfig, batch_size: int, slots: int | None = None) -> Memory:
+    """A memory without valid slots: equal to no memory at all. By default it has `memory_len` slots."""
+    slots = config.memory_len if slots is None else slots
+    shape = (config.layers, batch_size, slots, config.d_model)
     return Memory(jnp.zeros(shape, jnp.dtype(config.compute_dtype)), jnp.zeros(batch_size, jnp.int32))

@@ -19,7 +19,6 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.batch import Batch
 from xlnet_jax.config import MeshConfig, ModelConfig
 from xlnet_jax.errors import BadInput
 
@@ -73,10 +72,16 @@ def available_devices(local: bool = False) -> list[Any]:
         ) from error
 
 
-def platform() -> str:
-    """The platform of the mesh in use (`jax.set_mesh`), or of the default device."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return device.platform if device else jax.default_backend()
+def device() -> Any:
+    """A device of the mesh in use (`jax.set_mesh`), or the default one: `platform` and `device_kind`."""
+    return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+
+
+def free_axes() -> tuple[dict[str, int], tuple[str, ...]]:
+    """The mesh axes that are the compiler's here, with their sizes, and those of them that split rows."""
+    mesh = jax.sharding.get_abstract_mesh()
+    free = {axis: size for axis, size in mesh.shape.items() if axis not in mesh.manual_axes}
+    return free, tuple(axis for axis in RULES.batch if axis in free)
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
@@ -176,11 +181,11 @@ def rows_here(batch_size: int, mesh: Mesh) -> np.ndarray:
     return np.unique([np.arange(batch_size)[rows] for (rows,) in places.values()])  # type: ignore[misc]
 
 
-def place(batch: Batch, mesh: Mesh, batch_size: int | None = None) -> Batch:
+def place(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
     """Puts this process's rows of K stacked batches on its devices: numpy [K, b, ...] -> global jax.Array [K, B, ...].
 
     Args:
-      batch: the rows of `rows_here`, in that order.
+      batch: a pytree; the rows of `rows_here`, in that order.
       batch_size: B of the global batch; None = this process has all rows.
     """
     sharding = batch_sharding(mesh, leading=1)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from xlnet_jax.config import Config
-from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.stream import Plan, Stream
 from xlnet_jax.errors import Diverged
 from xlnet_jax.run.goodput import Goodput
@@ -42,7 +42,7 @@ class Reporter:
     """Reports the metrics of each dispatch in order.
 
     Attributes:
-      stream: of `mixture`.
+      stream: of `data`.
       seconds_at_peak: of one step (`flops.seconds_at_peak`); None where no peak is known.
       last: the line of the last step.
       rates: tokens per second of every dispatch.
@@ -51,7 +51,7 @@ class Reporter:
     """
 
     config: Config
-    mixture: Mixture
+    data: TrainingData
     stream: Stream
     plan: Plan
     seconds_at_peak: float | None
@@ -130,7 +130,7 @@ class Reporter:
             return {"epoch": epochs[0]}
         row: dict[str, Any] = {}
         corpus_B, _ = self.stream.deal(step, np.arange(self.config.train.batch_size), self.plan)
-        for index, name in enumerate(self.mixture.names):
+        for index, name in enumerate(self.data.names):
             mine = corpus_B == index
             targets = by_row["targets_B"][mine].sum(dtype=np.float64)
             loss = by_row["loss_B"][mine].sum(dtype=np.float64) / targets if targets else np.float64(math.nan)

@@ -1,6 +1,7 @@
 """The work directory of a run: resolved configuration, manifest of every start, and what may change on resume.
 
 config.json        every key by its dotted name, and the corpus hash: the identity of the run
+tokenizer/         spiece.model and normalization.json: with them a checkpoint can be used without the corpus
 runs.jsonl         one line per start: versions, git commit, devices, cores, flags, step
 checkpoints/       see `checkpoint`
 metrics.jsonl      see `run.metrics`; in a bucket a folder, see `run.jsonl`
@@ -11,6 +12,7 @@ lock.json          only in a bucket, see `run.lock`
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 import logging
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -29,7 +32,9 @@ from jax.experimental.compilation_cache import compilation_cache
 import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, DataConfig
-from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.batches.loader import TrainingData
+from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput, check_link
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.metrics import read_jsonl
@@ -42,29 +47,36 @@ FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JA
 OURS = {"config.json", "checkpoints", "lock.json"}
 """A run writes one of them first, except for the compilation cache."""
 ALLOWED = {"lost+found", "compilation_cache"}
+TOKENIZER = "tokenizer"
+"""The folder with the tokenizer."""
 IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
 
 
-def identity(config: Config, mixture: Mixture) -> dict[str, Any]:
-    """The content of `config.json`, also in every checkpoint: all keys, and the hashes of corpus and tokenizer.
+def identity(config: Config, data: TrainingData) -> dict[str, Any]:
+    """The content of `config.json`, also in every checkpoint: all keys, and the hashes of data and tokenizer.
 
     Without `distributed`: a run may be resumed or evaluated by other processes.
     """
     return {
         "config": {name: value for name, value in configs.flat(config).items() if not name.startswith("distributed.")},
-        "corpus_sha256": mixture.sha256,
-        "tokenizer_sha256": mixture.tokenizer.sha256,
+        "corpus_sha256": data.sha256,
+        "tokenizer_sha256": data.tokenizer.sha256,
     }
 
 
-def check_resume(found: dict[str, Any], config: Config, mixture: Mixture, where: str) -> None:
+def check_resume(found: dict[str, Any], config: Config, data: TrainingData, where: str) -> None:
     """Compares the identity of a run with the configuration of this start.
 
     Raises BadInput, with both values, if frozen keys differ; logs different elastic and free keys.
     """
+    if not found["corpus_sha256"]:
+        raise BadInput(
+            f"{where} holds imported parameters, which belong to no run; give another --workdir, and these as "
+            "--config.checkpoint.init_from"
+        )
     frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
-    if found["corpus_sha256"] != mixture.sha256:
-        frozen.append(f"corpus: {found['corpus_sha256'][:12]} -> {mixture.sha256[:12]} ({mixture.path})")
+    if found["corpus_sha256"] != data.sha256:
+        frozen.append(f"corpus: {found['corpus_sha256'][:12]} -> {data.sha256[:12]} ({data.path})")
     if frozen:
         raise BadInput(
             f"{where} belongs to a run with other frozen keys: {'; '.join(frozen)}; "
@@ -132,6 +144,51 @@ def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Co
     return config
 
 
+def tokenizer(workdir: str, overrides: Sequence[str] = ()) -> Tokenizer:
+    """The tokenizer of a run with its normalization: the copy in the work directory.
+
+    A work directory of an older version has none; then it is the one of the run's corpus, which `overrides` may name.
+
+    Raises BadInput if there is neither, or if it is not the tokenizer the run was trained with.
+    """
+    folder = os.path.join(workdir, TOKENIZER)
+    with files.translate_errors(folder):
+        rules = files.read_if_there(os.path.join(folder, "normalization.json"))
+    if rules is None:
+        return _tokenizer_of_corpus(workdir, overrides)
+    try:
+        normalization = Normalization(**json.loads(rules))
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{folder}/normalization.json: {error}; restore it from a copy") from error
+    found, expected = Tokenizer(os.path.join(folder, "spiece.model"), normalization), read_config(workdir)
+    if expected is not None and expected["tokenizer_sha256"] != found.sha256:
+        raise BadInput(f"{found.path} is not the tokenizer that {workdir} was trained with; restore it from a copy")
+    return found
+
+
+def _tokenizer_of_corpus(workdir: str, overrides: Sequence[str]) -> Tokenizer:
+    config = load_config(workdir, list(overrides))
+    try:
+        mixture = open_mixture(config, weighted=False)
+    except BadInput as error:
+        raise BadInput(
+            f"{workdir} holds no copy of its tokenizer, and its corpus cannot be opened: {error}; name it with "
+            "--config.data.corpus=DIR"
+        ) from error
+    check_tokenizer(workdir, mixture)
+    return mixture.tokenizer
+
+
+def write_tokenizer(workdir: str, tokenizer: Tokenizer) -> None:
+    """Copies a tokenizer into a work directory that has none."""
+    folder = os.path.join(workdir, TOKENIZER)
+    files.make_folder(folder)
+    files.write_new(os.path.join(folder, "spiece.model"), files.read(tokenizer.path))
+    # The last one: it says that the copy is complete.
+    rules = files.to_json(dataclasses.asdict(tokenizer.normalization))
+    files.write_new(os.path.join(folder, "normalization.json"), rules)
+
+
 def check_tokenizer(workdir: str, mixture: Mixture) -> None:
     """Raises BadInput if a corpus has another tokenizer than the run; logs a warning if it has another text."""
     found = read_config(workdir) or {}
@@ -140,7 +197,7 @@ def check_tokenizer(workdir: str, mixture: Mixture) -> None:
             f"{mixture.path}: its tokenizer ({mixture.tokenizer.sha256[:12]}) is not the one that {workdir} was "
             f"trained with ({found['tokenizer_sha256'][:12]}); give the run's own corpus: --config.data.corpus=DIR"
         )
-    if found["corpus_sha256"] != mixture.sha256:
+    if found["corpus_sha256"] not in ("", mixture.sha256):  # that of imported parameters is unknown
         log.warning("%s is another corpus than the one that %s was trained on", mixture.path, workdir)
 
 
@@ -163,12 +220,13 @@ def check_shared(workdir: str, processes: Session) -> None:
         files.remove(token)
 
 
-def write_start(workdir: str, config: Config, mixture: Mixture, step: int, origin: dict[str, Any]) -> None:
-    """Writes `config.json` and appends this start to `runs.jsonl`, with `origin`: where its state is from."""
+def write_start(workdir: str, config: Config, data: TrainingData, step: int, origin: dict[str, Any]) -> None:
+    """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with `origin`: of its state."""
     if jax.process_index() != 0:
         return
     with files.translate_errors(workdir):
-        files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, mixture)))
+        files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, data)))
+        write_tokenizer(workdir, data.tokenizer)
         line = json.dumps({"step": step, **origin, **manifest()}) + "\n"
         files.append_line(os.path.join(workdir, "runs.jsonl"), line)
 
@@ -212,8 +270,9 @@ def line_of(workdir: str, name: str, step: int) -> dict[str, Any]:
 
 
 def losses(workdir: str) -> dict[int, float]:
-    """The finite held-out losses of a run by step."""
-    found = {line["step"]: line.get("loss") for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl"))}
+    """By step the finite number that ranks checkpoints, the lowest first: the held-out loss, or that of a task."""
+    lines = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
+    found = {line["step"]: line.get("rank", line.get("loss")) for line in lines}
     return {step: loss for step, loss in found.items() if isinstance(loss, float) and math.isfinite(loss)}
 
 

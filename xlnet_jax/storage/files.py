@@ -108,6 +108,20 @@ def translate_errors(path: str) -> Iterator[None]:
         raise BadInput(f"{where}: {summary(error)}; fix this and rerun the same command") from error
 
 
+@contextlib.contextmanager
+def new_folder(path: str) -> Iterator[str]:
+    """A folder on disk to fill; at the end it is at `path`, which must not exist or be empty: on disk at once."""
+    if at(path) is _BUCKET:
+        with on_disk(path) as partial:
+            yield partial
+        return
+    path = os.path.abspath(path)
+    make_folder(os.path.dirname(path))
+    with scratch(path) as partial:
+        yield partial
+        rename(partial, path)
+
+
 def finished_folders(folder: str, mark: str) -> list[str]:
     """The names of the complete folders in a folder: on disk a folder gets its name when it is complete.
 
@@ -134,6 +148,19 @@ def to_json(value: Any, indent: int | None = 1) -> bytes:
 def read_json(path: str) -> Any:
     """Reads a JSON file."""
     return json.loads(read(path))
+
+
+def read_json_object(path: str) -> dict[str, Any]:
+    """Reads a JSON file of another program. Raises BadInput if it is missing or holds no object."""
+    with translate_errors(path):
+        data = read(path)
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise BadInput(f"{path}: not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise BadInput(f"{path}: holds no JSON object")
+    return found
 
 
 def array_bytes(array: np.ndarray) -> bytes:

@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
@@ -25,9 +25,8 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity
+from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity, shown
 from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
@@ -64,8 +63,38 @@ def scores(
     return {"loss": plain["loss"], "perplexity": perplexity(plain["loss"]), **plain}
 
 
+class Evaluator(Protocol):
+    """Scores parameters during training. Compiles once, runs any number of times."""
+
+    def __call__(
+        self,
+        params: Any,
+        between: Callable[[], None],
+        take: Callable[[Iterator[Any]], Any],
+        compiling: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> dict[str, Any]:
+        """The line of an evaluation without its step, equal in all processes; `loss` or else `rank` ranks checkpoints,
+        the lowest first.
+
+        Args:
+          params: placed on the mesh.
+          between: called after every dispatch; an exception from it ends the evaluation.
+          take: waits for the next batch; an exception from it also ends the evaluation.
+          compiling: entered for the compilation, the first time.
+        """
+        ...
+
+    def described(self, scores: dict[str, Any]) -> str:
+        """The scores in a line of the log."""
+        ...
+
+    def ends(self, lines: list[dict[str, Any]]) -> bool:
+        """Whether a run ends early after these lines of `evaluations.jsonl`."""
+        ...
+
+
 class HeldoutLoss:
-    """Compiles once, runs any number of times.
+    """The `Evaluator` of pretraining. Compiles once, runs any number of times.
 
     Args:
       mixture: the held-out splits.
@@ -107,13 +136,7 @@ class HeldoutLoss:
         take: Callable[[Iterator[Batch]], Batch] = next,
         compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> dict[str, Any]:
-        """Scores the split with `params` (placed on the mesh); see `scores`.
-
-        Args:
-          between: called after every dispatch; an exception from it ends the evaluation.
-          take: waits for the next batch; an exception from it also ends the evaluation.
-          compiling: entered for the compilation, the first time.
-        """
+        """Scores the split; see `scores`, and `Evaluator` for the arguments."""
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
         counts_V = np.zeros(self._config.model.vocab_size, np.int64)
@@ -144,6 +167,17 @@ class HeldoutLoss:
         add(*pending)
         return scores(totals_C3, names, counts_V, self._train_counts_V)
 
+    def described(self, scores: dict[str, Any]) -> str:
+        """The losses, and what was scored."""
+        losses = (shown(scores[name]) for name in ("loss", "loss_without_memory", "unigram_cross_entropy"))
+        text = "held-out loss %s (%s without memory; unigram cross-entropy %s) over %s"
+        return text % (*losses, self.scope)
+
+    def ends(self, lines: list[dict[str, Any]]) -> bool:
+        """Pretraining always goes to its last step."""
+        del lines
+        return False
+
 
 def _losses(recipe: Recipe, params: Any, batches: Batch) -> tuple[jax.Array, jax.Array]:
     """For W stacked windows per row.
@@ -158,7 +192,7 @@ def _losses(recipe: Recipe, params: Any, batches: Batch) -> tuple[jax.Array, jax
         alone = recipe.model.row_losses(params, fresh, memory)
         return carried.memory, jnp.stack([carried.loss_B, alone.loss_B, carried.weight_B])
 
-    memory = empty_memory(recipe.config.model, batches.direction.shape[1])
+    memory = recipe.empty_memory(batches.direction.shape[1])
     _, sums_W3B = jax.lax.scan(window, memory, batches)
     scored = (batches.target_weights > 0).astype(jnp.int32)
     counts_V = jnp.zeros(recipe.config.model.vocab_size, jnp.int32).at[batches.target_tokens].add(scored)

@@ -11,7 +11,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
-from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.batch import Memory
 from xlnet_jax.model.layers import KERNELS, Rounded, accumulator
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import state as states
@@ -95,7 +95,7 @@ def _over_data(spec: PartitionSpec) -> int | None:
     return next((axis for axis, place in enumerate(spec) if "data" in (place or ())), None)
 
 
-def of_step(recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array) -> LossAndGradient:
+def of_step(recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key: jax.Array) -> LossAndGradient:
     """The gradient that the configuration asks for, in float32. Requires a mesh (`jax.set_mesh`).
 
     Every device sums the gradients of its own rows over `train.accumulation` micro-batches, each with its share of the
@@ -103,13 +103,13 @@ def of_step(recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_k
     bfloat16 where it can: hence `shard_map`, over the axes that split rows alone.
 
     Args:
-      batch, memory: the B rows of the global batch.
+      batch, memory: the B rows of the global batch, as the recipe's model takes them.
     """
     if recipe.config.compat.on("core_clip"):
         return core_clipped_gradient(recipe, params, batch, memory, dropout_key)
     parts, model = recipe.config.train.accumulation, recipe.model
-    weight = batch.target_weights.sum()
-    rows_B = jnp.arange(len(batch.direction))
+    weight = model.weight(batch)
+    rows_B = jnp.arange(len(memory.valid_B))
     dtype = jnp.dtype(recipe.config.model.compute_dtype)
     high = accumulator(dtype)
     boxed, sizes = jax.eval_shape(lambda: states.init_params(recipe)), jax.sharding.get_abstract_mesh().shape
@@ -118,13 +118,13 @@ def of_step(recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_k
     gathered = params if specs == whole else gather(params, specs, whole, dtype)
 
     def local(
-        gathered: Any, batch: Batch, memory: Memory, rows_B: jax.Array, weight: jax.Array, dropout_key: jax.Array
+        gathered: Any, batch: Any, memory: Memory, rows_B: jax.Array, weight: jax.Array, dropout_key: jax.Array
     ) -> tuple[RowLosses, Any]:
         receivers = jax.tree.map(
             lambda x, high: x if x.dtype == high.dtype else jnp.zeros(x.shape, high.dtype), gathered, params
         )
 
-        def micro(summed: Any, inputs: tuple[Batch, Memory, jax.Array]) -> tuple[Any, RowLosses]:
+        def micro(summed: Any, inputs: tuple[Any, Memory, jax.Array]) -> tuple[Any, RowLosses]:
             (share, rows), grads = GRADIENT(receivers, gathered, model, *inputs[:2], dropout_key, inputs[2], weight)
             return jax.tree.map(jnp.add, summed, (share, grads)), rows
 
@@ -134,7 +134,7 @@ def of_step(recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_k
             total, rows = micro(total, (batch, memory, rows_B))
         else:
             # Every parts-th row goes together: the rows of a device stay there, however many devices share the axis.
-            total, rows_A = jax.lax.scan(micro, total, _split((batch, memory, rows_B), (-1, parts), 1))
+            total, rows_A = jax.lax.scan(micro, total, _split((batch, memory, rows_B), parts, 1))
             rows = _join(rows_A, 1)
         return rows, jax.tree.map(lambda x: x[None], total)
 
@@ -154,7 +154,7 @@ def of_step(recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_k
 
 
 def core_clipped_gradient(
-    recipe: Recipe, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array
+    recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key: jax.Array
 ) -> LossAndGradient:
     """The 2019 gradient (compat switch core_clip), for `compat.cores` equal groups of consecutive rows.
 
@@ -163,7 +163,7 @@ def core_clipped_gradient(
     """
     model, cores = recipe.model, recipe.config.compat.cores
 
-    def core(summed: Any, inputs: tuple[Batch, Memory, jax.Array]) -> tuple[Any, Any]:
+    def core(summed: Any, inputs: tuple[Any, Memory, jax.Array]) -> tuple[Any, Any]:
         (loss, rows), grads = GRADIENT(params, params, model, *inputs[:2], dropout_key, inputs[2])
         share = jax.tree.map(lambda g: g / cores, grads)
         norm = optax.tree.norm(share)
@@ -171,19 +171,23 @@ def core_clipped_gradient(
         factor = jnp.where(norm > bound, bound / norm, 1)
         return jax.tree.map(lambda s, g: s + g * factor, summed, share), (loss, rows)
 
-    inputs = _split((batch, memory, jnp.arange(len(batch.direction))), (cores, -1), 0)
+    inputs = _split((batch, memory, jnp.arange(len(memory.valid_B))), cores, 0)
     grads, (loss_C, rows_C) = jax.lax.scan(core, jax.tree.map(jnp.zeros_like, params), inputs)
     return (loss_C.mean(), _join(rows_C, 0)), grads
 
 
-def _split(rows: tuple[Batch, Memory, jax.Array], shape: tuple[int, int], which: int) -> tuple:
-    """The rows as `shape`, two axes of which number `which` counts the parts; that one becomes the first axis."""
+def _split(rows: tuple[Any, Memory, jax.Array], parts: int, which: int) -> tuple:
+    """The rows in `parts`, along a new first axis: consecutive rows together (`which` 0), or every parts-th row (1)."""
 
-    def split(x: jax.Array) -> jax.Array:
-        axis = int(x.ndim == 4)  # hidden_LBMD: every other array starts with its rows
-        return jnp.moveaxis(x.reshape(*x.shape[:axis], *shape, *x.shape[axis + 1 :]), axis + which, 0)
+    def split(x: jax.Array, axis: int = 0) -> jax.Array:
+        # Not with -1: a memory without slots has no elements.
+        sizes = [parts, x.shape[axis] // parts]
+        x = x.reshape(*x.shape[:axis], *(sizes[::-1] if which else sizes), *x.shape[axis + 1 :])
+        return jnp.moveaxis(x, axis + which, 0)
 
-    return jax.tree.map(split, rows)
+    batch, memory, rows_B = rows
+    memories = Memory(split(memory.hidden_LBMD, 1), split(memory.valid_B))
+    return jax.tree.map(split, batch), memories, split(rows_B)
 
 
 def _join(parts: RowLosses, which: int) -> RowLosses:
@@ -192,6 +196,6 @@ def _join(parts: RowLosses, which: int) -> RowLosses:
     def join(x: jax.Array) -> jax.Array:
         axis = int(x.ndim == 5)
         x = jnp.moveaxis(x, 0, axis + which)
-        return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+        return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
 
     return jax.tree.map(join, parts)

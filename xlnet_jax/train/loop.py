@@ -18,12 +18,11 @@ from typing import Any, NoReturn
 
 import jax
 
-from xlnet_jax.batch import Batch
 from xlnet_jax.checkpoint import checksums
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
-from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.stream import Plan
 from xlnet_jax.errors import Diverged, RestartMe, Stopped, summary
 from xlnet_jax.model import flops
@@ -34,15 +33,15 @@ from xlnet_jax.run import signals
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import DEVICE, Goodput
-from xlnet_jax.run.metrics import MetricsWriter
-from xlnet_jax.run.progress import Reporter, progress_bar, shown
+from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
+from xlnet_jax.run.progress import Reporter, progress_bar
 from xlnet_jax.run.retries import until_it_works, verdict
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.stragglers import StepTimes
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
-from xlnet_jax.train.evaluation import HeldoutLoss
+from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import MUST_BE_FINITE, State
 from xlnet_jax.train.step import BuiltStep
@@ -50,7 +49,7 @@ from xlnet_jax.train.step import BuiltStep
 log = logging.getLogger("xlnet_jax")
 
 
-def compile_step(built: BuiltStep, state: State, batch: Batch) -> Any:
+def compile_step(built: BuiltStep, state: State, batch: Any) -> Any:
     """Compiles the step for these shapes; logs the seconds and whether the compilation cache had the program."""
     events: list[str] = []
 
@@ -88,7 +87,7 @@ class Run:
 
     recipe: Recipe
     workdir: str
-    mixture: Mixture
+    data: TrainingData
     mesh: Any
     built: BuiltStep
     checkpoints: Checkpoints
@@ -100,7 +99,7 @@ class Run:
     request: StopRequest
     goodput: Goodput
     watchdog: Watchdog
-    heldout: HeldoutLoss | None = None
+    evaluator: Evaluator | None = None
     corruption: CorruptionCheck | None = None
     sent: tuple[range, Any] | None = None
     """The dispatch in flight and its unread metrics."""
@@ -118,7 +117,7 @@ class Run:
         """Trains from step `start` to `stop`. `unscored`: the evaluation of `start` is missing and comes first."""
         config, goodput = self.recipe.config, self.goodput
         rows = meshes.rows_here(config.train.batch_size, self.mesh)
-        dispatches = loader.TrainDispatches(self.mixture, config, self.plan, rows, start, stop)
+        dispatches = loader.TrainDispatches(self.data, config, self.plan, rows, start, stop)
         batches = loader.prefetched(dispatches, config)
         executables: dict[int, Any] = {}
         self.saved = start
@@ -126,7 +125,7 @@ class Run:
         times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
         with progress_bar(config.train.steps, start) as bar:
             peak = flops.seconds_at_peak(self.recipe.flops_per_step)
-            self.report = Reporter(config, self.mixture, dispatches.stream, self.plan, peak, self.writer, goodput, bar)
+            self.report = Reporter(config, self.data, dispatches.stream, self.plan, peak, self.writer, goodput, bar)
             if unscored:
                 self._evaluate(start, state)
             for index in range(len(dispatches)):
@@ -151,9 +150,21 @@ class Run:
                     self._save(at, state, wait=at == stop or bool(stopping))
                 if stopping:
                     self._stopped(stopping, at, state)
-                if self.heldout and evaluation.due(config, at):
+                if self.evaluator and evaluation.due(config, at):
                     self._evaluate(at, state)
+                    if self._ends_early():
+                        stop = at
+                        batches.close()
+                        if self.saved != at:
+                            self._save(at, state, wait=True)
+                        break
         return self._finish(max(start, stop))
+
+    def _ends_early(self) -> bool:
+        """Whether the evaluations so far end the run. Process 0 decides: it writes the file they are read from."""
+        assert self.evaluator is not None
+        ends = self.evaluator.ends(read_jsonl(os.path.join(self.workdir, "evaluations.jsonl")))
+        return self.processes.gather(str(ends))[0] == "True"
 
     def _finish(self, step: int) -> dict[str, Any]:
         with self.goodput.measure("save"):
@@ -167,7 +178,7 @@ class Run:
         rate = statistics.median(self.report.rates) if self.report.rates else last.get("tokens_per_second")
         return goodputs.result(self.workdir, step, last.get("loss"), rate, line)
 
-    def _next(self, batches: Iterator[Batch], at: int, state: State) -> Batch:
+    def _next(self, batches: Iterator[Any], at: int, state: State) -> Any:
         """The next dispatch's batches. A single process ends the run here if a signal comes while data does not."""
         try:
             with self.goodput.measure("data"):
@@ -176,7 +187,7 @@ class Run:
             self._stopped(f"{stopped} while waiting for data", at, state, stopped)
         return meshes.place(batch, self.mesh, self.recipe.config.train.batch_size)
 
-    def _compile(self, state: State, batch: Batch) -> Any:
+    def _compile(self, state: State, batch: Any) -> Any:
         with self.goodput.measure("compile"), self.watchdog.suspended(), self.report.busy("compiling the step"):
             executable = compile_step(self.built, state, batch)
             # A collective operation waits less time for a late process than compiling takes.
@@ -190,7 +201,7 @@ class Run:
         self.request.working()
         return executable
 
-    def _check(self, steps: range, state: State, batch: Batch) -> None:
+    def _check(self, steps: range, state: State, batch: Any) -> None:
         """Checks for silent data corruption, if it is due."""
         if self.corruption is not None and self.corruption.due(steps):
             self._report()
@@ -213,7 +224,7 @@ class Run:
 
         def write() -> None:
             record = {"plan": list(map(list, self.plan)), "rebuilt": self.rebuilt}
-            record |= workdirs.identity(self.recipe.config, self.mixture)
+            record |= workdirs.identity(self.recipe.config, self.data)
             try:
                 self.checkpoints.save(step, self._trees(state), record, MUST_BE_FINITE)
             except Diverged:
@@ -263,8 +274,8 @@ class Run:
             self.processes.barrier("saving")
 
     def _evaluate(self, step: int, state: State) -> None:
-        """Scores the held-out split and adds a line to `evaluations.jsonl`; on a signal it ends the run instead."""
-        assert self.heldout is not None
+        """Scores the state and adds a line to `evaluations.jsonl`; on a signal it ends the run instead."""
+        assert self.evaluator is not None
         self._report()
         began = time.perf_counter()
 
@@ -276,13 +287,11 @@ class Run:
         try:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
                 take = functools.partial(self.request.take, alone=self.alone)
-                scores = self.heldout(state.params, between, take, self.watchdog.suspended)
+                scores = self.evaluator(state.params, between, take, self.watchdog.suspended)
         except Stopped as stopped:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.evaluation({"step": step, **scores, "seconds": time.perf_counter() - began})
-        losses = (shown(scores[name]) for name in ("loss", "loss_without_memory", "unigram_cross_entropy"))
-        text = "step %d: held-out loss %s (%s without memory; unigram cross-entropy %s) over %s"
-        log.info(text, step, *losses, self.heldout.scope)
+        log.info("step %d: %s", step, self.evaluator.described(scores))
         self._persist(self.writer.flush, f"the evaluation of step {step}")
 
     def _report(self) -> None:

@@ -12,7 +12,7 @@ on any number of devices (the 2019 code averages the means of the cores).
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
@@ -37,11 +37,39 @@ class RowLosses:
     """For the next segment."""
 
 
+class Model(Protocol):
+    """A transformer and a head, as pure functions of one tree of parameters."""
+
+    @property
+    def depths(self) -> Depths:
+        """The depth of every parameter; see `optimizer.scale_layers`."""
+        ...
+
+    def init(self, key: jax.Array, batch: Any) -> dict[str, Any]:
+        """Fresh parameters in Flax's boxes, which carry their logical axes; `batch` gives the shapes of an example."""
+        ...
+
+    def weight(self, batch: Any) -> jax.Array:
+        """The sum of `RowLosses.weight_B` over a batch, a pytree of arrays with rows first."""
+        ...
+
+    def row_losses(
+        self,
+        params: Any,
+        batch: Any,
+        memory: Memory,
+        dropout_key: jax.Array | None = None,
+        rows_B: jax.Array | None = None,
+    ) -> RowLosses:
+        """The losses of a batch, or of some rows of it (`rows_B`); without a `dropout_key` dropout is off."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class LanguageModel:
-    """A transformer and the head that predicts tokens, as pure functions of one tree of parameters.
+    """A transformer and the head that predicts tokens: the `Model` of pretraining.
 
-    The tree is that of the transformer, with the head's own parameters under `lm_head`.
+    The tree of parameters is that of the transformer, with the head's own parameters under `lm_head`.
     """
 
     transformer: XLNet
@@ -61,6 +89,10 @@ class LanguageModel:
         # Another key: with the same one, equal names would draw equal numbers.
         own = self.head.init(jax.random.fold_in(key, 1), table_VD, vectors_BPD)["params"]
         return {**params, "lm_head": own}
+
+    def weight(self, batch: Batch) -> jax.Array:
+        """The summed weights of all targets."""
+        return batch.target_weights.sum()
 
     def logits(self, params: Any, vectors_BPD: jax.Array) -> jax.Array:
         """[B, P, V]; see `LMHead`."""
@@ -96,8 +128,8 @@ class LanguageModel:
 
 def mean_loss(
     params: Any,
-    model: LanguageModel,
-    batch: Batch,
+    model: Model,
+    batch: Any,
     memory: Memory,
     dropout_key: jax.Array | None = None,
     rows_B: jax.Array | None = None,

@@ -7,15 +7,20 @@ head, loss or optimizer, change this file; the step and the loop do not change.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
+import numpy as np
 import optax
 
+from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
-from xlnet_jax.model.transformer import XLNet
-from xlnet_jax.train.loss import LanguageModel
+from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.train.loss import LanguageModel, Model
 from xlnet_jax.train.optimizer import make_optimizer, schedule
 
 
@@ -24,24 +29,63 @@ class Recipe:
     """The functions of one configuration. Holds no array, and does not depend on a mesh."""
 
     config: Config
-    model: LanguageModel
-    """The module with its head, and the losses of a segment (`row_losses`; `train.loss.mean_loss` divides them)."""
+    model: Any
+    """A `train.loss.Model`: the module with its head, and the losses of a segment; `mean_loss` divides them. Here the
+    `LanguageModel`; a task has its own (`finetune.recipe`)."""
     optimizer: optax.GradientTransformation
     learning_rate: optax.Schedule
     """By the number of earlier good steps; the optimizer uses the same."""
     flops_per_step: int
     """FLOPs of one optimizer step of the whole batch."""
+    example_batch: Callable[[int], Any]
+    """A batch of zeros with this many rows, for tracing."""
+    memory_len: int
+    """Memory slots that State carries from step to step; 0 for a task, whose examples do not follow each other."""
+
+    def empty_memory(self, batch_size: int) -> Memory:
+        """The memory before the first step."""
+        return empty_memory(self.config.model, batch_size, self.memory_len)
 
 
 def make_recipe(config: Config) -> Recipe:
-    """Builds everything; touches no device. Raises BadInput if JAX would compute in another precision."""
+    """The recipe of pretraining; touches no device.
+
+    Raises BadInput if JAX would compute in another precision, or if the configuration is that of a task.
+    """
+    if config.finetune.task != "none":
+        raise BadInput(
+            f"finetune.task={config.finetune.task} is for `xlnet-jax finetune` and `predict`; here it must be none"
+        )
+    model = LanguageModel(XLNet(config.model, config.data.reuse_len, config.compat, config.data.objective == "plm"))
+    example = functools.partial(example_batch, config)
+    return assemble(config, model, example, flops.step_flops(config), config.model.memory_len)
+
+
+def assemble(
+    config: Config, model: Model, example_batch: Callable[[int], Any], flops_per_step: int, memory_len: int
+) -> Recipe:
+    """Adds what all recipes share, the optimizer of the configuration, and checks the precision."""
     if config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise BadInput("model.compute_dtype=float64 needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1")
-    model = LanguageModel(XLNet(config.model, config.data.reuse_len, config.compat, config.data.objective == "plm"))
     return Recipe(
         config=config,
         model=model,
         optimizer=make_optimizer(config.optimizer, config.train.steps, model.depths, config.compat),
         learning_rate=schedule(config.optimizer, config.train.steps),
-        flops_per_step=flops.step_flops(config),
+        flops_per_step=flops_per_step,
+        example_batch=example_batch,
+        memory_len=memory_len,
+    )
+
+
+def example_batch(config: Config, batch_size: int) -> Batch:
+    """A Batch of zeros with the shapes of the configuration."""
+    T, P, B = config.data.segment_len, config.data.num_predict, batch_size
+    ints = {"tokens": (B, T), "segments": (B, T), "rank": (B, T), "direction": (B,), "target_positions": (B, P),
+            "target_tokens": (B, P), "summary_position": (B,), "label": (B,)}  # fmt: skip
+    return Batch(
+        **{name: np.zeros(shape, np.int32) for name, shape in ints.items()},
+        continues=np.zeros(B, bool),
+        target_weights=np.zeros((B, P), np.float32),
+        label_weight=np.zeros(B, np.float32),
     )

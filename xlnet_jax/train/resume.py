@@ -13,14 +13,13 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.batch import Memory, stack
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
-from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.stream import Plan, PlanEntry, extend_plan
-from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
@@ -33,7 +32,7 @@ log = logging.getLogger("xlnet_jax")
 
 
 def restore_or_init(
-    recipe: Recipe, mixture: Mixture, built: BuiltStep, checkpoints: Checkpoints, processes: Session
+    recipe: Recipe, data: TrainingData, built: BuiltStep, checkpoints: Checkpoints, processes: Session
 ) -> tuple[State, Plan, int, dict[str, Any]]:
     """The state to start from, fresh or restored, its data plan and step, and its origin for `runs.jsonl`.
 
@@ -44,7 +43,7 @@ def restore_or_init(
     abstract = built.abstract_state.split()
 
     def wanted(step: int, record: dict[str, Any]) -> Trees:
-        workdirs.check_resume(record, config, mixture, str(checkpoints.path / str(step)))
+        workdirs.check_resume(record, config, data, str(checkpoints.path / str(step)))
         # With another batch size the rows are other rows: the saved memory is useless.
         same_rows = PlanEntry(*record["plan"][-1]).batch_size == batch_size
         usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
@@ -54,14 +53,14 @@ def restore_or_init(
     if found is None:
         if read_jsonl(os.path.join(checkpoints.workdir, "metrics.jsonl")):
             log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
-        state, origin = _fresh(recipe, mixture, built, processes)
+        state, origin = _fresh(recipe, data, built, processes)
         return state, extend_plan((), 0, batch_size, W), 0, origin
     old, trees = tuple(PlanEntry(*entry) for entry in found.record["plan"]), found.trees
-    plan = extend_plan(old, found.step, batch_size, W, mixture.stream(config).rows_per_block)
+    plan = extend_plan(old, found.step, batch_size, W, data.stream(config).rows_per_block)
     rebuilt = found.record.get("rebuilt") or []
     if "memory" not in trees:
         first = _first_in_memory(config, plan, found.step)
-        memory = _rebuild(recipe, mixture, built, plan, range(first, found.step), trees["params"], processes)
+        memory = _rebuild(recipe, data, built, plan, range(first, found.step), trees["params"], processes)
         trees = trees | {"memory": memory_tree(memory)}
         rebuilt = rebuilt + [found.step] * (first < found.step)
     if plan != old:
@@ -82,7 +81,7 @@ def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
 
 
 def _rebuild(
-    recipe: Recipe, mixture: Mixture, built: BuiltStep, plan: Plan, steps: range, params: Any, processes: Session
+    recipe: Recipe, data: TrainingData, built: BuiltStep, plan: Plan, steps: range, params: Any, processes: Session
 ) -> Memory:
     """An empty memory after the segments of `steps`, forward only, with the same parameters in all of them.
 
@@ -92,21 +91,21 @@ def _rebuild(
     sharding: Any = built.abstract_state.step.sharding
     mesh, batch_size = sharding.mesh, config.train.batch_size
     out_shardings = jax.tree.map(lambda x: x.sharding, built.abstract_state.memory)
-    memory = jax.jit(lambda: empty_memory(config.model, batch_size), out_shardings=out_shardings)()
+    memory = jax.jit(lambda: recipe.empty_memory(batch_size), out_shardings=out_shardings)()
     if not steps:
         return memory
 
-    def after(memory: Memory, params: Any, step: jax.Array, batches: Batch) -> Memory:
+    def after(memory: Memory, params: Any, step: jax.Array, batches: Any) -> Memory:
         with nn.logical_axis_rules(meshes.RULES.pairs()):
             return next_memory(recipe, params, memory, step, jax.tree.map(lambda x: x[0], batches))
 
     rows = meshes.rows_here(batch_size, mesh)
-    dispatches = loader.TrainDispatches(mixture, config, plan, rows, steps.start, steps.stop)
+    dispatches = loader.TrainDispatches(data, config, plan, rows, steps.start, steps.stop)
     # One program for any number of segments.
     jitted: Any = jax.jit(after, donate_argnums=0, out_shardings=out_shardings)
     compiled = None
     for step in steps:
-        batch = meshes.place(loader.stack([dispatches.batch(step)]), mesh, batch_size)
+        batch = meshes.place(stack([dispatches.batch(step)]), mesh, batch_size)
         if compiled is None:
             compiled = jitted.lower(memory, params, np.int32(step), batch).compile()
             # A collective operation waits less time for a late process than compiling takes.
@@ -118,13 +117,15 @@ def _rebuild(
     return memory
 
 
-def _fresh(recipe: Recipe, mixture: Mixture, built: BuiltStep, processes: Session) -> tuple[State, dict[str, Any]]:
+def _fresh(recipe: Recipe, data: TrainingData, built: BuiltStep, processes: Session) -> tuple[State, dict[str, Any]]:
     """The state of step 0, with the parameters of another run if so configured."""
     path = recipe.config.checkpoint.init_from
     if not path:
         return create_state(recipe, built), {"rebuilt": []}
-    params, origin = restore.foreign_parameters(path, built.abstract_state.params, processes)
-    if origin["tokenizer_sha256"] != mixture.tokenizer.sha256:
+    # The head of another task predicts something else, even where the shapes agree.
+    wanted = {name: tree for name, tree in built.abstract_state.params.items() if name != "head"}
+    params, origin = restore.foreign_parameters(path, wanted, processes)
+    if origin["tokenizer_sha256"] != data.tokenizer.sha256:
         log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings are those of other pieces", path)
     log.info("starting with the parameters of step %d of %s", origin["step"], path)
     state = create_state(recipe, built)

@@ -11,12 +11,9 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from xlnet_jax.batch import Batch, Memory
-from xlnet_jax.config import Config
-from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.batch import Memory
 from xlnet_jax.train.recipe import Recipe
 
 
@@ -66,28 +63,15 @@ def memory_tree(memory: Memory) -> dict[str, jax.Array]:
     return {"hidden": memory.hidden_LBMD, "valid": memory.valid_B}
 
 
-def example_batch(config: Config, batch_size: int) -> Batch:
-    """A Batch of zeros with the shapes of the configuration, for tracing."""
-    T, P, B = config.data.segment_len, config.data.num_predict, batch_size
-    ints = {"tokens": (B, T), "segments": (B, T), "rank": (B, T), "direction": (B,), "target_positions": (B, P),
-            "target_tokens": (B, P), "summary_position": (B,), "label": (B,)}  # fmt: skip
-    return Batch(
-        **{name: np.zeros(shape, np.int32) for name, shape in ints.items()},
-        continues=np.zeros(B, bool),
-        target_weights=np.zeros((B, P), np.float32),
-        label_weight=np.zeros(B, np.float32),
-    )
-
-
 def init_params(recipe: Recipe) -> Any:
     """Fresh parameters in Flax's boxes, which carry their logical axes. Independent of the batch and of the mesh."""
-    return recipe.model.init(jax.random.key(recipe.config.seeds.init), example_batch(recipe.config, 1))
+    return recipe.model.init(jax.random.key(recipe.config.seeds.init), recipe.example_batch(1))
 
 
 def init_state(recipe: Recipe) -> State:
     """The state before the first step. Boxed; `flax.linen.meta.unbox` gives the arrays."""
     params = init_params(recipe)
-    memory = empty_memory(recipe.config.model, recipe.config.train.batch_size)
+    memory = recipe.empty_memory(recipe.config.train.batch_size)
     boxed = Memory(
         nn.LogicallyPartitioned(memory.hidden_LBMD, ("layers", "batch", None, None)),  # type: ignore[arg-type]
         nn.LogicallyPartitioned(memory.valid_B, ("batch",)),  # type: ignore[arg-type]

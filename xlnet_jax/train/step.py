@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.batch import Memory
 from xlnet_jax.config import Config
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import gradients
@@ -31,14 +31,14 @@ class BuiltStep(NamedTuple):
     """The compiled form of training for one recipe and mesh."""
 
     jitted: Any
-    """(State, Batch [K, B, ...]) -> (State, metrics with a leading axis K); the State is donated."""
+    """(State, batch [K, B, ...]) -> (State, metrics with a leading axis K); the State is donated."""
     abstract_state: State
     """Shapes, dtypes and shardings."""
-    abstract_batch: Batch
-    """The same for a Batch with K stacked steps."""
+    abstract_batch: Any
+    """The same for a batch with K stacked steps."""
 
 
-def train_step(recipe: Recipe, state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[str, jax.Array]]:
     """Forward, backward, update of one segment of the global batch. Metrics are scalars, except those named `_B`."""
     config = recipe.config
     (loss, aux), grads = loss_and_gradient(recipe, state, batch)
@@ -74,13 +74,13 @@ def train_step(recipe: Recipe, state: State, batch: Batch) -> tuple[State, dict[
     return new_state, metrics
 
 
-def loss_and_gradient(recipe: Recipe, state: State, batch: Batch) -> gradients.LossAndGradient:
+def loss_and_gradient(recipe: Recipe, state: State, batch: Any) -> gradients.LossAndGradient:
     """The first part of a step: everything before the update."""
     memory, dropout_key = _inputs(recipe.config, state.memory, state.step)
     return gradients.of_step(recipe, state.params, batch, memory, dropout_key)
 
 
-def next_memory(recipe: Recipe, params: Any, memory: Memory, step: jax.Array, batch: Batch) -> Memory:
+def next_memory(recipe: Recipe, params: Any, memory: Memory, step: jax.Array, batch: Any) -> Memory:
     """The memory after a step: of a step with these parameters, all that it carries on but for its update."""
     memory, dropout_key = _inputs(recipe.config, memory, step)
     return recipe.model.row_losses(params, batch, memory, dropout_key).memory
@@ -127,7 +127,7 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     )
     batch_sharding = meshes.batch_sharding(mesh, leading=1)
 
-    def steps(state: State, batches: Batch) -> tuple[State, dict[str, jax.Array]]:
+    def steps(state: State, batches: Any) -> tuple[State, dict[str, jax.Array]]:
         with nn.logical_axis_rules(meshes.RULES.pairs()):
             return jax.lax.scan(functools.partial(train_step, recipe), state, batches)
 
@@ -141,7 +141,7 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     size = recipe.config.train.steps_per_dispatch
     abstract_batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype, sharding=batch_sharding),
-        states.example_batch(recipe.config, recipe.config.train.batch_size),
+        recipe.example_batch(recipe.config.train.batch_size),
     )
     abstract_state = jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),

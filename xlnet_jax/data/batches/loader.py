@@ -12,18 +12,62 @@ import dataclasses
 import functools
 import multiprocessing
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
+from typing import Any, Protocol
 
 import grain
 import numpy as np
 from absl import flags
 
-from xlnet_jax.batch import Batch
+from xlnet_jax.batch import stack
 from xlnet_jax.config import Config
-from xlnet_jax.data.batches.mixture import Mixture, join
-from xlnet_jax.data.batches.stream import Plan, SinglePass, Stream
+from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.batches.stream import Plan, SinglePass, Stream, Windows
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
 from xlnet_jax.errors import RestartMe, summary
+
+
+class TrainingData(Protocol):
+    """What a run trains on: a `Mixture` of corpora, or the examples of a task."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its parts, in logs and metrics."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of all parts."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """Of everything that is read; frozen on resume."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Where it is from, for messages."""
+        ...
+
+    def stream(self, config: Config) -> Stream:
+        """Which windows of which part the rows of a step read."""
+        ...
+
+    def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> Any:
+        """The batch that `where` describes: a pytree of numpy arrays with rows first."""
+        ...
+
+
+class Dispatches(Protocol):
+    """A number of stacked batches, each built from its number alone."""
+
+    def __len__(self) -> int: ...
+
+    def __call__(self, index: int) -> Any:
+        """Dispatch number `index`: a pytree of numpy arrays [K, B, ...]."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +79,7 @@ class TrainDispatches:
       start, stop: the first step, and the first step that is not built.
     """
 
-    mixture: Mixture
+    data: TrainingData
     config: Config
     plan: Plan
     rows: np.ndarray
@@ -45,7 +89,7 @@ class TrainDispatches:
     @functools.cached_property
     def stream(self) -> Stream:
         """Which windows the rows of a step read."""
-        return self.mixture.stream(self.config)
+        return self.data.stream(self.config)
 
     def __len__(self) -> int:
         size = self.config.train.steps_per_dispatch
@@ -57,14 +101,14 @@ class TrainDispatches:
         first = (self.start // size + index) * size
         return range(max(first, self.start), min(first + size, self.stop))
 
-    def __call__(self, index: int) -> Batch:
+    def __call__(self, index: int) -> Any:
         """Batch with a leading axis over the steps of the dispatch."""
         return stack([self.batch(step) for step in self.steps(index)])
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> Any:
         """The rows' Batch of one step."""
         where = self.stream.locate(step, self.rows, self.plan)
-        return self.mixture.build(self.config, where, name="train", step=step, rows=self.rows)
+        return self.data.build(self.config, where, name="train", step=step, rows=self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +140,7 @@ class HeldoutDispatches:
         where = self.single_pass.locate(blocks, 0)
         return np.where(where.exists_B, where.corpus_B, -1)
 
-    def __call__(self, index: int) -> Batch:
+    def __call__(self, index: int) -> Any:
         """Batch with a leading axis over the W windows."""
         blocks = index * self.batch_size + self.rows
         batches = []
@@ -104,11 +148,6 @@ class HeldoutDispatches:
             where = self.single_pass.locate(blocks, window)
             batches.append(self.mixture.build(self.config, where, name="heldout", step=window, rows=where.block_B))
         return stack(batches)
-
-
-def stack(batches: list[Batch]) -> Batch:
-    """Stacks K batches into one with a leading axis."""
-    return join(batches, np.stack)
 
 
 def start_worker(*_: int) -> None:
@@ -124,7 +163,7 @@ def kill_workers() -> None:
         worker.kill()
 
 
-def prefetched(dispatches: TrainDispatches | HeldoutDispatches, config: Config) -> Iterator[Batch]:
+def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, None]:
     """All dispatches in order, built ahead by threads or, with `data.workers`, by processes.
 
     Raises:
@@ -133,7 +172,7 @@ def prefetched(dispatches: TrainDispatches | HeldoutDispatches, config: Config) 
     """
     data = config.data
     workers = data.workers if data.workers >= 0 else min(8, cores() // 4)
-    if isinstance(dispatches, HeldoutDispatches):
+    if not isinstance(dispatches, TrainDispatches):
         workers = 0  # starting processes for every evaluation takes longer than they save
     dataset = grain.MapDataset.range(len(dispatches)).map(dispatches)
     if not workers:

@@ -83,6 +83,43 @@ def _subfolders(folder: str) -> list[str]:
 
 def split(path: str, part: str = "") -> Any:
     """TFDS's description of a split of a data set or of a part of it. Raises as `find` does."""
+    builder, name = _opened(path)
+    return builder.info.splits[name + part]
+
+
+def rows(path: str) -> Iterator[dict[str, Any]]:
+    """All examples of a split as Python values: text as `str`, classes by their names, None for a missing class.
+
+    Args:
+      path: as `find` returns it. Raises as `find` does, or BadInput for a damaged file.
+    """
+    builder, name = _opened(path)
+    try:
+        for example in builder.as_data_source(split=name):
+            yield {key: _plain(feature, example[key]) for key, feature in builder.info.features.items()}
+    except RuntimeError as error:
+        raise BadInput(f"{path} is damaged ({summary(error)}); build it again") from error
+
+
+def _plain(feature: Any, value: Any) -> Any:
+    """A value of a feature of TFDS without bytes and arrays."""
+    import tensorflow_datasets as tfds
+
+    if isinstance(feature, tfds.features.ClassLabel):
+        return feature.int2str(int(value)) if value >= 0 else None
+    if isinstance(feature, tfds.features.Sequence):
+        # A sequence of dictionaries is stored as a dictionary of sequences.
+        inner = feature.feature
+        if isinstance(inner, tfds.features.FeaturesDict):
+            return {key: [_plain(inner[key], each) for each in value[key]] for key in inner}
+        return [_plain(inner, each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode()
+    return value.item() if hasattr(value, "item") and not getattr(value, "ndim", 0) else value
+
+
+def _opened(path: str) -> tuple[Any, str]:
+    """TFDS's builder of a data set, and the name of the split."""
     import tensorflow_datasets as tfds
     from google.protobuf import json_format
 
@@ -108,7 +145,7 @@ def split(path: str, part: str = "") -> Any:
         )
     if name not in set(builder.info.splits):  # TFDS would accept a slice as a split
         raise BadInput(f"{folder} has no split {name!r}, only {', '.join(sorted(builder.info.splits))}")
-    return builder.info.splits[name + part]
+    return builder, name
 
 
 def examples(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes]]:

@@ -1,0 +1,86 @@
+"""The original's TensorFlow checkpoints, written here with their names and shapes, come in bit for bit.
+
+Needs TensorFlow, which this environment has; without it the file is skipped.
+"""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import released
+
+from xlnet_jax.commands.import_ import import_
+from xlnet_jax.convert import names, tensorflow
+from xlnet_jax.errors import BadInput
+from xlnet_jax.run import workdir as workdirs
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def write(folder, size, variables, **changes):
+    """As the released archives have it: three files of the checkpoint, the configuration and the tokenizer."""
+    folder.mkdir()
+    config = released.SIZES[size] | {"ff_activation": "gelu", "untie_r": True} | changes
+    (folder / "xlnet_config.json").write_text(json.dumps(config))
+    released.write_tokenizer(folder, config["n_token"])
+    prefix = str(folder / "xlnet_model.ckpt")
+    tf.raw_ops.SaveV2(
+        prefix=prefix, tensor_names=list(variables), shape_and_slices=[""] * len(variables),
+        tensors=[tf.constant(array) for array in variables.values()],
+    )  # fmt: skip
+    return prefix
+
+
+@pytest.mark.parametrize(
+    "size", ["tiny", pytest.param("base", marks=pytest.mark.slow), pytest.param("large", marks=pytest.mark.slow)]
+)
+def test_every_variable_comes_in(size, tmp_path, caplog):
+    caplog.set_level("INFO")
+    variables = released.tensorflow_arrays(size)
+    slots = {f"{name}/adam_{kind}": array for name, array in list(variables.items())[:2] for kind in "mv"}
+    prefix = write(tmp_path / "released", size, variables | slots | {"global_step": np.int64(500_000)})
+    workdir = str(tmp_path / "work")
+    found = import_(str(tmp_path / "released"), workdir, overrides=["--config.model.memory_len=8"])
+    assert found == {"arrays": len(variables), "workdir": workdir}
+    assert "5 optimizer slots and counters are not imported" in caplog.text
+    assert "model.activation=gelu: the tanh form" in caplog.text
+    model = workdirs.load_config(workdir).model
+    assert (model.layers, model.d_ff, model.activation, model.memory_len) == (
+        released.SIZES[size]["n_layer"], released.SIZES[size]["d_inner"], "gelu", 8,
+    )  # fmt: skip
+    params = parameters(workdir)
+    back = names.to_foreign(names.TENSORFLOW, params)
+    assert back.keys() == variables.keys()
+    for name, array in variables.items():
+        np.testing.assert_array_equal(back[name], array, err_msg=name)
+    assert tensorflow.prefix_of(f"{prefix}.index") == prefix
+
+
+def parameters(workdir):
+    """The imported ones, read without our code's names."""
+    from orbax.checkpoint import v1 as ocp
+
+    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    folder = f"{workdir}/checkpoints/0"
+    stored = ocp.checkpointables_metadata(folder).metadata["params"]
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), stored)
+    return jax.device_get(ocp.load_checkpointables(folder, {"params": abstract})["params"])
+
+
+def test_shared_biases_and_what_does_not_fit(tmp_path):
+    variables = released.tensorflow_arrays("tiny")
+    tied = {f"model/transformer/{name}": variables[f"model/transformer/{name}"][0]
+            for name in ("r_w_bias", "r_r_bias", "r_s_bias")}  # fmt: skip
+    source = write(tmp_path / "tied", "tiny", variables | tied, untie_r=False)
+    import_(source, str(tmp_path / "work"))
+    np.testing.assert_array_equal(
+        parameters(str(tmp_path / "work"))["biases"]["segment_bias"], tied["model/transformer/r_s_bias"]
+    )
+    extra = {"model/lm_loss/weight": np.zeros((300, 32), np.float32)}
+    with pytest.raises(BadInput, match=r"left over \(1\): model/lm_loss/weight"):
+        import_(write(tmp_path / "untied", "tiny", variables | extra), str(tmp_path / "other"))
+    (tmp_path / "tied" / "xlnet_model.ckpt.index").write_bytes(b"no index")
+    with pytest.raises(BadInput, match="TensorFlow cannot read it"):
+        import_(source, str(tmp_path / "other"))

@@ -1,0 +1,273 @@
+"""Models from elsewhere become work directories, bit for bit; what does not fit is refused in one line."""
+
+import json
+import os
+import shutil
+
+import data_fixtures
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+import tiny
+from safetensors.numpy import load_file, save_file
+
+from xlnet_jax import config as configs
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.cli import main
+from xlnet_jax.commands.export import export
+from xlnet_jax.commands.import_ import import_
+from xlnet_jax.convert import huggingface, tensorflow, tokenizer_json
+from xlnet_jax.data.tokenizer import Normalization, Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.state import init_params
+
+CONFIG = tiny.config(model={"activation": "gelu_erf"}, mesh={"data": 1})
+# What a source does not say.
+REST = [f"--config.{name}={value}" for name, value in configs.flat(CONFIG).items()
+        if name in ("model.memory_len", "model.compute_dtype", "model.unroll", "data.segment_len", "data.reuse_len",
+                    "data.num_predict")]  # fmt: skip
+NORMALIZATION = Normalization(lower=True, nfkc=True)
+
+
+def abstract(config=CONFIG):
+    return jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
+
+
+def random_params(config=CONFIG):
+    generator = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), abstract(config))
+
+
+def imported_params(workdir, config=CONFIG):
+    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    leaves = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), abstract(config))
+    with Checkpoints(str(workdir)) as checkpoints:
+        assert checkpoints.steps() == [0]
+        return tiny.restored(checkpoints, 0, {"params": leaves})["params"]
+
+
+def assert_equal(ours, theirs):
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return random_params()
+
+
+@pytest.fixture(scope="module")
+def folder(params, tmp_path_factory):
+    """A Hugging Face folder."""
+    path = str(tmp_path_factory.mktemp("folder") / "model")
+    tokenizer = Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION)
+    huggingface.export(params, CONFIG.model, tokenizer, path, max_length=32)
+    return path
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    """The same, to be changed."""
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_huggingface_and_back(folder, params, tmp_path, caplog):
+    """Ours -> Hugging Face -> ours -> Hugging Face: arrays, configuration and tokenizer are those that left."""
+    caplog.set_level("INFO")
+    workdir = str(tmp_path / "work")
+    arrays = len(load_file(f"{folder}/model.safetensors"))
+    assert import_(folder, workdir, overrides=REST) == {"arrays": arrays, "workdir": workdir}
+    assert "model.activation=gelu_erf: the erf form" in caplog.text
+    assert f"--config.checkpoint.init_from={workdir} --config.model.vocab_size={tiny.VOCAB}" in caplog.text
+    assert_equal(imported_params(workdir), params)
+    found = workdirs.load_config(workdir)
+    assert found.model == configs.override(CONFIG, ["--config.model.init_std=0.1"]).model
+    tokenizer = workdirs.tokenizer(workdir)
+    assert (tokenizer.sha256, tokenizer.normalization) == (data_fixtures.tokenizer().sha256, NORMALIZATION)
+    again = export(workdir, str(tmp_path / "again"), step=0)
+    assert {os.path.basename(file) for file in again["files"]} == set(os.listdir(folder))
+    same = set(os.listdir(folder)) - {"README.md"}
+    for name in same:
+        assert files.read(f"{folder}/{name}") == files.read(str(tmp_path / "again" / name)), name
+    card = files.read(str(tmp_path / "again" / "README.md")).decode()
+    assert "library_name: transformers" in card and "| width | 16 |" in card and "the parameters were imported" in card
+
+
+def test_shards_and_back(params, tmp_path):
+    """No file is larger than asked for, and an array is in exactly one of them."""
+    path = str(tmp_path / "model")
+    written = huggingface.export(params, CONFIG.model, data_fixtures.tokenizer(), path, shard_bytes=9000)
+    weights = [file for file in written if file.endswith(".safetensors")]
+    index = files.read_json_object(f"{path}/model.safetensors.index.json")
+    arrays = [load_file(file) for file in weights]
+    assert len(weights) > 3 and os.path.basename(weights[0]) == f"model-00001-of-{len(weights):05}.safetensors"
+    sizes = [sum(array.nbytes for array in shard.values()) for shard in arrays]
+    assert max(size for size, shard in zip(sizes, arrays, strict=True) if len(shard) > 1) <= 9000
+    assert index["metadata"]["total_size"] == sum(sizes) == sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    found = {name: os.path.basename(file) for file, shard in zip(weights, arrays, strict=True) for name in shard}
+    assert index["weight_map"] == found
+    import_(path, str(tmp_path / "work"), overrides=REST)
+    assert_equal(imported_params(tmp_path / "work"), params)
+    os.remove(weights[1])
+    with pytest.raises(BadInput, match=f"has no {os.path.basename(weights[1])}"):
+        import_(path, str(tmp_path / "other"), overrides=REST)
+
+
+@pytest.mark.parametrize("share_layers", [False, True])
+def test_orbax_and_back(share_layers, tmp_path):
+    """Ours -> Orbax -> ours, with all keys of the run; Orbax's public functions read it."""
+    from orbax.checkpoint import v1 as ocp
+
+    config = tiny.config(model={"share_layers": share_layers}, mesh={"data": 1})
+    params, run = random_params(config), str(tmp_path / "run")
+    identity = {"config": configs.flat(config), "corpus_sha256": "1" * 64,
+                "tokenizer_sha256": data_fixtures.tokenizer().sha256}  # fmt: skip
+    with Checkpoints(run, config.checkpoint) as checkpoints:
+        checkpoints.save(7, {"params": params}, identity)
+    workdirs.write_tokenizer(run, Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION))
+    files.write(f"{run}/config.json", files.to_json(identity))
+    exported = export(run, str(tmp_path / "exported"), format="orbax")
+    assert {os.path.basename(file.rstrip("/")) for file in exported["files"]} == {"params", "config.json", "tokenizer"}
+    assert_equal(ocp.load(str(tmp_path / "exported" / "params")), params)
+    workdir = str(tmp_path / "work")
+    assert import_(str(tmp_path / "exported"), workdir)["arrays"] == len(jax.tree.leaves(params))
+    assert_equal(imported_params(workdir, config), params)
+    assert workdirs.load_config(workdir).data == config.data and workdirs.load_config(workdir).model == config.model
+    assert workdirs.tokenizer(workdir).normalization == NORMALIZATION
+    with pytest.raises(BadInput, match="trained with other frozen keys: model.layers"):
+        import_(str(tmp_path / "exported"), str(tmp_path / "other"), overrides=["--config.model.layers=3"])
+    shutil.rmtree(tmp_path / "exported" / "params" / "state")
+    with pytest.raises(BadInput, match="params: Orbax cannot read it"):
+        import_(str(tmp_path / "exported"), str(tmp_path / "other"))
+
+
+def test_names_without_prefix_and_a_copied_embedding(copy, params, tmp_path):
+    """As a bare `XLNetModel` is saved, and with the tied weights of other writers."""
+    path = copy / "model.safetensors"
+    arrays = load_file(path)
+    bare = {name.removeprefix("transformer."): array for name, array in arrays.items()}
+    save_file(bare | {"lm_loss.weight": arrays["transformer.word_embedding.weight"]}, path)
+    with pytest.raises(BadInput, match=r"missing \(1\): lm_loss.bias"):
+        save_file({name: bare[name] for name in bare if name != "lm_loss.bias"}, copy / "model.safetensors")
+        import_(str(copy), str(tmp_path / "work"), overrides=REST)
+    save_file(arrays | {"lm_loss.weight": arrays["transformer.word_embedding.weight"]}, path)
+    import_(str(copy), str(tmp_path / "work"), overrides=REST)
+    assert_equal(imported_params(tmp_path / "work"), params)
+    save_file(arrays | {"lm_loss.weight": arrays["transformer.word_embedding.weight"] + 1}, path)
+    with pytest.raises(BadInput, match="lm_loss.weight is not the word embedding"):
+        import_(str(copy), str(tmp_path / "other"), overrides=REST)
+
+
+def test_a_tokenizer_json_without_spiece_model(copy, tmp_path):
+    """The pieces, scores and rules come back, and with them the same ids."""
+    os.remove(copy / "spiece.model")
+    import_(str(copy), str(tmp_path / "work"), overrides=REST)
+    found, ours = workdirs.tokenizer(str(tmp_path / "work")), Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION)
+    assert found.pieces == ours.pieces and found.normalization == ours.normalization
+    lines = data_fixtures.synthetic_text(3, 40).split("\n") + ["(12,000), 1990, and <eop> “quoted” ﬁne", "한국어 がぎ"]
+    assert [found.encode(line) for line in lines] == [ours.encode(line) for line in lines]
+    os.remove(copy / "tokenizer.json")
+    with pytest.raises(BadInput, match="neither spiece.model nor tokenizer.json.*--tokenizer"):
+        import_(str(copy), str(tmp_path / "other"), overrides=REST)
+    import_(str(copy), str(tmp_path / "other"), tokenizer=data_fixtures.tokenizer_path(), overrides=REST)
+    assert workdirs.tokenizer(str(tmp_path / "other")).normalization == NORMALIZATION
+
+
+def test_the_steps_of_a_nested_normalizer_are_found():
+    """As `transformers` writes them; a model of another kind is refused."""
+    model = {"type": "Unigram", "vocab": [["<unk>", 0.0]]}
+    inner = {"type": "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": "AAAA"}]}
+    made = tokenizer_json.sentencepiece_model(
+        {"model": model, "normalizer": {"type": "Sequence", "normalizers": [inner]}, "pre_tokenizer": None}, "x"
+    )
+    proto = tokenizer_json.sentencepiece_model_pb2.ModelProto.FromString(made)
+    assert proto.normalizer_spec.precompiled_charsmap == b"\0\0\0" and proto.normalizer_spec.add_dummy_prefix
+    for document in ({}, {"model": {"type": "BPE"}}, {"model": {"type": "Unigram", "vocab": ["<unk>"]}}):
+        with pytest.raises(BadInput, match="x: "):
+            tokenizer_json.sentencepiece_model(document, "x")
+
+
+def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys):
+    """Each by the command line, which must end with exit code 2."""
+    work = tmp_path / "work"
+
+    def refused(source=copy, *words):
+        assert main(["import", str(source), f"--workdir={work}", "--json", *REST, *words]) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert not work.exists()
+        return line
+
+    assert "no model found" in refused(tmp_path / "nowhere")
+    other = str(tmp_path / "other.model")
+    assert "No such file" in refused(copy, f"--tokenizer={other}")
+    arrays = load_file(copy / "model.safetensors")
+    bias = "transformer.layer.1.rel_attn.r_w_bias"
+    save_file({name: array for name, array in arrays.items() if name != bias}
+              | {"transformer.layer.2.rel_attn.r_w_bias": arrays[bias], "lm_loss.bias": np.zeros(7, np.float32)},
+              copy / "model.safetensors")  # fmt: skip
+    line = refused()
+    assert f"missing (1): {bias};" in line and "left over (1): transformer.layer.2.rel_attn.r_w_bias;" in line
+    assert "lm_loss.bias is [7] and must be [200]" in line
+    save_file(arrays | {"lm_loss.bias": np.full(200, np.nan, np.float32)}, copy / "model.safetensors")
+    assert "not finite: lm_head/bias" in refused()
+    (copy / "model.safetensors").write_bytes(b"\xff" * 100)
+    assert "model.safetensors: not a safetensors file" in refused()
+    os.remove(copy / "model.safetensors")
+    assert "has no model.safetensors; save the model in safetensors" in refused()
+    config = copy / "config.json"
+    edit(config, vocab_size=201)
+    assert "has 200 pieces, the model" in refused()
+    edit(config, vocab_size=200, d_model="16")
+    assert "model.d_model='16' must be of type int" in refused()
+    for changes, said in (
+        (dict(ff_activation="silu"), "ff_activation='silu' is not one of"), (dict(attn_type="uni"), "attn_type"),
+        (dict(tie_word_embeddings=False), "tie_word_embeddings=false"), (dict(model_type="bert"), "is 'bert'; only"),
+    ):  # fmt: skip
+        shutil.copy(f"{folder}/config.json", config)
+        edit(config, **changes)
+        assert said in refused()
+    config.write_text("[]")
+    assert "holds no JSON object" in refused()
+    (work / "checkpoints").mkdir(parents=True)
+    assert main(["import", str(work), f"--workdir={tmp_path / 'new'}"]) == 2
+    assert "is a work directory; start from it with" in capsys.readouterr().err
+
+
+def test_a_tensorflow_checkpoint_needs_its_configuration_and_tensorflow(tmp_path, monkeypatch):
+    (tmp_path / "model.ckpt.index").touch()
+    shutil.copy(data_fixtures.tokenizer_path(), tmp_path / "spiece.model")
+    sizes = dict(n_token=200, n_layer=2, d_model=16, n_head=2, d_head=8, d_inner=32, untie_r=True)
+    source = str(tmp_path / "model.ckpt")
+    with pytest.raises(BadInput, match="xlnet_config.json: No such file"):
+        import_(source, str(tmp_path / "work"))
+    (tmp_path / "xlnet_config.json").write_text(json.dumps(sizes))
+    with pytest.raises(BadInput, match="has no ff_activation"):
+        import_(source, str(tmp_path / "work"))
+    (tmp_path / "xlnet_config.json").write_text(json.dumps(sizes | {"ff_activation": "gelu"}))
+    assert tensorflow.read_model(str(tmp_path))["activation"] == "gelu"  # the tanh form
+    monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
+    for each in (source, str(tmp_path)):
+        with pytest.raises(BadInput, match="needs tensorflow; install the extra `tf`"):
+            import_(each, str(tmp_path / "work"))
+    (tmp_path / "second.index").touch()
+    with pytest.raises(BadInput, match="holds 2 TensorFlow checkpoints"):
+        import_(str(tmp_path), str(tmp_path / "work"))
+
+
+def test_an_imported_work_directory_is_no_run(folder, tmp_path, capsys):
+    """`train` into it would mix two things: it says how to start from it."""
+    workdir = str(tmp_path / "work")
+    import_(folder, workdir, overrides=REST)
+    words = [f"--config={tiny.TESTS}/tiny_config.py", f"--config.data.corpus={data_fixtures.corpus_path()}"]
+    assert main(["train", *words, f"--workdir={workdir}"]) == 2
+    assert "holds imported parameters" in capsys.readouterr().err
+    with pytest.raises(BadInput, match="holds a run; name a new folder"):
+        import_(folder, workdir, overrides=REST)

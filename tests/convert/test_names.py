@@ -1,0 +1,142 @@
+"""Our parameter tree under the original's names: counts of the released models, and the way there and back."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xlnet_jax.batch import Batch
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.convert import names
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model.transformer import XLNet
+from xlnet_jax.train.loss import LanguageModel
+
+SMALL = dict(vocab_size=11, layers=3, d_model=8, heads=2, head_dim=4, d_ff=12, memory_len=0, compute_dtype="float32")
+
+
+def official(params):
+    return names.to_foreign(names.TENSORFLOW, params)
+
+
+def shapes_of(model: ModelConfig) -> dict:
+    zeros, one = jnp.zeros((1, 4), jnp.int32), jnp.zeros(1, jnp.int32)
+    batch = Batch(zeros, zeros, zeros, one + 1, one > 0, zeros[:, :2], zeros[:, :2], zeros[:, :2] * 1.0, one, one, one)
+    key = jax.random.key(0)
+    init = lambda: LanguageModel(XLNet(model)).init(key, batch)  # noqa: E731
+    return nn.unbox(jax.eval_shape(init))
+
+
+def random_params(model: ModelConfig) -> dict:
+    generator = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), shapes_of(model))
+
+
+TABLES = pytest.mark.parametrize("table", [names.TENSORFLOW, names.HUGGINGFACE], ids=["tensorflow", "huggingface"])
+
+
+@TABLES
+def test_shared_layers_have_no_name_there(table):
+    with pytest.raises(BadInput, match="share_layers=True: the original's checkpoints have parameters of each layer"):
+        names.to_foreign(table, random_params(ModelConfig(**SMALL, share_layers=True)))
+
+
+@pytest.mark.parametrize(
+    ("model", "tensors", "parameters"),
+    [
+        (ModelConfig(), 319, 360_300_800),
+        (ModelConfig(layers=12, d_model=768, heads=12, d_ff=3072), 163, 116_750_336),
+    ],
+    ids=["large", "base"],
+)
+def test_counts_are_those_of_the_released_models(model, tensors, parameters):
+    arrays = jax.eval_shape(official, shapes_of(model))
+    assert len(arrays) == tensors
+    assert sum(math.prod(leaf.shape) for leaf in arrays.values()) == parameters
+
+
+def test_names_and_shapes():
+    params = random_params(ModelConfig(**SMALL))
+    arrays = official(params)
+    expected = {
+        "model/transformer/r_w_bias": (3, 2, 4),
+        "model/transformer/seg_embed": (3, 2, 2, 4),
+        "model/transformer/mask_emb/mask_emb": (1, 1, 8),
+        "model/transformer/layer_2/rel_attn/o/kernel": (8, 2, 4),
+        "model/transformer/layer_0/ff/layer_1/kernel": (8, 12),
+        "model/transformer/layer_1/ff/LayerNorm/gamma": (8,),
+        "model/lm_loss/bias": (11,),
+    }
+    assert {name: arrays[name].shape for name in expected} == expected
+    theirs = names.to_foreign(names.HUGGINGFACE, params)
+    assert len(theirs) == 3 + 3 * 17
+    assert theirs["transformer.layer.2.ff.layer_1.weight"].shape == (12, 8)
+    assert theirs["transformer.layer.0.rel_attn.r_s_bias"].shape == (2, 4)
+
+
+@TABLES
+@pytest.mark.parametrize("untie_biases", [True, False])
+def test_there_and_back(table, untie_biases):
+    """Bit for bit, and the arrays are read one at a time."""
+    model = ModelConfig(**SMALL, untie_biases=untie_biases)
+    params = random_params(model)
+    arrays = names.Arrays.of("folder", names.to_foreign(table, params))
+    if table is names.HUGGINGFACE and not untie_biases:
+        with pytest.raises(BadInput, match="has content_bias of each layer; use model.untie_biases=True"):
+            names.from_foreign(table, shapes_of(model), arrays)
+        model = ModelConfig(**SMALL)
+        params["layers"]["attention"] |= {
+            name: np.broadcast_to(bias, (3, *bias.shape)) for name, bias in params.pop("biases").items()
+        }
+    back = names.from_foreign(table, shapes_of(model), arrays)
+    assert jax.tree.structure(back) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, back, params)
+    assert all(leaf.flags.c_contiguous for leaf in jax.tree.leaves(back))
+
+
+@TABLES
+def test_every_variable_has_its_own_values(table):
+    """A name table with two equal right-hand sides would pass the round trip of its own half."""
+    params = random_params(ModelConfig(**SMALL))
+    arrays = names.to_foreign(table, params)
+    assert len({array.tobytes() for array in arrays.values()}) == len(arrays)
+    assert sum(array.size for array in arrays.values()) == sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def test_layers_come_in_order():
+    params = random_params(ModelConfig(**SMALL))
+    arrays = official(jax.tree.map(jnp.asarray, params))
+    for layer in range(3):
+        np.testing.assert_array_equal(
+            arrays[f"model/transformer/layer_{layer}/rel_attn/k/kernel"], params["layers"]["attention"]["key"][layer]
+        )
+
+
+def test_all_that_does_not_fit_is_listed_in_one_line():
+    model = ModelConfig(**SMALL)
+    arrays = official(random_params(model))
+    at = "model/transformer/layer_1/ff"
+    del arrays[f"{at}/layer_2/bias"], arrays[f"{at}/layer_1/bias"]
+    arrays[f"{at}/LayerNorm/gamma"] = np.zeros((4, 2), np.float32)
+    arrays[f"{at}/LayerNorm/beta"] = np.zeros(8, np.float16)
+    arrays |= {"model/lm_loss/weight": np.zeros((11, 8), np.float32), "model/extra": np.zeros(1, np.float32)}
+    with pytest.raises(BadInput) as caught:
+        names.from_foreign(names.TENSORFLOW, shapes_of(model), names.Arrays.of("ckpt", arrays))
+    assert str(caught.value) == (
+        "ckpt does not hold the arrays of this model. "
+        f"missing (2): {at}/layer_1/bias, {at}/layer_2/bias; "
+        "left over (2): model/extra, model/lm_loss/weight; "
+        f"of another shape (1): {at}/LayerNorm/gamma is [4, 2] and must be [8]; "
+        f"of another dtype (1): {at}/LayerNorm/beta is float16 and must be float32"
+    )
+
+
+def test_a_parameter_without_a_name_there_is_not_dropped():
+    params = random_params(ModelConfig(**SMALL)) | {"new": {"kernel": np.zeros(1, np.float32)}}
+    with pytest.raises(BadInput, match="no name for new/kernel"):
+        names.to_foreign(names.HUGGINGFACE, params)
+    same = names.to_foreign(names.same_names(params), params)
+    assert same["new/kernel"].shape == (1,) and len(same) == len(jax.tree.leaves(params))

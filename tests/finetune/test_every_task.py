@@ -1,0 +1,91 @@
+"""Every task from files to predictions: it learns a rule, and `predict` gives what the best evaluation gave."""
+
+import json
+import random
+
+import pytest
+
+from xlnet_jax.commands.finetune import finetune
+from xlnet_jax.commands.predict import predict
+
+WORDS = [first + second for first in ("ba", "do", "ki", "lu") for second in ("me", "no", "ra", "si", "tu")]
+COUNT = 32
+
+
+def _say(draw, count):
+    return [draw.choice(WORDS) for _ in range(count)]
+
+
+def _choice(draw):
+    """The right option is the one with veve."""
+    options, right = [" ".join(_say(draw, 2)) for _ in range(3)], draw.randrange(3)
+    options[right] += " veve"
+    return {"context": " ".join(_say(draw, 6)), "question": "kiki _ .", "options": options}, "ABC"[right]
+
+
+def _spans(draw):
+    """The answer is a number; a third of the paragraphs have none."""
+    words, answer = _say(draw, 14), []
+    if draw.random() < 0.7:
+        words[draw.randrange(14)] = "12"
+        answer = [{"text": "12", "answer_start": " ".join(words).index("12")}]
+    return {"context": " ".join(words), "question": "lulu"}, answer
+
+
+def _tokens(draw):
+    words = [draw.choice([word, "12"]) for word in _say(draw, 6)]
+    return {"tokens": words}, ["B-X" if word == "12" else "O" for word in words]
+
+
+def _embeddings(draw):
+    words = _say(draw, 4)
+    return {"texts": [" ".join(words), " ".join(words[::-1])]}, None
+
+
+def _write(folder, task, examples):
+    """A file for training in the form that the task reads, and one for `predict`."""
+    labelled = folder / ("dev.json" if task == "spans" else "dev.jsonl")
+    if task == "spans":
+        paragraphs = [
+            {"context": each["context"], "qas": [{"id": str(n), "question": each["question"], "answers": label}]}
+            for n, (each, label) in enumerate(examples)
+        ]
+        labelled.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+        columns = ""
+    else:
+        rows = []
+        for each, label in examples:
+            texts = [each["tokens"]] if task == "tokens" else sum(
+                ([value] if isinstance(value, str) else value for value in each.values()), [])  # fmt: skip
+            rows.append({str(place): text for place, text in enumerate(texts)} | {"label": label})
+        labelled.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        columns = ",".join(name for name in rows[0] if task != "embeddings" or name != "label")
+    (folder / "texts.jsonl").write_text("".join(json.dumps(each) + "\n" for each, _ in examples))
+    return str(labelled), columns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "make", "score"),
+    [("choice", _choice, 0.8), ("spans", _spans, 0.8), ("tokens", _tokens, 0.9), ("embeddings", _embeddings, 0.8)],
+)
+def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score):
+    draw = random.Random(0)
+    path, columns = _write(tmp_path, task, [make(draw) for _ in range(COUNT)])
+    data = {"task": task, "columns": columns, "train": path, "dev": path, "stride": 8}
+    config = settings(
+        finetune=data, data={"segment_len": 40}, train={"steps": 48, "batch_size": 16}, evaluation={"every": 16},
+        checkpoint={"every": 16},
+    )  # fmt: skip
+    result = finetune(config, str(tmp_path / "run"))
+    assert result["task"] == task and result["score"] > score
+    lines = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    assert len(lines) == COUNT and all(line.pop("where") for line in lines)
+    predicted = predict(str(tmp_path / "run"), input=str(tmp_path / "texts.jsonl"))
+    for line, found in zip(lines, predicted, strict=True):
+        assert line.keys() == found.keys()
+        for name, value in line.items():
+            exact = isinstance(value, str) or (isinstance(value, list) and isinstance(value[0], str)) or value is None
+            flat = sum(value, []) if name == "vectors" else value
+            other = sum(found[name], []) if name == "vectors" else found[name]
+            assert other == (flat if exact else pytest.approx(flat, abs=1e-4)), name

@@ -1,0 +1,172 @@
+"""`xlnet-jax finetune`: learns, keeps its best, ends early, and a run cut anywhere ends with the same bits."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+
+import pytest
+
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.commands.finetune import finetune
+from xlnet_jax.commands.predict import predict
+from xlnet_jax.data.tokenizer import train_tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.evaluation import TaskEvaluator
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run.metrics import read_jsonl
+
+STEPS = 16
+
+
+def fingerprint(workdir, step=STEPS):
+    """The checksums of all saved arrays, what every step and evaluation measured, and the predictions."""
+    with Checkpoints(str(workdir)) as checkpoints:
+        record = checkpoints.record(step)
+    lines = {name: read_jsonl(os.path.join(workdir, f"{name}.jsonl")) for name in ("metrics", "evaluations")}
+    steps = [[line[key] for key in ("step", "loss", "grad_norm", "learning_rate")] for line in lines["metrics"]]
+    scores = [{key: value for key, value in line.items() if key != "seconds"} for line in lines["evaluations"]]
+    with open(os.path.join(workdir, "predictions.jsonl"), "rb") as file:
+        predictions = hashlib.sha256(file.read()).hexdigest()
+    return record["checksums"], record["plan"], steps, scores, predictions
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The folder of the run that the first test makes."""
+    return tmp_path_factory.mktemp("finetune") / "run"
+
+
+@pytest.fixture
+def result(settings, undisturbed):
+    """The result of the undisturbed run."""
+    return finetune(settings(), str(undisturbed))
+
+
+def test_a_task_is_learned_and_a_killed_run_ends_with_the_same_bits(tmp_path, settings, undisturbed, result):
+    assert result.keys() == {"task", "step", "metric", "score", "scores", "spread", "workdir"}
+    whole = fingerprint(undisturbed)
+    _, _, steps, scores, _ = whole
+    assert len(steps) == STEPS and [line["step"] for line in scores] == [4, 8, 12, 16]
+    # The majority class is 10 of 19.
+    assert result["score"] == max(line["accuracy"] for line in scores) > 0.8
+    assert result["step"] == next(line["step"] for line in scores if line["score"] == result["score"])
+    # As a kill leaves it: steps and evaluations that no checkpoint has.
+    killed = tmp_path / "killed"
+    finetune(settings(), str(killed), stop_at=12)
+    shutil.rmtree(killed / "checkpoints" / "12")
+    assert finetune(settings(), str(killed)) == result | {"workdir": str(killed)}
+    assert fingerprint(killed) == whole
+    assert [line["step"] for line in read_jsonl(str(killed / "runs.jsonl"))] == [0, 8]
+    # Again: nothing is left to do.
+    assert finetune(settings(), str(killed)) == result | {"workdir": str(killed)}
+
+
+def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path, examples, undisturbed, result):
+    """Would fail if rows came in another order, or if a shorter batch changed them."""
+    with open(examples["dev"]) as file:
+        texts = [line.split("\t")[0] for line in file.read().splitlines()[1:]]
+    lines = tmp_path / "more.jsonl"
+    lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[7:]))
+    found = predict(str(undisturbed), texts=texts[:7], input=str(lines), batch_size=16)
+    with open(undisturbed / "predictions.jsonl") as file:
+        written = [json.loads(line) for line in file]
+    assert [line["where"] for line in written] == [f"{examples['dev']}, row {row}" for row in range(2, 21)]
+    assert [line["label"] for line in found] == [line["label"] for line in written]
+    for mine, theirs in zip(found, written, strict=True):
+        assert mine["scores"] == pytest.approx(theirs["scores"], abs=1e-5)
+    with pytest.raises(BadInput, match=r"text 2: a text is empty"):
+        predict(str(undisturbed), texts=["bame", " "])
+
+
+@pytest.mark.slow
+def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, settings, undisturbed, result, caplog):
+    """From a fine-tuned run, which is as good: only its head is not taken."""
+    more = {"checkpoint": {"init_from": str(undisturbed)}, "train": {"steps": 4}, "model": {"layers": 3, "d_ff": 8}}
+    config = settings(**more, finetune={"task": "regression", "tokenizer": "", "columns": "sentence,length"})
+    for name in ("train", "dev"):
+        rows = "".join(f"{'bame ' * n}\t{n}\n" for n in range(1, 10))
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlength\n" + rows)
+    sources = {name: str(tmp_path / f"{name}.tsv") for name in ("train", "dev")}
+    config = dataclasses.replace(config, finetune=dataclasses.replace(config.finetune, **sources))
+    with caplog.at_level("INFO", "xlnet_jax"):
+        result = finetune(config, str(tmp_path / "run"))
+    assert result["metric"] == "pearson" and "starting with the parameters of step 16" in caplog.text
+    found, pretrained = (workdirs.load_config(str(path)).model for path in (tmp_path / "run", undisturbed))
+    assert found == pretrained
+    assert workdirs.tokenizer(str(tmp_path / "run")).sha256 == workdirs.tokenizer(str(undisturbed)).sha256
+
+
+@pytest.mark.slow
+def test_the_loss_does_not_depend_on_the_mesh_or_on_micro_batches(tmp_path, settings):
+    """Dropout and two segments included."""
+    found = []
+    for name, mesh, parts in (("rows", {"data": 8}, 1), ("all", {"data": 2, "fsdp": 2, "tensor": 2}, 2)):
+        train = {"steps": 4, "accumulation": parts}
+        finetune(
+            settings(mesh=mesh, train=train, finetune={"segments": 2}, data={"segment_len": 8}), f"{tmp_path}/{name}"
+        )
+        found.append([line["loss"] for line in read_jsonl(str(tmp_path / name / "metrics.jsonl"))])
+    assert found[0] == pytest.approx(found[1], abs=1e-5) and len(set(found[0])) == 4
+
+
+@pytest.mark.slow
+def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path, settings):
+    """With a rate of nothing no evaluation is better than the first."""
+    config = settings(optimizer={"learning_rate": 1e-12, "warmup_steps": 0}, finetune={"patience": 2})
+    result = finetune(config, str(tmp_path), seeds=2)
+    assert result["score"] == pytest.approx(sum(result["scores"]) / 2) and result["spread"] >= 0
+    for seed in range(2):
+        folder = tmp_path / f"seed_{seed}"
+        assert [line["step"] for line in read_jsonl(str(folder / "evaluations.jsonl"))] == [4, 8, 12]
+        with Checkpoints(str(folder)) as checkpoints:
+            assert set(checkpoints.steps()) >= {4, 12}, "the best and the last"
+    assert len({fingerprint(tmp_path / f"seed_{seed}", 12)[2][0][1] for seed in range(2)}) == 2
+    assert finetune(config, str(tmp_path), seeds=2) == result
+    assert [line["step"] for line in read_jsonl(str(tmp_path / "seed_0" / "runs.jsonl"))] == [0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "ends"), [([], False), ([5], False), ([5, 5], False), ([5, 5, 4], True), ([5, 4, 6], False),
+                         ([5, 4, 6, 6, 6], True)],
+)  # fmt: skip
+def test_patience_counts_evaluations_since_the_best(scores, ends):
+    evaluator = TaskEvaluator.__new__(TaskEvaluator)
+    evaluator._patience = 2
+    assert evaluator.ends([{"step": 4 * n, "score": score} for n, score in enumerate(scores, 1)]) is ends
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"dev": "sentence\tlabel\nbame\tmaybe\n"}, r"dev.tsv, row 2: unknown label .maybe.; .* are no, yes"),
+        ({"dev": "sentence\tlabel\n \tyes\n"}, r"dev.tsv, row 2: 'sentence' is empty"),
+        ({"dev": "phrase\tlabel\nbame\tyes\n"}, r"dev.tsv, row 2: no text under a usual name"),
+        ({"train": "sentence\tlabel\nbame\tyes\n"}, r"train.tsv has one label, 'yes'"),
+        ({"train": "sentence\tlabel\nbame\tyes\nbame\tno\n"}, r"train.tsv has 2 rows, fewer than train.batch_size=8"),
+        ({"task": "regression"}, r"row 2: the label 'no' is not a number"),
+        ({"metric": "rouge"}, r"finetune.metric=rouge is no score of classification; use accuracy or f1 or matthews"),
+        ({"labels": "no,yes,no"}, r"finetune.labels=no,yes,no names a label twice"),
+        ({"tokenizer": ""}, r"checkpoint.init_from is empty"),
+        ({"task": "none"}, r"finetune.task is none; choose one of classification"),
+    ],
+)  # fmt: skip
+def test_an_example_or_a_key_that_does_not_fit_is_refused_in_one_line(tmp_path, settings, changes, told):
+    for name in ("train", "dev"):
+        if "\n" in changes.get(name, ""):
+            (tmp_path / f"{name}.tsv").write_text(changes[name])
+            changes = changes | {name: str(tmp_path / f"{name}.tsv")}
+    config = settings()
+    config = dataclasses.replace(config, finetune=dataclasses.replace(config.finetune, **changes))
+    with pytest.raises(BadInput, match=told) as error:
+        finetune(config, str(tmp_path / "run"))
+    assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
+
+
+def test_another_tokenizer_than_the_models_is_refused(tmp_path, settings, undisturbed, result):
+    path = str(tmp_path / "other.model")
+    train_tokenizer(["a few other words in a row"] * 9, path, 30, seed=0, threads=1)
+    config = settings(checkpoint={"init_from": str(undisturbed)}, finetune={"tokenizer": path})
+    with pytest.raises(BadInput, match=r"finetune.tokenizer=.* is not the tokenizer of"):
+        finetune(config, str(tmp_path / "run"))

@@ -1,0 +1,65 @@
+"""Layouts of token pieces: hand cases, and the loops of their definitions."""
+
+import numpy as np
+import pytest
+
+from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.finetune import layouts
+
+
+def _text(first, count):
+    return np.arange(first, first + count, dtype=np.int32)
+
+
+def test_a_sentence_and_a_pair():
+    one = layouts.sentences(10, _text(100, 3))
+    assert one.tokens.tolist() == [100, 101, 102, SEP, CLS] and one.segments.tolist() == [0, 0, 0, 0, 2]
+    two = layouts.sentences(10, _text(100, 2), _text(200, 2))
+    assert two.tokens.tolist() == [100, 101, SEP, 200, 201, SEP, CLS]
+    assert two.segments.tolist() == [0, 0, 0, 1, 1, 1, 2]
+    assert layouts.sentences(5, _text(100, 9)).tokens.tolist() == [100, 101, 102, SEP, CLS]
+
+
+@pytest.mark.parametrize("a", range(9))
+@pytest.mark.parametrize("b", range(9))
+def test_the_longer_text_loses_its_end_piece_by_piece(a, b):
+    """The fault: cutting B only, or both in proportion."""
+    for length in range(3, 20):
+        left, right = a, b
+        while left + right > length - 3:
+            if left > right:
+                left -= 1
+            else:
+                right -= 1
+        expected = layouts.joined(_text(100, left), _text(200, right))
+        assert layouts.sentences(length, _text(100, a), _text(200, b)).tokens.tolist() == expected.tokens.tolist()
+
+
+def test_a_choice_keeps_the_end_of_the_option_and_the_start_of_the_context():
+    row = layouts.choice(10, _text(100, 20), _text(200, 5), most=3)
+    assert row.tokens.tolist() == [100, 101, 102, 103, SEP, 202, 203, 204, SEP, CLS]
+    assert row.segments.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1, 2]
+    assert len(layouts.choice(6, _text(100, 20), _text(200, 50), most=128).tokens) == 6
+    assert layouts.question_with_option("She _ home.", "went") == "She went home."
+    assert layouts.question_with_option("Why?", "Because.") == "Why? Because."
+
+
+def test_windows_cover_a_paragraph_and_every_piece_is_best_in_one():
+    """The fault: pieces at the edges of windows, or in none or two of them."""
+    paragraph, question = _text(100, 23), _text(200, 9)
+    found = layouts.windows(16, paragraph, question, stride=4, most=3)
+    assert [window.start for window in found] == [0, 4, 8, 12, 16]
+    first, *_, last = found
+    assert first.sequence.tokens.tolist() == [*range(100, 110), SEP, 200, 201, 202, SEP, CLS]
+    assert last.sequence.tokens.tolist() == [*range(116, 123), SEP, 200, 201, 202, SEP, CLS]
+    best = np.zeros(len(paragraph), int)
+    for window in found:
+        best[window.start : window.start + len(window.best_N)] += window.best_N
+    assert (best == 1).all()
+    # Piece 8 is the last but one of the first window, and in the middle of the second.
+    assert not first.best_N[8] and found[1].best_N[4]
+
+
+def test_a_short_paragraph_is_one_window():
+    (window,) = layouts.windows(16, _text(100, 5), _text(200, 2), stride=4, most=64)
+    assert window.best_N.all() and len(window.sequence.tokens) == 5 + 1 + 2 + 1 + 1

@@ -1,0 +1,86 @@
+"""Metrics by hand cases; `tests/peers/test_metrics.py` compares random ones with scikit-learn and SciPy."""
+
+import numpy as np
+import pytest
+
+from xlnet_jax.finetune import metrics, squad
+
+LABELS = np.array([1, 1, 1, 0, 0, 0, 0, 1])
+PREDICTED = np.array([1, 0, 1, 0, 1, 0, 0, 1])  # 3 true and 1 false positive, 3 true and 1 false negative
+
+
+def test_classes_by_hand():
+    """Precision and recall of class 1 are 3/4; the fault: mixed up with class 0 or with accuracy, equal here by 6/8."""
+    assert metrics.accuracy(LABELS, PREDICTED) == 6 / 8
+    assert metrics.f1(LABELS, PREDICTED) == pytest.approx(0.75)
+    assert metrics.f1(LABELS[:3], PREDICTED[:3]) == pytest.approx(0.8)
+    assert metrics.matthews(LABELS, PREDICTED) == pytest.approx((3 * 3 - 1 * 1) / 16)
+    assert metrics.macro_f1([0, 1, 2], [0, 2, 2]) == pytest.approx((1 + 0 + 2 / 3) / 3)
+
+
+def test_what_is_not_defined_is_zero():
+    assert metrics.matthews([0, 1, 0], [0, 0, 0]) == 0
+    assert metrics.pearson([1.0, 2.0], [3.0, 3.0]) == 0
+    assert metrics.f1([0, 0], [0, 0]) == 0
+
+
+def test_correlations_by_hand():
+    assert metrics.pearson([1, 2, 3], [2, 4, 6]) == pytest.approx(1)
+    assert metrics.pearson([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(0.8)
+    # Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: ties share a rank.
+    assert metrics.spearman([0, 5, 5, 9], [1, 10, 100, 1000]) == pytest.approx(4.5 / np.sqrt(4.5 * 5))
+
+
+def test_entities_are_whole_or_wrong():
+    """The fault: counting tags, which would give credit for half an entity."""
+    true = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]
+    assert metrics.entities(true) == [(0, 2, "PER"), (3, 4, "LOC"), (4, 5, "LOC")]
+    assert metrics.entities(["O", "I-PER", "I-LOC"]) == [(1, 2, "PER"), (2, 3, "LOC")]
+    assert metrics.entity_f1([true], [["B-PER", "O", "O", "B-LOC", "B-LOC"]]) == pytest.approx(2 * 2 / 6)
+
+
+@pytest.mark.parametrize(
+    ("answer", "predicted", "exact", "f1"),
+    [
+        ("The Eiffel Tower!", "eiffel  tower", 1, 1),  # articles, punctuation, white space, case
+        ("the", "an", 1, 1),  # nothing is left of either
+        ("Denver Broncos", "Broncos", 0, 2 / 3),
+        ("a b b", "b b c", 0, 2 * 2 / 5),  # a word counts as often as both have it; the article a is gone
+        ("Theatre", "atre", 0, 0),  # an article is a word
+        ("U.S.", "US", 1, 1),
+        ("well-known", "well known", 0, 0),  # punctuation goes without leaving a space
+        ("", "something", 0, 0),
+        ("", "", 1, 1),
+    ],
+)
+def test_answers_are_compared_by_the_official_rules(answer, predicted, exact, f1):
+    assert squad.exact(answer, predicted) == exact
+    assert squad.f1(answer, predicted) == pytest.approx(f1)
+
+
+def test_the_nearest_of_several_answers_counts():
+    scores = squad.score({"q": ["Santa Clara", "Santa Clara, California", "the"]}, {"q": "santa clara california"})
+    assert scores == {"exact": 1, "f1": 1}
+
+
+def test_questions_without_an_answer():
+    answers = {"yes": ["four"], "no": [], "empty": ["The."]}
+    scores = squad.score(answers, {"yes": "four", "no": "three", "empty": ""})
+    assert scores["exact"] == pytest.approx(2 / 3)
+    assert scores["has_answer_exact"] == 1 and scores["no_answer_exact"] == 0
+
+
+def test_the_best_threshold_gives_the_answers_that_pay():
+    """Answering a, b and c wins 1 + 1 - 1; a and b is best; the fault: a threshold that leaves out its own question."""
+    answers = {"a": ["one"], "b": ["two"], "c": [], "d": ["three"], "e": []}
+    predicted = {"a": "one", "b": "two", "c": "wrong", "d": "no", "e": "wrong"}
+    no_answer = {"a": -3.0, "b": -1.0, "c": 0.0, "d": 2.0, "e": 5.0}
+    scores = squad.score(answers, predicted, no_answer)
+    assert scores["exact"] == 2 / 5
+    assert scores["best_exact"] == 4 / 5 and scores["best_exact_threshold"] == -1
+
+
+def test_one_threshold_does_not_separate_equal_values():
+    answers = {"a": ["one"], "b": []}
+    scores = squad.score(answers, {"a": "one", "b": "wrong"}, {"a": 0.0, "b": 0.0})
+    assert scores["best_exact"] == 1 / 2 and scores["best_exact_threshold"] < 0

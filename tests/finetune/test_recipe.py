@@ -1,0 +1,98 @@
+"""The model of a task: the rate of its head, and documents of several segments."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.finetune.classification import Classification
+from xlnet_jax.finetune.recipe import task_recipe
+from xlnet_jax.finetune.task import Row, batch_of
+from xlnet_jax.model import heads
+from xlnet_jax.train.state import init_params
+
+T = 8
+TASK = {"task": "classification", "labels": "no,yes", "train": "none.tsv"}
+
+
+def row(*pieces):
+    """Pieces, SEP and CLS, with label 1."""
+    tokens = np.array([*pieces, SEP, CLS], np.int32)
+    segments = np.array([0] * (len(tokens) - 1) + [2], np.int32)
+    return Row((tokens,), (segments,), {"label": np.int32(1)}, 0)
+
+
+def recipe_of(**changes):
+    sections = {"finetune": TASK, "data": {"segment_len": T}} | changes
+    config = tiny.config(**sections)
+    return task_recipe(Classification(config, None), row(20), config)
+
+
+def rates(layer_decay):
+    """The size of the first update of each part of the model, as a share of the learning rate."""
+    recipe = recipe_of(optimizer={"layer_decay": layer_decay, "warmup_steps": 0, "weight_decay": 0.0, "clip": 0.0,
+                                  "learning_rate": 1.0, "adam_epsilon": 1e-12})  # fmt: skip
+    params = nn.meta.unbox(jax.eval_shape(lambda: init_params(recipe)))
+    params = jax.tree.map(lambda x: np.ones(x.shape, np.float32), params)
+    return jax.jit(lambda params: recipe.optimizer.update(params, recipe.optimizer.init(params), params)[0])(params)
+
+
+def test_the_head_learns_at_the_full_rate_under_layer_decay(monkeypatch):
+    """Would fail if the head had the depth of the embeddings, or of a layer."""
+
+    def check():
+        updates = rates(0.5)
+        assert set(updates["head"]) == {"summary", "logits"}
+        for x in jax.tree.leaves(updates["head"]):
+            np.testing.assert_allclose(x, -1, rtol=1e-5)
+        layer_L = updates["layers"]["attention"]["query"][:, 0, 0, 0]
+        np.testing.assert_allclose(layer_L, [-0.5, -1], rtol=1e-5)
+        np.testing.assert_allclose(updates["word_embedding"], -0.25, rtol=1e-5)
+
+    check()
+    monkeypatch.setattr(heads, "DEPTH", 0)
+    with pytest.raises(AssertionError):
+        check()
+
+
+LONG = [30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40]  # 13 pieces with SEP and CLS: 5 in the first segment of 8
+OTHER = [29, *LONG[1:]]
+SHORT = LONG[-5:]
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jax.jit(lambda: nn.meta.unbox(init_params(recipe_of())))()
+
+
+def hidden(recipe, params, rows, segments):
+    batch = batch_of([row(*pieces) for pieces in rows], segments, T, len(rows))
+    run = jax.jit(lambda params, batch: recipe.model.hidden(params, batch).h_BCTD[:, 0, -1])
+    return np.asarray(run(params, batch))
+
+
+def test_earlier_segments_are_read_through_the_memory_and_their_padding_is_not(params):
+    """Would fail if the memory were dropped, or if the padding before a text were seen in it."""
+    recipe = recipe_of(finetune=TASK | {"segments": 2})
+    long, other, short = hidden(recipe, params, (LONG, OTHER, SHORT), 2)
+    assert np.abs(long - other).max() > 1e-4, "the first piece is in the first segment"
+    (alone,) = hidden(recipe_of(), params, (SHORT,), 1)
+    np.testing.assert_allclose(short, alone, atol=1e-6)
+    off = recipe_of(finetune=TASK | {"segments": 2}, model={"memory_len": 0})
+    long_off, other_off, _ = hidden(off, params, (LONG, OTHER, SHORT), 2)
+    np.testing.assert_array_equal(long_off, other_off)
+    assert np.abs(long - long_off).max() > 1e-4
+
+
+def test_earlier_segments_get_no_gradient(params):
+    recipe = recipe_of(finetune=TASK | {"segments": 2})
+    batch = batch_of([row(*LONG)], 2, T, 1)
+    memory = recipe.empty_memory(1)
+    gradient = jax.jit(jax.grad(lambda params: recipe.model.row_losses(params, batch, memory).loss_B.sum()))(params)
+    table_V = np.abs(gradient["word_embedding"]).max(axis=1)
+    assert (table_V[LONG[:5]] == 0).all() and (table_V[LONG[5:]] > 0).all()
+    # The vector of the query stream is kept for the export, and does not change.
+    assert not np.any(gradient["mask_embedding"])
+    assert float(recipe.model.weight(batch)) == 1

@@ -1,0 +1,140 @@
+"""Multiple choice, labels of words, and embeddings: rows, losses and scores by hand."""
+
+import dataclasses
+import functools
+
+import data_fixtures
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from jax.sharding import PartitionSpec
+
+from xlnet_jax.config import Config, FinetuneConfig
+from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.choice import Choice
+from xlnet_jax.finetune.embeddings import EmbeddingHead, Embeddings, contrastive_losses
+from xlnet_jax.finetune.task import Example, Hidden
+from xlnet_jax.finetune.tokens import TokenHead, Tokens
+from xlnet_jax.parallel import mesh as meshes
+
+D = 16
+
+
+def _config(segment_len=32, accumulation=1, **changes):
+    config = tiny.config(data={"segment_len": segment_len, "reuse_len": 4, "num_predict": 2},
+                         train={"accumulation": accumulation})  # fmt: skip
+    return dataclasses.replace(config, finetune=FinetuneConfig(**changes))
+
+
+def _hidden(h_BCTD, real_BCT=None):
+    h_BCTD = jnp.asarray(h_BCTD, jnp.float32)
+    real_BCT = jnp.ones(h_BCTD.shape[:3], bool) if real_BCT is None else jnp.asarray(real_BCT)
+    return Hidden(h_BCTD, real_BCT, jnp.zeros(h_BCTD.shape[:3], jnp.int32), jnp.arange(len(h_BCTD)))
+
+
+def test_a_choice_is_one_sequence_for_each_option():
+    task = Choice(_config(), data_fixtures.tokenizer())
+    example = Example(("Bado ki.", "Re _ mi.", "lu", "tu ve"), "B", "a.txt")
+    (row,) = task.encode(0, example)
+    texts = [task.tokenizer.decode(tokens) for tokens in row.tokens]
+    assert [text.replace(" ", "") for text in texts] == ["Badoki.Relumi.", "Badoki.Retuvemi."]
+    assert all(list(tokens[-2:]) == [SEP, CLS] for tokens in row.tokens) and row.labels["label"] == 1
+    outputs = task.outputs({"logits": np.array([[[0.0], [np.log(3)]]])}, [row], [example])
+    assert outputs == [{"label": "B", "scores": pytest.approx([0.25, 0.75])}]
+    assert task.score(outputs, [example]) == {"accuracy": 1}
+    assert task.score(outputs, [example._replace(label=0)]) == {"accuracy": 0}
+    for label in ("C", "2", "", "AB", None):
+        with pytest.raises(BadInput, match="a.txt: the label .* is none of 2 options; use A to B, or 0 to 1"):
+            task.score(outputs, [example._replace(label=label)])
+
+
+SENTENCE = Example(("Bado", "\u0301", "1,234,", "ki", "remi"), ("B-X", "O", "O", "B-Y", "I-Y"), "ner.conll, row 3")
+NAMES = "B-X,B-Y,I-Y,O"
+
+
+@pytest.mark.parametrize("segment_len", [32, 10])
+def test_labels_stand_at_first_pieces_and_come_back(segment_len):
+    """In one row or in several; the fault: labels of the wrong pieces, or words lost at a cut."""
+    task = Tokens(_config(segment_len, labels=NAMES), data_fixtures.tokenizer())
+    rows = task.encode(0, SENTENCE)
+    assert (len(rows) > 1) == (segment_len == 10)
+    label_NT = np.stack([row.labels["label"] for row in rows])
+    assert (label_NT >= 0).sum() == len(SENTENCE.texts)
+    for row, label_T in zip(rows, label_NT, strict=True):
+        starts = np.flatnonzero(label_T >= 0) - (segment_len - len(row.tokens[0]))
+        assert starts[0] == 0
+        assert all(task.tokenizer.word_start[row.tokens[0][start]] or row.tokens[0][start] == 0 for start in starts)
+    outputs = task.outputs({"label": np.maximum(label_NT, 0)}, rows, [SENTENCE])
+    assert outputs == [{"labels": list(SENTENCE.label)}]
+    assert task.score(outputs, [SENTENCE]) == {"accuracy": 1, "f1": 1} and task.metrics[0] == "f1"
+    with pytest.raises(BadInput, match="ner.conll, row 3: unknown label 'B-Z'"):
+        task.encode(0, SENTENCE._replace(label=("B-Z",) * 5))
+
+
+def test_the_loss_of_words_is_their_mean():
+    """Positions without a label, and padding, weigh nothing."""
+    head = TokenHead(tiny.config().model, 3)
+    hidden = _hidden(np.random.default_rng(0).normal(size=(1, 1, 5, D)))
+    label = np.array([[-1, 2, -1, 0, -1]], np.int32)
+    params = head.init(jax.random.key(0), hidden, {"label": label}, deterministic=True, method="losses")
+    logits_TO = np.asarray(head.apply(params, hidden, method="logits"))[0]
+    nll_TO = np.log(np.exp(logits_TO).sum(axis=1, keepdims=True)) - logits_TO
+    loss = head.apply(params, hidden, {"label": label}, deterministic=True, method="losses")
+    assert loss == pytest.approx((nll_TO[1, 2] + nll_TO[3, 0]) / 2, abs=1e-5)
+
+
+def test_pooling_ignores_padding():
+    h_BCTD = np.arange(4 * D, dtype=np.float32).reshape(1, 1, 4, D)
+    hidden = _hidden(h_BCTD, [[[False, False, True, True]]])
+    mean, cls = (EmbeddingHead(name, 0.05).apply({}, hidden, method="vectors")[0, 0] for name in ("mean", "cls"))
+    np.testing.assert_allclose(mean, h_BCTD[0, 0, 2:].mean(axis=0))
+    np.testing.assert_allclose(cls, h_BCTD[0, 0, 3])
+
+
+def test_the_negatives_are_those_of_the_whole_batch_on_any_number_of_devices():
+    """Losses and gradients; the fault: negatives of the own device only, or its own pair at the wrong place."""
+    vectors_B2D = jnp.asarray(np.random.default_rng(0).normal(size=(8, 2, D)), jnp.float32)
+    losses = functools.partial(contrastive_losses, temperature=0.5)
+    value = jax.value_and_grad(lambda x: losses(x).sum())
+
+    mesh = meshes.make_mesh(dataclasses.replace(Config().mesh, slices=2, data=2, fsdp=2))
+    rows = PartitionSpec(("slices", "data"))
+
+    def local(x):
+        loss, gradient = value(x)
+        return losses(x), jax.lax.psum(loss, ("slices", "data")), gradient
+
+    with jax.set_mesh(mesh):
+        whole = jax.jit(lambda x: (losses(x), *value(x)))(vectors_B2D)
+        split = jax.jit(
+            jax.shard_map(local, in_specs=rows, out_specs=(rows, PartitionSpec(), rows), check_vma=False,
+                          axis_names={"slices", "data"})
+        )(vectors_B2D)  # fmt: skip
+    alone = losses(vectors_B2D[:2])
+    assert not np.allclose(alone, whole[0][:2], atol=0.1)
+    for one, two in zip(whole, split, strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-5)
+    # By the formula.
+    unit = np.asarray(vectors_B2D / np.linalg.norm(vectors_B2D, axis=-1, keepdims=True), np.float64)
+    p_BB = np.exp(unit[:, 0] @ unit[:, 1].T / 0.5)
+    expected = -np.log(np.diag(p_BB) ** 2 / p_BB.sum(axis=0) / p_BB.sum(axis=1)) / 2
+    np.testing.assert_allclose(whole[0], expected, atol=1e-5)
+
+
+def test_scores_of_embeddings():
+    task = Embeddings(_config(columns="a,b,score"), data_fixtures.tokenizer())
+    examples = [Example(("ba", "do"), label, "") for label in (1, 5, 3)]
+    (row,) = task.encode(0, examples[0])
+    assert len(row.tokens) == 2 and task.metrics[0] == "spearman"
+    vectors = np.array([[[1, 0], [0, 1]], [[2, 2], [1, 1]], [[1, 0], [1, 1]]], np.float32)
+    outputs = task.outputs({"vectors": vectors}, [row] * 3, examples)
+    assert [each["similarity"] for each in outputs] == pytest.approx([0, 1, np.sqrt(0.5)])
+    assert task.score(outputs, examples)["spearman"] == pytest.approx(1)
+    # The nearest second texts of the three are 1 or 2, 1 or 2, and 1 or 2.
+    unlabelled = [example._replace(label=None) for example in examples]
+    assert task.score(outputs, unlabelled)["accuracy"] == pytest.approx(1 / 3)
+    with pytest.raises(BadInput, match="train.accumulation=2: the negatives"):
+        Embeddings(_config(accumulation=2), data_fixtures.tokenizer())

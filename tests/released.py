@@ -1,0 +1,99 @@
+"""Checkpoints with the names and shapes of the released models, made here of random numbers, and a tokenizer for them.
+
+The names are written down from the published checkpoints, not taken from the tables under test.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax.convert import tokenizer_json
+from xlnet_jax.data.tokenizer import SPECIAL_PIECES
+
+SIZES = {
+    "tiny": dict(n_layer=2, d_model=32, n_head=4, d_head=8, d_inner=64, n_token=300),
+    "base": dict(n_layer=12, d_model=768, n_head=12, d_head=64, d_inner=3072, n_token=32000),
+    "large": dict(n_layer=24, d_model=1024, n_head=16, d_head=64, d_inner=4096, n_token=32000),
+}
+"""The keys of `xlnet_config.json`, but for the activation."""
+
+
+def tensorflow_shapes(n_layer: int, d_model: int, n_head: int, d_head: int, d_inner: int, n_token: int) -> dict:
+    """Of every variable of a released checkpoint, by name."""
+    root, heads = "model/transformer", (n_head, d_head)
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{root}/word_embedding/lookup_table": (n_token, d_model),
+        f"{root}/mask_emb/mask_emb": (1, 1, d_model),
+        f"{root}/seg_embed": (n_layer, 2, *heads),
+        "model/lm_loss/bias": (n_token,),
+        **{f"{root}/{name}": (n_layer, *heads) for name in ("r_w_bias", "r_r_bias", "r_s_bias")},
+    }
+    for layer in range(n_layer):
+        at = f"{root}/layer_{layer}"
+        shapes |= {f"{at}/rel_attn/{name}/kernel": (d_model, *heads) for name in "qkvro"}
+        shapes |= {f"{at}/{part}/LayerNorm/{name}": (d_model,) for part in ("rel_attn", "ff")
+                   for name in ("gamma", "beta")}  # fmt: skip
+        shapes |= {f"{at}/ff/layer_1/kernel": (d_model, d_inner), f"{at}/ff/layer_1/bias": (d_inner,)}
+        shapes |= {f"{at}/ff/layer_2/kernel": (d_inner, d_model), f"{at}/ff/layer_2/bias": (d_model,)}
+    return shapes
+
+
+def tensorflow_arrays(size: str) -> dict[str, np.ndarray]:
+    """Random values near those of an initialisation, so that the loss is a normal one."""
+    generator = np.random.default_rng(0)
+    return {
+        name: (name.endswith("gamma") + 0.02 * generator.standard_normal(shape, np.float32)).astype(np.float32)
+        for name, shape in tensorflow_shapes(**SIZES[size]).items()
+    }
+
+
+def huggingface_arrays(variables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same numbers as the state dict of `XLNetLMHeadModel`, by the rules of its converter, written down again."""
+    arrays = {}
+    for name, array in variables.items():
+        short = name.removeprefix("model/").removeprefix("transformer/")
+        if short in ("r_w_bias", "r_r_bias", "r_s_bias", "seg_embed"):
+            there = "seg_embed" if short == "seg_embed" else short
+            arrays |= {f"transformer.layer.{i}.rel_attn.{there}": part for i, part in enumerate(array)}
+            continue
+        if short.startswith("layer_"):
+            layer, part, *rest = short.split("/")
+            new = f"transformer.layer.{layer.removeprefix('layer_')}.{part}."
+            if rest[0] == "LayerNorm":
+                new += "layer_norm." + {"gamma": "weight", "beta": "bias"}[rest[1]]
+            elif part == "ff":
+                new += f"{rest[0]}.{ {'kernel': 'weight', 'bias': 'bias'}[rest[1]] }"
+                array = array.T if rest[1] == "kernel" else array
+            else:
+                new += rest[0]
+            arrays[new] = array
+        else:
+            new = {"word_embedding/lookup_table": "transformer.word_embedding.weight",
+                   "mask_emb/mask_emb": "transformer.mask_emb", "lm_loss/bias": "lm_loss.bias"}[short]  # fmt: skip
+            arrays[new] = array
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+
+
+def write_tokenizer(folder: pathlib.Path, pieces: int) -> str:
+    """A unigram model with this many pieces: letters, digits, and words that no text has."""
+    letters = [chr(code) for code in range(33, 127) if chr(code) not in "<>"]
+    known = [*SPECIAL_PIECES, "▁", *letters]
+    vocab = [[piece, 0.0 if index < 9 else -5.0] for index, piece in enumerate(known)]
+    vocab += [[f"▁{'zq' * 5}{number}", -30.0] for number in range(pieces - len(vocab))]
+    model = {"type": "Unigram", "vocab": vocab}
+    path = folder / "spiece.model"
+    path.write_bytes(tokenizer_json.sentencepiece_model({"model": model}, "made"))
+    return str(path)
+
+
+def config_json(size: str, **changes: Any) -> str:
+    """As the released models have it in the hub of Hugging Face."""
+    sizes = SIZES[size]
+    config = {"model_type": "xlnet", "architectures": ["XLNetLMHeadModel"], "attn_type": "bi", "mem_len": None,
+              "vocab_size": sizes["n_token"], "untie_r": True, "dropout": 0.0,
+              **{name: sizes[name] for name in ("n_layer", "d_model", "n_head", "d_head", "d_inner")}}  # fmt: skip
+    return json.dumps(config | changes)

@@ -1,0 +1,59 @@
+"""The tokenizer of a work directory: a checkpoint is of use without the corpus that it was trained on."""
+
+import json
+import shutil
+
+import data_fixtures
+import pytest
+import tiny
+
+from xlnet_jax import config as configs
+from xlnet_jax.data.tokenizer import Normalization, Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.run import workdir as workdirs
+
+
+def workdir_of(path, corpus="", sha256=None):
+    path.mkdir(exist_ok=True)
+    identity = {
+        "config": configs.flat(tiny.config(data={"corpus": corpus})),
+        "corpus_sha256": "0" * 64,
+        "tokenizer_sha256": sha256 or data_fixtures.tokenizer().sha256,
+    }
+    (path / "config.json").write_text(json.dumps(identity))
+    return str(path)
+
+
+def test_the_tokenizer_and_its_normalization_come_back(tmp_path):
+    workdir = workdir_of(tmp_path / "run", corpus=str(tmp_path / "gone"))
+    tokenizer = Tokenizer(data_fixtures.tokenizer_path(), Normalization(lower=True, nfkc=True))
+    workdirs.write_tokenizer(workdir, tokenizer)
+    found = workdirs.tokenizer(workdir)
+    assert (found.sha256, found.normalization) == (tokenizer.sha256, tokenizer.normalization)
+    assert found.encode("  BADO ki") == data_fixtures.tokenizer().encode("bado ki") != []
+    # A later start of the run replaces nothing.
+    workdirs.write_tokenizer(workdir, data_fixtures.tokenizer())
+    assert workdirs.tokenizer(workdir).normalization == tokenizer.normalization
+
+
+def test_a_work_directory_of_an_older_version_has_its_corpus(tmp_path):
+    corpus = data_fixtures.corpus_path()
+    workdir = workdir_of(tmp_path / "run", corpus=corpus)
+    assert workdirs.tokenizer(workdir).path.startswith(corpus)
+    moved = workdir_of(tmp_path / "moved", corpus=str(tmp_path / "gone"))
+    with pytest.raises(BadInput, match="no copy of its tokenizer.*gone.*--config.data.corpus=DIR"):
+        workdirs.tokenizer(moved)
+    assert workdirs.tokenizer(moved, [f"--config.data.corpus={corpus}"]).path.startswith(corpus)
+
+
+def test_another_tokenizer_is_refused(tmp_path):
+    workdir = workdir_of(tmp_path / "run", sha256="1" * 64)
+    workdirs.write_tokenizer(workdir, data_fixtures.tokenizer())
+    with pytest.raises(BadInput, match="not the tokenizer that .* was trained with"):
+        workdirs.tokenizer(workdir)
+    (tmp_path / "run" / "tokenizer" / "normalization.json").write_text('{"upper": true}')
+    with pytest.raises(BadInput, match="normalization.json: .*upper"):
+        workdirs.tokenizer(workdir)
+    shutil.rmtree(tmp_path / "run" / "tokenizer")
+    with pytest.raises(BadInput, match="no copy of its tokenizer"):
+        workdirs.tokenizer(workdir)

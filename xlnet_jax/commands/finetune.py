@@ -1,0 +1,101 @@
+"""`xlnet-jax finetune`: a task on labelled examples, from a pretrained model, with the loop of pretraining."""
+
+from __future__ import annotations
+
+import functools
+import os
+import statistics
+from typing import Any
+
+from jax.sharding import Mesh
+
+from xlnet_jax.config import Config
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.evaluation import TaskEvaluator, best
+from xlnet_jax.finetune.recipe import task_recipe
+from xlnet_jax.finetune.setup import Prepared, prepare, replace
+from xlnet_jax.finetune.task import metric_of
+from xlnet_jax.parallel.processes import Session, session
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run.goodput import Goodput
+from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.run.signals import StopRequest, stop_request
+from xlnet_jax.storage import files
+from xlnet_jax.train import start
+from xlnet_jax.train.recipe import Recipe
+from xlnet_jax.train.start import Job
+
+
+def finetune(
+    config: Config, workdir: str, *, seeds: int = 1, stop_at: int | None = None, dry_run: bool = False
+) -> dict[str, Any]:
+    """Trains a task until `config.train.steps`, or until `finetune.patience` ends it; resumes as `train` does.
+
+    Args:
+      seeds: number of runs, whose seeds are those of the configuration plus 0, 1, 2 and so on; more than one have the
+        work directories `seed_0`, `seed_1` ... below `workdir`.
+      stop_at: save and stop every run after this step; a later call continues.
+      dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
+
+    Returns:
+      `task`; `step` of the best checkpoint (of the first run) and its `metric`; the `scores` of the runs at their best,
+      their mean `score` and standard deviation `spread`; `workdir`.
+
+    Raises:
+      BadInput: a configuration, example, tokenizer or work directory that does not fit.
+      Diverged: `train.max_bad_steps` non-finite steps or spikes in a row.
+      RestartMe: a signal arrived; everything is saved.
+    """
+    with stop_request() as request:
+        for name, value in (("--seeds", seeds), ("--stop_at", stop_at)):
+            if value is not None and value < 1:
+                raise BadInput(f"{name}={value} must be at least 1")
+        files.resolve(workdir)  # refuses an unusable address first
+        folders = [workdir] if seeds == 1 else [os.path.join(workdir, f"seed_{seed}") for seed in range(seeds)]
+        for folder in folders:
+            workdirs.check_folder(folder)
+        if seeds > 1 and workdirs.read_config(workdir) is not None:
+            raise BadInput(f"--workdir={workdir} holds a run of one seed; name another folder for --seeds={seeds}")
+        prepared = prepare(config, folders[0])
+        jobs = [_job(prepared, folder, seed, stop_at) for seed, folder in enumerate(folders)]
+        equal = {"the examples (sha256)": prepared.train.sha256, "--stop_at": stop_at, "--dry_run": dry_run,
+                 "--seeds": seeds}  # fmt: skip
+        with session(prepared.config, equal) as processes:
+            if dry_run:
+                return start.dry_run(jobs[0], processes)
+            lines = [_run(job, processes, request) for job in jobs]
+        scores = [line.get("score") for line in lines]
+        known = [score for score in scores if score is not None]
+        return {
+            "task": prepared.config.finetune.task,
+            "step": lines[0]["step"],
+            "metric": metric_of(prepared.task, prepared.config),
+            "score": statistics.fmean(known) if known else None,
+            "scores": scores,
+            "spread": statistics.stdev(known) if len(known) > 1 else None,
+            "workdir": workdir,
+        }
+
+
+def _job(prepared: Prepared, workdir: str, seed: int, stop_at: int | None) -> Job:
+    """One run. Its inputs are checked against what its work directory holds."""
+    seeds = {name: value + seed for name, value in vars(prepared.config.seeds).items()}
+    config = replace(prepared.config, "seeds", **seeds)
+    if (found := workdirs.read_config(workdir)) is not None:
+        workdirs.check_resume(found, config, prepared.train, workdir)
+    make_recipe = functools.partial(task_recipe, prepared.task, prepared.train.rows[0])
+    make_recipe(config)  # refuses before a device is used
+    dev = prepared.dev
+
+    def make_evaluator(recipe: Recipe, mesh: Mesh) -> TaskEvaluator:
+        assert dev is not None
+        return TaskEvaluator(recipe, mesh, prepared.task, dev, workdir)
+
+    stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
+    return Job(config, workdir, prepared.train, make_recipe, make_evaluator if dev else None, stop)
+
+
+def _run(job: Job, processes: Session, request: StopRequest) -> dict[str, Any]:
+    """Trains; returns the best evaluation, or else only the last `step`."""
+    result, _ = start.run(job, processes, request, Goodput())
+    return best(read_jsonl(os.path.join(job.workdir, "evaluations.jsonl"))) or {"step": result["step"]}

@@ -1,0 +1,86 @@
+"""`xlnet-jax import`: a model of another program becomes a work directory with a checkpoint of step 0.
+
+The checkpoint has the parameters alone. A new run starts from it with `checkpoint.init_from`; `evaluate`, `export` and
+`inspect` take the work directory as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from xlnet_jax import config as configs
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.config import CheckpointConfig, Config
+from xlnet_jax.convert.source import Source, open_source
+from xlnet_jax.errors import BadInput
+from xlnet_jax.parallel.mesh import available_devices
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+
+log = logging.getLogger("xlnet_jax")
+
+_ACTIVATION = {
+    "gelu": "the tanh form, TensorFlow's gelu and gelu_new of Hugging Face",
+    "gelu_erf": "the erf form, gelu of Hugging Face",
+    "relu": "max(x, 0)",
+}
+
+
+def import_(
+    source: str, workdir: str, *, tokenizer: str | None = None, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Writes the work directory.
+
+    Args:
+      source: a Hugging Face folder; a TensorFlow checkpoint of the original (its folder, or the common part of the
+        names of its files); or a folder of `export --format=orbax`.
+      workdir: a new folder.
+      tokenizer: a SentencePiece model, if it is not in the source.
+      overrides: config keys that the source does not set, such as `--config.data.segment_len=128`.
+
+    Returns:
+      `arrays`, the number of arrays read, and `workdir`.
+
+    Raises:
+      BadInput: the source cannot be read, is another architecture, lacks an array or has others, or its tokenizer is
+        that of another model.
+    """
+    workdirs.check_folder(workdir)
+    if workdirs.read_config(workdir) is not None:
+        raise BadInput(f"--workdir={workdir} holds a run; name a new folder")
+    available_devices()
+    with open_source(source, tokenizer, overrides) as found:
+        return _write(workdir, found)
+
+
+def _write(workdir: str, found: Source) -> dict[str, Any]:
+    """Reads the arrays and writes the work directory; `config.json` is last, so that a killed import is none."""
+    config, params = found.config, found.params()
+    identity = {
+        "config": {**configs.flat(config), "data.corpus": ""},
+        "corpus_sha256": "",  # unknown
+        "tokenizer_sha256": found.tokenizer.sha256,
+    }
+    with files.translate_errors(workdir):
+        files.make_folder(workdir)
+        with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
+            checkpoints.save(0, {"params": params}, identity | {"imported_from": found.path})
+        workdirs.write_tokenizer(workdir, found.tokenizer)
+        files.write(os.path.join(workdir, "config.json"), files.to_json(identity))
+    log.info(
+        "imported %d arrays of %s (%s); model.activation=%s: %s", len(found.arrays.forms), found.path, found.format,
+        config.model.activation, _ACTIVATION[config.model.activation],
+    )  # fmt: skip
+    log.info("train it further in a new work directory with --config.checkpoint.init_from=%s %s", workdir,
+             " ".join(_changed(config)))  # fmt: skip
+    return {"arrays": len(found.arrays.forms), "workdir": workdir}
+
+
+def _changed(config: Config) -> list[str]:
+    """The model's keys that are not the defaults, as words of the command line."""
+    defaults = configs.flat(Config())
+    return [f"--config.{name}={value}" for name, value in configs.flat(config).items()
+            if name.startswith("model.") and value != defaults[name]]  # fmt: skip

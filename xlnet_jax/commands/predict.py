@@ -1,0 +1,144 @@
+"""`xlnet-jax predict`: texts in, labels, scores, answers or vectors out, from a fine-tuned work directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from xlnet_jax.checkpoint import restore
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.evaluation import Predictor, best_step
+from xlnet_jax.finetune.recipe import task_recipe
+from xlnet_jax.finetune.setup import trained
+from xlnet_jax.finetune.task import Example, Row
+from xlnet_jax.model import implementation
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.parallel.processes import session
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+from xlnet_jax.train.step import build_step
+
+log = logging.getLogger("xlnet_jax")
+
+FIELDS = ("text", "texts", "sentence", "sentence1", "sentence2", "context", "question", "options", "tokens")
+"""Fields of a JSON object that hold texts, in the order of `Example.texts`; a list holds several."""
+
+SHORTEST = 16
+"""Tokens of the shortest batches; the next have twice as many."""
+
+
+def predict(
+    workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
+    batch_size: int | None = None, overrides: Sequence[str] = (),
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Predicts with the checkpoint of the best dev score.
+
+    Args:
+      texts: examples; a tab separates the texts of one.
+      input: a file with one example per line, of JSON objects if its name ends in .jsonl; `-` = stdin.
+      step: the checkpoint; None = the best one that is there, or the newest if none was scored.
+      batch_size: rows at a time; None = as in the evaluations.
+      overrides: elastic or free config keys to change.
+
+    Returns:
+      One object for each example, in their order; see `Task.outputs` of the task.
+
+    Raises:
+      BadInput: no fine-tuned model or good checkpoint in `workdir`, or an example that the task cannot use.
+    """
+    config = workdirs.load_config(workdir, list(overrides))
+    task = trained(config, workdir)
+    words = config.finetune.task == "tokens"
+    examples = [*(_of_line(text, f"text {number}", words) for number, text in enumerate(texts, 1)),
+                *(_read(input, words) if input else ())]  # fmt: skip
+    if not examples:
+        raise BadInput("no text; give texts, or --input=FILE")
+    if batch_size is not None and batch_size < 1:
+        raise BadInput(f"--batch_size={batch_size} must be at least 1")
+    rows = [row for number, example in enumerate(examples) for row in task.encode(number, example)]
+    digest = hashlib.sha256(b"".join(tokens.tobytes() for row in rows for tokens in row.tokens)).hexdigest()
+    with session(config, {"the texts (sha256)": digest, "--step": step, "--workdir": workdir}) as processes:
+        mesh = meshes.make_mesh(config.mesh)
+        meshes.check_model(config.model, mesh)
+        recipe = task_recipe(task, rows[0], implementation.decided(config, processes))
+        workdirs.use_compilation_cache(config, workdir)
+        with jax.set_mesh(mesh):
+            if step is None:
+                with Checkpoints(workdir) as checkpoints:
+                    step = best_step(workdir, checkpoints.steps())
+            abstract = build_step(recipe, mesh).abstract_state.params
+            params, found = restore.parameters(workdir, abstract, processes, step)
+            log.info("predicting with step %d", found)
+            size = batch_size or config.evaluation.batch_size or config.train.batch_size
+            # Few texts need no whole batch.
+            devices = math.prod(mesh.shape[axis] for axis in meshes.RULES.batch)
+            predictor = Predictor(recipe, mesh, min(size, -(-len(rows) // devices) * devices))
+            predictions = _by_length(predictor, params, rows, config.data.segment_len, task.any_length)
+    return task.outputs(predictions, rows, examples)
+
+
+def _by_length(
+    predictor: Predictor, params: Any, rows: Sequence[Row], longest: int, any_length: bool
+) -> dict[str, np.ndarray]:
+    """The predictions of all rows in their order, with short ones in short batches if possible."""
+    length_N = np.full(len(rows), longest)
+    if any_length:
+        needed_N = np.array([max(map(len, row.tokens)) for row in rows])
+        while (length_N // 2 >= np.maximum(needed_N, SHORTEST)).any():
+            length_N = np.where(length_N // 2 >= np.maximum(needed_N, SHORTEST), length_N // 2, length_N)
+    order, parts = [], []
+    for length in np.unique(length_N).tolist():
+        mine = np.flatnonzero(length_N == length)
+        order.append(mine)
+        parts.append(predictor(params, [rows[n] for n in mine.tolist()], segment_len=length)[1])
+    back = np.argsort(np.concatenate(order))
+    return jax.tree.map(lambda *each: np.concatenate(each)[back], *parts)
+
+
+def _of_line(text: str, where: str, words: bool) -> Example:
+    return Example(tuple(text.split() if words else text.split("\t")), None, where)
+
+
+def _read(path: str, words: bool) -> Iterator[Example]:
+    """The examples of a file; empty lines are left out. Raises BadInput."""
+    if path == "-":
+        data = sys.stdin.buffer.read()
+    else:
+        with files.translate_errors(path):
+            found = files.read_if_there(path)
+        if found is None:
+            raise BadInput(f"--input={path}: no such file")
+        data = found
+    try:
+        lines = data.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"--input={path}: not UTF-8 at byte {error.start}; convert the file") from error
+    as_json = os.path.splitext(path)[1] == ".jsonl" or (path == "-" and data.lstrip().startswith(b"{"))
+    for number, line in enumerate(lines, 1):
+        where = f"{path}, row {number}"
+        if line.strip():
+            yield _of_object(line, where) if as_json else _of_line(line.rstrip("\r"), where, words)
+
+
+def _of_object(line: str, where: str) -> Example:
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise BadInput(f"{where}: not JSON ({error})") from error
+    texts: list[Any] = []
+    for name in FIELDS:
+        value = fields.get(name, []) if isinstance(fields, dict) else []
+        texts += value if isinstance(value, list) else [value]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise BadInput(f"{where}: no text under one of the names {', '.join(FIELDS)}")
+    return Example(tuple(texts), None, where)

@@ -1,0 +1,65 @@
+"""Reads checkpoints of the original code: TensorFlow's files, and `xlnet_config.json` beside them. Extra `tf`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import jax
+import numpy as np
+
+from xlnet_jax.convert.names import Arrays
+from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.storage import files
+
+log = logging.getLogger("xlnet_jax")
+
+CONFIG = "xlnet_config.json"
+_SIZES = {
+    "vocab_size": "n_token", "layers": "n_layer", "d_model": "d_model", "heads": "n_head", "head_dim": "d_head",
+    "d_ff": "d_inner", "activation": "ff_activation", "untie_biases": "untie_r",
+}  # fmt: skip
+_NOT_PARAMETERS = ("/adam_m", "/adam_v", "/Adam", "/Adam_1", "global_step", "beta1_power", "beta2_power")
+"""Endings of the names of optimizer slots and counters."""
+
+
+def prefix_of(source: str) -> str:
+    """The common part of a checkpoint's file names: `source`, or the only one in that folder. Raises BadInput."""
+    if not os.path.isdir(source):
+        return source.removesuffix(".index")
+    found = sorted(name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index"))
+    if len(found) != 1:
+        listed = ", ".join(found) or "none"
+        raise BadInput(f"{source} holds {len(found)} TensorFlow checkpoints ({listed}); name one: {source}/NAME")
+    return os.path.join(source, found[0])
+
+
+def read_model(folder: str) -> dict[str, Any]:
+    """The keys of `ModelConfig` that `xlnet_config.json` sets; its "gelu" is the tanh form. Raises BadInput."""
+    path = os.path.join(folder, CONFIG)
+    found = files.read_json_object(path)
+    if missing := [name for name in _SIZES.values() if name not in found]:
+        raise BadInput(f"{path} has no {', '.join(missing)}; give the one that was released with the checkpoint")
+    if found["ff_activation"] not in ("gelu", "relu"):
+        raise BadInput(f"{path}: ff_activation={found['ff_activation']!r} is not one of gelu, relu")
+    return {ours: found[theirs] for ours, theirs in _SIZES.items()}
+
+
+def open_checkpoint(prefix: str) -> Arrays:
+    """The variables of a checkpoint, without optimizer slots and counters. Raises BadInput."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
+    except ImportError as error:
+        raise BadInput(f"{prefix}: a TensorFlow checkpoint needs tensorflow; install the extra `tf`") from error
+    try:
+        reader: Any = tf.train.load_checkpoint(prefix)
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        raise BadInput(f"{prefix}: TensorFlow cannot read it ({summary(error)}); copy it again") from error
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    names = [name for name in shapes if not name.endswith(_NOT_PARAMETERS)]
+    if len(names) < len(shapes):
+        log.info("%s: %d optimizer slots and counters are not imported", prefix, len(shapes) - len(names))
+    forms = {name: jax.ShapeDtypeStruct(tuple(shapes[name]), np.dtype(dtypes[name].as_numpy_dtype)) for name in names}
+    return Arrays(prefix, forms, reader.get_tensor)

@@ -1,0 +1,83 @@
+"""The characters of a text behind its pieces: for answers, which are parts of the text and not of its normalised form.
+
+Two steps change characters before a piece is found: `Normalization`, and SentencePiece's own rules. SentencePiece says
+which bytes of its input a piece came from. `Normalization` treats words one by one, and inside a word the normalised
+prefixes say which character came from which: no alignment has to be guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from xlnet_jax.data.tokenizer import Normalization, Tokenizer
+
+_RUN = re.compile(r"\s+|\S+")
+
+
+class Pieces(NamedTuple):
+    """The N pieces of a text, the same as `Tokenizer.encode_normalized` gives."""
+
+    tokens_N: np.ndarray
+    """int32."""
+    start_N: np.ndarray
+    """First character in the text as it was; never falls."""
+    end_N: np.ndarray
+    """The character after the last; equal to the start for a piece that no character stands for."""
+
+    def covering(self, start: int, end: int) -> tuple[int, int]:
+        """The first and the last piece of the characters [start, end), which are not all white space."""
+        first = int(np.searchsorted(self.end_N, start, side="right"))
+        last = int(np.searchsorted(self.start_N, end, side="left")) - 1
+        return min(first, len(self.end_N) - 1), max(min(first, len(self.end_N) - 1), last)
+
+
+def encode(tokenizer: Tokenizer, text: str) -> Pieces:
+    """Encodes one text with the place of every piece."""
+    normalized, source = aligned(tokenizer.normalization, text)
+    # Not imported with the module: protobuf is slow to import.
+    from sentencepiece import sentencepiece_pb2
+
+    message: bytes = tokenizer.processor.encode(normalized, out_type="serialized_proto")
+    width = np.array([len(character.encode()) for character in normalized], np.int64)
+    character = np.append(np.repeat(np.arange(len(normalized)), width), len(normalized))  # by byte
+    tokens, starts, ends = list[int](), list[int](), list[int]()
+    for piece in sentencepiece_pb2.SentencePieceText.FromString(message).pieces:  # pyright: ignore[reportAttributeAccessIssue]
+        parts = tokenizer.digit_comma.get(piece.id, [piece.id])
+        start, end = int(character[piece.begin]), int(character[piece.end])
+        if len(parts) > 1:
+            # A number and a comma, one character for each of both; a space before them goes with the first digit.
+            lengths = [len(tokenizer.pieces[part].lstrip("▁")) for part in parts]
+            cuts = [start, *(end - sum(lengths[place:]) for place in range(1, len(parts))), end]
+        else:
+            cuts = [start, end]
+        tokens += parts
+        starts += cuts[:-1]
+        ends += cuts[1:]
+    start_N, end_N = np.array(starts, np.int64), np.array(ends, np.int64)
+    # A character ends where the next other one starts: so an accent belongs to the letter before it.
+    after = source[np.minimum(np.searchsorted(source, source, side="right"), len(normalized))]
+    end_N = np.where(end_N > start_N, after[end_N - 1], source[start_N])
+    return Pieces(np.array(tokens, np.int32), source[start_N], end_N)
+
+
+def aligned(normalization: Normalization, text: str) -> tuple[str, np.ndarray]:
+    """The normalised text, and for each of its n characters and for its end, the character of `text`: int64 [n + 1]."""
+    parts, sources = list[str](), list[np.ndarray]()
+    stripped = text.rstrip() if normalization.remove_space else text
+    for match in _RUN.finditer(stripped):
+        run, start = match[0], match.start()
+        if normalization.remove_space and run.isspace():
+            normal, before = " " * (start > 0), [0]
+        else:
+            normal = normalization(run)
+            if normal == run:
+                before = range(len(run))
+            else:
+                before = [len(normalization(run[:length])) for length in range(len(run))]
+        parts.append(normal)
+        # The last character whose prefix is not longer: those that leave nothing are passed over.
+        sources.append(start + np.searchsorted(np.maximum.accumulate(before), np.arange(len(normal)), "right") - 1)
+    return "".join(parts), np.concatenate([*sources, [len(stripped)]]).astype(np.int64)

@@ -1,0 +1,98 @@
+"""The rows of a task in batches, as a function of the step, and in order for an evaluation.
+
+    row number = permutation_epoch(n % N)     n = n0 + (step - s0) * B + row of the batch     epoch = n // N
+
+which is the stream of pretraining with windows of one "token" (a row) and one window per block: the same data plan, so
+the batch size may change, and a resumed run reads what an undisturbed one would have read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax.batch import stack
+from xlnet_jax.config import Config
+from xlnet_jax.data.batches.stream import Stream, Windows
+from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch, batch_of
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskData:
+    """Encoded examples: the `loader.TrainingData` of a task."""
+
+    path: str
+    """Where they are from."""
+    tokenizer: Tokenizer
+    examples: tuple[Example, ...]
+    rows: tuple[Row, ...]
+    sha256: str
+    """Of all pieces and labels, in order."""
+    names: tuple[str, ...] = ("",)
+
+    def stream(self, config: Config) -> Stream:
+        """The shuffled rows."""
+        return Stream((len(self.rows),), window=1, windows_per_block=1, bidirectional=False, seed=config.seeds.data)
+
+    def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> TaskBatch:
+        """The batch of the rows that `where` names."""
+        del name, step
+        chosen = [self.rows[number] for number in where.block_B]
+        return batch_of(chosen, config.finetune.segments, config.data.segment_len, len(rows))
+
+    def check(self, config: Config) -> None:
+        """Raises BadInput if there are fewer rows than one batch has."""
+        if len(self.rows) < config.train.batch_size:
+            raise BadInput(
+                f"finetune.train={self.path} has {len(self.rows)} rows, fewer than train.batch_size="
+                f"{config.train.batch_size}; use a smaller batch"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class InOrder:
+    """All rows once, `batch_size` at a time: `loader.Dispatches` of one batch each.
+
+    Attributes:
+      mine: which rows of a batch this host feeds.
+    """
+
+    rows: Sequence[Row]
+    segments: int
+    segment_len: int
+    batch_size: int
+    mine: np.ndarray
+
+    def __len__(self) -> int:
+        return -(-len(self.rows) // self.batch_size)
+
+    def __call__(self, index: int) -> Any:
+        """Batch with a leading axis of one; the last one is filled up with rows of weight 0."""
+        first = index * self.batch_size
+        chosen = self.rows[first : first + self.batch_size]
+        batch = stack([batch_of(chosen, self.segments, self.segment_len, self.batch_size)])
+        return dataclasses.replace(
+            batch,
+            tokens=batch.tokens[:, self.mine],
+            segments=batch.segments[:, self.mine],
+            labels={name: array[:, self.mine] for name, array in batch.labels.items()},
+            weight=batch.weight[:, self.mine],
+        )
+
+
+def encode(task: Task, tokenizer: Tokenizer, path: str, examples: Sequence[Example]) -> TaskData:
+    """Encodes examples. Raises BadInput, with the file and row, for one that the task cannot use."""
+    if not examples:
+        raise BadInput(f"{path} has no examples")
+    rows = [row for number, example in enumerate(examples) for row in task.encode(number, example)]
+    digest = hashlib.sha256()
+    for row in rows:
+        for array in (*row.tokens, *row.segments, *(row.labels[name] for name in sorted(row.labels))):
+            digest.update(str(array.shape).encode() + array.tobytes())
+    return TaskData(path, tokenizer, tuple(examples), tuple(rows), digest.hexdigest())

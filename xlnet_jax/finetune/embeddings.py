@@ -1,0 +1,138 @@
+"""Vectors of texts whose cosine says how similar the texts are, learnt from pairs of similar ones.
+
+    loss_i = -( log softmax_j( cos(a_i, b_j) / t )[i] + log softmax_j( cos(b_i, a_j) / t )[i] ) / 2
+
+The other texts of the batch are the negatives (InfoNCE), those of all devices: inside the step's `shard_map` the
+vectors are gathered, so the loss does not depend on the number of devices. Micro-batches would change it, and are
+refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import layouts, metrics
+from xlnet_jax.finetune.classification import number_of
+from xlnet_jax.finetune.heads import cross_entropy
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Row
+from xlnet_jax.model.layers import accumulator
+
+_ROWS = 1024  # of the table of similarities at once
+
+
+class EmbeddingHead(nn.Module):
+    """Pools the vectors of a sequence; has no parameters."""
+
+    pooling: str
+    """`mean` of all pieces with SEP and CLS, or the vector of `cls`."""
+    temperature: float
+
+    def vectors(self, hidden: Hidden) -> jax.Array:
+        """[B, C, D], at least float32, of any length."""
+        h_BCTD = hidden.h_BCTD.astype(accumulator(hidden.h_BCTD.dtype))
+        if self.pooling == "cls":
+            return h_BCTD[:, :, -1]
+        real_BCT = hidden.real_BCT.astype(h_BCTD.dtype)
+        return jnp.einsum("bct,bctd->bcd", real_BCT, h_BCTD) / real_BCT.sum(axis=2)[:, :, None]
+
+    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
+        """loss_B of rows of two texts."""
+        del labels, deterministic
+        return contrastive_losses(self.vectors(hidden), self.temperature)
+
+    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
+        """The vectors."""
+        return {"vectors": self.vectors(hidden)}
+
+
+def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
+    """The losses of the rows here, against the texts of all rows of the global batch: [B]."""
+    unit_B2D = vectors_B2D / jnp.linalg.norm(vectors_B2D, axis=-1, keepdims=True)
+    mesh = jax.sharding.get_abstract_mesh()
+    # Under `jit` alone an array is the global batch; under `shard_map` it is the part of one device.
+    axes = tuple(name for name in mesh.manual_axes if mesh.shape[name] > 1)
+    axes = tuple(sorted(axes, key=mesh.axis_names.index))
+    every_N2D = jax.lax.all_gather(unit_B2D, axes, tiled=True) if axes else unit_B2D
+    first = jax.lax.axis_index(axes) * len(unit_B2D) if axes else 0
+    own_B = first + jnp.arange(len(unit_B2D))
+    a_to_b_BN, b_to_a_BN = (unit_B2D[:, c] @ every_N2D[:, 1 - c].T / temperature for c in range(2))
+    return 0.5 * (cross_entropy(a_to_b_BN, {"label": own_B}) + cross_entropy(b_to_a_BN, {"label": own_B}))
+
+
+@dataclasses.dataclass(frozen=True)
+class Embeddings:
+    """The task `embeddings`: examples of two texts, in `predict` also of one."""
+
+    config: Config
+    tokenizer: Tokenizer
+    any_length = True
+
+    def __post_init__(self) -> None:
+        """Raises BadInput if the configuration asks for micro-batches."""
+        if (parts := self.config.train.accumulation) > 1:
+            raise BadInput(
+                f"train.accumulation={parts}: the negatives are the other rows of the batch, and micro-batches would "
+                "be batches of their own; use 1"
+            )
+
+    @staticmethod
+    def labels_of(examples: Sequence[Example]) -> set[str]:
+        """See `Task`."""
+        del examples
+        return set()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """See `Task`."""
+        return ("spearman", "pearson") if self.config.finetune.columns.count(",") > 1 else ("accuracy",)
+
+    def encode(self, number: int, example: Example) -> list[Row]:
+        """One row of as many sequences as there are texts."""
+        room = self.config.finetune.segments * self.config.data.segment_len
+        sequences = [layouts.sentences(room, layouts.pieces(self.tokenizer, text)) for text in example.texts]
+        tokens, segments = zip(*sequences, strict=True)
+        return [Row(tokens, segments, {}, number)]
+
+    def head(self, config: ModelConfig) -> EmbeddingHead:
+        """See `EmbeddingHead`."""
+        del config
+        return EmbeddingHead(self.config.finetune.pooling, self.config.finetune.temperature)
+
+    def outputs(
+        self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
+    ) -> list[dict[str, Any]]:
+        """The vector of each text, and the cosine of two."""
+        found = [{"vectors": vectors_CD.tolist()} for vectors_CD in predictions["vectors"]]
+        if predictions["vectors"].shape[1] == 2:
+            unit_N2D = _unit(predictions["vectors"])
+            for each, (a_D, b_D) in zip(found, unit_N2D, strict=True):
+                each["similarity"] = float(a_D @ b_D)
+        return found
+
+    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
+        """Spearman's correlation of cosines with the labels; without labels the share of first texts whose own second
+        text is the nearest of all."""
+        if examples[0].label is not None:
+            true = np.array([number_of(example) for example in examples])
+            found = np.array([each["similarity"] for each in outputs])
+            return {"spearman": metrics.spearman(true, found), "pearson": metrics.pearson(true, found)}
+        unit_N2D = _unit(np.array([each["vectors"] for each in outputs]))
+        nearest = [
+            (unit_N2D[first : first + _ROWS, 0] @ unit_N2D[:, 1].T).argmax(axis=1)
+            for first in range(0, len(unit_N2D), _ROWS)
+        ]
+        return {"accuracy": metrics.accuracy(np.arange(len(unit_N2D)), np.concatenate(nearest))}
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)

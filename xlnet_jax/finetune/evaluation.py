@@ -1,0 +1,153 @@
+"""Scores of a task on its dev set: an `Evaluator` of the training loop, and the predictions of any examples."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from xlnet_jax.data.batches import loader
+from xlnet_jax.errors import Diverged
+from xlnet_jax.finetune.data import InOrder, TaskData
+from xlnet_jax.finetune.task import Row, Task, TaskBatch, metric_of
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.run.progress import BUSY_SECONDS
+from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import Recipe
+
+log = logging.getLogger("xlnet_jax")
+
+PREDICTIONS = "predictions.jsonl"
+
+
+class Predictor:
+    """Predictions and losses of rows, in their order, on every host. Compiles once for a length of segments.
+
+    Args:
+      batch_size: rows at a time; 0 = as configured.
+    """
+
+    def __init__(self, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> None:
+        config = recipe.config
+        self._batch_size = batch_size or config.evaluation.batch_size or config.train.batch_size
+        meshes.check_batch_size(self._batch_size, mesh, "evaluation.batch_size")
+        self._config, self._mesh = config, mesh
+
+        def run(params: Any, batches: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+            batch = jax.tree.map(lambda x: x[0], batches)
+            with nn.logical_axis_rules(meshes.RULES.pairs()):
+                return recipe.model.evaluate(params, batch)
+
+        # Every host scores all of them.
+        self._run = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        self._executables: dict[int, Any] = {}
+
+    def __call__(
+        self,
+        params: Any,
+        rows: Sequence[Row],
+        between: Callable[[], None] = lambda: None,
+        take: Callable[[Iterator[Any]], Any] = next,
+        compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        segment_len: int | None = None,
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """loss_N and `Head.predictions` of all N rows; see `train.evaluation.Evaluator` for the arguments.
+
+        Args:
+          segment_len: of these rows; None = as configured.
+        """
+        size, length = self._batch_size, segment_len or self._config.data.segment_len
+        here = meshes.rows_here(size, self._mesh)
+        batches = InOrder(rows, self._config.finetune.segments, length, size, here)
+        found, logged, sent = [], time.monotonic(), None
+        elements = loader.prefetched(batches, self._config)
+        for index in range(len(batches)):
+            batch = meshes.place(take(elements), self._mesh, size)
+            if length not in self._executables:
+                with compiling():
+                    self._executables[length] = self._run.lower(params, batch).compile()
+            last, sent = sent, self._executables[length](params, batch)
+            # Read the last batch while this one runs.
+            if last is not None:
+                found.append(jax.device_get(last))
+            if time.monotonic() - logged >= BUSY_SECONDS:
+                log.info("predicted %d of %d batches", index, len(batches))
+                logged = time.monotonic()
+            between()
+        found.append(jax.device_get(sent))
+        # Without the rows that fill up the last batch.
+        loss_N, predictions = jax.tree.map(lambda *parts: np.concatenate(parts)[: len(rows)], *found)
+        return loss_N, predictions
+
+
+class TaskEvaluator:
+    """Scores a dev set; keeps the outputs of the best evaluation in `predictions.jsonl`.
+
+    Args:
+      workdir: of the run.
+      dev: its examples.
+    """
+
+    def __init__(self, recipe: Recipe, mesh: Mesh, task: Task, dev: TaskData, workdir: str) -> None:
+        self._predictor = Predictor(recipe, mesh)
+        self._task, self._dev, self._workdir = task, dev, workdir
+        self._metric = metric_of(task, recipe.config)
+        self._patience = recipe.config.finetune.patience
+
+    def __call__(
+        self,
+        params: Any,
+        between: Callable[[], None],
+        take: Callable[[Iterator[Any]], Any],
+        compiling: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> dict[str, Any]:
+        """`score` (of `metric_of` the task), all scores of the task by name, the mean `loss`, and `rank` = -score."""
+        task, dev = self._task, self._dev
+        loss_N, predictions = self._predictor(params, dev.rows, between, take, compiling)
+        outputs = task.outputs(predictions, dev.rows, dev.examples)
+        scores = task.score(outputs, dev.examples)
+        score = scores[self._metric]
+        if not math.isfinite(score):
+            raise Diverged(f"{self._metric} on the dev set is {score}; lower optimizer.learning_rate")
+        earlier = best(read_jsonl(os.path.join(self._workdir, "evaluations.jsonl")))
+        if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
+            lines = zip(dev.examples, outputs, strict=True)
+            text = "".join(json.dumps({"where": example.where, **output}) + "\n" for example, output in lines)
+            with files.translate_errors(self._workdir):
+                files.write(os.path.join(self._workdir, PREDICTIONS), text.encode())
+        loss = float(loss_N.mean(dtype=np.float64))
+        return {"loss": loss if math.isfinite(loss) else None, "score": score, **scores, "rank": -score}
+
+    def described(self, scores: dict[str, Any]) -> str:
+        """The score that ranks."""
+        loss = "not finite" if scores["loss"] is None else f"{scores['loss']:.4f}"
+        return f"{self._metric} {scores['score']:.4f}, loss {loss} on {len(self._dev.examples):,} dev examples"
+
+    def ends(self, lines: list[dict[str, Any]]) -> bool:
+        """Whether the last `finetune.patience` evaluations have all been no better than the best before them."""
+        found = best(lines)
+        if not self._patience or found is None:
+            return False
+        return sum(line["step"] > found["step"] for line in lines) >= self._patience
+
+
+def best_step(workdir: str, steps: Sequence[int]) -> int | None:
+    """Of some steps of a run the one with the best score; None if none was scored."""
+    found = best([line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] in steps])
+    return found["step"] if found else None
+
+
+def best(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Of lines of `evaluations.jsonl` the one with the highest score, the first of equal ones; None without lines."""
+    return max(lines, key=lambda line: (line["score"], -line["step"]), default=None)

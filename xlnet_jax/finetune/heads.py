@@ -1,0 +1,90 @@
+"""Parts of heads, and the head of a classifier: XLNet's own.
+
+summary = Drop(tanh(W h_CLS + b))        logits = V summary + c
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.finetune.task import Hidden, Labels
+from xlnet_jax.model.layers import Dropout, accumulator, parameter, product
+
+
+class Linear(nn.Module):
+    """x W + b with kernel [in, out]; the outputs are not split over devices, as they may be two classes."""
+
+    config: ModelConfig
+    features: int
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x_BCD: jax.Array) -> jax.Array:
+        """[B, C, in] -> [B, C, out], in the dtype of x."""
+        kernel_DO = parameter(self, "kernel", (x_BCD.shape[-1], self.features), ("embed", None))
+        y_BCO = product("bcd,do->bco", x_BCD, kernel_DO)
+        if self.use_bias:
+            bias_O = parameter(self, "bias", (self.features,), (None,), nn.initializers.zeros)
+            y_BCO = y_BCO + bias_O[None, None].astype(y_BCO.dtype)
+        return y_BCO
+
+
+class Summary(nn.Module):
+    """Drop(tanh(W h + b)) of the vector of CLS, which is the last one; its parameters are those of a `Linear`."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
+        """[B, C, D]: one for each sequence."""
+        linear = Linear(self.config, self.config.d_model)
+        nn.share_scope(self, linear)
+        s_BCD = jnp.tanh(linear(hidden.h_BCTD[:, :, -1]))
+        return Dropout(self.config.dropout)(s_BCD, hidden.rows_B, deterministic=deterministic)
+
+
+class Classifier(nn.Module):
+    """`outputs` numbers for each sequence of a row, from its `Summary`.
+
+    `loss` is a function of these numbers and of the labels.
+    """
+
+    config: ModelConfig
+    outputs: int
+    loss: Any
+    """(logits_BCO in at least float32, labels) -> loss_B."""
+
+    def setup(self) -> None:
+        """The parameters: summary/{kernel,bias}, logits/{kernel,bias}."""
+        self.summary = Summary(self.config)
+        self.logits = Linear(self.config, self.outputs)
+
+    def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
+        """logits_BCO, at least float32."""
+        s_BCD = self.summary(hidden, deterministic=deterministic)
+        return self.logits(s_BCD.astype(accumulator(s_BCD.dtype)))
+
+    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
+        """loss_B."""
+        return self.loss(self(hidden, deterministic=deterministic), labels)
+
+    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
+        """`logits` [B, C, O]."""
+        return {"logits": self(hidden, deterministic=True)}
+
+
+def cross_entropy(logits_BCO: jax.Array, labels: Labels) -> jax.Array:
+    """-log softmax at `labels["label"]` [B]; the classes are the outputs of one sequence, or one of each sequence."""
+    logits_BN = logits_BCO.reshape(len(logits_BCO), -1)
+    is_label_BN = jnp.arange(logits_BN.shape[1])[None] == labels["label"][:, None]
+    return jax.nn.logsumexp(logits_BN, axis=1) - jnp.where(is_label_BN, logits_BN, 0).sum(axis=1)
+
+
+def squared_error(logits_BCO: jax.Array, labels: Labels) -> jax.Array:
+    """(output - `labels["label"]`)^2."""
+    return (logits_BCO[:, 0, 0] - labels["label"]) ** 2

@@ -1,0 +1,93 @@
+"""Metrics of predictions, on the host, in float64.
+
+Each takes the labels and the predictions of a whole split, because most of them are no means over examples. They
+agree with scikit-learn and SciPy (`tests/peers/test_metrics.py`). `squad` scores answers to questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def accuracy(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
+    """The share of predictions that equal their label."""
+    return float(np.mean(np.asarray(label_N) == np.asarray(predicted_N)))
+
+
+def confusion(label_N: np.ndarray, predicted_N: np.ndarray) -> np.ndarray:
+    """Counts by label and prediction: int64 [C, C]."""
+    label_N, predicted_N = np.asarray(label_N), np.asarray(predicted_N)
+    C = int(max(label_N.max(), predicted_N.max())) + 1
+    return np.bincount(label_N * C + predicted_N, minlength=C * C).reshape(C, C)
+
+
+def f1(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
+    """F1 of class 1, as in MRPC and QQP; 0 if the class is neither a label nor predicted."""
+    is_one, predicted = np.asarray(label_N) == 1, np.asarray(predicted_N) == 1
+    return _ratio(2 * (is_one & predicted).sum(), is_one.sum() + predicted.sum())
+
+
+def macro_f1(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
+    """The mean of the F1 of all classes that are a label or predicted."""
+    table_CC = confusion(label_N, predicted_N)
+    size_C = table_CC.sum(axis=0) + table_CC.sum(axis=1)
+    return float(np.mean(2 * np.diag(table_CC)[size_C > 0] / size_C[size_C > 0]))
+
+
+def matthews(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
+    """Matthews' correlation, for any number of classes (Gorodkin 2004, R_K); 0 where it is not defined."""
+    table_CC = confusion(label_N, predicted_N).astype(np.float64)
+    label_C, predicted_C, count = table_CC.sum(axis=1), table_CC.sum(axis=0), table_CC.sum()
+    above = np.trace(table_CC) * count - label_C @ predicted_C
+    below = (count**2 - label_C @ label_C) * (count**2 - predicted_C @ predicted_C)
+    return _ratio(above, np.sqrt(below))
+
+
+def pearson(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
+    """Pearson's correlation; 0 if one side is constant."""
+    x_N, y_N = (np.asarray(z, np.float64) - np.mean(z, dtype=np.float64) for z in (label_N, predicted_N))
+    return _ratio(x_N @ y_N, np.sqrt((x_N @ x_N) * (y_N @ y_N)))
+
+
+def spearman(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
+    """Pearson's correlation of the ranks; equal values share the mean of their ranks."""
+    return pearson(_ranks(label_N), _ranks(predicted_N))
+
+
+def _ranks(value_N: np.ndarray) -> np.ndarray:
+    _, which_N, count_U = np.unique(value_N, return_inverse=True, return_counts=True)
+    last_U = np.cumsum(count_U)
+    return (last_U - (count_U - 1) / 2)[which_N]
+
+
+def entity_f1(labels: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
+    """F1 of the entities in sentences of BIO tags, as CoNLL-2003 counts them: start, end and type must be equal."""
+    true, found = (
+        {(number, *entity) for number, tags in enumerate(side) for entity in entities(tags)}
+        for side in (labels, predicted)
+    )
+    return _ratio(2 * len(true & found), len(true) + len(found))
+
+
+def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
+    """The entities [start, end) of one sentence with their types.
+
+    B- starts one; so does an I- that continues none, as in IOB1. A tag without B- or I-, such as O, ends one.
+    """
+    found: list[tuple[int, int, str]] = []
+    for place, tag in enumerate(tags):
+        mark, _, kind = tag.partition("-")
+        if mark not in ("B", "I"):
+            continue
+        if mark == "I" and found and found[-1][1:] == (place, kind):
+            found[-1] = (found[-1][0], place + 1, kind)
+        else:
+            found.append((place, place + 1, kind))
+    return found
+
+
+def _ratio(above: Any, below: Any) -> float:
+    return float(above / below) if below else 0.0

@@ -1,0 +1,308 @@
+"""Labelled examples from files and from data sets that TFDS has built.
+
+    tfds:NAME:SPLIT     see `data.prepare.tfds`; classes have their names
+    *.csv  *.tsv        a header and one row per example; columns `0,1,...` mean a file without a header. A .tsv has no
+                        quotes, as in GLUE
+    *.jsonl  *.ndjson   one object per line
+    *.json              SQuAD 1.1 or 2.0
+    a folder            the .txt files below it, each one JSON object, as in RACE
+    *.conll  *.txt      words in lines with their tags, a blank line after a sentence; columns count from 0
+
+Several sources are joined with commas. Every source becomes records, which are dictionaries with a place for messages;
+the reader of a task makes `Example`s of them. Every error is one line with the file and the row.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from xlnet_jax.config import Config
+from xlnet_jax.data.prepare import tfds
+from xlnet_jax.errors import BadInput, check_link, summary
+from xlnet_jax.finetune.task import Example
+from xlnet_jax.storage import files
+
+TEXTS = (
+    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"),
+    ("#1 String", "#2 String"), ("sentence",), ("text",),
+)  # fmt: skip
+"""The usual names of texts: of GLUE's files and of TFDS."""
+LABELS = ("label", "gold_label", "Quality", "is_duplicate", "score")
+"""The usual names of labels."""
+
+
+class Record(NamedTuple):
+    """One record of a source."""
+
+    where: str
+    """`train.tsv, row 12`."""
+    fields: dict[str, Any]
+
+
+def labelled(config: Config, source: str) -> list[Example]:
+    """Texts and a label: for classification, regression, and multiple choice from a table.
+
+    Raises:
+      BadInput: a column is missing, a text or a label is empty, or the source cannot be read.
+    """
+    return [_labelled(config, record) for record in records(config, source)]
+
+
+def choices(config: Config, source: str) -> list[Example]:
+    """(context, question, option, option, ...) and the right one's letter: RACE, or a table. Raises BadInput."""
+    found: list[Example] = []
+    for record in records(config, source):
+        found += _race(record) if "article" in record.fields else [_labelled(config, record)]
+    for example in found:
+        if len(example.texts) < 4 or len(example.texts) != len(found[0].texts):
+            options, first = len(example.texts) - 2, len(found[0].texts) - 2
+            raise BadInput(f"{example.where}: {max(0, options)} options, and the first question has {max(0, first)}; "
+                           "every question needs the same number, at least 2")  # fmt: skip
+    return found
+
+
+def spans(config: Config, source: str) -> list[Example]:
+    """(context, question) and a tuple of answers (first character, text), empty if there is none. Raises BadInput."""
+    return [_question(record) for record in records(config, source)]
+
+
+def tokens(config: Config, source: str) -> list[Example]:
+    """The words of a sentence and a tuple of their tags. Raises BadInput."""
+    return [_tagged(config, record) for record in records(config, source)]
+
+
+def pairs(config: Config, source: str) -> list[Example]:
+    """Two texts of the same meaning, and how similar they are, if a third column is named. Raises BadInput."""
+    found = []
+    for record in records(config, source):
+        names = _columns(config) or list(_first(record, TEXTS[:5], "pair of texts"))
+        if not 2 <= len(names) <= 3:
+            raise BadInput(f"finetune.columns={config.finetune.columns} must name two texts, or two and a similarity")
+        label = _field(record, names[2]) if len(names) == 3 else None
+        found.append(Example(tuple(_text(record, name) for name in names[:2]), label, record.where))
+    return found
+
+
+def _labelled(config: Config, record: Record) -> Example:
+    names = _columns(config)
+    if len(names) == 1:
+        raise BadInput(f"finetune.columns={config.finetune.columns} must name a text and a label")
+    if names:
+        *texts, label = names
+    else:
+        texts = _first(record, TEXTS, "text")
+        (label,) = _first(record, [(name,) for name in LABELS], "label")
+    value = _field(record, label)
+    if value is None or value == "":
+        raise BadInput(f"{record.where}: {label!r} is empty; give a label, or remove the row")
+    return Example(tuple(_text(record, name) for name in texts), value, record.where)
+
+
+def _race(record: Record) -> Iterator[Example]:
+    article = _text(record, "article")
+    questions, options, answers = (_list(record, name) for name in ("questions", "options", "answers"))
+    if not len(questions) == len(options) == len(answers):
+        raise BadInput(f"{record.where}: {len(questions)} questions, {len(options)} lists of options and "
+                       f"{len(answers)} answers; they must be equal")  # fmt: skip
+    for number, (question, each, answer) in enumerate(zip(questions, options, answers, strict=True), 1):
+        yield Example((article, question, *each), answer, f"{record.where}, question {number}")
+
+
+def _question(record: Record) -> Example:
+    context, question, answers = _text(record, "context"), _text(record, "question"), _field(record, "answers")
+    try:
+        found = tuple(zip(answers["answer_start"], answers["text"], strict=True))
+    except (TypeError, KeyError, ValueError) as error:
+        raise BadInput(f"{record.where}: 'answers' needs lists 'text' and 'answer_start' of one length") from error
+    if _field(record, "is_impossible", False):
+        found = ()  # only plausible ones
+    return Example((context, question), tuple(_found(record, context, *each) for each in found), record.where)
+
+
+def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:
+    """An answer with its first character: if it is elsewhere, the occurrence nearest to `start`."""
+    if type(start) is int and isinstance(answer, str) and answer.strip():
+        if context.startswith(answer, max(0, start)):
+            return max(0, start), answer
+        before, after = context.rfind(answer, 0, max(0, start) + len(answer)), context.find(answer, max(0, start))
+        if places := [place for place in (before, after) if place >= 0]:
+            return min(places, key=lambda place: abs(place - start)), answer
+        raise BadInput(f"{record.where}: the answer {answer[:60]!r} is not in the context; correct it or remove it")
+    raise BadInput(f"{record.where}: an answer needs a text and a whole number as its start, not {start!r}, {answer!r}")
+
+
+def _tagged(config: Config, record: Record) -> Example:
+    names = _columns(config) or (["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"])
+    if len(names) != 2:
+        raise BadInput(f"finetune.columns={config.finetune.columns} must name the words and the tags")
+    words, tags = (_list(record, name) for name in names)
+    if len(words) != len(tags) or not words:
+        raise BadInput(f"{record.where}: {len(words)} words and {len(tags)} tags; every word needs one")
+    return Example(tuple(words), tuple(tags), record.where)
+
+
+def _columns(config: Config) -> list[str]:
+    return [name.strip() for name in config.finetune.columns.split(",")] if config.finetune.columns else []
+
+
+def _first(record: Record, names: Any, what: str) -> tuple[str, ...]:
+    """The first of several lists of names that a record has."""
+    for each in names:
+        if all(name in record.fields for name in each):
+            return each
+    shown = ", ".join(repr(name[:40]) for name in list(record.fields)[:20])
+    raise BadInput(f"{record.where}: no {what} under a usual name among {shown}; set finetune.columns")
+
+
+_NEEDED = object()
+
+
+def _field(record: Record, name: str, default: Any = _NEEDED) -> Any:
+    if name in record.fields:
+        return record.fields[name]
+    if default is not _NEEDED:
+        return default
+    shown = ", ".join(repr(each[:40]) for each in list(record.fields)[:20])
+    raise BadInput(f"{record.where}: no column {name!r}, but {shown or 'none at all'}; set finetune.columns")
+
+
+def _text(record: Record, name: str) -> str:
+    value = _field(record, name)
+    if not isinstance(value, str) or not value.strip():
+        what = "is empty" if value is None or value == "" or isinstance(value, str) else f"is {value!r}, not a text"
+        raise BadInput(f"{record.where}: {name!r} {what}; correct the row or remove it")
+    return value
+
+
+def _list(record: Record, name: str) -> list[Any]:
+    value = _field(record, name)
+    if not isinstance(value, list):
+        raise BadInput(f"{record.where}: {name!r} must be a list, and is {str(value)[:60]!r}")
+    return value
+
+
+def records(config: Config, source: str) -> Iterator[Record]:
+    """The records of all sources, in order.
+
+    Raises:
+      BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind.
+      RestartMe: the bucket does not answer.
+    """
+    for name in filter(None, map(str.strip, source.split(","))):
+        record = None
+        for record in _records(config, name):
+            yield record
+        if record is None:
+            raise BadInput(f"{name} has no examples")
+
+
+def _records(config: Config, name: str) -> Iterator[Record]:
+    if name.startswith(tfds.PREFIX):
+        fields = enumerate(tfds.rows(tfds.find(name, None).path))
+        yield from (Record(f"{name}, example {number}", each) for number, each in fields)
+        return
+    try:
+        with files.translate_errors(name):
+            found, others = files.find(name, (".txt",))
+    except OSError as error:
+        raise BadInput(f"{name}: {summary(error)}") from error
+    if not found:
+        check_link("finetune", name)
+        raise BadInput(f"{name}: " + ("no such file" if others is None else "this folder holds no .txt file"))
+    for file in found:
+        yield from _of_file(config, file.path, in_folder=others is not None)
+
+
+def _of_file(config: Config, path: str, in_folder: bool) -> Iterator[Record]:
+    text, suffix = _decoded(path), os.path.splitext(path)[1].lower()
+    if in_folder:
+        yield Record(path, _object(text, path))
+    elif suffix in (".csv", ".tsv"):
+        yield from _table(path, text, suffix == ".tsv", all(name.isdecimal() for name in _columns(config) or ["-"]))
+    elif suffix in (".jsonl", ".ndjson"):
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                yield Record(f"{path}, row {number}", _object(line, f"{path}, row {number}"))
+    elif suffix == ".json":
+        yield from _squad(path, _object(text, path))
+    elif suffix in (".conll", ".txt"):
+        yield from _conll(path, text)
+    else:
+        raise BadInput(f"{path}: a name that ends in .csv, .tsv, .jsonl, .json (SQuAD) or .conll says what it holds")
+
+
+def _decoded(path: str) -> str:
+    data = files.read(path)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        row = data[: error.start].count(b"\n") + 1
+        raise BadInput(f"{path}, row {row}: not UTF-8 at byte {error.start}; convert the file") from error
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"{where}: not JSON ({summary(error)})") from error
+    if not isinstance(value, dict):
+        raise BadInput(f"{where}: JSON, but not an object")
+    return value
+
+
+def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]:
+    """Rows count from 1, as a spreadsheet shows them: the header is row 1."""
+    layout: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
+    rows = csv.reader(io.StringIO(text, newline=""), **layout)
+    names, number = None, 0
+    try:
+        for number, row in enumerate(rows, 1):
+            if not row:
+                continue
+            if names is None:
+                names = [str(column) for column in range(len(row))] if numbered else row
+                if not numbered:
+                    continue
+            if len(row) != len(names):
+                raise BadInput(f"{path}, row {number}: {len(row)} columns, and the first row has {len(names)}")
+            yield Record(f"{path}, row {number}", dict(zip(names, row, strict=True)))
+    except csv.Error as error:
+        raise BadInput(f"{path}, row {number + 1}: {summary(error)}") from error
+
+
+def _squad(path: str, value: dict[str, Any]) -> Iterator[Record]:
+    """The questions of a SQuAD file as TFDS has them: answers as lists of texts and of starts."""
+    where = path
+    try:
+        for article, each in enumerate(value["data"], 1):
+            for number, paragraph in enumerate(each["paragraphs"], 1):
+                where = f"{path}, article {article}, paragraph {number}"
+                for question in paragraph["qas"]:
+                    answers = question.get("answers", [])
+                    lists = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
+                    fields = {**question, "context": paragraph["context"], "answers": lists}
+                    yield Record(f"{where}, question {question['id']}", fields)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"{where}: not as in SQuAD ({summary(error)})") from error
+
+
+def _conll(path: str, text: str) -> Iterator[Record]:
+    """Sentences; every column is a list under its number, and under its number from the end: 0, 1, -2, -1."""
+    first, rows = 1, list[list[str]]()
+    for number, line in enumerate([*text.split("\n"), ""], 1):
+        columns = line.split()
+        if columns and not line.startswith("-DOCSTART-"):
+            if rows and len(columns) != len(rows[0]):
+                raise BadInput(f"{path}, row {number}: {len(columns)} columns, and the row before has {len(rows[0])}")
+            first = first if rows else number
+            rows.append(columns)
+        elif rows:
+            lists = [list(column) for column in zip(*rows, strict=True)]
+            named = [(str(sign), column) for place, column in enumerate(lists) for sign in (place, place - len(lists))]
+            yield Record(f"{path}, row {first}", dict(named))
+            rows = []

@@ -1,0 +1,179 @@
+"""The Recipe of a task: the pretrained transformer on the content stream alone, and the head of the task.
+
+    segment 1 .. S-1  ->  memory, no gradient          (`finetune.segments`)
+    segment S         ->  Hidden  ->  Head.losses  ->  sum / number of rows
+
+No position predicts a token, so there are no target slots and no query stream; every real position sees every other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.batch import NEVER, Batch, Memory
+from xlnet_jax.config import Config
+from xlnet_jax.data.tokenizer import PAD
+from xlnet_jax.finetune.task import Hidden, Row, Task, TaskBatch, batch_of
+from xlnet_jax.model import flops, heads
+from xlnet_jax.model.layers import Dropout
+from xlnet_jax.model.transformer import Depths, Output, XLNet, empty_memory
+from xlnet_jax.train.loss import RowLosses
+from xlnet_jax.train.recipe import Recipe, assemble
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskModel:
+    """A transformer and the head of a task: a `train.loss.Model`.
+
+    The tree of parameters is that of the transformer, the query stream's vector included (so that a fine-tuned model
+    can be exported whole), with the head's own under `head`.
+    """
+
+    transformer: XLNet
+    head: Any
+
+    @property
+    def depths(self) -> Depths:
+        """The head learns at the full rate."""
+        return {**self.transformer.depths, "head": heads.DEPTH}
+
+    def init(self, key: jax.Array, batch: TaskBatch) -> dict[str, Any]:
+        """Fresh parameters in Flax's boxes; a head's do not depend on the transformer's."""
+        inputs, memory = self._segment(batch, 0), self._no_memory(batch, 0)
+        params = self.transformer.init(key, inputs, memory, deterministic=True)["params"]
+        config = self.transformer.config
+        hidden = self._as_hidden(batch, jnp.zeros((*inputs.tokens.shape, config.d_model), config.compute_dtype))
+        own = self.head.init(
+            jax.random.fold_in(key, 1), hidden, batch.labels, deterministic=True, method="losses"
+        )  # fmt: skip
+        # A head that only pools has none.
+        return {**params, "head": own.get("params", {})}
+
+    def weight(self, batch: TaskBatch) -> jax.Array:
+        """The number of real rows."""
+        return batch.weight.sum()
+
+    def row_losses(
+        self,
+        params: Any,
+        batch: TaskBatch,
+        memory: Memory,
+        dropout_key: jax.Array | None = None,
+        rows_B: jax.Array | None = None,
+    ) -> RowLosses:
+        """The losses of a batch, or of some rows of it; the memory of State, which is empty, is passed on."""
+        loss_B = self._losses(params, self.hidden(params, batch, dropout_key, rows_B), batch, dropout_key)
+        weight_B = batch.weight.astype(loss_B.dtype)
+        return RowLosses(jnp.where(weight_B != 0, loss_B, 0) * weight_B, weight_B, memory)
+
+    def evaluate(self, params: Any, batch: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """loss_B and `Head.predictions` without dropout, of filled-up rows too."""
+        hidden = self.hidden(params, batch)
+        predictions = self.head.apply({"params": params["head"]}, hidden, method="predictions")
+        return self._losses(params, hidden, batch), predictions
+
+    def _losses(self, params: Any, hidden: Hidden, batch: TaskBatch, dropout_key: jax.Array | None = None) -> jax.Array:
+        rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 2)}
+        return self.head.apply(
+            {"params": params["head"]}, hidden, batch.labels, deterministic=dropout_key is None, rngs=rngs,
+            method="losses",
+        )  # fmt: skip
+
+    def hidden(
+        self,
+        params: Any,
+        batch: TaskBatch,
+        dropout_key: jax.Array | None = None,
+        rows_B: jax.Array | None = None,
+    ) -> Hidden:
+        """Reads all segments of every sequence, and returns the vectors of the last one."""
+        B, C, S, _ = batch.tokens.shape
+        rows_B = jnp.arange(B) if rows_B is None else rows_B
+        rows_N = (rows_B[:, None] * C + jnp.arange(C)[None]).reshape(-1)
+
+        def run(params: Any, segment: int, memory: Memory) -> Output:
+            # Every segment has its own dropout masks.
+            rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 3 + segment)}
+            return self.transformer.apply(  # type: ignore[return-value]
+                {"params": params}, self._segment(batch, segment), memory, rows_N,
+                deterministic=dropout_key is None, rngs=rngs,
+            )  # fmt: skip
+
+        slots = self.transformer.config.memory_len if S > 1 else 0
+        memory = self._no_memory(batch, slots)
+        for segment in range(S - 1 if slots else 0):
+            memory = jax.lax.stop_gradient(run(jax.lax.stop_gradient(params), segment, memory).memory)
+            # The padding before a text is at the left end of the memory.
+            real_N = (batch.tokens[:, :, : segment + 1] != PAD).sum(axis=(2, 3)).reshape(-1)
+            memory = Memory(memory.hidden_LBMD, jnp.minimum(memory.valid_B, real_N))
+        h_NTD = run(params, S - 1, memory).hidden_BTD
+        rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 1)}
+        drop = Dropout(self.transformer.config.dropout)
+        h_NTD = drop.apply({}, h_NTD, rows_N, deterministic=dropout_key is None, rngs=rngs)
+        return self._as_hidden(batch, h_NTD, rows_B)  # type: ignore[arg-type]
+
+    def _no_memory(self, batch: TaskBatch, slots: int) -> Memory:
+        B, C = batch.tokens.shape[:2]
+        return empty_memory(self.transformer.config, B * C, slots)
+
+    @staticmethod
+    def _segment(batch: TaskBatch, segment: int) -> Batch:
+        """A segment of all sequences as the transformer takes it, [B * C, T]."""
+        tokens, kinds = (x[:, :, segment].reshape(-1, x.shape[-1]) for x in (batch.tokens, batch.segments))
+        N = len(tokens)
+        none, zero = jnp.zeros((N, 0), jnp.int32), jnp.zeros(N, jnp.int32)
+        return Batch(
+            tokens=tokens,
+            segments=kinds,
+            rank=jnp.where(tokens == PAD, NEVER, 0),
+            direction=jnp.ones(N, jnp.int32),
+            # `valid_B` of the memory says how much of it is text.
+            continues=jnp.full(N, segment > 0),
+            target_positions=none,
+            target_tokens=none,
+            target_weights=none.astype(jnp.float32),
+            summary_position=jnp.full(N, tokens.shape[1] - 1),
+            label=zero,
+            label_weight=zero.astype(jnp.float32),
+        )
+
+    @staticmethod
+    def _as_hidden(batch: TaskBatch, h_NTD: jax.Array, rows_B: jax.Array | None = None) -> Hidden:
+        B, C, _, T = batch.tokens.shape
+        last, kinds = (x[:, :, -1] for x in (batch.tokens, batch.segments))
+        h_BCTD = h_NTD.reshape(B, C, T, h_NTD.shape[-1])
+        return Hidden(h_BCTD, last != PAD, kinds, jnp.arange(B) if rows_B is None else rows_B)
+
+
+def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
+    """The recipe of a task.
+
+    Args:
+      row: any one of the task: it has the number of sequences and the shapes of the labels.
+    """
+    S, T = config.finetune.segments, config.data.segment_len
+    model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model))
+
+    def example_batch(batch_size: int) -> TaskBatch:
+        return jax.tree.map(np.zeros_like, batch_of([row], S, T, batch_size))
+
+    # As of masked language modelling without targets and memory: the content stream alone.
+    alone = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, memory_len=0),
+        data=dataclasses.replace(config.data, num_predict=0, objective="mlm"),
+    )
+    sequences = len(row.tokens)
+    work = sequences * (flops.step_flops(alone) + (S - 1) * _forward(config))
+    return assemble(config, model, example_batch, work, memory_len=0)
+
+
+def _forward(config: Config) -> int:
+    """FLOPs of a segment that only fills the memory, of all rows."""
+    data = dataclasses.replace(config.data, num_predict=0, objective="mlm")
+    return config.train.batch_size * sum(flops.forward_flops(dataclasses.replace(config, data=data)).values())

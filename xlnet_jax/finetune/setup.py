@@ -1,0 +1,157 @@
+"""From a configuration to a task, its tokenizer and its encoded examples, before any device is used.
+
+The model, except for dropout, dtype and memory, and the tokenizer are those of the pretrained run
+(`checkpoint.init_from`), or later of the work directory itself; a run from scratch takes them from the configuration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+from xlnet_jax import config as configs
+from xlnet_jax.checkpoint import restore
+from xlnet_jax.config import Config
+from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import readers
+from xlnet_jax.finetune.choice import Choice
+from xlnet_jax.finetune.classification import Classification, Regression
+from xlnet_jax.finetune.data import TaskData, encode
+from xlnet_jax.finetune.embeddings import Embeddings
+from xlnet_jax.finetune.recipe import task_recipe
+from xlnet_jax.finetune.spans import Spans
+from xlnet_jax.finetune.task import Example, Read, Task, metric_of
+from xlnet_jax.finetune.tokens import Tokens
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import Recipe
+
+log = logging.getLogger("xlnet_jax")
+
+TASKS: dict[str, tuple[Any, Read]] = {
+    "classification": (Classification, readers.labelled),
+    "regression": (Regression, readers.labelled),
+    "choice": (Choice, readers.choices),
+    "spans": (Spans, readers.spans),
+    "tokens": (Tokens, readers.tokens),
+    "embeddings": (Embeddings, readers.pairs),
+}
+"""The class and the reader of each `finetune.task`."""
+
+ARCHITECTURE = (
+    "vocab_size", "layers", "d_model", "heads", "head_dim", "d_ff", "activation", "untie_biases", "share_layers",
+    "clamp_len", "layer_norm_epsilon",
+)  # fmt: skip
+"""Keys of `model` that the pretrained parameters decide."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A task that is ready to be trained."""
+
+    config: Config
+    """With all that was decided: the architecture, the labels."""
+    task: Task
+    train: TaskData
+    dev: TaskData | None
+
+
+def prepare(config: Config, workdir: str) -> Prepared:
+    """Reads and encodes the examples.
+
+    Args:
+      workdir: of the run; if it has started, its model and tokenizer are taken from here, and `checkpoint.init_from`
+        may be gone.
+
+    Raises BadInput: no task, a source or an example that cannot be used, a tokenizer that is not the model's.
+    """
+    if config.finetune.task == "none":
+        raise BadInput(f"finetune.task is none; choose one of {', '.join(TASKS)}")
+    make, read = TASKS[config.finetune.task]
+    config, tokenizer = _model(config, workdir)
+    examples = read(config, config.finetune.train)
+    labels = make.labels_of(examples)
+    if labels and not config.finetune.labels:
+        config = replace(config, "finetune", labels=_joined(labels))
+    names = config.finetune.label_list()
+    if len(set(names)) < len(names):
+        raise BadInput(f"finetune.labels={config.finetune.labels} names a label twice")
+    if labels and len(names) < 2:
+        raise BadInput(f"{config.finetune.train} has one label, {config.finetune.labels!r}; a task needs at least two")
+    # Rows follow no other rows, and are put together faster than a process can pass them on.
+    config = replace(config, "data", corpus="", windows_per_block=1, workers=0)
+    if config.evaluation.every:
+        config = replace(config, "checkpoint", keep_best=max(1, config.checkpoint.keep_best))
+    configs.check(config)
+    task = make(config, tokenizer)
+    metric_of(task, config)
+    train = encode(task, tokenizer, config.finetune.train, examples)
+    train.check(config)
+    dev = (
+        encode(task, tokenizer, config.finetune.dev, read(config, config.finetune.dev)) if config.finetune.dev else None
+    )
+    log.info("%s: %d training examples in %d rows, %d dev examples", config.finetune.task, len(examples),
+             len(train.rows), len(dev.examples) if dev else 0)  # fmt: skip
+    return Prepared(config, task, train, dev)
+
+
+def replace(config: Config, section: str, **values: Any) -> Config:
+    """The configuration with some keys of a section changed."""
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})
+
+
+def _model(config: Config, workdir: str) -> tuple[Config, Tokenizer]:
+    """The configuration with the architecture of the parameters, and their tokenizer."""
+    init_from, named = config.checkpoint.init_from, config.finetune.tokenizer
+    started = workdirs.read_config(workdir) is not None
+    source = workdir if started else restore.run_of(init_from)[0] if init_from else ""
+    if source:
+        if workdirs.read_config(source) is None:
+            raise BadInput(f"checkpoint.init_from={init_from}: no config.json in {source}; name a pretrained work "
+                           "directory")  # fmt: skip
+        tokenizer = workdirs.tokenizer(source)
+        model = vars(workdirs.load_config(source).model)
+        config = replace(config, "model", **{name: model[name] for name in ARCHITECTURE})
+        if named and (found := _tokenizer(named)).sha256 != tokenizer.sha256:
+            raise BadInput(
+                f"finetune.tokenizer={named} ({found.sha256[:12]}) is not the tokenizer of {source} "
+                f"({tokenizer.sha256[:12]}); leave it empty"
+            )
+        return config, tokenizer
+    if not named:
+        raise BadInput(
+            "checkpoint.init_from is empty; name a pretrained work directory, or for a run from scratch "
+            "finetune.tokenizer"
+        )
+    tokenizer = _tokenizer(named)
+    return replace(config, "model", vocab_size=tokenizer.vocab_size), tokenizer
+
+
+def _tokenizer(path: str) -> Tokenizer:
+    """The tokenizer of a work directory, or a SentencePiece model."""
+    return workdirs.tokenizer(path) if workdirs.read_config(path) is not None else Tokenizer(files.resolve(path))
+
+
+def _joined(labels: set[str]) -> str:
+    """The names of labels in order, numbers by their value. Raises BadInput if they cannot be joined with commas."""
+    for name in labels:
+        if "," in name or name != name.strip() or not name:
+            raise BadInput(f"the label {name!r} has a comma, or spaces around it; rename it")
+    return ",".join(sorted(labels, key=lambda name: (int(name) if name.isdecimal() else -1, name)))
+
+
+def trained(config: Config, workdir: str) -> Task:
+    """The task of a fine-tuned work directory. Raises BadInput."""
+    if config.finetune.task == "none":
+        raise BadInput(f"{workdir} holds no fine-tuned model; give the --workdir of `xlnet-jax finetune`")
+    return TASKS[config.finetune.task][0](config, workdirs.tokenizer(workdir))
+
+
+def trained_recipe(config: Config, workdir: str) -> Recipe:
+    """The recipe of a fine-tuned work directory, without examples, for its parameters. Raises BadInput."""
+    task = trained(config, workdir)
+    texts = {"choice": 4, "spans": 2}.get(config.finetune.task, 1)
+    (row, *_) = task.encode(0, Example(("a",) * texts, None, workdir))
+    return task_recipe(task, row, config)

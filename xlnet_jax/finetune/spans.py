@@ -1,0 +1,279 @@
+"""Answers that are spans of a paragraph: SQuAD 1.1 and 2.0.
+
+    p(start) = softmax_l( W h_l )
+    p(end | start) = softmax_l( W1 LN(tanh(W0 [h_l ; h_start])) )              positions l of the paragraph, and CLS
+    no answer: logit W3 Drop(tanh(W2 [sum_l p(start = l) h_l ; h_CLS]))
+    loss = (CE(start) + CE(end)) / 2 + BCE(no answer) / 2
+
+In training the end is conditioned on the true start; to answer, on each of the best `finetune.beam` starts, and as many
+ends of each are ranked by log p(start) + log p(end | start). A long paragraph is read in overlapping windows. One that
+does not hold the answer has none: its start and end are CLS. Of all windows with a start, the one with the most context
+around it counts. (`XLNetForQuestionAnswering` of transformers takes the true start for "no answer" in training, and
+adds probabilities, not their logarithms.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.data import offsets
+from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import layouts, squad
+from xlnet_jax.finetune.heads import Linear, cross_entropy
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Row
+from xlnet_jax.model.layers import Dropout, accumulator, layer_norm, parameter, product
+
+FAR = -1e30
+"""Logit of a position that cannot start or end an answer."""
+
+
+class StartLogits(nn.Module):
+    """Logits of all positions as the start."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, h_BTD: jax.Array) -> jax.Array:
+        """[B, T]."""
+        return Linear(self.config, 1, name="dense")(_high(h_BTD))[..., 0]
+
+
+class EndLogits(nn.Module):
+    """Logits of all positions as the end, for each of some starts."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, h_BTD: jax.Array, start_BKD: jax.Array) -> jax.Array:
+        """[B, K, T] for the vectors of K starts."""
+        x_BKTD = jnp.tanh(Joined(self.config, name="dense_0")(h_BTD, start_BKD))
+        B, K, T, D = x_BKTD.shape
+        x_BND = layer_norm("norm", self.config)(x_BKTD).reshape(B, K * T, D)
+        return Linear(self.config, 1, name="dense_1")(_high(x_BND)).reshape(B, K, T)
+
+
+class Joined(nn.Module):
+    """W [h_t ; start_k] + b for all t and k, as W_h h_t + W_s start_k + b: the joined vectors are never stored."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, h_BTD: jax.Array, start_BKD: jax.Array) -> jax.Array:
+        """[B, K, T, D]; the parameters are those of a `Linear` from 2 D to D."""
+        D = h_BTD.shape[-1]
+        kernel = parameter(self, "kernel", (2 * D, D), ("embed", None))
+        bias_D = parameter(self, "bias", (D,), (None,), nn.initializers.zeros)
+        of_h_BTD, of_start_BKD = (
+            product("bqd,dc->bqc", x, part) for x, part in ((h_BTD, kernel[:D]), (start_BKD, kernel[D:]))
+        )
+        return of_h_BTD[:, None] + of_start_BKD[:, :, None] + bias_D[None, None, None].astype(h_BTD.dtype)
+
+
+class AnswerClass(nn.Module):
+    """The logit that there is no answer."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self, start_BD: jax.Array, summary_BD: jax.Array, rows_B: jax.Array, *, deterministic: bool
+    ) -> jax.Array:
+        """[B], from the expected vector of the start and the vector at CLS."""
+        x_B1E = jnp.concatenate([start_BD, summary_BD], axis=-1)[:, None]
+        x_B1D = jnp.tanh(Linear(self.config, self.config.d_model, name="dense_0")(x_B1E))
+        x_B1D = Dropout(self.config.dropout)(x_B1D, rows_B, deterministic=deterministic)
+        return Linear(self.config, 1, use_bias=False, name="dense_1")(_high(x_B1D))[:, 0, 0]
+
+
+class SpanHead(nn.Module):
+    """Start, end for a start, and whether there is an answer."""
+
+    config: ModelConfig
+    beam: int
+
+    def setup(self) -> None:
+        """Names as in the original's checkpoints and in transformers."""
+        self.start_logits = StartLogits(self.config)
+        self.end_logits = EndLogits(self.config)
+        self.answer_class = AnswerClass(self.config)
+
+    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
+        """As in the module's docstring, loss_B; labels: start, end (positions), impossible (0 or 1), all [B]."""
+        h_BTD, allowed_BT = hidden.h_BCTD[:, 0], _allowed(hidden)
+        start_BT = jnp.where(allowed_BT, self.start_logits(h_BTD), FAR)
+        end_BT = self.end_logits(h_BTD, _vectors(h_BTD, labels["start"][:, None]))[:, 0]
+        end_BT = jnp.where(allowed_BT, end_BT, FAR)
+        logit_B = self._no_answer(hidden, start_BT, deterministic)
+        # log(1 + exp(x)) - x y, without overflow.
+        no_answer_B = jax.nn.softplus(logit_B) - logit_B * labels["impossible"].astype(logit_B.dtype)
+        span_B = sum(
+            cross_entropy(x_BT, {"label": labels[name]}) for name, x_BT in (("start", start_BT), ("end", end_BT))
+        )
+        return 0.5 * span_B + 0.5 * no_answer_B
+
+    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
+        """The K best starts and K ends for each, with log probabilities: [B, K] and [B, K, K]; `no_answer` [B]."""
+        h_BTD, allowed_BT = hidden.h_BCTD[:, 0], _allowed(hidden)
+        K, T = min(self.beam, h_BTD.shape[1]), h_BTD.shape[1]
+        logits_BT = jnp.where(allowed_BT, self.start_logits(h_BTD), FAR)
+        start_score_BK, start_BK = jax.lax.top_k(jax.nn.log_softmax(logits_BT), K)
+        end_BKT = self.end_logits(h_BTD, _vectors(h_BTD, start_BK))
+        end_BKT = jax.nn.log_softmax(jnp.where(allowed_BT[:, None], end_BKT, FAR))
+        end_score_BKK, end_BKK = jax.lax.top_k(end_BKT, K)
+        # Counted from the end, so that the padding of a batch does not matter.
+        found = {"start": start_BK - T, "start_score": start_score_BK, "end": end_BKK - T, "end_score": end_score_BKK}
+        return found | {"no_answer": self._no_answer(hidden, logits_BT, deterministic=True)}
+
+    def _no_answer(self, hidden: Hidden, start_BT: jax.Array, deterministic: bool) -> jax.Array:
+        h_BTD = hidden.h_BCTD[:, 0]
+        start_BD = jnp.einsum("bt,btd->bd", jax.nn.softmax(start_BT).astype(h_BTD.dtype), h_BTD)
+        return self.answer_class(start_BD, h_BTD[:, -1], hidden.rows_B, deterministic=deterministic)
+
+
+def _allowed(hidden: Hidden) -> jax.Array:
+    """Positions of the paragraph, which ends with a SEP of the same segment, and CLS: [B, T]."""
+    is_a_BT = hidden.real_BCT[:, 0] & (hidden.segments_BCT[:, 0] == layouts.A)
+    before_a_BT = jnp.pad(is_a_BT[:, 1:], ((0, 0), (0, 1)))
+    T = is_a_BT.shape[1]
+    return (is_a_BT & before_a_BT) | (jnp.arange(T) == T - 1)[None]
+
+
+def _high(x: jax.Array) -> jax.Array:
+    """In at least float32, as logits are computed."""
+    return x.astype(accumulator(x.dtype))
+
+
+def _vectors(h_BTD: jax.Array, position_BK: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(h_BTD, position_BK[:, :, None], axis=1)
+
+
+class Place(NamedTuple):
+    """The paragraph's pieces of a window."""
+
+    first: int
+    """Position of the first, counted from the end of the segment: negative."""
+    start_N: np.ndarray
+    """First character of each in the context."""
+    end_N: np.ndarray
+    """The character after its last."""
+    best_N: np.ndarray
+    """bool: no other window has more context around it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Spans:
+    """The task `spans`."""
+
+    config: Config
+    tokenizer: Tokenizer
+    any_length = False
+
+    def __post_init__(self) -> None:
+        """Raises BadInput if the configuration asks for segments: a paragraph is read in windows."""
+        if (segments := self.config.finetune.segments) > 1:
+            raise BadInput(f"finetune.segments={segments}: spans read long contexts in windows; use 1")
+
+    @staticmethod
+    def labels_of(examples: Sequence[Example]) -> set[str]:
+        """See `Task`."""
+        del examples
+        return set()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """See `Task`."""
+        return ("best_f1", "best_exact", "f1", "exact")
+
+    def encode(self, number: int, example: Example) -> list[Row]:
+        """One row for each window. Training takes the first of several answers."""
+        (context, question), T = example.texts, self.config.data.segment_len
+        settings = self.config.finetune
+        paragraph = offsets.encode(self.tokenizer, context)
+        asked = layouts.pieces(self.tokenizer, question)
+        if not len(paragraph.tokens_N):
+            raise BadInput(f"{example.where}: nothing is left of the context after normalisation; remove the question")
+        answer = None
+        if example.label:
+            start, text = example.label[0]
+            answer = paragraph.covering(start, start + len(text))
+        return [
+            self._row(number, window, paragraph, answer, example.label is None)
+            for window in layouts.windows(T, paragraph.tokens_N, asked, settings.stride, settings.max_question)
+        ]
+
+    def _row(
+        self,
+        number: int,
+        window: layouts.Window,
+        paragraph: offsets.Pieces,
+        answer: tuple[int, int] | None,
+        unlabelled: bool,
+    ) -> Row:
+        T, (tokens, segments) = self.config.data.segment_len, window.sequence
+        first, count = -len(tokens), len(window.best_N)
+        start = end = 0 if unlabelled else T - 1
+        impossible = not unlabelled
+        if answer is not None and window.start <= answer[0] and answer[1] < window.start + count:
+            start, end = (T + first + piece - window.start for piece in answer)
+            impossible = False
+        labels = {"start": start, "end": end, "impossible": impossible}
+        part = slice(window.start, window.start + count)
+        place = Place(first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
+        named = {name: np.array(value, np.int32) for name, value in labels.items()}
+        return Row((tokens,), (segments,), named, number, place)
+
+    def head(self, config: ModelConfig) -> SpanHead:
+        """See `SpanHead`."""
+        return SpanHead(config, self.config.finetune.beam)
+
+    def outputs(
+        self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
+    ) -> list[dict[str, Any]]:
+        """The best answer that is not empty, its first character and its score (log p), and the logit of no answer.
+
+        `no_answer` is the lowest of all windows: one that holds the answer is enough.
+        """
+        found: list[dict[str, Any]] = [
+            {"answer": "", "start": 0, "score": -float("inf"), "no_answer": float("inf")} for _ in examples
+        ]
+        for b, row in enumerate(rows):
+            best = found[row.example]
+            best["no_answer"] = min(best["no_answer"], float(predictions["no_answer"][b]))
+            score, start, end = max(self._candidates(predictions, b, row.more), default=(-float("inf"), 0, 0))
+            if score > best["score"]:
+                text = examples[row.example].texts[0][start:end]
+                start += len(text) - len(text.lstrip())
+                best.update(answer=text.strip(), start=start, score=score)
+        # JSON has no infinity: an empty answer has no score.
+        return [each | {"score": each["score"] if each["answer"] else None} for each in found]
+
+    def _candidates(self, predictions: Mapping[str, np.ndarray], b: int, place: Place) -> list[tuple[float, int, int]]:
+        """(score, first character, character after the last) of the spans in the beam of a row."""
+        start_K, end_KK = predictions["start"][b] - place.first, predictions["end"][b] - place.first
+        score_KK = predictions["start_score"][b][:, None] + predictions["end_score"][b]
+        count = len(place.best_N)
+        inside_K = (start_K >= 0) & (start_K < count)
+        inside_K[inside_K] = place.best_N[start_K[inside_K]]
+        length_KK = end_KK - start_K[:, None] + 1
+        good_KK = (length_KK >= 1) & (length_KK <= self.config.finetune.max_answer) & (end_KK < count)
+        return [
+            (float(score_KK[k, e]), int(place.start_N[start_K[k]]), int(place.end_N[end_KK[k, e]]))
+            for k, e in np.argwhere(good_KK & inside_K[:, None])
+        ]
+
+    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
+        """The official scores; see `squad.score`."""
+        names = [str(number) for number in range(len(examples))]
+        answers = {name: [text for _, text in each.label] for name, each in zip(names, examples, strict=True)}
+        predicted = {name: each["answer"] for name, each in zip(names, outputs, strict=True)}
+        no_answer = {name: each["no_answer"] for name, each in zip(names, outputs, strict=True)}
+        return squad.score(answers, predicted, no_answer)

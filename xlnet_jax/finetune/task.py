@@ -1,0 +1,186 @@
+"""A task: examples with labels, their rows of token pieces, a head, its loss, and scores.
+
+    files or TFDS -> Example -> Row(s) -> TaskBatch -> transformer -> Hidden -> Head.losses       in a training step
+                                                                            -> Head.predictions -> Task.outputs, .score
+
+A task is data and a head: State, step, loop, checkpoints and resume are those of pretraining. `classification` is the
+smallest complete task.
+
+Letters: B rows, C sequences of a row (the options of a multiple choice, else 1), S segments of a sequence
+(`finetune.segments`, else 1), T tokens of a segment. Sequences are padded on the left, so that every sequence ends at
+the last position of its last segment; there is CLS, and what a head reads stands at -1. Padding is the piece PAD, which
+no text has; no position sees it, so the side of the padding changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.data.tokenizer import PAD
+from xlnet_jax.errors import BadInput
+
+Array = Any
+"""numpy.ndarray on the host, jax.Array on the device."""
+
+Labels = Mapping[str, Array]
+"""Arrays with rows first; the task names them."""
+
+
+class Example(NamedTuple):
+    """One labelled example, as read."""
+
+    texts: tuple[str, ...]
+    """As the task wants them: one sentence, two, (context, question), (context, question, option, option, ...)."""
+    label: Any
+    """As read: text, number, list of answers; None if there is none, as in `predict`."""
+    where: str
+    """For messages: `train.tsv, row 12`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One row of a batch before padding. An example has one, or several (the windows of a long context).
+
+    All rows of a task have the same number C of sequences, and labels of the same names, shapes and dtypes; a row
+    without labels has zeros. Labels that are positions count in the padded last segment: a piece that is k pieces
+    before the end of its sequence is at T - k.
+    """
+
+    tokens: tuple[np.ndarray, ...]
+    """C sequences, int32 [n] each with n <= S * T: pieces with SEP, and CLS as the last."""
+    segments: tuple[np.ndarray, ...]
+    """The same shapes: 0 for A, 1 for B, 2 for CLS."""
+    labels: Mapping[str, np.ndarray]
+    """Of one row."""
+    example: int
+    """Number of its example."""
+    more: Any = None
+    """What `outputs` needs of a row, such as the characters behind its pieces; never on a device."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TaskBatch:
+    """B rows; K steps stacked add a leading axis to every array."""
+
+    tokens: Array
+    """int32 [B, C, S, T]; PAD on the left."""
+    segments: Array
+    """int32 [B, C, S, T]."""
+    labels: dict[str, Array]
+    """Of the task."""
+    weight: Array
+    """float32 [B]; 0 = the row fills up the last batch of an evaluation."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Hidden:
+    """What a head reads."""
+
+    h_BCTD: jax.Array
+    """Content stream of the last segments after the last layer and the final dropout, compute dtype."""
+    real_BCT: jax.Array
+    """bool: not padding."""
+    segments_BCT: jax.Array
+    """int32, as in `Row`."""
+    rows_B: jax.Array
+    """Row numbers in the global batch: they key dropout masks."""
+
+
+class Head(Protocol):
+    """A Flax module. Its parameters are under `head`, their depth is `model.heads.DEPTH`.
+
+    For the export to Hugging Face, those of a classifier are `summary/{kernel,bias}` and `logits/{kernel,bias}`. Build
+    from `model.layers.Dense` (logical axes, float32 gradients); logits and losses are at least float32.
+    """
+
+    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
+        """loss_B, at least float32. Dropout needs an rng named `dropout`. All parameters must be used here: `init`
+        runs it.
+
+        In training these are the rows of one device (and micro-batch) only.
+        """
+        ...
+
+    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
+        """Small arrays with rows first, without dropout: logits, beams, vectors."""
+        ...
+
+
+class Task(Protocol):
+    """One kind of task: a class that is called with (config, tokenizer). Holds no array of a device.
+
+    A sequence may have up to `finetune.segments` * `data.segment_len` pieces. The names of labels are in
+    `finetune.labels`; if the user has set none, the caller has set those of the training examples, sorted.
+    """
+
+    any_length: bool
+    """Whether predictions mean the same in shorter segments, as those from the vector of CLS: then `predict` makes
+    batches of texts of similar length."""
+
+    @staticmethod
+    def labels_of(examples: Sequence[Example]) -> set[str]:
+        """The names of all labels of examples; empty for a task whose labels are no names."""
+        ...
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names in `score` that may rank checkpoints, the usual one first; all are better if they are higher."""
+        ...
+
+    def encode(self, number: int, example: Example) -> list[Row]:
+        """The rows of example `number`. Raises BadInput, starting with `example.where`."""
+        ...
+
+    def head(self, config: ModelConfig) -> Any:
+        """Its `Head`."""
+        ...
+
+    def outputs(
+        self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
+    ) -> list[dict[str, Any]]:
+        """One JSON object for each example: label and scores, answer, vector.
+
+        Args:
+          predictions: `Head.predictions` of `rows`, in their order, on the host.
+          rows: all rows of `examples`, which they number from 0.
+        """
+        ...
+
+    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
+        """The scores of what `outputs` has returned for labelled examples: sums divided once, on the host."""
+        ...
+
+
+Read = Callable[[Config, str], list[Example]]
+"""A reader: from the configuration and one source (`finetune.train` or `finetune.dev`) to its examples."""
+
+
+def batch_of(rows: Sequence[Row], segments: int, segment_len: int, batch_size: int) -> TaskBatch:
+    """Pads rows into a batch of `batch_size`; missing ones repeat the first with weight 0."""
+    filled = [*rows, *[rows[0]] * (batch_size - len(rows))]
+    shape = (batch_size, len(rows[0].tokens), segments * segment_len)
+    tokens, kinds = np.full(shape, PAD, np.int32), np.zeros(shape, np.int32)
+    for b, row in enumerate(filled):
+        for c, (pieces, kind) in enumerate(zip(row.tokens, row.segments, strict=True)):
+            tokens[b, c, shape[2] - len(pieces) :] = pieces
+            kinds[b, c, shape[2] - len(pieces) :] = kind
+    split = (*shape[:2], segments, segment_len)
+    labels = {name: np.stack([row.labels[name] for row in filled]) for name in rows[0].labels}
+    weight = (np.arange(batch_size) < len(rows)).astype(np.float32)
+    return TaskBatch(tokens.reshape(split), kinds.reshape(split), labels, weight)
+
+
+def metric_of(task: Task, config: Config) -> str:
+    """The score that ranks checkpoints. Raises BadInput if the task has no score `finetune.metric`."""
+    name = config.finetune.metric or task.metrics[0]
+    if name not in task.metrics:
+        raise BadInput(f"finetune.metric={name} is no score of {config.finetune.task}; use {' or '.join(task.metrics)}")
+    return name

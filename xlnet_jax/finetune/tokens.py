@@ -1,0 +1,133 @@
+"""A label for every word, such as names of persons and places: BIO tags, parts of speech.
+
+The label of a word is predicted at its first piece; other pieces have none. A sentence that is longer than the segment
+is cut between words into several rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.data.tokenizer import UNK, Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import layouts, metrics
+from xlnet_jax.finetune.classification import index_of
+from xlnet_jax.finetune.heads import Linear, cross_entropy
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Row
+from xlnet_jax.model.layers import accumulator
+
+
+class TokenHead(nn.Module):
+    """`XLNetForTokenClassification` of transformers: logits of every position."""
+
+    config: ModelConfig
+    features: int
+
+    @nn.compact
+    def logits(self, hidden: Hidden) -> jax.Array:
+        """[B, T, features], at least float32."""
+        h_BTD = hidden.h_BCTD[:, 0]
+        return Linear(self.config, self.features, name="logits")(h_BTD.astype(accumulator(h_BTD.dtype)))
+
+    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
+        """The mean -log p(label) over the words of each row, loss_B; labels: label [B, T], -1 = no word starts here."""
+        del deterministic  # the transformer's last dropout is the only one
+        is_word_BT, logits_BTO = labels["label"] >= 0, self.logits(hidden)
+        logits_NO = logits_BTO.reshape(-1, self.features)
+        nll_BT = cross_entropy(logits_NO, {"label": labels["label"].reshape(-1)}).reshape(is_word_BT.shape)
+        nll_BT = jnp.where(is_word_BT, nll_BT, 0)
+        return nll_BT.sum(axis=1) / jnp.maximum(is_word_BT.sum(axis=1), 1)
+
+    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
+        """The best label of every position."""
+        return {"label": self.logits(hidden).argmax(axis=-1).astype(jnp.int32)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """The task `tokens`."""
+
+    config: Config
+    tokenizer: Tokenizer
+    any_length = False
+
+    def __post_init__(self) -> None:
+        """Raises BadInput if the configuration asks for segments: every word needs its label."""
+        if (segments := self.config.finetune.segments) > 1:
+            raise BadInput(f"finetune.segments={segments}: every word has a label; use 1")
+
+    @staticmethod
+    def labels_of(examples: Sequence[Example]) -> set[str]:
+        """See `Task`."""
+        return {str(label) for example in examples for label in example.label}
+
+    @functools.cached_property
+    def labels(self) -> list[str]:
+        """The labels by number."""
+        return self.config.finetune.label_list()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """See `Task`."""
+        return ("f1", "accuracy") if self._has_entities else ("accuracy",)
+
+    @property
+    def _has_entities(self) -> bool:
+        return any(name.startswith(("B-", "I-")) for name in self.labels)
+
+    def encode(self, number: int, example: Example) -> list[Row]:
+        """As few rows as hold all words. Raises BadInput for an unknown label."""
+        T = self.config.data.segment_len
+        normal = [self.tokenizer.normalization(word) for word in example.texts]
+        tokens_N, count_W = self.tokenizer.encode_normalized(normal)
+        words = np.split(tokens_N, np.cumsum(count_W)[:-1])
+        # A word that normalisation leaves nothing of, such as a lone accent, still has a label.
+        words = [word if len(word) else np.array([UNK], np.int32) for word in words]
+        labels = [0] * len(words)
+        if example.label is not None:
+            labels = [index_of(str(name), self.labels, example.where) for name in example.label]
+        rows, first = [], 0
+        while first < len(words):
+            last = first + max(
+                1, int(np.searchsorted(np.cumsum([len(word) for word in words[first:]]), T - 2, "right"))
+            )
+            rows.append(self._row(number, words[first:last], labels[first:last]))
+            first = last
+        return rows
+
+    def _row(self, number: int, words: list[np.ndarray], labels: list[int]) -> Row:
+        T = self.config.data.segment_len
+        tokens, segments = layouts.sentences(T, np.concatenate(words))
+        starts = np.cumsum([0, *(len(word) for word in words[:-1])]) - len(tokens)
+        label_T = np.full(T, -1, np.int32)
+        label_T[starts] = labels
+        return Row((tokens,), (segments,), {"label": label_T}, number, starts)
+
+    def head(self, config: ModelConfig) -> TokenHead:
+        """See `TokenHead`."""
+        return TokenHead(config, len(self.labels))
+
+    def outputs(
+        self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
+    ) -> list[dict[str, Any]]:
+        """`labels` of all words; `Row.more` has their first pieces, counted from the end."""
+        found: list[dict[str, Any]] = [{"labels": []} for _ in examples]
+        for row, label_T in zip(rows, predictions["label"], strict=True):
+            found[row.example]["labels"] += [self.labels[label] for label in label_T[row.more]]
+        return found
+
+    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
+        """The share of right words; with BIO tags also F1 of entities."""
+        true, found = [list(map(str, example.label)) for example in examples], [each["labels"] for each in outputs]
+        right = [a == b for one, two in zip(true, found, strict=True) for a, b in zip(one, two, strict=True)]
+        scores = {"accuracy": sum(right) / len(right)}
+        return scores | ({"f1": metrics.entity_f1(true, found)} if self._has_entities else {})
