@@ -72,8 +72,8 @@ def test_a_device_holds_its_share_of_parameters_and_moments():
         share = 4 * (KERNELS + TABLE) // ways
         assert share <= bytes_here(state.params) <= share + 4 * small, mesh
         assert 2 * share <= bytes_here(state.opt_state) <= 2 * (share + 4 * small) + 8, mesh
-    spec = state.params["layers"]["attention"]["query"].sharding.spec
-    assert spec == PartitionSpec(None, ("fsdp", "data"), "tensor", None)
+    assert state.params["layers"]["attention"]["query"].sharding.spec == PartitionSpec("data", "fsdp", "tensor", None)
+    assert state.params["word_embedding"].sharding.spec == PartitionSpec(("tensor", "data"), "fsdp")
     # Nothing to split over.
     assert bytes_here(built({"data": 1}, True)[2].abstract_state.params) == 4 * elements
 
