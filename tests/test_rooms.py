@@ -17,6 +17,7 @@ ROWS = (
     ("cli", "__main__"),
     ("verbs",),
     ("commands",),
+    ("library",),
     ("convert",),
     ("aot",),
     ("finetune",),
@@ -31,7 +32,7 @@ ROWS = (
     ("data",),
     ("parallel",),
     ("storage",),
-    # The package itself holds nothing but its version.
+    # The package itself holds its version, and imports the library only when it is used.
     ("config", "config_rules", "batch", "errors", "messages", ""),
 )
 ROW = {room: number for number, rooms in enumerate(ROWS) for room in rooms}

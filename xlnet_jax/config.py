@@ -160,6 +160,7 @@ class MeshConfig:
     fsdp: int = key(1, "rows of the batch, and parameters split over their width", ELASTIC)
     tensor: int = key(1, "heads, feed-forward and vocabulary", ELASTIC)
     slices: int = key(0, "TPU slices, which share the rows of the batch; 0 = as many as the devices belong to", ELASTIC)
+    zero1: bool = key(False, "ZeRO-1: parameters, optimizer state and update are split over `data` as well", ELASTIC)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,6 +123,21 @@ def test_fsdp_gathers_in_bfloat16_and_adds_in_float32_once_over_each_axis():
     assert parameters() / 4 < bytes_of(result, axis="data") / 4 < 1.1 * parameters() / 4
 
 
+def test_zero1_divides_the_update_and_gathers_kernels_in_bfloat16():
+    """The compiler may sum whole gradients and take the part, but neither round them nor gather float32 kernels."""
+    words = ("--config.train.batch_size=32", "--config.train.steps_per_dispatch=1", "--config.mesh.zero1=true")
+    result, whole = compiled(*words, topology="v5e:4x4"), compiled()
+    for name in ("parameters", "optimizer"):
+        assert 1 / 16 <= result["arguments"][name] / whole["arguments"][name] < 0.1, name
+    assert result["gradient_bytes"] == whole["gradient_bytes"] == 4 * parameters()
+    table, kernels = 1024 * 128, 2 * (5 * 128 * 128 + 2 * 128 * 256)
+    assert bytes_of(result, kind="all-gather", dtype="bf16") == 2 * kernels
+    assert bytes_of(result, kind="all-gather", dtype="f32") == 4 * table
+    sums = [one for one in result["collectives"] if one["kind"] in ("all-reduce", "reduce-scatter")]
+    assert {one["dtype"] for one in sums} == {"f32"}
+    assert 4 * parameters() <= bytes_of({"collectives": sums}) <= 4 * parameters() + 64
+
+
 def test_the_loss_in_chunks_adds_the_gradient_of_the_table_in_float32_once():
     """A sum over the devices in every chunk, or in bfloat16, would show. 16 rows a device: 2048 targets, two chunks."""
     words = ["--config.data.objective=clm", "--config.data.reuse_len=128", "--config.data.num_predict=128"]

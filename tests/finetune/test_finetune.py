@@ -78,6 +78,8 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
         assert mine["scores"] == pytest.approx(theirs["scores"], abs=1e-5)
     with pytest.raises(BadInput, match=r"text 2: a text is empty"):
         predict(str(undisturbed), texts=["bame", " "])
+    with pytest.raises(BadInput, match=r"text 1: the number of texts is 3; this task takes 1 to 2"):
+        predict(str(undisturbed), texts=["bame\tdono\tkira"])
 
 
 @pytest.mark.slow

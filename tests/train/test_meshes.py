@@ -23,6 +23,7 @@ EIGHT = [
     pytest.param({"data": 8}, marks=pytest.mark.slow),
     pytest.param({"data": 1, "fsdp": 8}, marks=pytest.mark.slow),
     {"data": 2, "fsdp": 2, "tensor": 2},
+    {"data": 4, "zero1": True},
     pytest.param({"data": 1, "fsdp": 2, "tensor": 4}, marks=pytest.mark.slow),
     pytest.param({"slices": 2, "data": 2, "fsdp": 2}, marks=pytest.mark.slow),
 ]

@@ -120,11 +120,16 @@ def argument_bytes(built: BuiltStep) -> dict[str, int]:
     """Bytes per device, by group, from shapes and shardings: without the compiler's padding."""
     trees = built.abstract_state.split()
     groups = {"parameters": trees.pop("params"), "memory": (), **trees, "batch": built.abstract_batch}
+    return {name: device_bytes(tree, jax.tree.map(lambda leaf: leaf.sharding, tree)) for name, tree in groups.items()}
 
-    def size(leaf: Any) -> int:
-        return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
-    return {name: sum(map(size, jax.tree.leaves(tree))) for name, tree in groups.items()}
+def device_bytes(tree: Any, shardings: Any) -> int:
+    """Of one device, without the compiler's padding."""
+
+    def size(leaf: Any, sharding: Any) -> int:
+        return math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+    return sum(jax.tree.leaves(jax.tree.map(size, tree, shardings)))
 
 
 def program_text(trial: Trial) -> str:

@@ -12,17 +12,20 @@ import logging
 import math
 from typing import Any
 
+import flax.linen as nn
+import jax
 from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.aot import hlo, schedule
-from xlnet_jax.aot.compile import Trial, attempt, gib, program_text
+from xlnet_jax.aot.compile import Trial, attempt, device_bytes, gib, program_text
 from xlnet_jax.aot.topology import Chip, Topology, check, describe
 from xlnet_jax.config import Config, override
 from xlnet_jax.model import flops, implementation
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.train.recipe import Recipe, make_recipe
+from xlnet_jax.train.state import init_params
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +71,7 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "hbm_bytes": topology.hbm_bytes,
         "arguments": trial.arguments,
         "temp_bytes": trial.temp,
-        # Float32 and sharded like the parameters; part of the temporaries.
-        "gradient_bytes": trial.arguments["parameters"],
+        "gradient_bytes": gradient_bytes(trial),
         "collectives": [],
         "analytic_flops": trial.recipe.flops_per_step,
         "compile_seconds": round(trial.seconds, 2),
@@ -116,6 +118,12 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
 def at_peak(operations: float, topology: Topology) -> float:
     """Seconds that all devices need for them at the published peak."""
     return operations / topology.chips / topology.chip.peak_flops
+
+
+def gradient_bytes(trial: Trial) -> int:
+    """Float32 and sharded like the parameters, but not over `data`: part of the temporaries of a device."""
+    boxed = jax.eval_shape(lambda: init_params(trial.recipe))
+    return device_bytes(nn.meta.unbox(boxed), meshes.shardings(boxed, trial.mesh))
 
 
 def _per_step(total: int, steps: int) -> float | int:

@@ -13,6 +13,7 @@ from xlnet_jax.checkpoint.store import save_parameters
 from xlnet_jax.config import Config, MeshConfig
 from xlnet_jax.convert import huggingface
 from xlnet_jax.convert.card import model_card
+from xlnet_jax.convert.source import PARAMS
 from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session, find_process_info
@@ -20,9 +21,6 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
-
-PARAMS = "params"
-"""The folder with the arrays in an export for Orbax."""
 
 
 def export(

@@ -152,6 +152,5 @@ def trained(config: Config, workdir: str) -> Task:
 def trained_recipe(config: Config, workdir: str) -> Recipe:
     """The recipe of a fine-tuned work directory, without examples, for its parameters. Raises BadInput."""
     task = trained(config, workdir)
-    texts = {"choice": 4, "spans": 2}.get(config.finetune.task, 1)
-    (row, *_) = task.encode(0, Example(("a",) * texts, None, workdir))
+    (row, *_) = task.encode(0, Example(("a",) * int(task.texts[0]), None, workdir))
     return task_recipe(task, row, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +35,23 @@ def parameter(
     return value
 
 
-def product(subscripts: str, x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
+KERNELS = frozenset({"kernel", "query", "key", "value", "position", "output"})
+"""Names of the parameters that enter only a `product`, which rounds them."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Rounded:
+    """A kernel that is rounded already, in the compute dtype, and zeros like the kernel, which receive its gradient.
+
+    A gradient has the dtype of its array. Of these zeros only that is used, never a value: they are not stored.
+    """
+
+    value: jax.Array
+    zeros: jax.Array
+
+
+def product(subscripts: str, x: jax.Array, kernel: jax.Array | Rounded, dtype: jnp.dtype | None = None) -> jax.Array:
     """einsum(subscripts, x, kernel rounded to the dtype of x), in that dtype or in `dtype`.
 
     The gradient of a float32 kernel is accumulated and returned in float32. JAX's own transpose rounds it to the dtype
@@ -51,17 +68,17 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array, dtype: jnp.dtype |
         return nn.with_logical_constraint(x, tuple(axes.get(letter) for letter in letters))
 
     def rounded(kernel: jax.Array) -> jax.Array:
-        if x.dtype == jnp.bfloat16:
+        if x.dtype == jnp.bfloat16 != kernel.dtype:
             # The same rounding, as an operation in float32. If the TPU compiler sees only the conversion, it converts
             # the parameters of all layers before the scan over layers, and keeps those copies for the whole step.
             kernel = jax.lax.reduce_precision(kernel, exponent_bits=8, mantissa_bits=7)
         return placed(kernel.astype(x.dtype), right)
 
-    def forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    def forward(x: jax.Array, kernel: jax.Array, _: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         x = placed(x, left)
         return placed(jnp.einsum(subscripts, x, rounded(kernel), preferred_element_type=dtype), out), (x, kernel)
 
-    def backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, None, jax.Array]:
         x, kernel = saved
         dy, high = placed(dy.astype(x.dtype), out), accumulator(x.dtype)
         if meshes.device().platform == "cpu" and len(right) == 2 and x.size > dy.size:
@@ -70,11 +87,12 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array, dtype: jnp.dtype |
             d_kernel = jax.lax.optimization_barrier(d_kernel).T
         else:
             d_kernel = jnp.einsum(f"{left},{out}->{right}", x, dy, preferred_element_type=high)
-        return jnp.einsum(f"{out},{right}->{left}", dy, rounded(kernel)), d_kernel.astype(kernel.dtype)
+        return jnp.einsum(f"{out},{right}->{left}", dy, rounded(kernel)), None, d_kernel.astype(receiver.dtype)
 
-    run = jax.custom_vjp(lambda x, kernel: forward(x, kernel)[0])
+    value, receiver = (kernel.value, kernel.zeros) if isinstance(kernel, Rounded) else (kernel, kernel)
+    run = jax.custom_vjp(lambda *arguments: forward(*arguments)[0])
     run.defvjp(forward, backward)
-    return run(x, kernel)
+    return run(x, value, receiver)
 
 
 def layer_norm(name: str, config: ModelConfig) -> nn.LayerNorm:

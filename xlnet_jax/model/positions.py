@@ -13,7 +13,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.model.layers import accumulator, product
+from xlnet_jax.model.layers import Rounded, accumulator, product
 
 
 def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype) -> jax.Array:
@@ -36,12 +36,13 @@ def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dty
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)
 
 
-def project(table_SND: jax.Array, kernel_DHE: jax.Array) -> tuple[jax.Array, jax.Array]:
+def project(table_SND: jax.Array, kernel_DHE: jax.Array | Rounded) -> tuple[jax.Array, jax.Array]:
     """The two parts of the position keys, [S, N, H, E] each: odd + even = W_r R(d), and even - odd = W_r R(-d).
 
     S is 1, or B if each row has its own table. At least float32, as the sums over rows in their gradient.
     """
     S, N, D = table_SND.shape
-    table_SNZD, kernel_ZDHE = table_SND.reshape(S, N, 2, -1), kernel_DHE.reshape(2, D // 2, *kernel_DHE.shape[1:])
+    table_SNZD = table_SND.reshape(S, N, 2, -1)
+    kernel_ZDHE = jax.tree.map(lambda x_DHE: x_DHE.reshape(2, D // 2, *x_DHE.shape[1:]), kernel_DHE)
     odd_SNHE, even_SNHE = product("snzd,zdhe->zsnhe", table_SNZD, kernel_ZDHE, accumulator(table_SND.dtype))
     return odd_SNHE, even_SNHE

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -134,13 +134,37 @@ def check_model(model: ModelConfig, mesh: Mesh) -> None:
                 )
 
 
-def shardings(abstract: Any, mesh: Mesh) -> Any:
-    """NamedShardings of a tree whose arrays have logical axes (Flax boxes); arrays without them are replicated."""
-    return jax.tree.map(
-        lambda spec: NamedSharding(mesh, RULES.spec(tuple(spec))),
-        nn.get_partition_spec(abstract),
-        is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
-    )
+def specs(abstract: Any, sizes: Mapping[str, int], least: float = math.inf) -> Any:
+    """PartitionSpecs of a tree whose arrays have logical axes (Flax boxes); arrays without them are replicated.
+
+    Args:
+      sizes: of the mesh axes.
+      least: arrays with so many elements are split over `data` as well (ZeRO-1), along their longest axis that divides.
+    """
+
+    def spec(logical: PartitionSpec, x: Any) -> PartitionSpec:
+        places: list[Any] = list(RULES.spec(tuple(logical)))
+        if x.size >= least:
+            ways = [sizes["data"] * (sizes[place] if place else 1) for place in places]
+            fitting = [axis for axis in range(x.ndim) if x.shape[axis] % ways[axis] == 0]
+            if fitting:
+                longest = max(fitting, key=x.shape.__getitem__)
+                # The other mesh axis first: gathered over `data`, its part is in one piece again.
+                places[longest] = (places[longest], "data") if places[longest] else "data"
+        return PartitionSpec(*places)
+
+    logical = nn.get_partition_spec(abstract)
+    return jax.tree.map(spec, logical, nn.meta.unbox(abstract), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
+
+
+def least_split(config: MeshConfig, params: Any, sizes: Mapping[str, int]) -> float:
+    """`least` of `specs`: a hundredth of all elements, as a message costs more than its bytes; infinity: no ZeRO-1."""
+    return sum(x.size for x in jax.tree.leaves(params)) / 100 if config.zero1 and sizes["data"] > 1 else math.inf
+
+
+def shardings(abstract: Any, mesh: Mesh, least: float = math.inf) -> Any:
+    """NamedShardings of a tree on a mesh; see `specs`."""
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(abstract, mesh.shape, least))
 
 
 def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:

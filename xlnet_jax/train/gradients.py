@@ -12,12 +12,23 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.batch import Memory
-from xlnet_jax.model.layers import accumulator
+from xlnet_jax.model.layers import KERNELS, Rounded, accumulator
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train import state as states
 from xlnet_jax.train.loss import RowLosses, mean_loss
 from xlnet_jax.train.recipe import Recipe
 
-GRADIENT = jax.value_and_grad(mean_loss, has_aux=True)
+
+def _mean_loss(receivers: Any, params: Any, *args: Any) -> tuple[jax.Array, RowLosses]:
+    """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of those that are rounded."""
+
+    def joined(receiver: jax.Array, x: jax.Array) -> jax.Array | Rounded:
+        return receiver if x.dtype == receiver.dtype else Rounded(x, receiver)
+
+    return mean_loss(jax.tree.map(joined, receivers, params), *args)
+
+
+GRADIENT = jax.value_and_grad(_mean_loss, has_aux=True)
 
 LossAndGradient = tuple[tuple[jax.Array, RowLosses], Any]
 """((mean loss, its rows and the next memory), gradient like the parameters)."""
@@ -26,21 +37,62 @@ BY_HAND = ("slices", "data")
 """Mesh axes that `reduce` sums over, once. The compiler handles the others, which split parameters."""
 
 
-def reduce(grads: Any) -> Any:
-    """Sums a gradient over the devices that split rows only: each element crosses each axis of `BY_HAND` once.
+def gather(params: Any, specs: Any, whole: Any, dtype: jnp.dtype) -> Any:
+    """The parameters as they are without ZeRO-1: gathered over `data`, kernels in `dtype` if that is smaller.
+
+    Products round their kernels anyway, so the model computes the same.
+
+    Args:
+      specs, whole: PartitionSpecs of the parameters and of the result.
+    """
+
+    def one(path: tuple, x: jax.Array, spec: PartitionSpec) -> jax.Array:
+        axis = _over_data(spec)
+        rounds = path[-1].key in KERNELS and dtype.itemsize < x.dtype.itemsize and axis is not None
+        x = x.astype(dtype) if rounds else x
+        return x if axis is None else jax.lax.all_gather(x, "data", axis=axis, tiled=True)
+
+    def local(params: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(one, params, specs)
+
+    return jax.shard_map(local, in_specs=(specs,), out_specs=whole, check_vma=False)(params)
+
+
+def reduce(grads: Any, specs: Any, whole: Any) -> Any:
+    """Sums gradients over the devices that split rows only: each element crosses each axis of `BY_HAND` once.
 
     Arrays of less than a hundredth of all elements travel as one: a message between slices costs more than its bytes.
     The compiler sums within a slice before it sums across slices, where each device sends its share of the sum.
+
+    Args:
+      grads: of each device, along a new first axis that is split over `BY_HAND`.
+      specs: PartitionSpecs of the result. Of what is split over `data` (ZeRO-1) a device gets its part of the sum.
+      whole: those of the parameters without ZeRO-1.
     """
-    leaves, tree = jax.tree.flatten(grads)
-    bound = sum(x.size for x in leaves) / 100
-    packed, unpack = ravel_pytree([x for x in leaves if x.size < bound])
-    # XLA refuses a sum over axes of one device.
-    axes = [axis for axis in BY_HAND if jax.lax.axis_size(axis) > 1]
-    *large, packed = jax.lax.psum([*(x for x in leaves if x.size >= bound), packed], axes)
-    small = iter(unpack(jax.lax.with_sharding_constraint(packed, PartitionSpec())))
-    whole = iter(large)
-    return tree.unflatten([next(small if x.size < bound else whole) for x in leaves])
+
+    def local(grads: Any) -> Any:
+        leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: x[0], grads))
+        axes, bound = list(map(_over_data, tree.flatten_up_to(specs))), sum(x.size for x in leaves) / 100
+        kinds = ["part" if axis is not None else "small" if x.size < bound else "large"
+                 for x, axis in zip(leaves, axes, strict=True)]  # fmt: skip
+        of = {kind: [x for x, each in zip(leaves, kinds, strict=True) if each == kind] for kind in kinds}
+        # XLA refuses a sum over axes of one device.
+        present = [axis for axis in BY_HAND if jax.lax.axis_size(axis) > 1]
+        packed, unpack = ravel_pytree(of["small"])
+        *large, packed = jax.lax.psum([*of.get("large", ()), packed], present)
+        split = zip(of.get("part", ()), (axis for axis in axes if axis is not None), strict=True)
+        parts = [jax.lax.psum_scatter(x, "data", scatter_dimension=axis, tiled=True) for x, axis in split]
+        parts = jax.lax.psum(parts, "slices") if parts and "slices" in present else parts
+        summed = {"part": iter(parts), "large": iter(large), "small": iter(unpack(packed))}
+        return tree.unflatten([next(summed[kind]) for kind in kinds])
+
+    stacked = jax.tree.map(lambda spec: PartitionSpec(BY_HAND, *spec), whole)
+    return jax.shard_map(local, in_specs=(stacked,), out_specs=specs, check_vma=False)(grads)
+
+
+def _over_data(spec: PartitionSpec) -> int | None:
+    """The axis of an array that is split over `data`."""
+    return next((axis for axis, place in enumerate(spec) if "data" in (place or ())), None)
 
 
 def of_step(recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key: jax.Array) -> LossAndGradient:
@@ -58,16 +110,25 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key
     parts, model = recipe.config.train.accumulation, recipe.model
     weight = model.weight(batch)
     rows_B = jnp.arange(len(memory.valid_B))
-    high = accumulator(jnp.dtype(recipe.config.model.compute_dtype))
+    dtype = jnp.dtype(recipe.config.model.compute_dtype)
+    high = accumulator(dtype)
+    boxed, sizes = jax.eval_shape(lambda: states.init_params(recipe)), jax.sharding.get_abstract_mesh().shape
+    whole = meshes.specs(boxed, sizes)
+    specs = meshes.specs(boxed, sizes, meshes.least_split(recipe.config.mesh, boxed, sizes))
+    gathered = params if specs == whole else gather(params, specs, whole, dtype)
 
     def local(
-        params: Any, batch: Any, memory: Memory, rows_B: jax.Array, weight: jax.Array, dropout_key: jax.Array
-    ) -> LossAndGradient:
+        gathered: Any, batch: Any, memory: Memory, rows_B: jax.Array, weight: jax.Array, dropout_key: jax.Array
+    ) -> tuple[RowLosses, Any]:
+        receivers = jax.tree.map(
+            lambda x, high: x if x.dtype == high.dtype else jnp.zeros(x.shape, high.dtype), gathered, params
+        )
+
         def micro(summed: Any, inputs: tuple[Any, Memory, jax.Array]) -> tuple[Any, RowLosses]:
-            (share, rows), grads = GRADIENT(params, model, *inputs[:2], dropout_key, inputs[2], weight)
+            (share, rows), grads = GRADIENT(receivers, gathered, model, *inputs[:2], dropout_key, inputs[2], weight)
             return jax.tree.map(jnp.add, summed, (share, grads)), rows
 
-        total = (jnp.zeros((), high), jax.tree.map(jnp.zeros_like, params))
+        total = (jnp.zeros((), high), jax.tree.map(jnp.zeros_like, receivers))
         if parts == 1:
             # Not as a scan: the TPU compiler would take the one turn out of the loop, and keep the empty loop as well.
             total, rows = micro(total, (batch, memory, rows_B))
@@ -75,20 +136,21 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key
             # Every parts-th row goes together: the rows of a device stay there, however many devices share the axis.
             total, rows_A = jax.lax.scan(micro, total, _split((batch, memory, rows_B), parts, 1))
             rows = _join(rows_A, 1)
-        loss, grads = reduce(total)
-        return (loss, rows), grads
+        return rows, jax.tree.map(lambda x: x[None], total)
 
     rows, layers_rows, everywhere = PartitionSpec(BY_HAND), PartitionSpec(None, BY_HAND), PartitionSpec()
     memories = Memory(layers_rows, rows)  # type: ignore[arg-type]
     with nn.logical_axis_rules(meshes.RULES.without(BY_HAND).pairs()):
-        return jax.shard_map(
+        row_losses, total = jax.shard_map(
             local,
             in_specs=(everywhere, rows, memories, rows, everywhere, everywhere),
-            out_specs=((everywhere, RowLosses(rows, rows, memories)), everywhere),  # type: ignore[arg-type]
+            out_specs=(RowLosses(rows, rows, memories), rows),  # type: ignore[arg-type]
             axis_names=set(BY_HAND),
             # Else the gradient of the replicated parameters would be reduced where it is taken: inside the loop.
             check_vma=False,
-        )(params, batch, memory, rows_B, weight, dropout_key)
+        )(gathered, batch, memory, rows_B, weight, dropout_key)
+    loss, grads = reduce(total, (everywhere, specs), (everywhere, whole))
+    return (loss, row_losses), grads
 
 
 def core_clipped_gradient(
@@ -102,7 +164,7 @@ def core_clipped_gradient(
     model, cores = recipe.model, recipe.config.compat.cores
 
     def core(summed: Any, inputs: tuple[Any, Memory, jax.Array]) -> tuple[Any, Any]:
-        (loss, rows), grads = GRADIENT(params, model, *inputs[:2], dropout_key, inputs[2])
+        (loss, rows), grads = GRADIENT(params, params, model, *inputs[:2], dropout_key, inputs[2])
         share = jax.tree.map(lambda g: g / cores, grads)
         norm = optax.tree.norm(share)
         bound = recipe.config.optimizer.clip or jnp.inf

@@ -119,7 +119,12 @@ def _inputs(config: Config, memory: Memory, step: jax.Array) -> tuple[Memory, ja
 def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     """Jits a scan of K steps for a mesh, with the shardings of State and Batch fixed. Computes nothing yet."""
     boxed = jax.eval_shape(lambda: states.init_state(recipe))
-    state_shardings = meshes.shardings(boxed, mesh)
+    least = meshes.least_split(recipe.config.mesh, boxed.params, mesh.shape)
+    state_shardings = dataclasses.replace(
+        meshes.shardings(boxed, mesh),
+        params=meshes.shardings(boxed.params, mesh, least),
+        opt_state=meshes.shardings(boxed.opt_state, mesh, least),
+    )
     batch_sharding = meshes.batch_sharding(mesh, leading=1)
 
     def steps(state: State, batches: Any) -> tuple[State, dict[str, jax.Array]]:

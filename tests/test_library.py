@@ -1,0 +1,111 @@
+"""The package as a library: what `xlnet_jax.load` gives, against the model applied to one text alone."""
+
+import subprocess
+import sys
+
+import data_fixtures
+import jax
+import numpy as np
+import pytest
+import tiny
+
+import xlnet_jax as xj
+from xlnet_jax.batch import Batch
+from xlnet_jax.convert import huggingface
+from xlnet_jax.data.tokenizer import CLS, MASK, SEP
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.train.loss import LanguageModel
+
+CONFIG = tiny.config()
+TEXTS = ["Bado kilu.", "Menora sidu, 12. Rave bado kilu menora tusi veno.", "", "Kilu <mask> menora <mask>."]
+
+
+@pytest.fixture(scope="module")
+def params():
+    model = LanguageModel(XLNet(CONFIG.model, None))
+    boxed = jax.eval_shape(lambda: model.init(jax.random.key(0), batch([9, SEP, CLS], [0])))
+    generator = np.random.default_rng(0)
+    return jax.tree.map(lambda x: (0.3 * generator.standard_normal(x.shape)).astype(np.float32), unboxed(boxed))
+
+
+def unboxed(tree):
+    import flax.linen as nn
+
+    return nn.meta.unbox(tree)
+
+
+def batch(ids, masks):
+    """One text without padding."""
+    n, zero = len(ids), np.zeros(1, np.int32)
+    ids, positions = np.array([ids], np.int32), np.array([masks], np.int32).reshape(1, -1)
+    segments = np.array([[0] * (n - 1) + [2]], np.int32)
+    rank = np.isin(np.arange(n), masks).astype(np.int32)[None]
+    return Batch(ids, segments, rank, zero + 1, zero > 0, positions, positions, 0.0 * positions, zero, zero, 0.0 * zero)
+
+
+@pytest.fixture(scope="module")
+def model(params, tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("library") / "model")
+    huggingface.export(params, CONFIG.model, data_fixtures.tokenizer(), folder)
+    return xj.load(folder, batch_size=3)
+
+
+def test_texts_together_are_those_alone(model, params):
+    """Padding, batches and order change nothing; the last text is also computed by the model itself."""
+    hidden, logits = model.hidden(TEXTS), model.logits(TEXTS)
+    for text, h_TD, logits_PV in zip(TEXTS, hidden, logits, strict=True):
+        assert len(h_TD) == len(model.pieces(text)) and model.pieces(text)[-2:] == [SEP, CLS]
+        np.testing.assert_allclose(model.hidden([text])[0], h_TD, atol=2e-5)
+        assert logits_PV.shape == (text.count("<mask>"), tiny.VOCAB)
+    ids = model.pieces(TEXTS[-1])
+    one = batch(ids, [i for i, piece in enumerate(ids) if piece == MASK])
+    ours = LanguageModel(XLNet(CONFIG.model))
+
+    @jax.jit
+    def alone(params):
+        out = ours.transformer.apply({"params": params}, one, empty_memory(CONFIG.model, 1), deterministic=True)
+        return out.hidden_BTD[0], ours.logits(params, out.target_vectors_BPD)[0]
+
+    h_TD, logits_PV = alone(params)
+    np.testing.assert_allclose(hidden[-1], h_TD, atol=2e-5)
+    np.testing.assert_allclose(logits[-1], logits_PV, atol=1e-4)
+
+
+def test_a_masked_piece_is_not_read(model):
+    """The logits do not depend on the vector of <mask>, and on the text around it they do."""
+    (before,) = model.logits(["Kilu <mask> menora."])
+    table = np.array(model.params["word_embedding"])
+    table[MASK] += 1
+    changed = {**model.params, "word_embedding": table, "lm_head": model.params["lm_head"]}
+    (after,) = type(model)(model.config, model.tokenizer, changed, 3).logits(["Kilu <mask> menora."])
+    others = np.arange(tiny.VOCAB) != MASK
+    np.testing.assert_allclose(after[:, others], before[:, others], atol=1e-5)
+    (other,) = model.logits(["Bado <mask> menora."])
+    assert np.abs(other - before).max() > 1e-3
+
+
+def test_vectors(model):
+    hidden, vectors = model.hidden(TEXTS), model.vectors(TEXTS)
+    assert vectors.shape == (4, 16)
+    np.testing.assert_allclose(vectors[0], hidden[0][:-2].mean(axis=0), rtol=1e-5)
+    np.testing.assert_array_equal(vectors[2], hidden[2][-1])  # an empty text has only CLS
+    np.testing.assert_array_equal(model.vectors(TEXTS[:2], "cls")[1], hidden[1][-1])
+    assert model.vectors([]).shape == (0, 16) and model.logits([]) == []
+    with pytest.raises(BadInput, match="pooling='max' is not one of"):
+        model.vectors(TEXTS, "max")
+
+
+def test_what_is_no_model(tmp_path):
+    with pytest.raises(BadInput, match="no model found"):
+        xj.load(str(tmp_path))
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        xj.lod  # noqa: B018
+
+
+def test_the_package_alone_is_light():
+    """`--help` imports it: JAX comes with the first `load`."""
+    program = (
+        "import sys, xlnet_jax; assert 'jax' not in sys.modules; assert xlnet_jax.load; assert 'jax' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

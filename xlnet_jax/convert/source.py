@@ -1,0 +1,103 @@
+"""A model of another program: what is at a path, its configuration, tokenizer and arrays, and our parameters of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+from flax import traverse_util
+
+from xlnet_jax import config as configs
+from xlnet_jax.checkpoint.store import load_parameters
+from xlnet_jax.config import Config
+from xlnet_jax.convert import huggingface, names, tensorflow
+from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.errors import BadInput, check_link
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.state import init_params
+
+PARAMS = "params"
+"""The folder with the arrays in an export for Orbax."""
+
+
+class Source(NamedTuple):
+    """A model as it is stored elsewhere."""
+
+    path: str
+    format: str
+    config: Config
+    tokenizer: Tokenizer
+    arrays: names.Arrays
+    table: names.Table | None
+    """None: the names are ours."""
+
+    def params(self) -> dict[str, Any]:
+        """Our tree of numpy arrays. Raises BadInput if any is missing, left over, of another form, or not finite."""
+        abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(self.config))))
+        params = names.from_foreign(self.table or names.same_names(abstract), abstract, self.arrays)
+        leaves = traverse_util.flatten_dict(params, sep="/")
+        bad = [name for name, leaf in leaves.items() if not np.isfinite(leaf).all()]
+        if bad:
+            raise BadInput(f"{self.path}: not finite: {', '.join(bad)}; copy it again")
+        return params
+
+
+@contextlib.contextmanager
+def open_source(source: str, tokenizer: str | None = None, overrides: Sequence[str] = ()) -> Iterator[Source]:
+    """Opens a model; the formats are told apart by their files.
+
+    Args:
+      source: a Hugging Face folder; a TensorFlow checkpoint of the original (its folder, or the common part of the
+        names of its files); or a folder of `export --format=orbax`.
+      tokenizer: a SentencePiece model, if it is not in the source.
+      overrides: config keys, such as `--config.data.segment_len=128`.
+
+    Raises:
+      BadInput: it cannot be read, is another architecture, or the tokenizer has another number of pieces.
+    """
+    check_link("SOURCE", source)
+    with files.translate_errors(source):
+        listed = files.listing(source) if "://" in source or os.path.isdir(source) else {}
+    folder = source if listed else os.path.dirname(source)
+    if f"{PARAMS}/" in listed:
+        config = workdirs.load_config(source, list(overrides))
+        arrays = names.Arrays.of(source, load_parameters(files.resolve(os.path.join(source, PARAMS))))
+        yield Source(source, "orbax", config, workdirs.tokenizer(source), arrays, None)
+    elif "checkpoints/" in listed:
+        raise BadInput(f"{source} is a work directory; start from it with --config.checkpoint.init_from={source}")
+    elif tensorflow.CONFIG in listed or (not listed and os.path.isfile(source.removesuffix(".index") + ".index")):
+        config = _config(tensorflow.read_model(folder), overrides)
+        own = _checked(Tokenizer(tokenizer or os.path.join(folder, "spiece.model")), config, source)
+        arrays = tensorflow.open_checkpoint(tensorflow.prefix_of(source))
+        yield Source(source, "tensorflow", config, own, arrays, names.TENSORFLOW)
+    elif "config.json" in listed:
+        config = _config(huggingface.read_model(source), overrides)
+        with contextlib.ExitStack() as stack:
+            own = _checked(stack.enter_context(huggingface.open_tokenizer(source, tokenizer)), config, source)
+            arrays = stack.enter_context(huggingface.open_weights(source))
+            yield Source(source, "huggingface", config, own, arrays, names.HUGGINGFACE)
+    else:
+        raise BadInput(
+            f"{source}: no model found; name a Hugging Face folder (config.json, model.safetensors), a TensorFlow "
+            f"checkpoint ({tensorflow.CONFIG}, NAME.index), or a folder of `xlnet-jax export --format=orbax`"
+        )
+
+
+def _checked(tokenizer: Tokenizer, config: Config, source: str) -> Tokenizer:
+    if tokenizer.vocab_size != config.model.vocab_size:
+        raise BadInput(
+            f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model {source} "
+            f"{config.model.vocab_size}; name its own with --tokenizer=spiece.model"
+        )
+    return tokenizer
+
+
+def _config(model: dict[str, Any], overrides: Sequence[str]) -> Config:
+    return configs.override(configs.from_dict({"model": model}), list(overrides))

@@ -1,0 +1,159 @@
+"""A trained model as a library: texts in, numpy arrays out.
+
+    import xlnet_jax as xj
+    model = xj.load("run")                                # a work directory, or a Hugging Face folder
+    model.vectors(["A text.", "Another."])                # [2, D]
+    model.hidden(["A text."])[0]                          # [pieces, D]
+    model.logits(["The <mask> of the union."])[0]         # [1, V]
+
+A text is read as the pieces of its sentence, SEP, CLS; every position sees every other. For classification and the like
+fine-tune the model first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.batch import NEVER, Batch
+from xlnet_jax.checkpoint import restore
+from xlnet_jax.config import Config
+from xlnet_jax.convert.source import open_source
+from xlnet_jax.data.tokenizer import CLS, MASK, PAD, SEP, Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.parallel.processes import Session
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+from xlnet_jax.train.loss import LanguageModel
+from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.state import init_params
+
+_ROUND = 32  # lengths are rounded up to its multiples, so that few shapes are compiled
+
+
+def load(path: str, *, step: int | None = None, batch_size: int = 16, compute_dtype: str = "float32") -> Model:
+    """A model for inference on the default device.
+
+    Args:
+      path: a work directory of pretraining or of `xlnet-jax import`, or what that command reads, such as a Hugging Face
+        folder.
+      step: the checkpoint of a work directory; None = the newest good one.
+      batch_size: texts computed at a time.
+      compute_dtype: of activations.
+
+    Raises:
+      BadInput: there is no model at `path`, or it cannot be read.
+    """
+    if "checkpoints/" not in files.listing(path):
+        with open_source(path) as found:
+            config, tokenizer, params = found.config, found.tokenizer, found.params()
+    else:
+        config, tokenizer = workdirs.load_config(path), workdirs.tokenizer(path)
+        one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
+        abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), abstract)
+        params, _ = restore.parameters(path, abstract, Session(), step)
+    if config.data.objective == "clm":
+        raise BadInput(f"{path} was trained with data.objective=clm; here every position sees both sides (plm, mlm)")
+    model = dataclasses.replace(config.model, compute_dtype=compute_dtype, memory_len=0, unroll="off")
+    return Model(dataclasses.replace(config, model=model), tokenizer, jax.device_put(params), batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Parameters with their configuration and tokenizer. Its functions may be called with any number of texts."""
+
+    config: Config
+    tokenizer: Tokenizer
+    params: Any
+    batch_size: int
+
+    def hidden(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The content stream after the last layer: [n, D] of each text, for its n pieces with SEP and CLS."""
+        found = self._run([self.pieces(text) for text in texts])
+        return [hidden_TD[:length] for hidden_TD, _, length in found]
+
+    def vectors(self, texts: Sequence[str], pooling: str = "mean") -> np.ndarray:
+        """One vector for each text, [N, D]: the mean of its pieces without SEP and CLS, or with `cls` that of CLS.
+
+        A model that is only pretrained never trained its CLS for this.
+        """
+        if pooling not in ("mean", "cls"):
+            raise BadInput(f"pooling={pooling!r} is not one of mean, cls")
+        hidden = self.hidden(texts)
+        rows = [h_TD[-1] if pooling == "cls" or len(h_TD) == 2 else h_TD[:-2].mean(axis=0) for h_TD in hidden]
+        return np.stack(rows) if rows else np.zeros((0, self.config.model.d_model), np.float32)
+
+    def logits(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Logits over the vocabulary at every `<mask>` of a text, given the text without any of them: [P, V] each."""
+        found = self._run([self.pieces(text) for text in texts])
+        return [logits_PV for _, logits_PV, _ in found]
+
+    def pieces(self, text: str) -> list[int]:
+        """The ids of a text, SEP and CLS; `<mask>` in it is the special piece."""
+        parts = [self.tokenizer.encode(part) for part in text.split("<mask>")]
+        return [*parts[0], *(piece for part in parts[1:] for piece in (MASK, *part)), SEP, CLS]
+
+    def _run(self, rows: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray, int]]:
+        """Hidden states [T, D], logits [P, V] and the length of each row; rows of similar length run together."""
+        found: list[Any] = [None] * len(rows)
+        order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+        for start in range(0, len(order), self.batch_size):
+            chosen = order[start : start + self.batch_size]
+            two_streams = self.config.data.objective == "plm"
+            batch = _batch([rows[index] for index in chosen], self.batch_size, two_streams)
+            hidden_BTD, logits_BPV = jax.device_get(_forward(self.config, self.params, batch))
+            for index, hidden_TD, logits_PV in zip(chosen, hidden_BTD, logits_BPV, strict=False):
+                length, masks = len(rows[index]), rows[index].count(MASK)
+                found[index] = hidden_TD, logits_PV[:masks], length
+        return found
+
+
+def _batch(rows: list[list[int]], batch_size: int, two_streams: bool) -> Batch:
+    """Texts of any length, padded at the end with positions that none sees, and with empty rows."""
+    longest = max(map(len, rows))
+    T = -(-longest // _ROUND) * _ROUND
+    slots = max(row.count(MASK) for row in rows)
+    shape, P = (batch_size, T), -(-slots // 4) * 4
+    tokens, rank = np.full(shape, PAD, np.int32), np.full(shape, NEVER, np.int32)
+    segments, positions = np.zeros(shape, np.int32), np.zeros((batch_size, P), np.int32)
+    for b, row in enumerate(rows):
+        tokens[b, : len(row)] = row
+        segments[b, len(row) - 1] = 2
+        # Of two streams: the text is seen by all, a masked position by none but itself.
+        rank[b, : len(row)] = np.equal(row, MASK) if two_streams else 0
+        masks = np.flatnonzero(np.equal(row, MASK))
+        positions[b, : len(masks)] = masks
+    zeros = np.zeros(batch_size, np.int32)
+    return Batch(
+        tokens=tokens,
+        segments=segments,
+        rank=rank,
+        direction=zeros + 1,
+        continues=zeros > 0,
+        target_positions=positions,
+        target_tokens=np.zeros_like(positions),
+        target_weights=np.zeros(positions.shape, np.float32),
+        summary_position=zeros,
+        label=zeros,
+        label_weight=zeros.astype(np.float32),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _forward(config: Config, params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    """Hidden states [B, T, D] and logits [B, P, V]."""
+    model = LanguageModel(XLNet(config.model, None, config.compat, config.data.objective == "plm"))
+    memory = empty_memory(config.model, len(batch.direction))
+    out: Any = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    if out.target_vectors_BPD is None:
+        return out.hidden_BTD, jnp.zeros((*batch.target_positions.shape, config.model.vocab_size))
+    return out.hidden_BTD, model.logits(params, out.target_vectors_BPD)
