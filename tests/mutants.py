@@ -187,7 +187,6 @@ MUTANTS = (
            one("finetune/recipe", "test_the_head_learns_at_the_full_rate_under_layer_decay")),
     Mutant("padding_in_the_memory_of_a_text", TASK, "jnp.minimum(memory.valid_B, real_N)", "memory.valid_B",
            one("finetune/recipe", "test_earlier_segments_are_read_through_the_memory_and_their_padding_is_not")),
-<<<<<<< HEAD
     Mutant("ends_of_the_best_start_for_all", "xlnet_jax/finetune/spans.py", "_vectors(h_BTD, start_BK)",
            "_vectors(h_BTD, start_BK[:, :1] + 0 * start_BK)",
            one("finetune/spans", "test_the_beam_equals_exhaustive_search")),
@@ -203,7 +202,6 @@ MUTANTS = (
     Mutant("words_of_an_answer_count_once", "xlnet_jax/finetune/squad.py",
            "(collections.Counter(true) & collections.Counter(found)).values()", "[1 for _ in set(true) & set(found)]",
            one("finetune/metrics", "test_answers_are_compared_by_the_official_rules")),
-=======
     Mutant("kernels_gathered_whole", GRADIENTS, "x = x.astype(dtype) if rounds else x", "pass",
            one("train/zero1", "test_gradients_cross_once_in_float32*")),
     Mutant("gradients_cross_rounded", GRADIENTS, 'jax.lax.psum_scatter(x, "data"',
@@ -211,7 +209,6 @@ MUTANTS = (
     Mutant("moments_stay_whole", STEP, "opt_state=meshes.shardings(boxed.opt_state, mesh, least)",
            "opt_state=meshes.shardings(boxed.opt_state, mesh)",
            one("train/zero1", "test_a_device_holds_its_share_of_parameters_and_moments")),
->>>>>>> finetune
     Mutant("non_finite_step_applied", STEP, "jnp.where(is_good, a, b)", "jnp.where(is_good | True, a, b)",
            one("train/step", "test_a_non_finite_step_changes_nothing_but_counters_and_memory")),
     Mutant("memory_kept_after_a_bad_step", STEP, "memory=jax.tree.map(jnp.zeros_like, state.memory)",
