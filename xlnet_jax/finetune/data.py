@@ -35,7 +35,7 @@ class TaskData:
     rows: tuple[Row, ...]
     sha256: str
     """Of all pieces and labels, in order."""
-    names: tuple[str, ...] = ("",)
+    names: tuple[str, ...] = ("train",)
 
     def stream(self, config: Config) -> Stream:
         """The shuffled rows."""
