@@ -129,6 +129,12 @@ def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path
     assert len({fingerprint(tmp_path / f"seed_{seed}", 12)[2][0][1] for seed in range(2)}) == 2
     assert finetune(config, str(tmp_path), seeds=2) == result
     assert [line["step"] for line in read_jsonl(str(tmp_path / "seed_0" / "runs.jsonl"))] == [0]
+    # As a kill leaves it between the last save and its evaluation: the run ends where it would have ended.
+    path = tmp_path / "seed_0" / "evaluations.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    assert finetune(config, str(tmp_path), seeds=2) == result
+    assert [line["step"] for line in read_jsonl(str(path))] == [4, 8, 12]
+    assert len(read_jsonl(str(tmp_path / "seed_0" / "metrics.jsonl"))) == 12
 
 
 @pytest.mark.parametrize(
