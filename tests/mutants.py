@@ -189,6 +189,8 @@ MUTANTS = (
            one("finetune/recipe", "test_earlier_segments_are_read_through_the_memory_and_their_padding_is_not")),
     Mutant("kernels_gathered_whole", GRADIENTS, "x = x.astype(dtype) if rounds else x", "pass",
            one("train/zero1", "test_gradients_cross_once_in_float32*")),
+    Mutant("heads_gathered_rounded", GRADIENTS, 'path[0].key == "layers" and path', "path",
+           one("train/zero1", "test_the_kernel_of_a_head_is_not_rounded")),
     Mutant("gradients_cross_rounded", GRADIENTS, 'jax.lax.psum_scatter(x, "data"',
            'jax.lax.psum_scatter(x.astype(jnp.bfloat16), "data"', one("train/zero1", "test_gradients_cross_once_in_float32*")),
     Mutant("moments_stay_whole", STEP, "opt_state=meshes.shardings(boxed.opt_state, mesh, least)",

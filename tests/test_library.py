@@ -96,6 +96,18 @@ def test_vectors(model):
     assert model.vectors([]).shape == (0, 16) and model.logits([]) == []
 
 
+def test_the_example_of_the_documentation(model, monkeypatch):
+    """It runs as it is written."""
+    text = (tiny.ROOT / "docs" / "convert.md").read_text()
+    (program,) = [block.split("```")[0] for block in text.split("```python\n")[1:] if "import xlnet_jax" in block]
+    assert len(program.splitlines()) < 10
+    monkeypatch.setattr(xj, "load", {"run": model}.__getitem__, raising=False)
+    found: dict = {}
+    exec(program, found)  # our own documentation
+    assert found["vectors"].shape == (2, 16) and found["hidden"].shape[1] == 16
+    assert found["logits"].shape == (1, tiny.VOCAB) and isinstance(found["best"], str)
+
+
 def test_what_is_no_model(tmp_path):
     with pytest.raises(BadInput, match="no model found"):
         xj.load(str(tmp_path))
