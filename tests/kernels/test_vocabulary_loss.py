@@ -96,6 +96,11 @@ def test_pieces_of_probability_0(monkeypatch):
 class EmbeddingsOnly:
     """In place of the transformer: each target is predicted from the embedding of a token."""
 
+    config = tiny.config().model
+
+    def init(self, key, batch, memory, *, deterministic):
+        return {"params": {"word_embedding": nn.LogicallyPartitioned(jnp.zeros((96, 12)), ("vocab", "embed"))}}
+
     def apply(self, variables, batch, memory, rows_B, *, deterministic, rngs=None):
         table_VD = jax.lax.with_sharding_constraint(variables["params"]["word_embedding"], PartitionSpec())
         vectors_BPD = table_VD[batch.tokens]

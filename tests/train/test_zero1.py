@@ -1,11 +1,13 @@
 """ZeRO-1 (`mesh.zero1`): the same run with parameters, moments and update split over `data`, and what crosses."""
 
 import collections
+import functools
 import math
 import re
 
 import data_fixtures
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
@@ -16,6 +18,7 @@ from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import train
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train import gradients
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
@@ -69,8 +72,8 @@ def test_a_device_holds_its_share_of_parameters_and_moments():
         share = 4 * (KERNELS + TABLE) // ways
         assert share <= bytes_here(state.params) <= share + 4 * small, mesh
         assert 2 * share <= bytes_here(state.opt_state) <= 2 * (share + 4 * small) + 8, mesh
-    spec = state.params["layers"]["attention"]["query"].sharding.spec
-    assert spec == PartitionSpec(None, ("fsdp", "data"), "tensor", None)
+    assert state.params["layers"]["attention"]["query"].sharding.spec == PartitionSpec("data", "fsdp", "tensor", None)
+    assert state.params["word_embedding"].sharding.spec == PartitionSpec(("tensor", "data"), "fsdp")
     # Nothing to split over.
     assert bytes_here(built({"data": 1}, True)[2].abstract_state.params) == 4 * elements
 
@@ -105,6 +108,21 @@ def test_gradients_cross_once_in_float32_and_kernels_come_back_in_the_compute_dt
         ("all_reduce", "f32"),
         ("all_gather", "bf16"),
         ("all_gather", "f32"),
+    }
+
+
+def test_the_kernel_of_a_head_is_not_rounded():
+    """It may meet float32 vectors, which its rounded values would not be good enough for."""
+    split, whole = (
+        {name: {"kernel": spec} for name in ("layers", "head")} for spec in (PartitionSpec("data"), PartitionSpec())
+    )
+    kernel = {"kernel": jax.ShapeDtypeStruct((8, 4), "float32")}
+    with jax.set_mesh(built({"data": 2}, True)[1]):
+        gather = functools.partial(gradients.gather, specs=split, whole=whole, dtype=jnp.dtype("bfloat16"))
+        found = jax.eval_shape(gather, {"layers": kernel, "head": kernel})
+    assert jax.tree.map(lambda x: x.dtype.name, found) == {
+        "layers": {"kernel": "bfloat16"},
+        "head": {"kernel": "float32"},
     }
 
 

@@ -201,7 +201,8 @@ class Program:
         for name, times in self.runs.items():
             body = self.computations[name]
             for one in body.values() if name not in fused else ():
-                if one.opcode in FREE or one.opcode.endswith("-start"):
+                # The compiler's own memory without a value, for the stacks of a loop.
+                if one.opcode in FREE or one.opcode.endswith("-start") or "AllocateBuffer" in one.attributes:
                     continue
                 # A copy that overlaps with others: its start has operand and result in one type.
                 if one.opcode in ("copy-done", "slice-done"):

@@ -36,7 +36,7 @@ def parameter(
 
 
 KERNELS = frozenset({"kernel", "query", "key", "value", "position", "output"})
-"""Names of the parameters that enter only a `product`, which rounds them."""
+"""Names of the parameters of a layer that enter only a `product`, with vectors in the compute dtype."""
 
 
 @jax.tree_util.register_dataclass

@@ -139,18 +139,19 @@ def specs(abstract: Any, sizes: Mapping[str, int], least: float = math.inf) -> A
 
     Args:
       sizes: of the mesh axes.
-      least: arrays with so many elements are split over `data` as well (ZeRO-1), along their longest axis that divides.
+      least: arrays with so many elements are split over `data` as well (ZeRO-1), along their first axis that divides.
     """
 
     def spec(logical: PartitionSpec, x: Any) -> PartitionSpec:
         places: list[Any] = list(RULES.spec(tuple(logical)))
         if x.size >= least:
             ways = [sizes["data"] * (sizes[place] if place else 1) for place in places]
-            fitting = [axis for axis in range(x.ndim) if x.shape[axis] % ways[axis] == 0]
-            if fitting:
-                longest = max(fitting, key=x.shape.__getitem__)
+            # Not the longest: the TPU compiler stores an array with the axis that it gathers in front, and if that was
+            # the last one, a scan over layers reads and writes a layer in small pieces.
+            axis = next((axis for axis in range(x.ndim) if x.shape[axis] % ways[axis] == 0), None)
+            if axis is not None:
                 # The other mesh axis first: gathered over `data`, its part is in one piece again.
-                places[longest] = (places[longest], "data") if places[longest] else "data"
+                places[axis] = (places[axis], "data") if places[axis] else "data"
         return PartitionSpec(*places)
 
     logical = nn.get_partition_spec(abstract)

@@ -48,7 +48,9 @@ def gather(params: Any, specs: Any, whole: Any, dtype: jnp.dtype) -> Any:
 
     def one(path: tuple, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         axis = _over_data(spec)
-        rounds = path[-1].key in KERNELS and dtype.itemsize < x.dtype.itemsize and axis is not None
+        # A head may compute in float32.
+        rounded = path[0].key == "layers" and path[-1].key in KERNELS
+        rounds = rounded and dtype.itemsize < x.dtype.itemsize and axis is not None
         x = x.astype(dtype) if rounds else x
         return x if axis is None else jax.lax.all_gather(x, "data", axis=axis, tiled=True)
 
