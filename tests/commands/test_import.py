@@ -289,3 +289,14 @@ def test_an_imported_work_directory_is_no_run(folder, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["parameters"] == sum(x.size for x in jax.tree.leaves(random_params()))
     assert main(["inspect", "--parameters"]) == 2
     assert "give --config=FILE, or the --workdir of a run" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_imported_work_directory_is_evaluated(folder, tmp_path, capsys):
+    """On a corpus with its tokenizer, at step 0."""
+    workdir = str(tmp_path / "work")
+    import_(folder, workdir, overrides=REST)
+    words = [f"--config.data.corpus={data_fixtures.corpus_path()}", "--batch_size=8", "--blocks=8", "--json"]
+    assert main(["evaluate", f"--workdir={workdir}", *words]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["step"] == 0 and scores["loss"] > 5 and scores["tokens"] > 0
