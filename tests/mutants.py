@@ -264,6 +264,12 @@ MUTANTS = (
            one("commands/schedule", "test_a_schedule_counts_every_bundle_as_often_as_its_loops_run")),
     Mutant("a_kernel_hides_behind_the_rest", "xlnet_jax/aot/report.py", 'seconds.get("attention", 0) + max(', "max(",
            one("commands/compile", "test_a_kernel_replaces_the_products_and_the_traffic_of_attention")),
+    Mutant("dense_kernels_are_not_transposed_there", "xlnet_jax/convert/names.py", '"kernel", "weight", "transposed")', '"kernel", "weight", "")',
+           one("commands/export", "test_tensors")),
+    Mutant("arrays_that_are_left_over_are_dropped", "xlnet_jax/convert/names.py", "sorted(there.keys() - wanted.keys())", "[]",
+           one("convert/names", "test_all_that_does_not_fit_is_listed_in_one_line")),
+    Mutant("parts_of_an_array_start_at_the_same_place", "xlnet_jax/checkpoint/checksums.py", "np.arange(start + 1, start + 1 + len(part))", "np.arange(1, 1 + len(part))",
+           one("checkpoint/store", "test_checksums_in_parts_are_those_of_the_whole")),
 )  # fmt: skip
 
 
