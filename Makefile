@@ -142,6 +142,6 @@ constraints: .venv/created.stamp ## write constraints.txt anew with today's vers
 	} > constraints.new
 	mv constraints.new constraints.txt
 
-clean: ## remove what tools leave behind; .venv, .venv-beam and runs/ stay
+clean: ## remove what tools leave behind; environments and runs/ stay
 	rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

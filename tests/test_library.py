@@ -10,6 +10,7 @@ import pytest
 import tiny
 
 import xlnet_jax as xj
+from xlnet_jax import config as configs
 from xlnet_jax.batch import Batch
 from xlnet_jax.convert import huggingface
 from xlnet_jax.data.tokenizer import CLS, MASK, SEP
@@ -88,12 +89,23 @@ def test_a_masked_piece_is_not_read(model):
 def test_vectors(model):
     hidden, vectors = model.hidden(TEXTS), model.vectors(TEXTS)
     assert vectors.shape == (4, 16)
-    np.testing.assert_allclose(vectors[0], hidden[0][:-2].mean(axis=0), rtol=1e-5)
-    np.testing.assert_array_equal(vectors[2], hidden[2][-1])  # an empty text has only CLS
-    np.testing.assert_array_equal(model.vectors(TEXTS[:2], "cls")[1], hidden[1][-1])
+    np.testing.assert_allclose(vectors[0], hidden[0].mean(axis=0), rtol=1e-5)
+    config = configs.override(model.config, ["--config.finetune.pooling=cls"])
+    of_cls = type(model)(config, model.tokenizer, model.params, 3)
+    np.testing.assert_array_equal(of_cls.vectors(TEXTS[:2])[1], hidden[1][-1])
     assert model.vectors([]).shape == (0, 16) and model.logits([]) == []
-    with pytest.raises(BadInput, match="pooling='max' is not one of"):
-        model.vectors(TEXTS, "max")
+
+
+def test_the_example_of_the_documentation(model, monkeypatch):
+    """It runs as it is written."""
+    text = (tiny.ROOT / "docs" / "convert.md").read_text()
+    (program,) = [block.split("```")[0] for block in text.split("```python\n")[1:] if "import xlnet_jax" in block]
+    assert len(program.splitlines()) < 10
+    monkeypatch.setattr(xj, "load", {"run": model}.__getitem__, raising=False)
+    found: dict = {}
+    exec(program, found)  # our own documentation
+    assert found["vectors"].shape == (2, 16) and found["hidden"].shape[1] == 16
+    assert found["logits"].shape == (1, tiny.VOCAB) and isinstance(found["best"], str)
 
 
 def test_what_is_no_model(tmp_path):

@@ -17,7 +17,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,12 +28,9 @@ from xlnet_jax.convert.source import open_source
 from xlnet_jax.data.tokenizer import CLS, MASK, PAD, SEP, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import XLNet, empty_memory
-from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.loss import LanguageModel
-from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.state import init_params
 
 _ROUND = 32  # lengths are rounded up to its multiples, so that few shapes are compiled
 
@@ -57,10 +53,7 @@ def load(path: str, *, step: int | None = None, batch_size: int = 16, compute_dt
             config, tokenizer, params = found.config, found.tokenizer, found.params()
     else:
         config, tokenizer = workdirs.load_config(path), workdirs.tokenizer(path)
-        one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
-        abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), abstract)
-        params, _ = restore.parameters(path, abstract, Session(), step)
+        params, _ = restore.saved_parameters(path, step)
     if config.data.objective == "clm":
         raise BadInput(f"{path} was trained with data.objective=clm; here every position sees both sides (plm, mlm)")
     model = dataclasses.replace(config.model, compute_dtype=compute_dtype, memory_len=0, unroll="off")
@@ -81,15 +74,13 @@ class Model:
         found = self._run([self.pieces(text) for text in texts])
         return [hidden_TD[:length] for hidden_TD, _, length in found]
 
-    def vectors(self, texts: Sequence[str], pooling: str = "mean") -> np.ndarray:
-        """One vector for each text, [N, D]: the mean of its pieces without SEP and CLS, or with `cls` that of CLS.
+    def vectors(self, texts: Sequence[str]) -> np.ndarray:
+        """One vector for each text, [N, D]: the mean of its pieces with SEP and CLS, as of the task `embeddings`.
 
-        A model that is only pretrained never trained its CLS for this.
+        With `finetune.pooling=cls` in the model's configuration it is the vector of CLS.
         """
-        if pooling not in ("mean", "cls"):
-            raise BadInput(f"pooling={pooling!r} is not one of mean, cls")
-        hidden = self.hidden(texts)
-        rows = [h_TD[-1] if pooling == "cls" or len(h_TD) == 2 else h_TD[:-2].mean(axis=0) for h_TD in hidden]
+        hidden, cls = self.hidden(texts), self.config.finetune.pooling == "cls"
+        rows = [h_TD[-1] if cls else h_TD.mean(axis=0) for h_TD in hidden]
         return np.stack(rows) if rows else np.zeros((0, self.config.model.d_model), np.float32)
 
     def logits(self, texts: Sequence[str]) -> list[np.ndarray]:

@@ -55,12 +55,23 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
     # Before the imports of the verb, which take seconds.
     with stop_request() if verb.stops else contextlib.nullcontext():
         if "config" in options:
-            from xlnet_jax.config import load
-
-            options = options | {"config": load(options["config"], overrides)}
+            options = options | {"config": _config(options["config"], options.get("workdir"), overrides)}
         elif verb.overrides:
             options = options | {"overrides": overrides}
         return verb.run(**options)
+
+
+def _config(path: str | None, workdir: str | None, overrides: list[str]) -> Any:
+    """Of a file, or of a verb that works on a run without one, that of the run."""
+    if path is None:
+        from xlnet_jax.run.workdir import load_config
+
+        if workdir is None:
+            raise BadInput("give --config=FILE, or the --workdir of a run")
+        return load_config(workdir, overrides)
+    from xlnet_jax.config import load
+
+    return load(path, overrides)
 
 
 def _of(module: str, function: str) -> Callable[..., Any]:
@@ -110,6 +121,11 @@ def _corpus_verify(path: str, workers: int | None) -> dict[str, Any]:
 def _show_samples(result: dict[str, Any]) -> None:
     for each in result["samples"]:
         print(f"{each['split']}, token {each['start']}:\n  {printable(each['text'])}\n")
+
+
+def _inspect(config: Any, workdir: str | None, **options: Any) -> dict[str, Any]:
+    del workdir  # its configuration is `config`
+    return _of("commands.inspect", "inspect")(config, **options)
 
 
 def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
@@ -212,8 +228,9 @@ VERBS = (
          ), stops=True),
     Verb("inspect", "Show one training example, or count parameters.",
          "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
-         _of("commands.inspect", "inspect"), (
-            _CONFIG,
+         _inspect, (
+            _option("--config", "Python file; --config.KEY=VALUE changes a key"),
+            _option("--workdir", "run or imported model, in place of --config"),
             _option("--step", "(default 0)", 0),
             _option("--row", "(default 0)", 0),
             _option("--output", "PNG of the content and the query mask"),

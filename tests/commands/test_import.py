@@ -271,3 +271,7 @@ def test_an_imported_work_directory_is_no_run(folder, tmp_path, capsys):
     assert "holds imported parameters" in capsys.readouterr().err
     with pytest.raises(BadInput, match="holds a run; name a new folder"):
         import_(folder, workdir, overrides=REST)
+    assert main(["inspect", f"--workdir={workdir}", "--parameters", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == sum(x.size for x in jax.tree.leaves(random_params()))
+    assert main(["inspect", "--parameters"]) == 2
+    assert "give --config=FILE, or the --workdir of a run" in capsys.readouterr().err

@@ -78,6 +78,8 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
         assert mine["scores"] == pytest.approx(theirs["scores"], abs=1e-5)
     with pytest.raises(BadInput, match=r"text 2: a text is empty"):
         predict(str(undisturbed), texts=["bame", " "])
+    with pytest.raises(BadInput, match=r"text 1: the number of texts is 3; this task takes 1 to 2"):
+        predict(str(undisturbed), texts=["bame\tdono\tkira"])
 
 
 @pytest.mark.slow
@@ -102,13 +104,15 @@ def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, 
 def test_the_loss_does_not_depend_on_the_mesh_or_on_micro_batches(tmp_path, settings):
     """Dropout and two segments included."""
     found = []
-    for name, mesh, parts in (("rows", {"data": 8}, 1), ("all", {"data": 2, "fsdp": 2, "tensor": 2}, 2)):
-        train = {"steps": 4, "accumulation": parts}
-        finetune(
-            settings(mesh=mesh, train=train, finetune={"segments": 2}, data={"segment_len": 8}), f"{tmp_path}/{name}"
-        )
-        found.append([line["loss"] for line in read_jsonl(str(tmp_path / name / "metrics.jsonl"))])
-    assert found[0] == pytest.approx(found[1], abs=1e-5) and len(set(found[0])) == 4
+    meshes = ({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "zero1": True})
+    for number, mesh in enumerate(meshes):
+        train = {"steps": 4, "accumulation": 1 + number % 2}
+        workdir = str(tmp_path / str(number))
+        finetune(settings(mesh=mesh, train=train, finetune={"segments": 2}, data={"segment_len": 8}), workdir)
+        found.append([line["loss"] for line in read_jsonl(os.path.join(workdir, "metrics.jsonl"))])
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], abs=1e-5)
+    assert len(set(found[0])) == 4
 
 
 @pytest.mark.slow
@@ -125,6 +129,12 @@ def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path
     assert len({fingerprint(tmp_path / f"seed_{seed}", 12)[2][0][1] for seed in range(2)}) == 2
     assert finetune(config, str(tmp_path), seeds=2) == result
     assert [line["step"] for line in read_jsonl(str(tmp_path / "seed_0" / "runs.jsonl"))] == [0]
+    # As a kill leaves it between the last save and its evaluation: the run ends where it would have ended.
+    path = tmp_path / "seed_0" / "evaluations.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    assert finetune(config, str(tmp_path), seeds=2) == result
+    assert [line["step"] for line in read_jsonl(str(path))] == [4, 8, 12]
+    assert len(read_jsonl(str(tmp_path / "seed_0" / "metrics.jsonl"))) == 12
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ import dataclasses
 import json
 import logging
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from flax import traverse_util
 
 from xlnet_jax.checkpoint import checksums
@@ -86,6 +88,25 @@ def run_of(path: str) -> tuple[str, int | None]:
     workdir = path.rstrip("/")
     above, _, name = workdir.rpartition("/checkpoints/")
     return (above, int(name)) if above and name.isdigit() else (workdir, None)
+
+
+def saved_parameters(workdir: str, step: int | None = None) -> tuple[dict[str, Any], int]:
+    """All parameters of a checkpoint as they were saved, on the first device here, and its step. See `newest`.
+
+    For a reader that does not build the model, so that the head may be of any kind.
+    """
+    one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+
+    def wanted(at: int, record: dict[str, Any]) -> Trees:
+        forms = {name: re.fullmatch(r"(\w+)\[([\d,]*)\]", form) for name, form in _saved_forms(record).items()}
+        leaves = {name: jax.ShapeDtypeStruct(tuple(map(int, found[2].split(","))) if found[2] else (),
+                                             np.dtype(found[1]), sharding=one)
+                  for name, found in forms.items() if found}  # fmt: skip
+        return traverse_util.unflatten_dict(leaves, sep="/")
+
+    with Checkpoints(workdir) as checkpoints:
+        found = newest(checkpoints, wanted, Session(), step)
+    return found.trees["params"], found.step
 
 
 def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[dict[str, Any], dict[str, Any]]:

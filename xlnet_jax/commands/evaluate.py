@@ -41,6 +41,7 @@ def evaluate(
     """
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     config = workdirs.load_config(workdir, [*overrides, *rows])
+    make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
     heldout = open_mixture(config, "heldout", weighted=False)
     train = open_mixture(config, weighted=False, opened=heldout)
     workdirs.check_tokenizer(workdir, heldout)

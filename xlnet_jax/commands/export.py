@@ -9,18 +9,17 @@ from typing import Any
 import jax
 
 from xlnet_jax.checkpoint import restore
-from xlnet_jax.checkpoint.store import save_parameters
-from xlnet_jax.config import Config, MeshConfig
+from xlnet_jax.checkpoint.store import Checkpoints, save_parameters
+from xlnet_jax.config import Config
 from xlnet_jax.convert import huggingface
 from xlnet_jax.convert.card import model_card
 from xlnet_jax.convert.source import PARAMS
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.evaluation import best_step
 from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import Session, find_process_info
+from xlnet_jax.parallel.processes import find_process_info
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
-from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.step import build_step
 
 
 def export(
@@ -33,7 +32,7 @@ def export(
       output: a new or empty folder, also `gs://`.
       format: `huggingface`; or `orbax`: `params`, which Orbax reads, `config.json` and `tokenizer` as in a work
         directory.
-      step: the checkpoint; None = the newest good one.
+      step: the checkpoint; None = the newest good one, or of a fine-tuned model the best one.
       shard_bytes: largest file with weights of a Hugging Face folder.
       overrides: config keys to change. A run of an older version has no copy of its tokenizer and may need
         `--config.data.corpus=DIR`.
@@ -57,10 +56,11 @@ def export(
             f"{workdir} was trained with data.objective=clm; only models that see both sides (plm, mlm) can be exported"
         )
     tokenizer = workdirs.tokenizer(workdir, overrides)
-    # One device is enough to read the parameters once, for any mesh of the run.
-    mesh = meshes.make_mesh(MeshConfig(), meshes.available_devices(local=True)[:1])
-    abstract = build_step(make_recipe(config), mesh).abstract_state.params
-    placed, found = restore.parameters(workdir, abstract, Session(), step)
+    if step is None and config.finetune.task != "none":
+        with Checkpoints(workdir) as checkpoints:
+            step = best_step(workdir, checkpoints.steps())
+    meshes.available_devices(local=True)
+    placed, found = restore.saved_parameters(workdir, step)
     params = jax.device_get(placed)  # so that Orbax stores no devices, which another machine lacks
     if for_orbax:
         with files.translate_errors(output), files.new_folder(output) as partial:
@@ -72,7 +72,7 @@ def export(
         card = _card(config, workdir, found)
         written = huggingface.export(
             params, config.model, tokenizer, output, card=card, max_length=config.data.segment_len,
-            shard_bytes=shard_bytes,
+            shard_bytes=shard_bytes, task=config.finetune,
         )  # fmt: skip
     return {"output": output, "step": found, "files": sorted(written)}
 

@@ -17,6 +17,7 @@ import numpy as np
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.data import rows_of
 from xlnet_jax.finetune.evaluation import Predictor, best_step
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import trained
@@ -65,7 +66,7 @@ def predict(
         raise BadInput("no text; give texts, or --input=FILE")
     if batch_size is not None and batch_size < 1:
         raise BadInput(f"--batch_size={batch_size} must be at least 1")
-    rows = [row for number, example in enumerate(examples) for row in task.encode(number, example)]
+    rows = rows_of(task, examples)
     digest = hashlib.sha256(b"".join(tokens.tobytes() for row in rows for tokens in row.tokens)).hexdigest()
     with session(config, {"the texts (sha256)": digest, "--step": step, "--workdir": workdir}) as processes:
         mesh = meshes.make_mesh(config.mesh)

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from xlnet_jax.config import ModelConfig
+from xlnet_jax.config import FinetuneConfig, ModelConfig
 from xlnet_jax.convert import names, tokenizer_json
 from xlnet_jax.data.tokenizer import BOS, EOS, PAD, Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
@@ -27,8 +27,16 @@ from xlnet_jax.storage import files
 
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 """That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
+CLASSES = {
+    "classification": "XLNetForSequenceClassification", "regression": "XLNetForSequenceClassification",
+    "choice": "XLNetForMultipleChoice", "tokens": "XLNetForTokenClassification",
+    "spans": "XLNetForQuestionAnswering", "embeddings": "XLNetModel",
+}  # fmt: skip
+"""That library's class of each `finetune.task`."""
 SHARD_BYTES = 5 * 10**9
 """Size from which the weights are split into several files, as that library does."""
+
+NO_TASK = FinetuneConfig()
 
 _SIZES = {
     "vocab_size": "vocab_size", "layers": "n_layer", "d_model": "d_model", "heads": "n_head", "head_dim": "d_head",
@@ -64,7 +72,7 @@ def check_output(output: str) -> None:
 
 def export(
     params: Mapping[str, Any], model: ModelConfig, tokenizer: Tokenizer, output: str, *, card: str = "",
-    max_length: int = 512, shard_bytes: int = SHARD_BYTES,
+    max_length: int = 512, shard_bytes: int = SHARD_BYTES, task: FinetuneConfig = NO_TASK,
 ) -> list[str]:  # fmt: skip
     """Writes the folder; on disk it appears complete or not at all.
 
@@ -78,6 +86,7 @@ def export(
       card: the model card, Markdown.
       max_length: tokens to which its tokenizer cuts a text if asked to: the length of a segment in training.
       shard_bytes: the weights are split into files of at most this size, or of one array.
+      task: that the model was fine-tuned on; its head is then in `params`.
 
     Returns:
       Paths of the files written, sorted.
@@ -95,12 +104,12 @@ def export(
     pieces = files.read(tokenizer.path)
     bos_eos_pad = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
     documents = {
-        "config.json": _config(model) | bos_eos_pad,
+        "config.json": _config(model) | _task(task) | bos_eos_pad,
         "generation_config.json": {"_from_model_config": True} | bos_eos_pad,
         "tokenizer.json": tokenizer_json.tokenizer_json(pieces, tokenizer.normalization, tokenizer.path),
         "tokenizer_config.json": tokenizer_json.tokenizer_config(tokenizer.normalization, max_length),
     }
-    tensors = names.to_foreign(names.HUGGINGFACE, params)
+    tensors = names.to_foreign(names.HUGGINGFACE + names.HEADS[task.task], params)
     output = files.resolve(output)
     with files.translate_errors(output), files.new_folder(output) as partial:
         for file_name, document in documents.items():
@@ -134,6 +143,23 @@ def _config(model: ModelConfig) -> dict[str, Any]:
         "summary_activation": "tanh",
         "summary_last_dropout": model.dropout,
     }
+
+
+def _task(task: FinetuneConfig) -> dict[str, Any]:
+    """The keys of config.json that belong to a fine-tuned model."""
+    if task.task == "none":
+        return {}
+    labels = {"regression": ["score"], "classification": task.label_list(), "tokens": task.label_list()}
+    kinds = {"regression": "regression", "classification": "single_label_classification"}
+    names_of = labels.get(task.task)
+    return {
+        "architectures": [CLASSES[task.task]],
+        "start_n_top": task.beam,
+        "end_n_top": task.beam,
+        **({"problem_type": kinds[task.task]} if task.task in kinds else {}),
+        **({"id2label": {str(i): name for i, name in enumerate(names_of)},
+            "label2id": {name: i for i, name in enumerate(names_of)}} if names_of else {}),
+    }  # fmt: skip
 
 
 def _write_weights(folder: str, tensors: Mapping[str, np.ndarray], shard_bytes: int) -> None:

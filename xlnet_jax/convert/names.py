@@ -103,6 +103,33 @@ HUGGINGFACE: Table = (
 """The state dict of `XLNetLMHeadModel` in `transformers`. `lm_loss.weight` is not in it: it is the word embedding."""
 
 
+def _linear(ours: str, theirs: str, *parts: str) -> Table:
+    forms = {"kernel": ("weight", "transposed"), "bias": ("bias", "")}
+    return tuple(Entry(f"head/{ours}/{part}", f"{theirs}.{forms[part][0]}", forms[part][1])
+                 for part in parts or forms)  # fmt: skip
+
+
+_CLASSIFIER = _linear("summary", "sequence_summary.summary") + _linear("logits", "logits_proj")
+HEADS: dict[str, Table] = {
+    "none": (),
+    "classification": _CLASSIFIER,
+    "regression": _CLASSIFIER,
+    "choice": _CLASSIFIER,
+    "tokens": _linear("logits", "classifier"),
+    "spans": (
+        *_linear("start_logits/dense", "start_logits.dense"),
+        *_linear("end_logits/dense_0", "end_logits.dense_0"),
+        Entry("head/end_logits/norm/scale", "end_logits.LayerNorm.weight"),
+        Entry("head/end_logits/norm/bias", "end_logits.LayerNorm.bias"),
+        *_linear("end_logits/dense_1", "end_logits.dense_1"),
+        *_linear("answer_class/dense_0", "answer_class.dense_0"),
+        *_linear("answer_class/dense_1", "answer_class.dense_1", "kernel"),
+    ),
+    "embeddings": (),
+}
+"""What the state dict of a task's class has beside the transformer, by `finetune.task`."""
+
+
 def same_names(params: Mapping[str, Any]) -> Table:
     """The table of a program that has our tree, such as Orbax."""
     return tuple(Entry(path, path) for path in traverse_util.flatten_dict(dict(params), sep="/"))

@@ -42,7 +42,7 @@ class Source(NamedTuple):
         """Our tree of numpy arrays. Raises BadInput if any is missing, left over, of another form, or not finite."""
         abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(self.config))))
         params = names.from_foreign(self.table or names.same_names(abstract), abstract, self.arrays)
-        leaves = traverse_util.flatten_dict(params, sep="/")
+        leaves: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
         bad = [name for name, leaf in leaves.items() if not np.isfinite(leaf).all()]
         if bad:
             raise BadInput(f"{self.path}: not finite: {', '.join(bad)}; copy it again")

@@ -29,6 +29,7 @@ class Choice:
 
     config: Config
     tokenizer: Tokenizer
+    texts = (4, 2 + len(LETTERS))
     any_length = True
 
     @staticmethod

@@ -27,6 +27,7 @@ class Classification:
 
     config: Config
     tokenizer: Tokenizer
+    texts = (1, 2)
     any_length = True
 
     @staticmethod
@@ -83,6 +84,7 @@ class Regression:
 
     config: Config
     tokenizer: Tokenizer
+    texts = (1, 2)
     any_length = True
 
     @staticmethod
@@ -120,12 +122,10 @@ class Regression:
 
 
 def sentence_row(config: Config, tokenizer: Tokenizer, number: int, example: Example, label: np.generic) -> Row:
-    """The row of one sentence or a pair. Raises BadInput if there are more texts or a text has no piece."""
-    if len(example.texts) > 2:
-        raise BadInput(f"{example.where}: {len(example.texts)} texts; this task takes one or two (finetune.columns)")
+    """The row of one sentence or a pair. Raises BadInput if normalisation leaves nothing of a text."""
     parts = [layouts.pieces(tokenizer, text) for text in example.texts]
     if not all(map(len, parts)):
-        raise BadInput(f"{example.where}: a text is empty; correct the row or remove it")
+        raise BadInput(f"{example.where}: a text is empty after normalisation; correct the row or remove it")
     sequence = layouts.sentences(config.finetune.segments * config.data.segment_len, *parts)
     return Row((sequence.tokens,), (sequence.segments,), {"label": np.asarray(label)}, number)
 

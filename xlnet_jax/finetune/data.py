@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ class TaskData:
     rows: tuple[Row, ...]
     sha256: str
     """Of all pieces and labels, in order."""
-    names: tuple[str, ...] = ("",)
+    names: tuple[str, ...] = ("train",)
 
     def stream(self, config: Config) -> Stream:
         """The shuffled rows."""
@@ -90,9 +91,27 @@ def encode(task: Task, tokenizer: Tokenizer, path: str, examples: Sequence[Examp
     """Encodes examples. Raises BadInput, with the file and row, for one that the task cannot use."""
     if not examples:
         raise BadInput(f"{path} has no examples")
-    rows = [row for number, example in enumerate(examples) for row in task.encode(number, example)]
+    rows = rows_of(task, examples)
     digest = hashlib.sha256()
     for row in rows:
         for array in (*row.tokens, *row.segments, *(row.labels[name] for name in sorted(row.labels))):
             digest.update(str(array.shape).encode() + array.tobytes())
     return TaskData(path, tokenizer, tuple(examples), tuple(rows), digest.hexdigest())
+
+
+def rows_of(task: Task, examples: Sequence[Example]) -> list[Row]:
+    """The rows of all examples. Raises BadInput, with the place, for an example that the task cannot use."""
+    rows: list[Row] = []
+    low, high = task.texts
+    for number, example in enumerate(examples):
+        count = len(example.texts)
+        if not low <= count <= high:
+            wanted = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {high}"
+            raise BadInput(f"{example.where}: the number of texts is {count}; this task takes {wanted}")
+        if not all(map(str.strip, example.texts)):
+            raise BadInput(f"{example.where}: a text is empty; correct the row or remove it")
+        rows += task.encode(number, example)
+        if len(rows[-1].tokens) != len(rows[0].tokens):
+            raise BadInput(f"{example.where}: {count} texts, and {examples[0].where} has {len(examples[0].texts)}; "
+                           "every example needs the same number")  # fmt: skip
+    return rows

@@ -75,6 +75,7 @@ class Embeddings:
 
     config: Config
     tokenizer: Tokenizer
+    texts = (1, 2)
     any_length = True
 
     def __post_init__(self) -> None:

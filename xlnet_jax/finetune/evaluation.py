@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import math
@@ -23,6 +24,7 @@ from xlnet_jax.finetune.task import Row, Task, TaskBatch, metric_of
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.progress import BUSY_SECONDS
+from xlnet_jax.run.retries import until_it_works
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import Recipe
 
@@ -104,6 +106,7 @@ class TaskEvaluator:
         self._task, self._dev, self._workdir = task, dev, workdir
         self._metric = metric_of(task, recipe.config)
         self._patience = recipe.config.finetune.patience
+        self._deadline = recipe.config.checkpoint.io_deadline_seconds
 
     def __call__(
         self,
@@ -124,8 +127,9 @@ class TaskEvaluator:
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
             lines = zip(dev.examples, outputs, strict=True)
             text = "".join(json.dumps({"where": example.where, **output}) + "\n" for example, output in lines)
-            with files.translate_errors(self._workdir):
-                files.write(os.path.join(self._workdir, PREDICTIONS), text.encode())
+            path = os.path.join(self._workdir, PREDICTIONS)
+            write = functools.partial(files.write, path, text.encode())
+            until_it_works(write, path, self._deadline, lambda: None)
         loss = float(loss_N.mean(dtype=np.float64))
         return {"loss": loss if math.isfinite(loss) else None, "score": score, **scores, "rank": -score}
 

@@ -20,13 +20,11 @@ from xlnet_jax.finetune.choice import Choice
 from xlnet_jax.finetune.classification import Classification, Regression
 from xlnet_jax.finetune.data import TaskData, encode
 from xlnet_jax.finetune.embeddings import Embeddings
-from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.spans import Spans
-from xlnet_jax.finetune.task import Example, Read, Task, metric_of
+from xlnet_jax.finetune.task import Read, Task, metric_of
 from xlnet_jax.finetune.tokens import Tokens
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
-from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
 
@@ -147,11 +145,3 @@ def trained(config: Config, workdir: str) -> Task:
     if config.finetune.task == "none":
         raise BadInput(f"{workdir} holds no fine-tuned model; give the --workdir of `xlnet-jax finetune`")
     return TASKS[config.finetune.task][0](config, workdirs.tokenizer(workdir))
-
-
-def trained_recipe(config: Config, workdir: str) -> Recipe:
-    """The recipe of a fine-tuned work directory, without examples, for its parameters. Raises BadInput."""
-    task = trained(config, workdir)
-    texts = {"choice": 4, "spans": 2}.get(config.finetune.task, 1)
-    (row, *_) = task.encode(0, Example(("a",) * texts, None, workdir))
-    return task_recipe(task, row, config)

@@ -175,6 +175,7 @@ class Spans:
 
     config: Config
     tokenizer: Tokenizer
+    texts = (2, 2)
     any_length = False
 
     def __post_init__(self) -> None:

@@ -121,6 +121,8 @@ class Task(Protocol):
     `finetune.labels`; if the user has set none, the caller has set those of the training examples, sorted.
     """
 
+    texts: tuple[float, float]
+    """The fewest and the most texts of an example."""
     any_length: bool
     """Whether predictions mean the same in shorter segments, as those from the vector of CLS: then `predict` makes
     batches of texts of similar length."""

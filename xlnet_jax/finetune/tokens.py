@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,7 @@ class Tokens:
 
     config: Config
     tokenizer: Tokenizer
+    texts = (1, math.inf)
     any_length = False
 
     def __post_init__(self) -> None:

@@ -74,7 +74,8 @@ class Reporter:
         row: dict[str, Any] = {}
         for i, step in enumerate(steps):
             row = {"step": step + 1, **{name: number(column[i]) for name, column in values.items()}}
-            row["perplexity"] = perplexity(row["loss"])
+            if self.config.finetune.task == "none":
+                row["perplexity"] = perplexity(row["loss"])
             row |= self._by_corpus(step, {name: column[i] for name, column in by_row.items()})
             row["tokens_per_second"] = rate * per_step
             row["mfu"] = None if self.seconds_at_peak is None else rate * self.seconds_at_peak

@@ -126,9 +126,8 @@ class Run:
         with progress_bar(config.train.steps, start) as bar:
             peak = flops.seconds_at_peak(self.recipe.flops_per_step)
             self.report = Reporter(config, self.data, dispatches.stream, self.plan, peak, self.writer, goodput, bar)
-            if unscored:
-                self._evaluate(start, state)
-            for index in range(len(dispatches)):
+            ended = unscored and self._evaluate(start, state)
+            for index in range(0 if ended else len(dispatches)):
                 steps = dispatches.steps(index)
                 batch = self._next(batches, steps[0], state)
                 if len(steps) not in executables:
@@ -150,21 +149,13 @@ class Run:
                     self._save(at, state, wait=at == stop or bool(stopping))
                 if stopping:
                     self._stopped(stopping, at, state)
-                if self.evaluator and evaluation.due(config, at):
-                    self._evaluate(at, state)
-                    if self._ends_early():
-                        stop = at
-                        batches.close()
-                        if self.saved != at:
-                            self._save(at, state, wait=True)
-                        break
-        return self._finish(max(start, stop))
-
-    def _ends_early(self) -> bool:
-        """Whether the evaluations so far end the run. Process 0 decides: it writes the file they are read from."""
-        assert self.evaluator is not None
-        ends = self.evaluator.ends(read_jsonl(os.path.join(self.workdir, "evaluations.jsonl")))
-        return self.processes.gather(str(ends))[0] == "True"
+                if self.evaluator and evaluation.due(config, at) and self._evaluate(at, state):
+                    stop = at
+                    batches.close()
+                    if self.saved != at:
+                        self._save(at, state, wait=True)
+                    break
+        return self._finish(start if ended else max(start, stop))
 
     def _finish(self, step: int) -> dict[str, Any]:
         with self.goodput.measure("save"):
@@ -273,8 +264,11 @@ class Run:
             self.checkpoints.wait()
             self.processes.barrier("saving")
 
-    def _evaluate(self, step: int, state: State) -> None:
-        """Scores the state and adds a line to `evaluations.jsonl`; on a signal it ends the run instead."""
+    def _evaluate(self, step: int, state: State) -> bool:
+        """Scores the state and adds a line to `evaluations.jsonl`; on a signal it ends the run instead.
+
+        Returns whether the evaluations so far end the run. Process 0 decides: it writes the file they are read from.
+        """
         assert self.evaluator is not None
         self._report()
         began = time.perf_counter()
@@ -293,6 +287,8 @@ class Run:
         self.writer.evaluation({"step": step, **scores, "seconds": time.perf_counter() - began})
         log.info("step %d: %s", step, self.evaluator.described(scores))
         self._persist(self.writer.flush, f"the evaluation of step {step}")
+        ends = self.evaluator.ends(read_jsonl(os.path.join(self.workdir, "evaluations.jsonl")))
+        return self.processes.gather(str(ends), "evaluating")[0] == "True"
 
     def _report(self) -> None:
         """Waits for the metrics of the dispatch in flight, and reports them."""

@@ -1,0 +1,107 @@
+"""A fine-tuned model, exported: its head gives the same outputs in transformers as `predict` gives here."""
+
+import json
+import os
+
+import data_fixtures
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax import config as configs
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.commands.export import export
+from xlnet_jax.data.tokenizer import CLS, PAD, SEP
+from xlnet_jax.finetune.recipe import task_recipe
+from xlnet_jax.finetune.setup import TASKS
+from xlnet_jax.finetune.task import Example, batch_of
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+T = 32
+EXAMPLES = {
+    "classification": [("Bado kilu menora.", "Sidu."), ("Rave tusi.", "Bado bado kilu no.")],
+    "regression": [("Bado kilu menora.",), ("Rave tusi veno kilu.",)],
+    "choice": [("Bado kilu.", "Menora?", "Sidu rave.", "Tusi veno no."), ("Kilu.", "Sidu?", "Bado.", "Rave.")],
+    "tokens": [("Bado", "kilu", "menora"), ("Rave", "tusi")],
+    "spans": [("Bado kilu menora sidu rave tusi.", "Menora?"), ("Kilu menora rave.", "Bado kilu?")],
+    "embeddings": [("Bado kilu menora.",), ("Rave tusi veno kilu bado sidu.",)],
+}
+
+
+def fine_tuned(task, workdir):
+    """A work directory of a task with random parameters, and the model that computes with them."""
+    labels = "no,maybe,yes" if task in ("classification", "tokens") else ""
+    config = tiny.config(
+        data={"segment_len": T}, finetune={"task": task, "labels": labels, "beam": 3, "train": "none.tsv"}
+    )
+    tokenizer = data_fixtures.tokenizer()
+    made = TASKS[task][0](config, tokenizer)
+    rows = [row for i, texts in enumerate(EXAMPLES[task]) for row in made.encode(i, Example(texts, None, "test"))]
+    recipe = task_recipe(made, rows[0], config)
+    boxed = jax.eval_shape(lambda: recipe.model.init(jax.random.key(0), recipe.example_batch(1)))
+    generator = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: (0.3 * generator.standard_normal(x.shape)).astype(np.float32), nn.unbox(boxed))
+    identity = {"config": configs.flat(config), "corpus_sha256": "1" * 64, "tokenizer_sha256": tokenizer.sha256}
+    with Checkpoints(workdir, config.checkpoint) as checkpoints:
+        checkpoints.save(3, {"params": params}, identity)
+    workdirs.write_tokenizer(workdir, tokenizer)
+    files.write(f"{workdir}/config.json", files.to_json(identity))
+    return recipe.model, params, batch_of(rows, 1, T, len(rows))
+
+
+@pytest.mark.parametrize("task", EXAMPLES)
+def test_the_head_gives_the_same(task, tmp_path):
+    model, params, batch = fine_tuned(task, str(tmp_path / "run"))
+    folder = str(tmp_path / "exported")
+    export(str(tmp_path / "run"), folder)
+    with open(f"{folder}/config.json", encoding="utf-8") as file:
+        (name,) = json.load(file)["architectures"]
+    theirs, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"]
+    tokens, segments = (torch.tensor(x[:, :, 0]).long() for x in (batch.tokens, batch.segments))
+    if task != "choice":
+        tokens, segments = tokens[:, 0], segments[:, 0]
+    given = dict(input_ids=tokens, token_type_ids=segments, attention_mask=(tokens != 5).float())
+
+    @jax.jit
+    def here(params):
+        hidden = model.hidden(params, batch)
+        own = model.head.apply({"params": params["head"]}, hidden, method="predictions")
+        return own, hidden.h_BCTD[:, 0]
+
+    ours, hidden = here(params)
+    if task == "spans":
+        given["p_mask"] = torch.tensor(forbidden(batch))
+    with torch.no_grad():
+        out = theirs.eval()(**given)
+    if task == "spans":
+        B, K = ours["start"].shape
+        np.testing.assert_array_equal(ours["start"] + T, out.start_top_index)
+        np.testing.assert_allclose(np.exp(ours["start_score"]), out.start_top_log_probs, atol=1e-4)
+        # There the ends are counted before the starts.
+        np.testing.assert_array_equal(ours["end"] + T, out.end_top_index.reshape(B, K, K).swapaxes(1, 2))
+        ends = out.end_top_log_probs.reshape(B, K, K).swapaxes(1, 2)
+        np.testing.assert_allclose(np.exp(ours["end_score"]), ends, atol=1e-4)
+        np.testing.assert_allclose(ours["no_answer"], out.cls_logits, atol=1e-4)
+    elif task == "tokens":
+        real = np.asarray(batch.tokens[:, 0, 0] != 5)
+        np.testing.assert_array_equal(np.asarray(ours["label"])[real], out.logits.argmax(-1).numpy()[real])
+    elif task == "embeddings":
+        np.testing.assert_allclose(hidden[:, -1], out.last_hidden_state[:, -1], atol=1e-4)
+    else:
+        np.testing.assert_allclose(np.asarray(ours["logits"]).reshape(out.logits.shape), out.logits, atol=1e-4)
+    if task == "classification":
+        assert theirs.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+
+
+def forbidden(batch):
+    """1 for the question, all SEP and padding: an answer is in the paragraph, or CLS if there is none."""
+    tokens, segments = batch.tokens[:, 0, 0], batch.segments[:, 0, 0]
+    return np.where((segments == 0) & ~np.isin(tokens, [SEP, PAD]) | (tokens == CLS), 0.0, 1.0)
