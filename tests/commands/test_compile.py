@@ -231,8 +231,8 @@ TRAFFIC = textwrap.dedent("""\
 
 
 def test_traffic_counts_slices_once_and_nothing_in_on_chip_memory():
-    """256 bytes a row: the table sends you after the wrong operation if a stack counts whole in each layer, or if memory
-    that is only reserved counts."""
+    """256 bytes a row: the table sends you after the wrong operation if a stack counts whole in each layer, or memory
+    that is only reserved."""
     program = hlo.Program(TRAFFIC)
     assert program.traffic() == {"layers/slice": 512, "copy-done f32[64]": 256, "attention": 512}
     assert program.kernels() == {"kernel": (1, 3 * 256)}
