@@ -105,7 +105,7 @@ test-ci: test test-slow test-production test-peers test-peers4 test-aot test-bea
 mutants: .venv/dev.stamp ## plant faults in a copy, one at a time, and see that the tests notice
 	$(BIN)/python tests/mutants.py
 
-prove: .venv/dev.stamp ## before a release: mutants, chaos, full matrices, long fuzzing; hours
+prove: .venv/peers.stamp .venv/tpu.stamp ## before a release: mutants, chaos, full matrices, long fuzzing; hours
 	$(BIN)/python tests/mutants.py --json
 	$(BIN)/python tests/chaos.py --runs 30 --json
 	$(BIN)/python tests/chaos.py --runs 10 --processes 2 --json
@@ -114,6 +114,7 @@ prove: .venv/dev.stamp ## before a release: mutants, chaos, full matrices, long 
 	$(BIN)/python tests/chaos.py --runs 10 --shutdown --json
 	$(BIN)/python tests/commands/fuzz_commands.py --count 200
 	$(PYTEST) $(PARALLEL) -m prove $(PYTEST_FLAGS)
+	XLNET_TEST_PRODUCTION=1 $(PYTEST) tests/aot tests/peers -m prove $(PYTEST_FLAGS)
 
 lint: .venv/dev.stamp ## ruff, format, types, shell scripts
 	$(BIN)/ruff check

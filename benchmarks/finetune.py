@@ -15,11 +15,12 @@ steps, same learning rate. A second start of the same command continues in `--fo
 Figures, for each task:
 
   pretrained, scratch       mean score over the seeds after the last step: accuracy
-  spread                    of each: standard deviation over the seeds
+  spreads                   of pretrained and of scratch: standard deviation over the seeds; null for one seed
+  spread                    the larger of them
   floor                     TF-IDF of words and pairs of words with logistic regression (scikit-learn): accuracy
   majority                  accuracy of the most frequent class
   seconds                   of one run, the first of each arm, with its compilation and its evaluation
-  better                    whether pretrained is above scratch by more than the larger spread
+  better                    whether pretrained is above scratch by more than the spread
 
   memory                    the first 256 tokens of IMDB's reviews of more than 150 words, in 4 segments: `on` with the
                             memory carried, `off` (model.memory_len=0) from the last 64 tokens alone
@@ -98,10 +99,11 @@ def floors(train: Examples, dev: Examples) -> tuple[float, float]:
 
 
 def jobs(args: argparse.Namespace, data: dict[str, tuple[Examples, Examples]]) -> dict[str, Job]:
-    """Writes the examples of all tasks as files; SQuAD has its own."""
+    """Writes the examples of the chosen tasks as files; SQuAD has its own."""
     sizes = {"rotten_tomatoes": (64, 32, 400), "imdb": (256, 16, 250), "r8": (128, 32, 250), "imdb_long": (64, 16, 300)}
     found = {}
-    for name, sides in data.items():
+    for name in sorted(set(data) & set(args.tasks.split(",")) if args.tasks else data):
+        sides = data[name]
         keys: dict[str, Any] = {"task": "classification", "columns": "text,label"}
         for side, examples in zip(("train", "dev"), sides, strict=True):
             keys[side] = os.path.join(args.folder, f"{name}_{side}.jsonl")
@@ -161,27 +163,30 @@ def scores(args: argparse.Namespace, job: Job, name: str, init_from: str = "", *
             "seconds": (time.perf_counter() - began) / args.seeds}  # fmt: skip
 
 
+def memory_arms(args: argparse.Namespace, job: Job, init_from: str) -> dict[str, Any]:
+    on, off = (
+        scores(args, job, f"memory_{side}", init_from, memory_len=slots) for side, slots in (("on", 192), ("off", 0))
+    )
+    return {"on": on["score"], "off": off["score"], "spread": [on["spread"], off["spread"]], "floor": job.floor}
+
+
 def measured(args: argparse.Namespace) -> dict[str, Any]:
     os.makedirs(args.folder, exist_ok=True)
     data = read(args.folder, args.examples)
     work = jobs(args, data)
     init_from, seconds = pretrained(args, data)
     tasks = {}
+    long = work.pop("imdb_long", None)
     for name, job in work.items():
-        if name == "imdb_long":
-            continue
         one, two = scores(args, job, f"{name}_pretrained", init_from), scores(args, job, f"{name}_scratch")
-        spread = [one["spread"], two["spread"]]
+        spreads = [one["spread"], two["spread"]]
+        spread = None if None in spreads else max(spreads)
         tasks[name] = {
             "pretrained": one["score"], "scratch": two["score"], "floor": job.floor, "majority": job.majority,
-            "spread": spread, "seconds": [one["seconds"], two["seconds"]],
-            "better": one["score"] - two["score"] > max(each or 0 for each in spread),
+            "spread": spread, "spreads": spreads, "seconds": [one["seconds"], two["seconds"]],
+            "better": one["score"] - two["score"] > (spread or 0),
         }  # fmt: skip
-    long = work["imdb_long"]
-    on, off = (
-        scores(args, long, f"memory_{side}", init_from, memory_len=slots) for side, slots in (("on", 192), ("off", 0))
-    )
-    memory = {"on": on["score"], "off": off["score"], "spread": [on["spread"], off["spread"]], "floor": long.floor}
+    memory = memory_arms(args, long, init_from) if long else None
     return {"tasks": tasks, "memory": memory, "pretrain_seconds": seconds, "pretrain_steps": args.pretrain_steps,
             "seeds": args.seeds, "cores": len(os.sched_getaffinity(0)), "load_average": os.getloadavg()[0]}  # fmt: skip
 
@@ -193,11 +198,11 @@ def show(result: dict[str, Any]) -> None:
     heads = ("pretrained", "spread", "scratch", "spread", "floor", "majority", "better")
     print(f"{'task':16}" + "".join(f"{head:>11}" for head in heads))
     for name, row in result["tasks"].items():
-        cells = [row["pretrained"], row["spread"][0], row["scratch"], row["spread"][1], row["floor"], row["majority"]]
+        cells = [row["pretrained"], row["spreads"][0], row["scratch"], row["spreads"][1], row["floor"], row["majority"]]
         print(f"{name:16}" + "".join(f"{number(cell):>11}" for cell in cells) + f"{row['better']!s:>11}")
-    memory = result["memory"]
-    cells = [memory["on"], memory["spread"][0], memory["off"], memory["spread"][1], memory["floor"]]
-    print("memory on, off  " + "".join(f"{number(cell):>11}" for cell in cells))
+    if memory := result["memory"]:
+        cells = [memory["on"], memory["spread"][0], memory["off"], memory["spread"][1], memory["floor"]]
+        print("memory on, off  " + "".join(f"{number(cell):>11}" for cell in cells))
     for name in ("pretrain_steps", "pretrain_seconds", "seeds", "cores", "load_average"):
         print(f"{name:18} {result[name]}")
 
@@ -206,6 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", default=os.path.join("runs", "finetune_benchmark"), help="for data and runs")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each arm (default 3)")
+    parser.add_argument("--tasks", default="", help="some of rotten_tomatoes,imdb,r8,squad,imdb_long (the memory's)")
     parser.add_argument("--steps", type=int, help="of every run (default: by task)")
     parser.add_argument("--pretrain_steps", type=int, default=3500, help="(default 3500)")
     parser.add_argument("--examples", type=int, help="use only so many training and dev examples of each task")

@@ -313,7 +313,7 @@ def test_refusals(name, words, message):
         compiling.compile_for(override(CONFIG, words), name)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_the_budget_is_the_largest_batch_that_fits():
     config = override(CONFIG, ["--config.train.batch_size=8192", "--config.train.steps_per_dispatch=1"])
     topology = describe("v5e:2x2")

@@ -361,3 +361,28 @@ def test_a_report_for_people_says_projection(capsys):
     assert {"slices 2", "fits False", "peak_hbm_bytes 32.000 GiB", "arguments parameters 0.001 GiB",
             "PROJECTION projected_days 1.5", "collectives kind all-reduce, dtype f32, count 9, bytes 1.000 GiB",
             "advice nothing tried fits; use a larger topology or a smaller model"} <= set(shown)  # fmt: skip
+
+
+@pytest.mark.parametrize("grows", [1.0, 1.3, 0.6])
+@pytest.mark.parametrize("fit", [0, 1, 7, 64, 1000])
+def test_the_largest_batch_is_found_however_memory_grows(fit, grows, monkeypatch):
+    """Without the compiler: catches a search that stops early, or steps over the limit."""
+    fixed, limit, tried = 100, 100 + max(fit, 0.5) ** grows * 1000, []
+
+    def attempt(recipe, topology):
+        rows = recipe.config.train.batch_size // 4
+        tried.append(rows)
+        needed = int(fixed + rows**grows * 1000)
+        executable = "" if needed <= limit else None
+        return compile.Trial(
+            recipe, None, {"parameters": 60, "optimizer": 40}, 0.0, needed, int(limit), executable=executable
+        )
+
+    monkeypatch.setattr(compiling, "attempt", attempt)
+    config = dataclasses.replace(tiny_tpu.config(), train=dataclasses.replace(tiny_tpu.config().train, batch_size=64))
+    best = compiling.largest_batch(config, None, 4)
+    if not fit:
+        assert best is None
+        return
+    rows = best.config.train.batch_size // 4
+    assert rows <= fit < rows + max(rows // 16, 1) + 1 and len(tried) < 20

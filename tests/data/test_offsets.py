@@ -38,11 +38,16 @@ def _tokenizer(normalization):
 )
 @pytest.mark.parametrize("normalization", NORMALIZATIONS, ids=str)
 def test_an_answer_is_found_by_its_pieces(text, answer, normalization):
-    """The fault: places in the normalised text, which are others."""
-    pieces = offsets.encode(_tokenizer(normalization), text)
+    """By their characters, and they are its pieces; the fault: places in the normalised text, which are others."""
+    tokenizer = _tokenizer(normalization)
+    pieces = offsets.encode(tokenizer, text)
     start = text.index(answer)
     first, last = pieces.covering(start, start + len(answer))
     assert text[pieces.start_N[first] : pieces.end_N[last]].strip() == answer
+    alone = tokenizer.encode_normalized([normalization(answer)])[0]
+    said = tokenizer.decode(pieces.tokens_N[first : last + 1])
+    # Unknown pieces all say the same; a piece may hold the space before the answer.
+    assert said.strip() == tokenizer.decode(alone).strip()
 
 
 @settings(max_examples=150, deadline=None)
@@ -51,7 +56,8 @@ def test_an_answer_is_found_by_its_pieces(text, answer, normalization):
 @example("", Normalization())
 def test_the_pieces_are_those_of_the_tokenizer_and_their_places_ascend(text, normalization):
     tokenizer = _tokenizer(normalization)
-    assert offsets.aligned(normalization, text)[0] == normalization(text)
+    normal, source = offsets.aligned(normalization, text)
+    assert normal == normalization(text) and len(source) == len(normal) + 1
     pieces = offsets.encode(tokenizer, text)
     assert pieces.tokens_N.tolist() == tokenizer.encode_normalized([normalization(text)])[0].tolist()
     assert (np.diff(pieces.start_N) >= 0).all() and (np.diff(pieces.end_N) >= 0).all()

@@ -7,6 +7,7 @@ import pytest
 
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.commands.predict import predict
+from xlnet_jax.run.metrics import read_jsonl
 
 WORDS = [first + second for first in ("ba", "do", "ki", "lu") for second in ("me", "no", "ra", "si", "tu")]
 COUNT = 32
@@ -89,3 +90,23 @@ def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score)
             flat = sum(value, []) if name == "vectors" else value
             other = sum(found[name], []) if name == "vectors" else found[name]
             assert other == (flat if exact else pytest.approx(flat, abs=1e-4)), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "make"), [("spans", _spans), ("embeddings", _embeddings)])
+def test_the_loss_of_a_task_does_not_depend_on_the_mesh(tmp_path, settings, task, make):
+    """The fault: negatives of one device, or a head's kernel that is cut where it is split."""
+    draw = random.Random(0)
+    path, columns = _write(tmp_path, task, [make(draw) for _ in range(COUNT)])
+    data = {"task": task, "columns": columns, "train": path, "dev": ""}
+    found = []
+    for number, mesh in enumerate(({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "zero1": True})):
+        config = settings(
+            finetune=data, data={"segment_len": 40}, train={"steps": 3, "batch_size": 16}, evaluation={"every": 0},
+            mesh=mesh,
+        )  # fmt: skip
+        finetune(config, str(tmp_path / str(number)))
+        found.append([line["loss"] for line in read_jsonl(str(tmp_path / str(number) / "metrics.jsonl"))])
+    assert len(set(found[0])) == 3
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], abs=1e-5)

@@ -64,8 +64,9 @@ def test_squad_answers_are_found_again(tmp_path):
 def test_race(tmp_path):
     article = {"article": "Text.", "questions": ["Q _ ?", "P?"], "options": [list("abcd")] * 2, "answers": ["B", "D"]}
     path = _write(tmp_path, "train/high/1.txt", json.dumps(article))
+    _write(tmp_path, "train/middle/0.txt", json.dumps(article | {"answers": ["A", "C"]}))
     found = readers.choices(_config(), str(tmp_path / "train"))
-    assert [example.label for example in found] == ["B", "D"]
+    assert [example.label for example in found] == ["B", "D", "A", "C"]
     assert found[1] == (("Text.", "P?", "a", "b", "c", "d"), "D", f"{path}, question 2")
 
 
@@ -134,6 +135,10 @@ def test_a_wrong_number_of_options(tmp_path):
 def test_what_is_not_there(tmp_path):
     with pytest.raises(BadInput, match="No such file|no such file"):
         readers.labelled(_config(), str(tmp_path / "none.csv"))
+    # A file that goes away, or may not be read.
+    (tmp_path / "link.csv").symlink_to(tmp_path / "none.csv")
+    with pytest.raises(BadInput, match="link.csv"):
+        readers.labelled(_config(), str(tmp_path / "link.csv"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="holds no .txt file"):
         readers.choices(_config(), str(tmp_path / "empty"))

@@ -28,10 +28,14 @@ class Pieces(NamedTuple):
     """The character after the last; equal to the start for a piece that no character stands for."""
 
     def covering(self, start: int, end: int) -> tuple[int, int]:
-        """The first and the last piece of the characters [start, end), which are not all white space."""
-        first = int(np.searchsorted(self.end_N, start, side="right"))
-        last = int(np.searchsorted(self.start_N, end, side="left")) - 1
-        return min(first, len(self.end_N) - 1), max(min(first, len(self.end_N) - 1), last)
+        """The first and the last piece of the characters [start, end), which are not all white space.
+
+        If a character became several pieces, SentencePiece gives it to the last of them; the others are empty, and
+        count as well.
+        """
+        first = min(np.searchsorted(self.end_N, start, side="right"), np.searchsorted(self.start_N, start))
+        first = min(int(first), len(self.end_N) - 1)
+        return first, max(first, int(np.searchsorted(self.start_N, end)) - 1)
 
 
 def encode(tokenizer: Tokenizer, text: str) -> Pieces:
@@ -65,19 +69,20 @@ def encode(tokenizer: Tokenizer, text: str) -> Pieces:
 
 def aligned(normalization: Normalization, text: str) -> tuple[str, np.ndarray]:
     """The normalised text, and for each of its n characters and for its end, the character of `text`: int64 [n + 1]."""
-    parts, sources = list[str](), list[np.ndarray]()
+    parts, source = list[str](), list[int]()
     stripped = text.rstrip() if normalization.remove_space else text
     for match in _RUN.finditer(stripped):
         run, start = match[0], match.start()
         if normalization.remove_space and run.isspace():
             normal, before = " " * (start > 0), [0]
+        elif (normal := normalization(run)) == run:
+            before = range(len(run))
         else:
-            normal = normalization(run)
-            if normal == run:
-                before = range(len(run))
-            else:
-                before = [len(normalization(run[:length])) for length in range(len(run))]
+            before = np.maximum.accumulate([len(normalization(run[:length])) for length in range(len(run))])
         parts.append(normal)
-        # The last character whose prefix is not longer: those that leave nothing are passed over.
-        sources.append(start + np.searchsorted(np.maximum.accumulate(before), np.arange(len(normal)), "right") - 1)
-    return "".join(parts), np.concatenate([*sources, [len(stripped)]]).astype(np.int64)
+        if isinstance(before, range):
+            source.extend(range(start, match.end()))
+        else:
+            # The last character whose prefix is not longer: those that leave nothing are passed over.
+            source.extend(start + np.searchsorted(before, np.arange(len(normal)), "right") - 1)
+    return "".join(parts), np.array([*source, len(stripped)], np.int64)

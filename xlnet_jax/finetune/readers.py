@@ -206,16 +206,13 @@ def _records(config: Config, name: str) -> Iterator[Record]:
         fields = enumerate(tfds.rows(tfds.find(name, None).path))
         yield from (Record(f"{name}, example {number}", each) for number, each in fields)
         return
-    try:
-        with files.translate_errors(name):
-            found, others = files.find(name, (".txt",))
-    except OSError as error:
-        raise BadInput(f"{name}: {summary(error)}") from error
+    with files.translate_errors(name):
+        found, others = files.find(name, (".txt",))
     if not found:
         check_link("finetune", name)
         raise BadInput(f"{name}: " + ("no such file" if others is None else "this folder holds no .txt file"))
-    for file in found:
-        yield from _of_file(config, file.path, in_folder=others is not None)
+    for path in sorted(file.path for file in found):
+        yield from _of_file(config, path, in_folder=others is not None)
 
 
 def _of_file(config: Config, path: str, in_folder: bool) -> Iterator[Record]:
@@ -237,7 +234,8 @@ def _of_file(config: Config, path: str, in_folder: bool) -> Iterator[Record]:
 
 
 def _decoded(path: str) -> str:
-    data = files.read(path)
+    with files.translate_errors(path):
+        data = files.read(path)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -15,7 +15,8 @@ adds probabilities, not their logarithms.)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -194,11 +195,16 @@ class Spans:
         """See `Task`."""
         return ("best_f1", "best_exact", "f1", "exact")
 
+    @functools.cached_property
+    def _paragraph(self) -> Callable[[str], offsets.Pieces]:
+        """`offsets.encode`, once for the questions about one paragraph, which TFDS keeps apart."""
+        return functools.lru_cache(1 << 15)(functools.partial(offsets.encode, self.tokenizer))
+
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row for each window. Training takes the first of several answers."""
         (context, question), T = example.texts, self.config.data.segment_len
         settings = self.config.finetune
-        paragraph = offsets.encode(self.tokenizer, context)
+        paragraph = self._paragraph(context)
         asked = layouts.pieces(self.tokenizer, question)
         if not len(paragraph.tokens_N):
             raise BadInput(f"{example.where}: nothing is left of the context after normalisation; remove the question")
