@@ -3,9 +3,10 @@
     xlnet-jax compile --config=configs/xlnet_large_pods.py --topology=v6e:16x16
     xlnet-jax train --config=configs/xlnet_large_pods.py --config.data.corpus=CORPUS --workdir=gs://BUCKET/RUN
 
-Published: the values of xlnet_large.py. Ours: only data parallelism, 8 rows per device (4 on v5p), and matrix products
-saved for the backward pass instead of recomputation of whole layers (remat). docs/compile.md has the results of the
-compilation for v4:8x8x4, v5e:16x16, v5p:8x8x8 and v6e:16x16. Never run: no expected result.
+Published: the values of xlnet_large.py. Ours: only data parallelism, 8 rows per device (4 on v5p), parameters, moments
+and update divided over all devices (mesh.zero1), and matrix products saved for the backward pass instead of
+recomputation of whole layers (remat). docs/compile.md has the results of the compilation for v4:8x8x4, v5e:16x16,
+v5p:8x8x8 and v6e:16x16. Never run: no expected result.
 """
 
 import importlib.util
@@ -19,6 +20,6 @@ def get_config():
     large = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(large)
     config = large.get_config()
-    config.mesh.update(data=-1, fsdp=1, tensor=1)
+    config.mesh.update(data=-1, fsdp=1, tensor=1, zero1=True)
     config.model.remat = "dots"
     return config

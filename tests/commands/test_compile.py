@@ -221,6 +221,7 @@ TRAFFIC = textwrap.dedent("""\
       %stack = f32[10,64]{1,0:T(8,128)} parameter(0)
       %n = s32[]{:T(128)S(6)} parameter(1)
       %w = f32[64]{0} parameter(2)
+      %room = f32[10,64]{1,0:T(8,128)} custom-call(), custom_call_target="AllocateBuffer"
       %near.s = (f32[64]{0:T(128)S(1)}, f32[64]{0}, u32[]{:S(2)}) copy-start(%w)
       %near = f32[64]{0:T(128)S(1)} copy-done(%near.s)
       %taken = f32[64]{0:T(128)} fusion(%stack, %n), calls=%cut, metadata={op_name="jit(steps)/body/layers/slice"}
@@ -230,7 +231,8 @@ TRAFFIC = textwrap.dedent("""\
 
 
 def test_traffic_counts_slices_once_and_nothing_in_on_chip_memory():
-    """256 bytes a row: the table sends you after the wrong operation if a stack counts whole in each layer."""
+    """256 bytes a row: the table sends you after the wrong operation if a stack counts whole in each layer, or memory
+    that is only reserved."""
     program = hlo.Program(TRAFFIC)
     assert program.traffic() == {"layers/slice": 512, "copy-done f32[64]": 256, "attention": 512}
     assert program.kernels() == {"kernel": (1, 3 * 256)}
