@@ -81,10 +81,12 @@ MUTANTS = (
            one("model/transformer", "test_a_query_row_at_a_position_equals_the_same_row_among_all")),
     Mutant("sine_and_cosine_swapped", POSITIONS, "[jnp.sin(angle), jnp.cos(angle)]", "[jnp.cos(angle), jnp.sin(angle)]",
            one("model/transformer", "test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j")),
-    Mutant("direction_sign", ATTEND, "signs_B2 = jnp.stack([sign_B, ", "signs_B2 = jnp.stack([-sign_B, ",
+    Mutant("direction_sign", POSITIONS, "jnp.stack([direction_B, ", "jnp.stack([-direction_B, ",
            oracle("reversed")),
-    Mutant("direction_ignored", ATTEND, "sign_B = position[2].astype", "sign_B = jnp.ones_like(position[2]).astype",
+    Mutant("direction_ignored", POSITIONS, "jnp.stack([direction_B, ", "jnp.stack([jnp.ones_like(direction_B), ",
            one("model/transformer", "test_a_reversed_row_is_the_forward_row_of_the_reversed_text")),
+    Mutant("direction_ignored_by_attend", ATTEND, "direction_B.astype(r_BHNE.dtype)", "jnp.ones_like(r_BHNE[:, 0, 0, 0])",
+           one("kernels/xla", "test_equals_the_formula")),
     Mutant("scale_missing", ATTEND, " * q_BQHE.shape[-1] ** -0.5", "", oracle("plain")),
     Mutant("bias_on_the_wrong_term", ATTEND, '"bhqe,bhke->bhqk", content_BHQE',
            '"bhqe,bhke->bhqk", segment_BHQE', oracle("plain")),
@@ -264,6 +266,12 @@ MUTANTS = (
            one("commands/schedule", "test_a_schedule_counts_every_bundle_as_often_as_its_loops_run")),
     Mutant("a_kernel_hides_behind_the_rest", "xlnet_jax/aot/report.py", 'seconds.get("attention", 0) + max(', "max(",
            one("commands/compile", "test_a_kernel_replaces_the_products_and_the_traffic_of_attention")),
+    Mutant("dense_kernels_are_not_transposed_there", "xlnet_jax/convert/names.py", '"kernel", "weight", "transposed")', '"kernel", "weight", "")',
+           one("commands/export", "test_tensors")),
+    Mutant("arrays_that_are_left_over_are_dropped", "xlnet_jax/convert/names.py", "sorted(there.keys() - wanted.keys())", "[]",
+           one("convert/names", "test_all_that_does_not_fit_is_listed_in_one_line")),
+    Mutant("parts_of_an_array_start_at_the_same_place", "xlnet_jax/checkpoint/checksums.py", "np.arange(start + 1, start + 1 + len(part))", "np.arange(1, 1 + len(part))",
+           one("checkpoint/store", "test_checksums_in_parts_are_those_of_the_whole")),
 )  # fmt: skip
 
 

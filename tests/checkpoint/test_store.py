@@ -234,3 +234,18 @@ def by_hand(array):
         for salt in (0x9E3779B9, 0x3C6EF372, 0xDAA66D2B, 0x78DDE6E4)
     ]
     return "".join(f"{word:08x}" for word in sums)
+
+
+def test_checksums_in_parts_are_those_of_the_whole(monkeypatch):
+    """Arrays in host memory are summed in parts, others by their devices."""
+    monkeypatch.setattr(checksums, "_PART", 7)
+    generator = np.random.default_rng(0)
+    for array in (generator.normal(size=(3, 5, 2)), generator.random(9) < 0.5, np.int32(7).reshape(()), np.zeros(0)):
+        array = array.astype(np.float32) if array.dtype == np.float64 else array
+        sums, finite = checksums._sums_here(array)
+        np.testing.assert_array_equal(sums, jax.jit(checksums.sums_of)(array))
+        assert finite
+    half = jnp.asarray(generator.normal(size=20), jnp.bfloat16).at[15].set(jnp.nan)
+    sums, finite = checksums._sums_here(np.asarray(half))
+    np.testing.assert_array_equal(sums, jax.jit(checksums.sums_of)(half))
+    assert not finite

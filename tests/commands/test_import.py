@@ -5,6 +5,7 @@ import os
 import shutil
 
 import data_fixtures
+import fake_gcs
 import flax.linen as nn
 import jax
 import numpy as np
@@ -147,6 +148,19 @@ def test_orbax_and_back(share_layers, tmp_path):
     shutil.rmtree(tmp_path / "exported" / "params" / "state")
     with pytest.raises(BadInput, match="params: Orbax cannot read it"):
         import_(str(tmp_path / "exported"), str(tmp_path / "other"))
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+def test_buckets(params, tmp_path):
+    """An export appears in a bucket, in shards, and is imported from there."""
+    with fake_gcs.serve() as server:
+        tokenizer = data_fixtures.tokenizer()
+        written = huggingface.export(params, CONFIG.model, tokenizer, "gs://bucket/model", shard_bytes=9000)
+        assert {file.removeprefix("gs://") for file in written} == server.objects.keys()
+        import_("gs://bucket/model", str(tmp_path / "work"), overrides=REST)
+        assert_equal(imported_params(tmp_path / "work"), params)
+        with pytest.raises(BadInput, match="gs://bucket/model: is not empty"):
+            huggingface.export(params, CONFIG.model, tokenizer, "gs://bucket/model")
 
 
 def test_names_without_prefix_and_a_copied_embedding(copy, params, tmp_path):

@@ -78,7 +78,7 @@ def test_the_head_gives_the_same(task, tmp_path):
 
     ours, hidden = here(params)
     if task == "spans":
-        given["p_mask"] = torch.tensor(forbidden(batch))
+        given["p_mask"] = torch.tensor(forbidden(batch)).float()
     with torch.no_grad():
         out = theirs.eval()(**given)
     if task == "spans":

@@ -11,6 +11,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import CheckpointConfig, Config
@@ -58,7 +60,8 @@ def import_(
 
 def _write(workdir: str, found: Source) -> dict[str, Any]:
     """Reads the arrays and writes the work directory; `config.json` is last, so that a killed import is none."""
-    config, params = found.config, found.params()
+    # Not copied on a CPU. Of an array of numpy, Orbax makes two copies when it saves.
+    config, params = found.config, jax.device_put(found.params())
     identity = {
         "config": {**configs.flat(config), "data.corpus": ""},
         "corpus_sha256": "",  # unknown

@@ -245,18 +245,24 @@ def open_weights(folder: str) -> Iterator[names.Arrays]:
     if missing := [name for name in shards if name not in listed]:
         raise BadInput(f"{folder} has no {', '.join(missing)}; save the model in safetensors")
     with contextlib.ExitStack() as stack:
-        opened, forms = {}, {}
+        paths: dict[str, str] = {}
+        forms: dict[str, jax.ShapeDtypeStruct] = {}
         for shard in shards:
+            path = stack.enter_context(files.local_copy(os.path.join(folder, shard)))
             try:
-                path = stack.enter_context(files.local_copy(os.path.join(folder, shard)))
-                file = stack.enter_context(safe_open(path, "numpy"))
-                here = {name: _form(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
+                with safe_open(path, "numpy") as file:
+                    here = {name: _form(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
             except (SafetensorError, KeyError) as error:
                 raise BadInput(f"{folder}/{shard}: not a safetensors file ({error}); copy it again") from error
-            opened |= dict.fromkeys(here, file)
+            paths |= dict.fromkeys(here, path)
             forms |= here
-        arrays = names.Arrays(folder, forms, lambda name: opened[name].get_tensor(name))
-        yield _without_tied(_with_prefix(arrays))
+
+        def read(name: str) -> np.ndarray:
+            # Opened each time: an open file keeps what was read in memory.
+            with safe_open(paths[name], "numpy") as file:
+                return file.get_tensor(name)
+
+        yield _without_tied(_with_prefix(names.Arrays(folder, forms, read)))
 
 
 def _form(stored: Any) -> jax.ShapeDtypeStruct:

@@ -29,7 +29,7 @@ def attend(
     q_BQHE: jax.Array,
     k_BKHE: jax.Array,
     v_BKHE: jax.Array,
-    position: tuple[jax.Array, jax.Array, jax.Array],
+    position: tuple[jax.Array | None, jax.Array, jax.Array],
     biases: Mapping[str, jax.Array],
     segment_2HE: jax.Array,
     limit_BQ: jax.Array,
@@ -46,7 +46,8 @@ def attend(
     Args:
       k_BKHE, v_BKHE: finite everywhere: a hidden key has the weight 0, and 0 times NaN is NaN.
       position: odd_SNHE and even_SNHE, the parts of the position keys that change sign with the direction and that do
-        not; S is 1, or B if every row has its own. And direction_B, +1 or -1.
+        not; S is 1, or B if every row has its own. And direction_B, +1 or -1. Here odd may be None: then even_BNHE are
+        the position keys of each row in its direction.
       biases: u, v and w under `content_bias`, `position_bias` and `segment_bias`: [H, E].
       segment_2HE: the vectors S for the same and for another segment.
       limit_BQ: query i sees the keys of lower rank, except for those of rank NEVER.
@@ -75,7 +76,11 @@ def attend(
     )
     content_BHQK = einsum("bhqe,bhke->bhqk", content_BHQE, k_BHKE)
     position_BHQK = position_scores(position_BHQE, position, K, query_position_BQ)
-    either_BHQ2 = einsum("bhqe,she->bhqs", segment_BHQE, segment_2HE.astype(high))
+    segment, letters = segment_2HE.astype(high), "she"
+    if meshes.device().platform == "cpu":
+        # One for each row: else a CPU copies all queries, to have the heads in front of the rows.
+        segment, letters = jnp.broadcast_to(segment, (len(q_BQHE), *segment.shape)), "bshe"
+    either_BHQ2 = einsum(f"bhqe,{letters}->bhqs", segment_BHQE, segment)
     same_BQK = segment_BQ[:, :, None] == segment_BK[:, None, :]
     segment_BHQK = jnp.where(same_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
     score_BHQK = (content_BHQK + position_BHQK + segment_BHQK) * q_BQHE.shape[-1] ** -0.5
@@ -90,17 +95,16 @@ def attend(
 
 
 def position_scores(
-    q_BHQE: jax.Array, position: tuple[jax.Array, jax.Array, jax.Array], keys: int, query_position_BQ: jax.Array | None
+    q_BHQE: jax.Array,
+    position: tuple[jax.Array | None, jax.Array, jax.Array],
+    keys: int,
+    query_position_BQ: jax.Array | None,
 ) -> jax.Array:
     """q_i . r(d_ij), where q_i includes its bias: [B, H, Q, K] in at least float32."""
-    odd_SHNE, even_SHNE = (x.transpose(0, 2, 1, 3) for x in position[:2])
-    sign_B = position[2].astype(odd_SHNE.dtype)
-    if len(odd_SHNE) == 1:
-        # As a product: XLA on a CPU sums over the rows, for the gradient, much more slowly.
-        signs_B2 = jnp.stack([sign_B, jnp.ones_like(sign_B)], axis=1)
-        r_BHNE = jnp.einsum("bz,zhne->bhne", signs_B2, jnp.concatenate([odd_SHNE, even_SHNE]), precision="highest")
-    else:
-        r_BHNE = even_SHNE + sign_B[:, None, None, None] * odd_SHNE
+    odd_SNHE, even_SNHE, direction_B = position
+    r_BHNE = even_SNHE.transpose(0, 2, 1, 3)
+    if odd_SNHE is not None:
+        r_BHNE += direction_B.astype(r_BHNE.dtype)[:, None, None, None] * odd_SNHE.transpose(0, 2, 1, 3)
     r_BHNE = r_BHNE.astype(q_BHQE.dtype)
     einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.promote_types(q_BHQE.dtype, jnp.float32))
     if query_position_BQ is None:

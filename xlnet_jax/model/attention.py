@@ -82,11 +82,13 @@ class RelativeAttention(nn.Module):
         odd_SNHE, even_SNHE = positions.project(inputs.table_SND.astype(dtype), kernel["position"])
         # Only the parameters' shapes count at initialisation: `fused` needs its device.
         implementation = "xla" if self.is_initializing() else config.attention
-        if implementation != "fused" and meshes.device().platform != "cpu":
-            # One of each for every row: so the gradient is summed over the rows once, for both streams together.
-            each = (len(x_BSD), *odd_SNHE.shape[1:])
-            odd_SNHE, even_SNHE = jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each)
         position = odd_SNHE, even_SNHE, inputs.direction_B
+        # Position keys for every row: so their gradient is summed over the rows once, for both streams together.
+        if implementation != "fused" and meshes.device().platform != "cpu":
+            each = (len(x_BSD), *odd_SNHE.shape[1:])
+            position = jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each), inputs.direction_B
+        elif implementation != "fused" and len(odd_SNHE) == 1:
+            position = None, positions.of_rows(*position), inputs.direction_B
         drops = config.attention_dropout and not deterministic
         dropout_key = jax.random.bits(self.make_rng("dropout")) if drops else None
 

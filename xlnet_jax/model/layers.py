@@ -61,7 +61,9 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array | Rounded, dtype: j
       subscripts: `x,kernel->y` with the letters of the design, from which all shardings are known. The kernel is whole
         along d_model: with fsdp it is gathered after it is rounded.
     """
-    left, right, out = subscripts.replace("->", ",").split(",")
+    # jnp.einsum sums over letters by the alphabet: heads must come before their elements, as in memory. Otherwise a
+    # CPU copies both factors into the other order.
+    left, right, out = subscripts.replace("e", "i").replace("->", ",").split(",")
 
     def placed(x: jax.Array, letters: str) -> jax.Array:
         axes = {"b": "batch", "h": "heads", "f": "ff", "v": "vocab"}
@@ -76,7 +78,8 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array | Rounded, dtype: j
 
     def forward(x: jax.Array, kernel: jax.Array, _: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         x = placed(x, left)
-        return placed(jnp.einsum(subscripts, x, rounded(kernel), preferred_element_type=dtype), out), (x, kernel)
+        y = jnp.einsum(f"{left},{right}->{out}", x, rounded(kernel), preferred_element_type=dtype)
+        return placed(y, out), (x, kernel)
 
     def backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, None, jax.Array]:
         x, kernel = saved

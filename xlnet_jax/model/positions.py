@@ -46,3 +46,14 @@ def project(table_SND: jax.Array, kernel_DHE: jax.Array | Rounded) -> tuple[jax.
     kernel_ZDHE = jax.tree.map(lambda x_DHE: x_DHE.reshape(2, D // 2, *x_DHE.shape[1:]), kernel_DHE)
     odd_SNHE, even_SNHE = product("snzd,zdhe->zsnhe", table_SNZD, kernel_ZDHE, accumulator(table_SND.dtype))
     return odd_SNHE, even_SNHE
+
+
+def of_rows(odd_1NHE: jax.Array, even_1NHE: jax.Array, direction_B: jax.Array) -> jax.Array:
+    """The position keys of each row in its direction, [B, N, H, E].
+
+    As a product of signs and parts, with heads in front, where XLA wants them on a CPU: so the sum over the rows, for
+    the gradient, is a product too, which is much faster there.
+    """
+    signs_B2 = jnp.stack([direction_B, jnp.ones_like(direction_B)], axis=1).astype(odd_1NHE.dtype)
+    parts_ZHNE = jnp.concatenate([odd_1NHE, even_1NHE]).transpose(0, 2, 1, 3)
+    return product("bz,zhne->bhne", signs_B2, parts_ZHNE).transpose(0, 2, 1, 3)
