@@ -13,6 +13,7 @@ import tiny
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.export import export
+from xlnet_jax.commands.predict import predict
 from xlnet_jax.data.tokenizer import CLS, PAD, SEP
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import TASKS
@@ -35,11 +36,11 @@ EXAMPLES = {
 }
 
 
-def fine_tuned(task, workdir):
+def fine_tuned(task, workdir, **keys):
     """A work directory of a task with random parameters, and the model that computes with them."""
     labels = "no,maybe,yes" if task in ("classification", "tokens") else ""
     config = tiny.config(
-        data={"segment_len": T}, finetune={"task": task, "labels": labels, "beam": 3, "train": "none.tsv"}
+        data={"segment_len": T}, finetune={"task": task, "labels": labels, "beam": 3, "train": "none.tsv", **keys}
     )
     tokenizer = data_fixtures.tokenizer()
     made = TASKS[task][0](config, tokenizer)
@@ -105,3 +106,17 @@ def forbidden(batch):
     """1 for the question, all SEP and padding: an answer is in the paragraph, or CLS if there is none."""
     tokens, segments = batch.tokens[:, 0, 0], batch.segments[:, 0, 0]
     return np.where((segments == 0) & ~np.isin(tokens, [SEP, PAD]) | (tokens == CLS), 0.0, 1.0)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_sentence_transformers_gives_our_vectors(pooling, tmp_path):
+    """Catches another pooling, a CLS that is looked for at the start, and padding that counts."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    fine_tuned("embeddings", str(tmp_path / "run"), pooling=pooling)
+    folder = str(tmp_path / "exported")
+    export(str(tmp_path / "run"), folder)
+    texts = [texts[0] for texts in EXAMPLES["embeddings"]]
+    theirs = sentence_transformers.SentenceTransformer(folder, device="cpu")
+    ours = np.array([line["vector"] for line in predict(str(tmp_path / "run"), texts=texts)])
+    np.testing.assert_allclose(theirs.encode(texts), ours, atol=1e-5 * np.abs(ours).max())

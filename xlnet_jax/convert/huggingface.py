@@ -109,6 +109,8 @@ def export(
         "tokenizer.json": tokenizer_json.tokenizer_json(pieces, tokenizer.normalization, tokenizer.path),
         "tokenizer_config.json": tokenizer_json.tokenizer_config(tokenizer.normalization, max_length),
     }
+    if task.task == "embeddings":
+        documents |= _sentence_transformers(task, model, max_length)
     tensors = names.to_foreign(names.HUGGINGFACE + names.HEADS[task.task], params)
     output = files.resolve(output)
     with files.translate_errors(output), files.new_folder(output) as partial:
@@ -159,6 +161,22 @@ def _task(task: FinetuneConfig) -> dict[str, Any]:
         **({"problem_type": kinds[task.task]} if task.task in kinds else {}),
         **({"id2label": {str(i): name for i, name in enumerate(names_of)},
             "label2id": {name: i for i, name in enumerate(names_of)}} if names_of else {}),
+    }  # fmt: skip
+
+
+def _sentence_transformers(task: FinetuneConfig, model: ModelConfig, max_length: int) -> dict[str, Any]:
+    """The files that make the folder a model of that library: the transformer, then its pooling."""
+    root = "sentence_transformers.models"
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    return {
+        "modules.json": [{"idx": number, "name": str(number), "path": path, "type": f"{root}.{kind}"}
+                         for number, (path, kind) in enumerate(modules)],
+        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
+        # XLNet's CLS is the last token. All versions read these older names.
+        "1_Pooling/config.json": {"word_embedding_dimension": model.d_model,
+                                  "pooling_mode_cls_token": False,
+                                  "pooling_mode_mean_tokens": task.pooling == "mean",
+                                  "pooling_mode_lasttoken": task.pooling == "cls"},
     }  # fmt: skip
 
 
