@@ -216,7 +216,7 @@ print(seconds)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_the_time_to_compile_does_not_grow_with_the_layers():
     """The layers are one scan. Processor time, the best of up to four: the machine may be busy with other things.
 

@@ -118,5 +118,5 @@ def test_sentence_transformers_gives_our_vectors(pooling, tmp_path):
     export(str(tmp_path / "run"), folder)
     texts = [texts[0] for texts in EXAMPLES["embeddings"]]
     theirs = sentence_transformers.SentenceTransformer(folder, device="cpu")
-    ours = np.array([line["vector"] for line in predict(str(tmp_path / "run"), texts=texts)])
+    ours = np.array([line["vectors"][0] for line in predict(str(tmp_path / "run"), texts=texts)])
     np.testing.assert_allclose(theirs.encode(texts), ours, atol=1e-5 * np.abs(ours).max())

@@ -116,6 +116,7 @@ def export(
     with files.translate_errors(output), files.new_folder(output) as partial:
         for file_name, document in documents.items():
             indent = None if file_name == "tokenizer.json" else 2
+            files.make_folder(os.path.dirname(os.path.join(partial, file_name)))
             files.write(os.path.join(partial, file_name), files.to_json(document, indent))
         files.write(os.path.join(partial, "spiece.model"), pieces)
         files.write(os.path.join(partial, "README.md"), card.encode())
