@@ -1,7 +1,7 @@
 """Metrics of predictions, on the host, in float64.
 
 Each takes the labels and the predictions of a whole split, because most of them are no means over examples. They
-agree with scikit-learn and SciPy (`tests/peers/test_metrics.py`). `squad` scores answers to questions.
+agree with scikit-learn and SciPy (`tests/peers/test_scores.py`). `squad` scores answers to questions.
 """
 
 from __future__ import annotations
