@@ -1,5 +1,5 @@
 # Everything runs in .venv, which the first target makes; PYTHON is only what it is made with. Apache Beam needs older
-# packages: .venv-beam has it, and TensorFlow. .venv-peers4 has the older transformers.
+# packages and has .venv-beam to itself. .venv-peers4 has the older transformers, and TensorFlow.
 PYTHON ?= python3
 # For example: make test PYTEST_FLAGS="-k stream" WORKERS=4
 PYTEST_FLAGS ?=
@@ -57,7 +57,7 @@ install: .venv/dev.stamp ## install the package and the development tools into .
 	touch $@
 
 .venv-beam/beam.stamp: .venv-beam/created.stamp pyproject.toml
-	.venv-beam/bin/pip install --quiet --editable '.[quickstart,dev,beam,tf]'
+	.venv-beam/bin/pip install --quiet --editable '.[quickstart,dev,beam]'
 	touch $@
 
 .venv-peers4/created.stamp:
@@ -65,7 +65,7 @@ install: .venv/dev.stamp ## install the package and the development tools into .
 	touch $@
 
 .venv-peers4/peers4.stamp: .venv-peers4/created.stamp pyproject.toml
-	.venv-peers4/bin/pip install --quiet --editable '.[quickstart,dev,peers4]'
+	.venv-peers4/bin/pip install --quiet --editable '.[quickstart,dev,peers4,tf]'
 	touch $@
 
 # 0 seconds say that nothing had to be installed.
@@ -91,13 +91,13 @@ test-production: .venv/dev.stamp ## step, meshes, acceptance and kills, with the
 test-peers: .venv/peers.stamp ## exports and the oracle against transformers and torch
 	$(PYTEST) tests/peers -m "not prove" $(PYTEST_FLAGS)
 
-test-peers4: .venv-peers4/peers4.stamp ## exports against transformers 4.57
-	.venv-peers4/bin/pytest -q tests/peers/test_huggingface.py -m "not prove" $(PYTEST_FLAGS)
+test-peers4: .venv-peers4/peers4.stamp ## exports against transformers 4.57, and import from TensorFlow
+	.venv-peers4/bin/pytest -q tests/peers/test_huggingface.py tests/peers/test_tensorflow.py -m "not prove" $(PYTEST_FLAGS)
 
 test-aot: .venv/tpu.stamp ## compilations for TPUs, with libtpu
 	XLNET_TEST_PRODUCTION=1 $(PYTEST) tests/aot -m "not prove" $(PYTEST_FLAGS)
 
-test-beam: .venv-beam/beam.stamp ## prepare on Apache Beam, and import from TensorFlow
+test-beam: .venv-beam/beam.stamp ## prepare on Apache Beam
 	.venv-beam/bin/pytest -q tests/beam -m "not prove" $(PYTEST_FLAGS)
 
 test-ci: test test-slow test-production test-peers test-peers4 test-aot test-beam ## all of these, as .ci/run does

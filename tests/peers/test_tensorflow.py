@@ -1,6 +1,6 @@
 """The original's TensorFlow checkpoints, written here with their names and shapes, come in bit for bit.
 
-Needs TensorFlow, which this environment has; without it the file is skipped.
+Needs TensorFlow, which `.venv-peers4` has; without it the file is skipped.
 """
 
 import json
@@ -33,9 +33,7 @@ def write(folder, size, variables, **changes):
     return prefix
 
 
-@pytest.mark.parametrize(
-    "size", ["tiny", pytest.param("base", marks=pytest.mark.slow), pytest.param("large", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("size", ["tiny", "base", pytest.param("large", marks=pytest.mark.prove)])
 def test_every_variable_comes_in(size, tmp_path, caplog):
     caplog.set_level("INFO")
     variables = released.tensorflow_arrays(size)
