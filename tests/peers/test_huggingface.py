@@ -28,7 +28,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 VOCAB, B, T, M, P = 2000, 3, 24, 8, 5
-TOLERANCE = 1e-4
+TOLERANCE = 1e-5
 
 MANY_SCRIPTS = [
     "Ångström's naïve café résumé, “quoted” and ``quoted'' … ½ of the ﬁne œuvre",
@@ -151,9 +151,10 @@ def run(params: dict, model: ModelConfig, batch: Batch, memory: Memory):
 
 
 def difference(ours, theirs) -> float:
+    """The largest, as a share of the largest value: these vectors and logits reach several units."""
     ours, theirs = np.asarray(ours), theirs.detach().numpy()
     assert ours.shape == theirs.shape
-    return float(np.abs(ours - theirs).max())
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
 
 @pytest.mark.parametrize(
@@ -199,8 +200,7 @@ def test_two_streams(remembered, spiece, tmp_path):
         query=difference(ours.target_vectors_BPD, query),
         logits=difference(LanguageModel(XLNet(model)).logits(params, ours.target_vectors_BPD), out.logits),
     )
-    assert found["content"] < TOLERANCE and found["query"] < TOLERANCE
-    assert found["logits"] < 10 * TOLERANCE  # sums over the width of products of order 1
+    assert max(found.values()) < TOLERANCE, found
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_eight_scripts(rules, tmp_path):
     encoded = theirs(lines, add_special_tokens=False)["input_ids"]
     differ = {"digit and comma": 0, "equal scores": 0}
     for line, b in zip(lines, encoded, strict=True):
-        a = ours.encode(line)
+        a = ours.encode(line).tolist()
         if a == b:
             continue
         plain = ours.processor.encode(rules(line))
