@@ -90,7 +90,7 @@ class Model:
 
     def pieces(self, text: str) -> list[int]:
         """The ids of a text, SEP and CLS; `<mask>` in it is the special piece."""
-        parts = [self.tokenizer.encode(part) for part in text.split("<mask>")]
+        parts = [self.tokenizer.encode(part).tolist() for part in text.split("<mask>")]
         return [*parts[0], *(piece for part in parts[1:] for piece in (MASK, *part)), SEP, CLS]
 
     def _run(self, rows: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray, int]]:

@@ -187,7 +187,7 @@ def test_a_tokenizer_json_without_spiece_model(copy, tmp_path):
     found, ours = workdirs.tokenizer(str(tmp_path / "work")), Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION)
     assert found.pieces == ours.pieces and found.normalization == ours.normalization
     lines = data_fixtures.synthetic_text(3, 40).split("\n") + ["(12,000), 1990, and <eop> “quoted” ﬁne", "한국어 がぎ"]
-    assert [found.encode(line) for line in lines] == [ours.encode(line) for line in lines]
+    assert [found.encode(line).tolist() for line in lines] == [ours.encode(line).tolist() for line in lines]
     os.remove(copy / "tokenizer.json")
     with pytest.raises(BadInput, match="neither spiece.model nor tokenizer.json.*--tokenizer"):
         import_(str(copy), str(tmp_path / "other"), overrides=REST)

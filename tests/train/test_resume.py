@@ -142,7 +142,11 @@ def test_a_rebuilt_memory_is_the_one_that_constant_parameters_would_have_carried
         built = build_step(recipe, mesh)
         trees = create_state(recipe, built).split()
         del trees["memory"]
-        checkpoints.save(step, trees, {**workdirs.identity(settings, mixture), "plan": plan, "rebuilt": [2]})
+        checkpoints.save(
+            step,
+            trees,
+            {**workdirs.identity(settings, mixture.sha256, mixture.tokenizer.sha256), "plan": plan, "rebuilt": [2]},
+        )
         checkpoints.wait()
         state, *_, origin = restore_or_init(recipe, mixture, built, checkpoints, Session())
     assert origin == {"rebuilt": [2, step] if steps else [2]}

@@ -6,6 +6,7 @@ The checkpoint has the parameters alone. A new run starts from it with `checkpoi
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Sequence
@@ -62,11 +63,8 @@ def _write(workdir: str, found: Source) -> dict[str, Any]:
     """Reads the arrays and writes the work directory; `config.json` is last, so that a killed import is none."""
     # Not copied on a CPU. Of an array of numpy, Orbax makes two copies when it saves.
     config, params = found.config, jax.device_put(found.params())
-    identity = {
-        "config": {**configs.flat(config), "data.corpus": ""},
-        "corpus_sha256": "",  # unknown
-        "tokenizer_sha256": found.tokenizer.sha256,
-    }
+    no_corpus = dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=""))
+    identity = workdirs.identity(no_corpus, "", found.tokenizer.sha256)
     with files.translate_errors(workdir):
         files.make_folder(workdir)
         with Checkpoints(workdir, CheckpointConfig()) as checkpoints:

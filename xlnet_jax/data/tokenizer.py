@@ -138,10 +138,9 @@ class Tokenizer:
         # Pickled without its contents: a worker process loads the file again, once.
         return _load, (self.path, self.normalization, self.sha256)
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of one text, which is normalised first; no special piece is added."""
-        tokens_N, _ = self.encode_normalized([self.normalization(text)])
-        return tokens_N.tolist()
+    def encode(self, text: str) -> np.ndarray:
+        """Ids of one text, which is normalised first: int32 [N]; no special piece is added."""
+        return self.encode_normalized([self.normalization(text)])[0]
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encodes S texts to which `normalization` was applied already; no special piece is added.

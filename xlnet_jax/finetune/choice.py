@@ -17,8 +17,8 @@ from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics
-from xlnet_jax.finetune.heads import Classifier, cross_entropy
-from xlnet_jax.finetune.task import Example, Row
+from xlnet_jax.finetune.heads import Classifier, cross_entropy, probabilities
+from xlnet_jax.finetune.task import Example, Row, no_labels
 
 LETTERS = string.ascii_uppercase
 
@@ -31,12 +31,7 @@ class Choice:
     tokenizer: Tokenizer
     texts = (4, 2 + len(LETTERS))
     any_length = True
-
-    @staticmethod
-    def labels_of(examples: Sequence[Example]) -> set[str]:
-        """See `Task`; letters need no list."""
-        del examples
-        return set()
+    labels_of = staticmethod(no_labels)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -47,8 +42,8 @@ class Choice:
         """One row of as many sequences as there are options."""
         context, question, *options = example.texts
         room = self.config.finetune.segments * self.config.data.segment_len
-        read = layouts.pieces(self.tokenizer, context)
-        asked = [layouts.pieces(self.tokenizer, layouts.question_with_option(question, each)) for each in options]
+        read = self.tokenizer.encode(context)
+        asked = [self.tokenizer.encode(layouts.question_with_option(question, each)) for each in options]
         sequences = [layouts.choice(room, read, each, self.config.finetune.max_question) for each in asked]
         label = 0 if example.label is None else _index(example, len(options))
         tokens, segments = zip(*sequences, strict=True)
@@ -63,9 +58,7 @@ class Choice:
     ) -> list[dict[str, Any]]:
         """`label`: the letter of the best option, and `scores`: the probabilities of all."""
         del rows, examples
-        logits_BC = predictions["logits"][:, :, 0].astype(np.float64)
-        share_BC = np.exp(logits_BC - logits_BC.max(axis=1, keepdims=True))
-        share_BC /= share_BC.sum(axis=1, keepdims=True)
+        share_BC = probabilities(predictions["logits"][:, :, 0])
         return [{"label": LETTERS[p_C.argmax()], "scores": p_C.tolist()} for p_C in share_BC]
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:

@@ -17,8 +17,8 @@ from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics
-from xlnet_jax.finetune.heads import Classifier, cross_entropy, squared_error
-from xlnet_jax.finetune.task import Example, Row
+from xlnet_jax.finetune.heads import Classifier, cross_entropy, probabilities, squared_error
+from xlnet_jax.finetune.task import Example, Row, no_labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +59,10 @@ class Classification:
     ) -> list[dict[str, Any]]:
         """`label`, and `scores`: the probability of each class."""
         del rows, examples
-        found = []
-        for logits_N in predictions["logits"][:, 0].astype(np.float64):
-            share_N = np.exp(logits_N - logits_N.max())
-            scores = dict(zip(self.labels, (share_N / share_N.sum()).tolist(), strict=True))
-            found.append({"label": self.labels[int(logits_N.argmax())], "scores": scores})
-        return found
+        return [
+            {"label": self.labels[share_N.argmax()], "scores": dict(zip(self.labels, share_N.tolist(), strict=True))}
+            for share_N in probabilities(predictions["logits"][:, 0])
+        ]
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """Accuracy, F1 (of the second of two classes, or the mean over several) and Matthews' correlation."""
@@ -86,12 +84,7 @@ class Regression:
     tokenizer: Tokenizer
     texts = (1, 2)
     any_length = True
-
-    @staticmethod
-    def labels_of(examples: Sequence[Example]) -> set[str]:
-        """See `Task`."""
-        del examples
-        return set()
+    labels_of = staticmethod(no_labels)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -123,7 +116,7 @@ class Regression:
 
 def sentence_row(config: Config, tokenizer: Tokenizer, number: int, example: Example, label: np.generic) -> Row:
     """The row of one sentence or a pair. Raises BadInput if normalisation leaves nothing of a text."""
-    parts = [layouts.pieces(tokenizer, text) for text in example.texts]
+    parts = [tokenizer.encode(text) for text in example.texts]
     if not all(map(len, parts)):
         raise BadInput(f"{example.where}: a text is empty after normalisation; correct the row or remove it")
     sequence = layouts.sentences(config.finetune.segments * config.data.segment_len, *parts)

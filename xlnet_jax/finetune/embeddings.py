@@ -24,7 +24,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics
 from xlnet_jax.finetune.classification import number_of
 from xlnet_jax.finetune.heads import cross_entropy
-from xlnet_jax.finetune.task import Example, Hidden, Labels, Row
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Row, no_labels
 from xlnet_jax.model.layers import accumulator
 
 _ROWS = 1024  # of the table of similarities at once
@@ -77,6 +77,7 @@ class Embeddings:
     tokenizer: Tokenizer
     texts = (1, 2)
     any_length = True
+    labels_of = staticmethod(no_labels)
 
     def __post_init__(self) -> None:
         """Raises BadInput if the configuration asks for micro-batches."""
@@ -86,12 +87,6 @@ class Embeddings:
                 "be batches of their own; use 1"
             )
 
-    @staticmethod
-    def labels_of(examples: Sequence[Example]) -> set[str]:
-        """See `Task`."""
-        del examples
-        return set()
-
     @property
     def metrics(self) -> tuple[str, ...]:
         """See `Task`."""
@@ -100,7 +95,7 @@ class Embeddings:
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row of as many sequences as there are texts."""
         room = self.config.finetune.segments * self.config.data.segment_len
-        sequences = [layouts.sentences(room, layouts.pieces(self.tokenizer, text)) for text in example.texts]
+        sequences = [layouts.sentences(room, self.tokenizer.encode(text)) for text in example.texts]
         tokens, segments = zip(*sequences, strict=True)
         return [Row(tokens, segments, {}, number)]
 

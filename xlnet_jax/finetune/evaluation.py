@@ -8,7 +8,6 @@ import json
 import logging
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,15 +16,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.data.batches import loader
 from xlnet_jax.errors import Diverged
 from xlnet_jax.finetune.data import InOrder, TaskData
 from xlnet_jax.finetune.task import Row, Task, TaskBatch, metric_of
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.run.progress import BUSY_SECONDS
 from xlnet_jax.run.retries import until_it_works
 from xlnet_jax.storage import files
+from xlnet_jax.train.evaluation import results
 from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
@@ -72,22 +70,15 @@ class Predictor:
         size, length = self._batch_size, segment_len or self._config.data.segment_len
         here = meshes.rows_here(size, self._mesh)
         batches = InOrder(rows, self._config.finetune.segments, length, size, here)
-        found, logged, sent = [], time.monotonic(), None
-        elements = loader.prefetched(batches, self._config)
-        for index in range(len(batches)):
-            batch = meshes.place(take(elements), self._mesh, size)
+
+        def send(batch: TaskBatch) -> Any:
+            batch = meshes.place(batch, self._mesh, size)
             if length not in self._executables:
                 with compiling():
                     self._executables[length] = self._run.lower(params, batch).compile()
-            last, sent = sent, self._executables[length](params, batch)
-            # Read the last batch while this one runs.
-            if last is not None:
-                found.append(jax.device_get(last))
-            if time.monotonic() - logged >= BUSY_SECONDS:
-                log.info("predicted %d of %d batches", index, len(batches))
-                logged = time.monotonic()
-            between()
-        found.append(jax.device_get(sent))
+            return self._executables[length](params, batch)
+
+        found = list(results(batches, self._config, send, between, take))
         # Without the rows that fill up the last batch.
         loss_N, predictions = jax.tree.map(lambda *parts: np.concatenate(parts)[: len(rows)], *found)
         return loss_N, predictions

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlnet_jax.data.tokenizer import CLS, SEP, Tokenizer
+from xlnet_jax.data.tokenizer import CLS, SEP
 
 A, B, CLASS = range(3)
 """Segments. Only equality matters, and the memory is segment 0."""
@@ -27,11 +27,6 @@ class Sequence(NamedTuple):
 
     tokens: np.ndarray
     segments: np.ndarray
-
-
-def pieces(tokenizer: Tokenizer, text: str) -> np.ndarray:
-    """The pieces of a text, normalised as the tokenizer's corpus was."""
-    return tokenizer.encode_normalized([tokenizer.normalization(text)])[0]
 
 
 def joined(*parts: np.ndarray) -> Sequence:

@@ -30,7 +30,7 @@ from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, squad
 from xlnet_jax.finetune.heads import Linear, cross_entropy
-from xlnet_jax.finetune.task import Example, Hidden, Labels, Row
+from xlnet_jax.finetune.task import Example, Hidden, Labels, Row, no_labels
 from xlnet_jax.model.layers import Dropout, accumulator, layer_norm, parameter, product
 
 FAR = -1e30
@@ -178,17 +178,12 @@ class Spans:
     tokenizer: Tokenizer
     texts = (2, 2)
     any_length = False
+    labels_of = staticmethod(no_labels)
 
     def __post_init__(self) -> None:
         """Raises BadInput if the configuration asks for segments: a paragraph is read in windows."""
         if (segments := self.config.finetune.segments) > 1:
             raise BadInput(f"finetune.segments={segments}: spans read long contexts in windows; use 1")
-
-    @staticmethod
-    def labels_of(examples: Sequence[Example]) -> set[str]:
-        """See `Task`."""
-        del examples
-        return set()
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -205,7 +200,7 @@ class Spans:
         (context, question), T = example.texts, self.config.data.segment_len
         settings = self.config.finetune
         paragraph = self._paragraph(context)
-        asked = layouts.pieces(self.tokenizer, question)
+        asked = self.tokenizer.encode(question)
         if not len(paragraph.tokens_N):
             raise BadInput(f"{example.where}: nothing is left of the context after normalisation; remove the question")
         answer = None

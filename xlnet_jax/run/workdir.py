@@ -52,15 +52,15 @@ TOKENIZER = "tokenizer"
 IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
 
 
-def identity(config: Config, data: TrainingData) -> dict[str, Any]:
+def identity(config: Config, data_sha256: str, tokenizer_sha256: str) -> dict[str, Any]:
     """The content of `config.json`, also in every checkpoint: all keys, and the hashes of data and tokenizer.
 
     Without `distributed`: a run may be resumed or evaluated by other processes.
     """
     return {
         "config": {name: value for name, value in configs.flat(config).items() if not name.startswith("distributed.")},
-        "corpus_sha256": data.sha256,
-        "tokenizer_sha256": data.tokenizer.sha256,
+        "corpus_sha256": data_sha256,
+        "tokenizer_sha256": tokenizer_sha256,
     }
 
 
@@ -225,7 +225,9 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
     if jax.process_index() != 0:
         return
     with files.translate_errors(workdir):
-        files.write(os.path.join(workdir, "config.json"), files.to_json(identity(config, data)))
+        files.write(
+            os.path.join(workdir, "config.json"), files.to_json(identity(config, data.sha256, data.tokenizer.sha256))
+        )
         write_tokenizer(workdir, data.tokenizer)
         line = json.dumps({"step": step, **origin, **manifest()}) + "\n"
         files.append_line(os.path.join(workdir, "runs.jsonl"), line)

@@ -93,6 +93,28 @@ class Evaluator(Protocol):
         ...
 
 
+def results(
+    dispatches: loader.Dispatches,
+    config: Config,
+    send: Callable[[Any], Any],
+    between: Callable[[], None],
+    take: Callable[[Iterator[Any]], Any],
+) -> Iterator[Any]:
+    """What `send` computes of each dispatch, in order, on the host; see `Evaluator` for the other arguments."""
+    sent, logged = None, time.monotonic()
+    batches = loader.prefetched(dispatches, config)
+    for index in range(len(dispatches)):
+        last, sent = sent, send(take(batches))
+        # Read the last dispatch while this one runs.
+        if last is not None:
+            yield jax.device_get(last)
+        if time.monotonic() - logged >= BUSY_SECONDS:
+            log.info("evaluated %d of %d batches", index, len(dispatches))
+            logged = time.monotonic()
+        between()
+    yield jax.device_get(sent)
+
+
 class HeldoutLoss:
     """The `Evaluator` of pretraining. Compiles once, runs any number of times.
 
@@ -141,30 +163,17 @@ class HeldoutLoss:
         totals_C3 = np.zeros((len(names), 3))
         counts_V = np.zeros(self._config.model.vocab_size, np.int64)
 
-        def add(index: int, sent: tuple[jax.Array, jax.Array]) -> None:
-            sums_3B, here_V = jax.device_get(sent)
-            corpus_B = self._dispatches.corpus_of(index)
-            np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0])
-            np.add(counts_V, here_V, out=counts_V)
-
-        pending, logged = None, time.monotonic()
-        batches = loader.prefetched(self._dispatches, self._config)
-        for index in range(len(self._dispatches)):
-            batch = meshes.place(take(batches), self._mesh, self._batch_size)
+        def send(batch: Batch) -> Any:
+            batch = meshes.place(batch, self._mesh, self._batch_size)
             if self._executable is None:
                 with compiling():
                     self._executable = self._run.lower(params, batch).compile()
-            sent = self._executable(params, batch)
-            # Read the sums of the last dispatch while this one runs.
-            if pending:
-                add(*pending)
-            pending = index, sent
-            if time.monotonic() - logged >= BUSY_SECONDS:
-                log.info("evaluated %d of %d batches", index, len(self._dispatches))
-                logged = time.monotonic()
-            between()
-        assert pending is not None, "a split that passes `check` has a block"
-        add(*pending)
+            return self._executable(params, batch)
+
+        for index, (sums_3B, here_V) in enumerate(results(self._dispatches, self._config, send, between, take)):
+            corpus_B = self._dispatches.corpus_of(index)
+            np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0])
+            np.add(counts_V, here_V, out=counts_V)
         return scores(totals_C3, names, counts_V, self._train_counts_V)
 
     def described(self, scores: dict[str, Any]) -> str:

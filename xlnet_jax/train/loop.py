@@ -215,7 +215,7 @@ class Run:
 
         def write() -> None:
             record = {"plan": list(map(list, self.plan)), "rebuilt": self.rebuilt}
-            record |= workdirs.identity(self.recipe.config, self.data)
+            record |= workdirs.identity(self.recipe.config, self.data.sha256, self.data.tokenizer.sha256)
             try:
                 self.checkpoints.save(step, self._trees(state), record, MUST_BE_FINITE)
             except Diverged:
