@@ -250,12 +250,13 @@ def _logits(model: LanguageModel, params: Any, vectors_B1D: jax.Array) -> jax.Ar
 
 
 def left_to_right(config: Config, path: str) -> LanguageModel:
-    """The model of a configuration, if it predicts the next token; else BadInput."""
-    if config.data.objective != "clm":
+    """The model of a configuration that predicts the next token. Raises BadInput if it does not."""
+    model = make_recipe(config).model
+    if not model.transformer.left_to_right:
         raise BadInput(
             f"{path} was trained with data.objective={config.data.objective}, and only a left-to-right model (clm) "
-            "continues a text; train one with data.objective=clm, or fill <mask> with `xlnet_jax.load`"
+            "continues a text; train one with data.objective=clm, or fill `<mask>` with `xlnet_jax.load(...).logits`"
         )
     if config.compat.on("zero_memory"):
-        raise BadInput(f"{path}: compat.switches has zero_memory, whose empty memory the cache does not imitate")
-    return make_recipe(config).model
+        raise BadInput(f"{path}: no generation with zero_memory in compat.switches: the cache has no empty slots to see")
+    return model
