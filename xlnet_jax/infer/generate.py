@@ -96,9 +96,7 @@ class Generator:
 
         Raises BadInput for no prompt, an id outside of the vocabulary, or an impossible number.
         """
-        sampling.check()
-        if tokens < 1:
-            raise BadInput(f"tokens={tokens} must be at least 1")
+        sampling.check(tokens)
         if self.batch_size < 1:
             raise BadInput(f"batch_size={self.batch_size} must be at least 1")
         if not len(prompts):
@@ -258,5 +256,7 @@ def left_to_right(config: Config, path: str) -> LanguageModel:
             "continues a text; train one with data.objective=clm, or fill `<mask>` with `xlnet_jax.load(...).logits`"
         )
     if config.compat.on("zero_memory"):
-        raise BadInput(f"{path}: no generation with zero_memory in compat.switches: the cache has no empty slots to see")
+        raise BadInput(
+            f"{path}: no generation with zero_memory in compat.switches: the cache has no empty slots to see"
+        )
     return model

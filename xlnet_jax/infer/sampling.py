@@ -27,8 +27,10 @@ class Sampling:
     seed: int = 0
     """Key of the draws, with the number of the prompt and that of the token."""
 
-    def check(self) -> None:
-        """Raises BadInput for a value that no distribution has."""
+    def check(self, tokens: int) -> None:
+        """Raises BadInput for a value that no distribution has, or if no token is asked for."""
+        if tokens < 1:
+            raise BadInput(f"tokens={tokens} must be at least 1")
         if not 0 <= self.temperature < float("inf"):
             raise BadInput(f"temperature={self.temperature} must be 0 (the most probable token) or a positive number")
         if self.top_k < 0:
