@@ -96,26 +96,19 @@ class Generator:
 
         Raises BadInput for no prompt, an id outside of the vocabulary, or an impossible number.
         """
+        self._check(prompts)
         sampling.check(tokens)
-        if self.batch_size < 1:
-            raise BadInput(f"batch_size={self.batch_size} must be at least 1")
-        if not len(prompts):
-            raise BadInput("no prompt; give at least one")
-        V = self.model.transformer.config.vocab_size
-        for number, ids in enumerate(prompts, 1):
-            if wrong := [id for id in ids if not 0 <= id < V]:
-                raise BadInput(f"prompt {number}: id {wrong[0]} is outside of the vocabulary of {V}")
         found: list[list[int]] = [[] for _ in prompts]
         devices = math.prod(dict(jax.sharding.get_abstract_mesh().shape).get(axis, 1) for axis in meshes.RULES.batch)
-        B = -(-min(self.batch_size, len(prompts)) // devices) * devices
+        # Of a few sizes only, for few programs.
+        B = -(-min(self.batch_size, 1 << (len(prompts) - 1).bit_length()) // devices) * devices
+        write = functools.partial(_write, self.model, sampling.filtered, self.params)
         for first in range(0, len(prompts), B):
             texts = self._read([list(ids) or [EOD] for ids in prompts[first : first + B]], first, B)
             left, ended_B = tokens, jax.device_get(texts.ended_B)
             while left > 0 and not ended_B.all():
                 going = np.flatnonzero(~ended_B).tolist()
-                texts, tokens_BC = _write(
-                    self.model, sampling.filtered, self.params, texts, sampling, np.int32(min(left, CHUNK)), self.stop
-                )
+                texts, tokens_BC = write(texts, sampling.arrays(), np.int32(min(left, CHUNK)), self.stop)
                 left -= CHUNK
                 tokens_BC, ended_B = jax.device_get((tokens_BC, texts.ended_B))
                 for row in going:
@@ -124,6 +117,16 @@ class Generator:
                     if listener is not None:
                         listener(first + row, new, bool(ended_B[row]) or left <= 0)
         return found
+
+    def _check(self, prompts: Sequence[Sequence[int]]) -> None:
+        if self.batch_size < 1:
+            raise BadInput(f"batch_size={self.batch_size} must be at least 1")
+        if not len(prompts):
+            raise BadInput("no prompt; give at least one")
+        V = self.model.transformer.config.vocab_size
+        for number, ids in enumerate(prompts, 1):
+            if wrong := [id for id in ids if not 0 <= id < V]:
+                raise BadInput(f"prompt {number}: id {wrong[0]} is outside of the vocabulary of {V}")
 
     def _read(self, prompts: list[list[int]], first: int, B: int) -> Texts:
         """The state after the prompts, of which the first has this number; B - len(prompts) rows are empty."""

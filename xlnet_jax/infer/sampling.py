@@ -10,6 +10,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from xlnet_jax.errors import BadInput
 
@@ -39,6 +40,10 @@ class Sampling:
             raise BadInput(f"top_p={self.top_p} must be above 0 and at most 1 (all tokens)")
         if not 0 <= self.seed < 2**31:
             raise BadInput(f"seed={self.seed} must be from 0 to {2**31 - 1}")
+
+    def arrays(self) -> Sampling:
+        """The same as arrays of fixed types, so that no value compiles another program."""
+        return Sampling(np.float32(self.temperature), np.int32(self.top_k), np.float32(self.top_p), np.int32(self.seed))  # type: ignore[arg-type]
 
     @property
     def filtered(self) -> bool:
