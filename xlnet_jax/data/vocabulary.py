@@ -156,9 +156,9 @@ def open_tokenizer(path: str, normalization: Normalization = PLAIN) -> Tokenizer
 
 def count(texts: Iterable[str], level: str) -> Counter[str]:
     """How often each piece occurs in normalised texts; a line end is "\\n" among words too."""
-    text = "".join(texts)
     if level == "words":
-        return Counter(_words(text))
+        return Counter(itertools.chain.from_iterable(map(_words, texts)))
+    text = "".join(texts)
     if level == "characters":
         return Counter(text)
     return Counter({f"<0x{code:02X}>": found for code, found in Counter(text.encode(*_CODES["bytes"][:2])).items()})
