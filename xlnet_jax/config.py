@@ -51,6 +51,10 @@ class ModelConfig:
     d_ff: int = key(4096, "inner width of the feed-forward layer F")
     activation: str = key("gelu", "gelu is the tanh approximation, as in the original", choices="gelu gelu_erf relu")
     untie_biases: bool = key(True, "every layer has its own u, v and w biases (`untie_r`)")
+    norm: str = key(
+        "post", "LayerNorm after each residual sum, or before attention and feed-forward", choices="post pre"
+    )
+    scale_embedding: bool = key(False, "word embeddings times sqrt(d_model), as in Transformer-XL")
     share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT); such a model has no export")
     position_scheme: str = key(
         "relative",
@@ -61,6 +65,9 @@ class ModelConfig:
         False, "layer l of n predicts too, with a softmax of its own, until l / 2n of train.steps (Vanilla Transformer)"
     )
     memory_len: int = key(384, "memory slots M; 0 = no memory")
+    same_length: bool = key(
+        False, "a query sees the `memory_len` newest positions, itself included: all queries see equally many"
+    )
     clamp_len: int = key(-1, "clip relative distances to +-clamp_len; -1 = off")
     dropout: float = key(0.1, "embedding, position table, both sub-layer outputs, final output")
     attention_dropout: float = key(0.1, "attention probabilities")

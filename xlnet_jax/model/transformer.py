@@ -59,6 +59,7 @@ class Layer(nn.Module):
     config: ModelConfig
     reuse_len: int | None
     deterministic: bool
+    segments: bool
 
     @nn.compact
     def __call__(
@@ -71,7 +72,7 @@ class Layer(nn.Module):
         memory_BMD = jnp.where((inputs.rank_BK[:, :slots] != NEVER)[:, :, None], memory_BMD, 0)
         fresh_BRD = jnp.concatenate([memory_BMD, x_BSD[:, :reuse]], axis=1)
         new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
-        attention = RelativeAttention(self.config, name="attention")
+        attention = RelativeAttention(self.config, self.segments, name="attention")
         x_BSD = attention(x_BSD, memory_BMD, inputs, tied_biases, deterministic=self.deterministic)
         feed_forward = FeedForward(self.config, name="feed_forward")
         x_BSD = feed_forward(x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic)
@@ -88,6 +89,7 @@ class Stack(nn.Module):
     config: ModelConfig
     reuse_len: int | None
     deterministic: bool
+    segments: bool
 
     @property
     def depth(self) -> int | tuple[int, ...]:
@@ -119,7 +121,7 @@ class Stack(nn.Module):
             in_axes=(0, nn.broadcast, nn.broadcast),  # type: ignore[arg-type]
             metadata_params={nn.PARTITION_NAME: "layers"},
             unroll=self.config.layers if self.unrolled else 1,
-        )(self.config, self.reuse_len, self.deterministic, name="each")
+        )(self.config, self.reuse_len, self.deterministic, self.segments, name="each")
         nn.share_scope(self, layers)
         return layers(x_BSD, hidden_LBMD, inputs, tied_biases)
 
@@ -128,11 +130,12 @@ class TiedBiases(nn.Module):
     """u, v and w if all layers share one set."""
 
     config: ModelConfig
+    segments: bool
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
         """[H, E] each."""
-        return attention_biases(self, self.config)
+        return attention_biases(self, self.config, self.segments)
 
 
 class XLNet(nn.Module):
@@ -143,17 +146,24 @@ class XLNet(nn.Module):
       reuse_len: number of positions R of a segment that enter the memory; None = all of them.
       compat: behaviour to take from the 2019 code.
       two_streams: targets are predicted from the query stream; False: from the content stream, the only one then.
+      left_to_right: text without segments, predicted from the content stream (Transformer-XL): there are no parameters
+        for segments and for the query stream.
     """
 
     config: ModelConfig
     reuse_len: int | None = None
     compat: CompatConfig = CORRECT
     two_streams: bool = True
+    left_to_right: bool = False
 
     @property
     def depths(self) -> Depths:
         """Biases that all layers share have depth 0, like the embeddings."""
-        return {**Embedding.DEPTHS, "biases": 0, "layers": Stack(self.config, self.reuse_len, True).depth}
+        return {
+            **Embedding.DEPTHS,
+            "biases": 0,
+            "layers": Stack(self.config, self.reuse_len, True, not self.left_to_right).depth,
+        }
 
     @nn.compact
     def __call__(self, batch: Batch, memory: Memory, rows_B: jax.Array | None = None, *, deterministic: bool) -> Output:
@@ -166,15 +176,16 @@ class XLNet(nn.Module):
           deterministic: True switches dropout off; False needs an rng named `dropout`.
         """
         config = self.config
-        tied_biases = None if config.untie_biases else TiedBiases(config, name="biases")()
+        tied_biases = None if config.untie_biases else TiedBiases(config, not self.left_to_right, name="biases")()
         B, T = batch.tokens.shape
         rows_B = jnp.arange(B) if rows_B is None else rows_B
 
         P, M = batch.target_positions.shape[1], memory.hidden_LBMD.shape[2]
-        embedding = Embedding(config, self.compat, name="embedding")
+        embedding = Embedding(config, self.compat, self.left_to_right, name="embedding")
         # One flat tree of parameters, although two modules declare them.
         nn.share_scope(self, embedding)
-        target_BP = batch.target_positions if P and self.two_streams else None
+        two_streams = self.two_streams and not self.left_to_right
+        target_BP = batch.target_positions if P and two_streams else None
         h_BTD, g_BPD = embedding(batch.tokens, target_BP, rows_B, deterministic=deterministic)
         x_BSD, position_BS = h_BTD, jnp.broadcast_to(jnp.arange(T), (B, T))
         if g_BPD is not None:
@@ -200,10 +211,10 @@ class XLNet(nn.Module):
             position_BS=position_BS,
         )
 
-        stack = Stack(config, self.reuse_len, deterministic, name="layers")
+        stack = Stack(config, self.reuse_len, deterministic, not self.left_to_right, name="layers")
         x_BSD, hidden_LBMD = stack(x_BSD, memory.hidden_LBMD, inputs, tied_biases)
         h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None
-        if P and not self.two_streams:
+        if P and not two_streams:
             vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)
         if vectors_BPD is not None:
             drop = Dropout(config.dropout, name="output_dropout")

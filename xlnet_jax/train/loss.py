@@ -90,7 +90,7 @@ class LanguageModel:
         memory = empty_memory(self.transformer.config, len(batch.direction))
         params = self.transformer.init(key, batch, memory, deterministic=True)["params"]
         table_VD = nn.meta.unbox(params["word_embedding"])
-        vectors_BPD = jnp.zeros((1, 1, table_VD.shape[1]))
+        vectors_BPD = jnp.zeros((1, 1, self.transformer.config.d_model))
         # Another key: with the same one, equal names would draw equal numbers.
         own = self.head.init(jax.random.fold_in(key, 1), table_VD, vectors_BPD)["params"]
         params = {**params, "lm_head": own}

@@ -57,9 +57,20 @@ def make_recipe(config: Config) -> Recipe:
         raise BadInput(
             f"finetune.task={config.finetune.task} is for `xlnet-jax finetune` and `predict`; here it must be none"
         )
-    model = LanguageModel(XLNet(config.model, config.data.reuse_len, config.compat, config.data.objective == "plm"))
     example = functools.partial(example_batch, config)
-    return assemble(config, model, example, flops.step_flops(config), config.model.memory_len)
+    return assemble(config, language_model(config), example, flops.step_flops(config), config.model.memory_len)
+
+
+def language_model(config: Config) -> LanguageModel:
+    """The transformer of the objective, with its head."""
+    transformer = XLNet(
+        config.model,
+        config.data.reuse_len,
+        config.compat,
+        two_streams=config.data.objective == "plm",
+        left_to_right=config.data.objective == "clm",
+    )
+    return LanguageModel(transformer)
 
 
 def assemble(
