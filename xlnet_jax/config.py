@@ -58,7 +58,7 @@ class ModelConfig:
     share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT); such a model has no export")
     position_scheme: str = key(
         "relative",
-        "distances in every score (Transformer-XL), or learned positions added before every layer (Vanilla Transformer)",
+        "distances in every score (Transformer-XL), or learned positions added at every layer (Vanilla Transformer)",
         choices="relative absolute",
     )
     layer_losses: bool = key(
@@ -109,7 +109,9 @@ class DataConfig:
     segment_len: int = key(512, "tokens T of an example")
     reuse_len: int = key(256, "fresh tokens R of an example: its first part, which enters the memory")
     num_predict: int = key(85, "target slots P")
-    targets_ahead: int = key(1, "left-to-right: tokens that each position predicts; the loss of those after the next has weight 0.5")
+    targets_ahead: int = key(
+        1, "left-to-right: tokens that each position predicts; the loss of those after the next has weight 0.5"
+    )
     windows_per_block: int = key(8, "consecutive windows W that a row reads before it jumps elsewhere")
     bidirectional: bool = key(True, "every other block is read reversed")
     mask_alpha: int = key(6, "context pieces per target piece while spans are drawn")

@@ -37,8 +37,8 @@ class AttentionInputs:
 
     rows_B: jax.Array
     """Row numbers in the global batch: they key the dropout masks."""
-    table_SND: jax.Array
-    """Sinusoids after their dropout; S is 1, or B if every row has its own mask."""
+    table_SND: jax.Array | None
+    """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: positions are absolute."""
     direction_B: jax.Array
     rank_BT: jax.Array
     rank_BK: jax.Array
@@ -72,6 +72,7 @@ class RelativeAttention(nn.Module):
     ) -> jax.Array:
         """The rows of both streams; see `transformer.Layer`. The memory is finite."""
         config, dtype, T = self.config, x_BSD.dtype, inputs.rank_BT.shape[1]
+        assert inputs.table_SND is not None
         heads = (config.heads, config.head_dim)
         kernel = {
             name: parameter(self, name, (config.d_model, *heads), ("embed", "heads", "head_dim"))

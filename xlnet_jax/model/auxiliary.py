@@ -70,5 +70,7 @@ def _nll(vectors_BTD: jax.Array, kernel_VD: jax.Array, tokens_BT: jax.Array) -> 
     logits_BTV = product("bpd,vd->bpv", vectors_BTD, kernel_VD, accumulator(vectors_BTD.dtype))
     logits_BTV = nn.with_logical_constraint(logits_BTV, ("batch", None, "vocab"))
     # A comparison, not a gather, as in `heads.LMHead`.
-    chosen_BT = jnp.where(jnp.arange(logits_BTV.shape[-1])[None, None] == tokens_BT[..., None], logits_BTV, 0).sum(axis=-1)
+    chosen_BT = jnp.where(jnp.arange(logits_BTV.shape[-1])[None, None] == tokens_BT[..., None], logits_BTV, 0).sum(
+        axis=-1
+    )
     return jax.nn.logsumexp(logits_BTV, axis=-1) - chosen_BT

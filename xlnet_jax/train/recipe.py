@@ -70,7 +70,7 @@ def language_model(config: Config) -> LanguageModel:
         two_streams=config.data.objective == "plm",
         left_to_right=config.data.objective == "clm",
     )
-    return LanguageModel(transformer)
+    return LanguageModel(transformer, auxiliary=auxiliary_heads(config))
 
 
 def assemble(

@@ -36,7 +36,9 @@ class Sliding:
     def __init__(self, recipe: Recipe, mesh: Mesh, context: int, batch_size: int) -> None:
         config = recipe.config
         if not recipe.model.transformer.left_to_right:
-            raise BadInput(f"data.objective={config.data.objective}: only left-to-right models (clm) predict a next token")
+            raise BadInput(
+                f"data.objective={config.data.objective}: only left-to-right models (clm) predict a next token"
+            )
         if context < 1 or (config.model.position_scheme == "absolute" and context > config.data.segment_len):
             raise BadInput(
                 f"a context of {context} tokens does not fit; this model has positions for 1 to "
@@ -64,7 +66,9 @@ class Sliding:
         """
         count = len(tokens_N) - self.context
         if count < 1:
-            raise BadInput(f"a text of {len(tokens_N)} tokens is too short for a context of {self.context}; it needs one more")
+            raise BadInput(
+                f"a text of {len(tokens_N)} tokens is too short for a context of {self.context}; it needs one more"
+            )
         text_N = jax.device_put(np.asarray(tokens_N, np.int32), self._everywhere)
         found = []
         for first in range(0, count, self.batch_size):
@@ -85,7 +89,5 @@ def nll(model: LanguageModel, params: Any, windows_BN: jax.Array) -> jax.Array:
         label_weight=zero_B.astype(jnp.float32),
     )  # fmt: skip
     transformer = model.transformer.clone(last_layer_at_targets=True)
-    out: Any = transformer.apply(
-        {"params": params}, batch, empty_memory(transformer.config, B, 0), deterministic=True
-    )
+    out: Any = transformer.apply({"params": params}, batch, empty_memory(transformer.config, B, 0), deterministic=True)
     return model.nll(params, out.target_vectors_BPD, batch.target_tokens)[:, 0]
