@@ -130,7 +130,7 @@ class Stack(nn.Module):
         layers = nn.scan(
             body,
             length=self.config.layers,
-            variable_axes={"intermediates": 0, "layer_outputs": 0} | ({} if share else {"params": 0}),
+            variable_axes={"intermediates": 0, "layer_outputs": 0, **({} if share else {"params": 0})},
             variable_broadcast="params" if share else False,
             split_rngs={"params": not share, "dropout": True},
             in_axes=(0, nn.broadcast, nn.broadcast),  # type: ignore[arg-type]
