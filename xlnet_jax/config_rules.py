@@ -163,7 +163,6 @@ def _task_rules(config: Config) -> list[Rule]:
     task, every = config.finetune, config.evaluation.every
     return [
         ("data.segment_len", config.data.segment_len >= 8, "must be at least 8"),
-        ("finetune.train", bool(task.train), "is empty; name the training examples: --config.finetune.train=FILE"),
         ("evaluation.every", not every or bool(task.dev), "needs examples to score; set finetune.dev"),
         ("evaluation.every", _divides(config.checkpoint.every, every),
          f"must be a multiple of checkpoint.every={config.checkpoint.every}: the best checkpoint is kept"),
