@@ -136,6 +136,11 @@ class DataConfig:
         """The folders in `corpus`."""
         return [path.strip() for path in self.corpus.split(",")] if self.corpus else []
 
+    @property
+    def left_to_right(self) -> bool:
+        """Whether every token is predicted from those before it: the perplexity is that of a language model."""
+        return self.objective == "clm"
+
     def weight_list(self) -> list[float]:
         """`weights` as numbers. Raises ValueError."""
         return [float(word) for word in self.weights.split(",")] if self.weights else []
@@ -217,7 +222,7 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
-    """Held-out permutation-LM loss with fixed orders."""
+    """Held-out loss: of a permutation LM with fixed orders, of a left-to-right model with carried memory."""
 
     every: int = key(0, "steps between evaluations during training; 0 = none", FREE)
     blocks: int = key(0, "blocks of the held-out split used during training; 0 = all", FREE)

@@ -42,15 +42,14 @@ def layout(data: DataConfig, memory_len: int) -> Layout:
 
 
 def check(text: Text, config: Config, name: str) -> None:
-    """Raises BadInput if the text is too short for a random B that does not overlap its own row."""
+    """Raises BadInput if the text is too short for a random B that does not overlap its own row, or for a segment."""
     shape = layout(config.data, config.model.memory_len)
-    need = shape.own + 3 * shape.budget
+    need, what = shape.own + 3 * shape.budget, "an example with its memory and a random segment B"
     if config.data.objective == "clm":
-        need = config.data.segment_len + config.data.targets_ahead
+        need, what = config.data.segment_len + config.data.targets_ahead, "a segment with the tokens that it predicts"
     if text.tokens < need:
         raise BadInput(
-            f"{name} has {text.tokens:,} tokens, but an example with its memory and a random segment B needs "
-            f"{need:,}; use more text or a shorter data.segment_len"
+            f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}; use more text or a shorter data.segment_len"
         )
 
 
