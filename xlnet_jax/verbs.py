@@ -257,6 +257,7 @@ VERBS = (
             _option("--streams", "left to right: rows of text, which start without memory (default: few)", type=int),
             _option("--memory_len", "left to right: memory slots (default: as in training)", type=int),
             _option("--segment_len", "left to right: tokens of a segment (default: as in training)", type=int),
+            _option("--sliding", "absolute positions: every token from a full window of its own (slow)", False),
         ), stops=True),
     Verb("export", "Write a checkpoint for another library.",
          "xlnet-jax export --workdir=run --format=huggingface --output=exported",
