@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant("valid_count_not_reset_by_a_jump", TRANSFORMER, "jnp.minimum(M, valid_B + reuse)",
            "jnp.minimum(M, memory.valid_B + reuse)",
            one("model/transformer", "test_a_jump_leaves_no_more_valid_slots_than_the_segment_fills")),
-    Mutant("memory_hidden_by_a_factor", TRANSFORMER, "memory_BMD = jnp.where((", "memory_BMD = memory_BMD + jnp.where((",
+    Mutant("memory_hidden_by_a_factor", TRANSFORMER, "memory = jnp.where((", "memory = memory + jnp.where((",
            one("model/transformer", "test_a_nan_in_slots_that_nobody_may_see_reaches_nobody")),
     Mutant("one_query_shifted", ATTEND, "        return score_BHTN\n    flat", "        return jnp.roll(score_BHTN, 1, -1)\n    flat",
            oracle("one_token")),

@@ -40,8 +40,9 @@ _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("must be at least 1", lambda value: value >= 1,
      "model.layers model.d_model model.div_val model.heads model.head_dim model.d_ff data.reuse_len "
      "data.windows_per_block data.max_span data.targets_ahead data.read_threads data.prefetch train.steps "
-     "train.batch_size train.accumulation train.steps_per_dispatch train.max_bad_steps checkpoint.every checkpoint.keep "
-     "log.profile_steps finetune.segments finetune.stride finetune.max_question finetune.max_answer finetune.beam"),
+     "train.batch_size train.accumulation train.steps_per_dispatch train.max_bad_steps checkpoint.every "
+     "checkpoint.keep log.profile_steps finetune.segments finetune.stride finetune.max_question finetune.max_answer "
+     "finetune.beam"),
     # With a shorter heartbeat a host that is only busy is taken for lost.
     ("must be at least 2", lambda value: value >= 2, "train.spike_window distributed.heartbeat_seconds"),
     ("must not be negative", lambda value: value >= 0,

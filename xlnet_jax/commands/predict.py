@@ -128,8 +128,8 @@ def _of_line(text: str, where: str, words: bool) -> Example:
     return Example(tuple(text.split() if words else text.split("\t")), None, where)
 
 
-def _read(path: str, words: bool) -> Iterator[Example]:
-    """The examples of a file; empty lines are left out. Raises BadInput."""
+def read_lines(path: str) -> list[str]:
+    """The lines of `--input`, a file or `-` for stdin. Raises BadInput."""
     if path == "-":
         data = sys.stdin.buffer.read()
     else:
@@ -139,14 +139,18 @@ def _read(path: str, words: bool) -> Iterator[Example]:
             raise BadInput(f"--input={path}: no such file")
         data = found
     try:
-        lines = data.decode("utf-8-sig").split("\n")
+        return [line.rstrip("\r") for line in data.decode("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
         raise BadInput(f"--input={path}: not UTF-8 at byte {error.start}; convert the file") from error
-    as_json = os.path.splitext(path)[1] == ".jsonl" or (path == "-" and data.lstrip().startswith(b"{"))
-    for number, line in enumerate(lines, 1):
-        where = f"{path}, row {number}"
-        if line.strip():
-            yield _of_object(line, where) if as_json else _of_line(line.rstrip("\r"), where, words)
+
+
+def _read(path: str, words: bool) -> Iterator[Example]:
+    """The examples of a file; empty lines are left out. Raises BadInput."""
+    lines = [(f"{path}, row {number}", line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
+    as_json = os.path.splitext(path)[1] == ".jsonl"
+    as_json |= path == "-" and bool(lines) and lines[0][1].lstrip().startswith("{")
+    for where, line in lines:
+        yield _of_object(line, where) if as_json else _of_line(line, where, words)
 
 
 def _of_object(line: str, where: str) -> Example:

@@ -133,6 +133,7 @@ class LanguageModel:
             mutable=["layer_outputs"] if batch.auxiliary is not None else [],
         )  # fmt: skip
         assert out.target_vectors_BPD is not None, "a batch for training has target slots"
+        assert isinstance(out.memory, Memory)
         nll_BP = self.nll(params, out.target_vectors_BPD, batch.target_tokens)
         weight_BP = batch.target_weights.astype(nll_BP.dtype)
         # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.
