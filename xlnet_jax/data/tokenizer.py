@@ -169,6 +169,22 @@ class Tokenizer:
         length_S = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(length_S.sum())), length_S
 
+    def text_lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """How much text each id stands for: characters (code points) and UTF-8 bytes, int64 [V] both.
+
+        It is the text after normalisation. SentencePiece's mark counts as the space that it stands for, also at the
+        start of a sentence; special pieces are no text.
+        """
+        characters_V, bytes_V = np.zeros((2, self.vocab_size), np.int64)
+        for index in range(len(SPECIAL_PIECES), self.vocab_size):
+            if self.processor.is_byte(index):
+                # A byte of a character that is no piece; the first byte of a character is no continuation byte.
+                bytes_V[index], characters_V[index] = 1, not 0x80 <= int(self.pieces[index][3:5], 16) < 0xC0
+            else:
+                text = self.pieces[index].replace(_WORD, " ")
+                characters_V[index], bytes_V[index] = len(text), len(text.encode())
+        return characters_V, bytes_V
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; control pieces are left out, unknown ones become ⁇."""
         return self.processor.decode([int(index) for index in ids])

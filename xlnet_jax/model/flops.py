@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import jax
 
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.model.adaptive import clusters, projections
 
 PEAK_FLOPS = {
     # Dense bfloat16 peak per JAX device. TPU: Google Cloud "TPU system architecture" pages (v2 and v3 list chips of two
@@ -31,14 +32,14 @@ def forward_flops(config: Config) -> dict[str, int]:
     """Forward FLOPs of one row, by part: content stream, query stream, key side (keys, values, positions), softmax."""
     model, data = config.model, config.data
     T, P, M = data.segment_len, data.num_predict, model.memory_len
-    D, F, V, W = model.d_model, model.d_ff, model.vocab_size, model.heads * model.head_dim
+    D, F, W = model.d_model, model.d_ff, model.heads * model.head_dim
     K = M + T
 
     def stream(rows: int) -> int:
         """`rows` queries through one layer."""
         projections = 2 * 2 * rows * D * W
         content = position = values = 2 * rows * K * W
-        segment = 2 * rows * 2 * W
+        segment = 2 * rows * 2 * W * (data.objective != "clm")
         feed_forward = 2 * 2 * rows * D * F
         return projections + content + position + segment + values + feed_forward
 
@@ -49,8 +50,21 @@ def forward_flops(config: Config) -> dict[str, int]:
         "content": (model.layers - two_streams) * stream(T),
         "query": model.layers * stream(P) * two_streams,
         "keys": model.layers * keys,
-        "softmax": 2 * P * D * V,
+        "softmax": softmax_flops(model, P),
+        **({"embedding": T * projection_flops(model)} if model.adaptive else {}),
     }
+
+
+def softmax_flops(model: ModelConfig, rows: int) -> int:
+    """Forward FLOPs of the logits of some rows; of an adaptive softmax all clusters count, as all are computed."""
+    parts = clusters(model)
+    columns = sum(part.size * part.width for part in parts) + (len(parts) - 1) * parts[0].width
+    return rows * (2 * columns + projection_flops(model))
+
+
+def projection_flops(model: ModelConfig) -> int:
+    """Forward FLOPs of one vector through the projections of all clusters."""
+    return sum(2 * part.width * model.d_model for part in clusters(model)) if projections(model) else 0
 
 
 def attention_flops(config: Config) -> int:
