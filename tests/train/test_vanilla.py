@@ -14,7 +14,7 @@ from xlnet_jax.config import MeshConfig
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model import implementation
+from xlnet_jax.model import flops, implementation
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import sliding
 from xlnet_jax.train import state as states
@@ -156,6 +156,17 @@ def test_a_sliding_window_equals_the_plain_forward_at_its_last_position():
     # The first window also predicts the tokens in it, each from those before it.
     logs = jax.nn.log_softmax(recipe.model.logits(params, out.hidden_BTD[:1])[0])
     np.testing.assert_allclose(first, -np.take_along_axis(np.asarray(logs), windows[0, 1:, None], 1)[:, 0], rtol=1e-5)
+
+
+def test_flops_have_no_position_term_and_count_the_auxiliary_softmaxes():
+    settings = config()
+    found = flops.forward_flops(settings)
+    V, D, F = tiny.VOCAB, 16, 32
+    assert found["content"] == LAYERS * T * (4 * D * D + 2 * 2 * T * D + 4 * D * F) and found["query"] == 0
+    # Two for each of the two lower layers, and the second target of the last one.
+    assert found["auxiliary"] == 5 * T * 2 * D * V
+    assert flops.step_flops(settings) == 4 * 3 * sum(found.values())
+    assert flops.attention_flops(settings) == LAYERS * T * 2 * 2 * T * D
 
 
 @pytest.mark.slow
