@@ -77,7 +77,7 @@ def projection_flops(model: ModelConfig) -> int:
 
 
 def attention_flops(config: Config) -> int:
-    """Forward FLOPs of one row inside attention: scores of content and (relative) position, and values, of all layers."""
+    """Forward FLOPs of one row inside attention: scores of content and relative position, and values, of all layers."""
     model, data = config.model, config.data
     two_streams = data.objective == "plm"
     rows = (model.layers - two_streams) * data.segment_len + model.layers * data.num_predict * two_streams
