@@ -1,4 +1,4 @@
-"""Vanilla Transformer T12 (Al-Rfou et al. 2018, arXiv 1808.04444), enwik8: 12 layers, width 512, 43,579,606 parameters.
+"""Vanilla Transformer T12 (Al-Rfou et al. 2018, arXiv 1808.04444): 12 layers, width 512, 43,579,606 parameters.
 
     xlnet-jax prepare --dataset=enwik8 --input=FILES --output=CORPUS
     xlnet-jax train --config=configs/transformer_xl/vanilla_t12.py --config.data.corpus=CORPUS --workdir=RUN

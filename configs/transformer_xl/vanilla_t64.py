@@ -1,4 +1,4 @@
-"""Vanilla Transformer T64 (Al-Rfou et al. 2018, arXiv 1808.04444), enwik8: 64 layers, width 512, 232,423,638 parameters.
+"""Vanilla Transformer T64 (Al-Rfou et al. 2018, arXiv 1808.04444): 64 layers, width 512, 232,423,638 parameters.
 
     xlnet-jax prepare --dataset=enwik8 --input=FILES --output=CORPUS
     xlnet-jax train --config=configs/transformer_xl/vanilla_t64.py --config.data.corpus=CORPUS --workdir=RUN
