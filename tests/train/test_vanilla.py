@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 
 import flax.linen as nn
 import jax
@@ -184,6 +185,16 @@ def test_sliding_scores_every_token_but_the_first_with_more_context_than_segment
     assert found["bits_per_character"] == pytest.approx(
         found["loss"] / plain["loss"] * plain["bits_per_character"], rel=1e-6
     )
+
+
+@pytest.mark.slow
+def test_only_a_memory_knows_what_was_four_segments_ago(monkeypatch):
+    """Guessing costs log(8) = 2.08 nats. A memory that is emptied between segments, or not read, would be seen here."""
+    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
+    recurrence = importlib.import_module("recurrence")
+    losses = {side: recurrence.echo(side, steps=300) for side in recurrence.SIDES}
+    assert losses.pop("memory") < 1
+    assert all(2 < loss < 2.3 for loss in losses.values()), losses
 
 
 @pytest.mark.slow
