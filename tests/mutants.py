@@ -42,6 +42,11 @@ def oracle(case: str) -> tuple[str, ...]:
     return (f"tests/oracle/test_oracle.py::test_equals_the_recording[{case}-float64-xla]",)
 
 
+def recurrence(case: str) -> tuple[str, ...]:
+    """The same for Transformer-XL."""
+    return (f"tests/oracle/test_xl_oracle.py::test_equals_the_recording[{case}]",)
+
+
 def one(module: str, test: str) -> tuple[str, ...]:
     """One test function; `module` is the folder and the module, such as `model/transformer`."""
     folder, _, name = module.rpartition("/")
@@ -53,6 +58,7 @@ CHUNKS = "xlnet_jax/kernels/vocabulary_loss.py"
 GPU = "xlnet_jax/kernels/gpu_kernels.py"
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
 ATTEND, DROPOUT = "xlnet_jax/kernels/xla.py", "xlnet_jax/kernels/dropout.py"
+ADAPTIVE = "xlnet_jax/model/adaptive.py"
 TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads"))
 EXAMPLES, SEGMENTS, SPANS, STREAM = (
     f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream")
@@ -133,6 +139,16 @@ MUTANTS = (
            one("kernels/xla", "test_keys_of_rank_never_are_hidden_whatever_the_limit")),
     Mutant("largest_distance_off_by_one", ATTEND, "distance_BQK <= max_distance", "distance_BQK < max_distance",
            one("kernels/xla", "test_keys_beyond_the_largest_distance_are_hidden")),
+    Mutant("same_length_one_too_long", ATTENTION, "config.memory_len - 1 if", "config.memory_len if",
+           one("model/left_to_right", "test_with_same_length_each_query_sees_the_memory_len_newest_positions")),
+    Mutant("memory_without_pre_norm", ATTENTION, "memory_BMD, x_BSD = norm(memory_BMD).astype(dtype), norm",
+           "memory_BMD, x_BSD = memory_BMD, norm", recurrence("pre_norm")),
+    Mutant("clusters_reversed", ADAPTIVE, "shortlist.size + i, column", "shortlist.size + len(tails) - 1 - i, column",
+           recurrence("div_4")),
+    Mutant("first_word_of_a_cluster_left_out", ADAPTIVE, "(tokens >= self.first)", "(tokens > self.first)",
+           one("model/adaptive", "test_probabilities_add_up_and_are_those_of_the_loss")),
+    Mutant("projection_of_the_embedding_everywhere", ADAPTIVE, "if projection is not None and own:", "if False:",
+           recurrence("div_4")),
     Mutant("distance_counts_keys_ahead", ATTEND, "distance_BQK <= max_distance", "abs(distance_BQK) <= max_distance",
            one("kernels/xla", "test_keys_beyond_the_largest_distance_are_hidden")),
     Mutant("distance_of_the_slot", ATTEND, "position_BQ[:, :, None] - jnp.arange(K)",
