@@ -30,6 +30,18 @@ NEVER = 2**30
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Auxiliary:
+    """Losses of training beside that of the next token at the last layer (Al-Rfou et al. 2018, arXiv 1808.04444)."""
+
+    tokens: Array
+    """int32 [B, A, P]: further targets of each slot, the token two ahead first."""
+    weights: Array
+    """float32 [B, L, 1 + A]: weight of each layer's loss for each target, the next token first. The last layer's
+    loss of the next token is the loss itself."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Batch:
     """One segment of B rows; K steps stacked add a leading axis to every array."""
 
@@ -55,6 +67,8 @@ class Batch:
     """int32 [B]: sentence label (1: B follows A)."""
     label_weight: Array
     """float32 [B]; 0 = the row has no label."""
+    auxiliary: Auxiliary | None = None
+    """None: no such losses, as in every evaluation."""
 
 
 def stack(batches: Sequence[Any]) -> Any:

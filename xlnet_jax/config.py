@@ -51,8 +51,23 @@ class ModelConfig:
     d_ff: int = key(4096, "inner width of the feed-forward layer F")
     activation: str = key("gelu", "gelu is the tanh approximation, as in the original", choices="gelu gelu_erf relu")
     untie_biases: bool = key(True, "every layer has its own u, v and w biases (`untie_r`)")
+    norm: str = key(
+        "post", "LayerNorm after each residual sum, or before attention and feed-forward", choices="post pre"
+    )
+    scale_embedding: bool = key(False, "word embeddings times sqrt(d_model), as in Transformer-XL")
     share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT); such a model has no export")
+    position_scheme: str = key(
+        "relative",
+        "distances in every score (Transformer-XL), or learned positions added at every layer (Vanilla Transformer)",
+        choices="relative absolute",
+    )
+    layer_losses: bool = key(
+        False, "layer l of n predicts too, with a softmax of its own, until l / 2n of train.steps (Vanilla Transformer)"
+    )
     memory_len: int = key(384, "memory slots M; 0 = no memory")
+    same_length: bool = key(
+        False, "a query sees the `memory_len` newest positions, itself included: all queries see equally many"
+    )
     clamp_len: int = key(-1, "clip relative distances to +-clamp_len; -1 = off")
     dropout: float = key(0.1, "embedding, position table, both sub-layer outputs, final output")
     attention_dropout: float = key(0.1, "attention probabilities")
@@ -94,6 +109,9 @@ class DataConfig:
     segment_len: int = key(512, "tokens T of an example")
     reuse_len: int = key(256, "fresh tokens R of an example: its first part, which enters the memory")
     num_predict: int = key(85, "target slots P")
+    targets_ahead: int = key(
+        1, "left-to-right: tokens that each position predicts; the loss of those after the next has weight 0.5"
+    )
     windows_per_block: int = key(8, "consecutive windows W that a row reads before it jumps elsewhere")
     bidirectional: bool = key(True, "every other block is read reversed")
     mask_alpha: int = key(6, "context pieces per target piece while spans are drawn")

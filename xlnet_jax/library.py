@@ -27,10 +27,10 @@ from xlnet_jax.config import Config
 from xlnet_jax.convert.source import open_source
 from xlnet_jax.data.tokenizer import CLS, MASK, PAD, SEP, Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
-from xlnet_jax.train.loss import LanguageModel
+from xlnet_jax.train.recipe import language_model
 
 _ROUND = 32  # lengths are rounded up to its multiples, so that few shapes are compiled
 
@@ -142,7 +142,7 @@ def _batch(rows: list[list[int]], batch_size: int, two_streams: bool) -> Batch:
 @functools.partial(jax.jit, static_argnums=0)
 def _forward(config: Config, params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
     """Hidden states [B, T, D] and logits [B, P, V]."""
-    model = LanguageModel(XLNet(config.model, None, config.compat, config.data.objective == "plm"))
+    model = language_model(config)
     memory = empty_memory(config.model, len(batch.direction))
     out: Any = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
     if out.target_vectors_BPD is None:

@@ -129,5 +129,5 @@ def test_streams_tile_every_split_and_are_long_by_default():
 
 
 def test_a_split_shorter_than_a_segment_is_one_line(x64):
-    with pytest.raises(BadInput, match="has 8 tokens, but a segment with the token after it needs 9; use more text or"):
+    with pytest.raises(BadInput, match="has 8 tokens, but a segment with what it predicts needs 9; use more text or"):
         scored(settings(), text(8))

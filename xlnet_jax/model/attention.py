@@ -37,8 +37,8 @@ class AttentionInputs:
 
     rows_B: jax.Array
     """Row numbers in the global batch: they key the dropout masks."""
-    table_SND: jax.Array
-    """Sinusoids after their dropout; S is 1, or B if every row has its own mask."""
+    table_SND: jax.Array | None
+    """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: positions are absolute."""
     direction_B: jax.Array
     rank_BT: jax.Array
     rank_BK: jax.Array
@@ -51,9 +51,14 @@ class AttentionInputs:
 
 
 class RelativeAttention(nn.Module):
-    """Attention, output projection, residual and LayerNorm (post-norm), for both streams."""
+    """Attention, output projection, residual and LayerNorm, for both streams; pre-norm: LayerNorm of what enters.
+
+    Without `segments` there is neither S nor w: if all positions are of one segment, that term is the same for all keys
+    of a query, and the softmax does not change.
+    """
 
     config: ModelConfig
+    segments: bool = True
 
     @nn.compact
     def __call__(
@@ -67,14 +72,22 @@ class RelativeAttention(nn.Module):
     ) -> jax.Array:
         """The rows of both streams; see `transformer.Layer`. The memory is finite."""
         config, dtype, T = self.config, x_BSD.dtype, inputs.rank_BT.shape[1]
+        assert inputs.table_SND is not None
         heads = (config.heads, config.head_dim)
         kernel = {
             name: parameter(self, name, (config.d_model, *heads), ("embed", "heads", "head_dim"))
             for name in ("query", "key", "value", "position", "output")
         }
-        segment_2HE = parameter(self, "segment_embedding", (2, *heads), (None, "heads", "head_dim"))
-        biases = tied_biases or attention_biases(self, config)
+        biases = tied_biases or attention_biases(self, config, self.segments)
+        if self.segments:
+            segment_2HE = parameter(self, "segment_embedding", (2, *heads), (None, "heads", "head_dim"))
+        else:
+            segment_2HE = jnp.zeros((2, *heads), jnp.float32)
+            biases = {**biases, "segment_bias": segment_2HE[0]}
 
+        pre, norm, residual_BSD = config.norm == "pre", layer_norm("norm", config), x_BSD
+        if pre:
+            memory_BMD, x_BSD = norm(memory_BMD).astype(dtype), norm(x_BSD).astype(dtype)
         cat_BKD = jnp.concatenate([memory_BMD, x_BSD[:, :T]], axis=1)
         k_BKHE = product("bkd,dhe->bkhe", cat_BKD, kernel["key"])
         v_BKHE = product("bkd,dhe->bkhe", cat_BKD, kernel["value"])
@@ -89,6 +102,7 @@ class RelativeAttention(nn.Module):
             position = jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each), inputs.direction_B
         elif implementation != "fused" and len(odd_SNHE) == 1:
             position = None, positions.of_rows(*position), inputs.direction_B
+        max_distance = config.memory_len - 1 if config.same_length else None
         drops = config.attention_dropout and not deterministic
         dropout_key = jax.random.bits(self.make_rng("dropout")) if drops else None
 
@@ -98,6 +112,7 @@ class RelativeAttention(nn.Module):
             o_BQHE, probability_BHQK = IMPLEMENTATIONS[implementation](
                 q_BQHE, k_BKHE, v_BKHE, position, biases, segment_2HE, limit_BQ, inputs.rank_BK,
                 segment_BQ, inputs.segment_BK, query_position_BQ, inputs.rows_B, dropout,
+                max_distance,
             )  # fmt: skip
             self.sow("intermediates", f"probability_{name}", probability_BHQK)
             return o_BQHE
@@ -112,12 +127,12 @@ class RelativeAttention(nn.Module):
             o_BSHE = jnp.concatenate([o_BSHE, o_BPHE], axis=1)
         o_BSD = product("bshe,dhe->bsd", o_BSHE, kernel["output"])
         o_BSD = Dropout(config.dropout)(o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic)
-        return layer_norm("norm", config)(x_BSD + o_BSD).astype(dtype)
+        return residual_BSD + o_BSD if pre else norm(residual_BSD + o_BSD).astype(dtype)
 
 
-def attention_biases(module: nn.Module, config: ModelConfig) -> dict[str, jax.Array]:
-    """Declares u, v and w [H, E] on `module`: one set per layer, or one for all layers (`untie_biases`)."""
+def attention_biases(module: nn.Module, config: ModelConfig, segments: bool) -> dict[str, jax.Array]:
+    """Declares u, v and, with `segments`, w [H, E] on `module`: a set per layer, or one for all (`untie_biases`)."""
     return {
         name: parameter(module, name, (config.heads, config.head_dim), ("heads", "head_dim"))
-        for name in ("content_bias", "position_bias", "segment_bias")
+        for name in ("content_bias", "position_bias", *["segment_bias"] * segments)
     }

@@ -15,10 +15,11 @@ from xlnet_jax.model.layers import Dropout, accumulator, parameter
 
 
 class Embedding(nn.Module):
-    """h_0 = Drop(embedding of the tokens) and g_0 = Drop(one learned vector), at the targets."""
+    """h_0 = Drop(embedding of the tokens) and, unless left to right, g_0 = Drop(one learned vector) at the targets."""
 
     config: ModelConfig
     compat: CompatConfig
+    left_to_right: bool = False
 
     DEPTHS = {"word_embedding": 0, "mask_embedding": 0}
 
@@ -29,16 +30,21 @@ class Embedding(nn.Module):
         """Content stream h_BTD and query stream g_BPD, None without targets; in the compute dtype."""
         config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
         table_VD = parameter(self, "word_embedding", (config.vocab_size, config.d_model), ("vocab", "embed"))
-        glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
-        mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), glorot)
+        mask_D = None
+        if not self.left_to_right:
+            glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
+            mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), glorot)
 
         # The whole table: inside shard_map the compiler cannot split a lookup over rows and over the table at once.
         table_VD = nn.with_logical_constraint(table_VD, (None, None))
         # Look up before rounding: the gradient of a frequent piece is a sum of many terms, which needs float32.
-        h_BTD = table_VD[tokens_BT].astype(dtype)
+        h_BTD = table_VD[tokens_BT]
+        if config.scale_embedding:
+            h_BTD = h_BTD * config.d_model**0.5
+        h_BTD = h_BTD.astype(dtype)
         h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, deterministic=deterministic)
         h_BTD = nn.with_logical_constraint(h_BTD, ("batch", None, None))
-        if target_BP is None:
+        if target_BP is None or mask_D is None:
             return h_BTD, None
         g_BPD = jnp.broadcast_to(mask_D, (*target_BP.shape, config.d_model)).astype(dtype)
         drop = Dropout(config.dropout, name="query_dropout")

@@ -38,7 +38,7 @@ def forward_flops(config: Config) -> dict[str, int]:
         """`rows` queries through one layer."""
         projections = 2 * 2 * rows * D * W
         content = position = values = 2 * rows * K * W
-        segment = 2 * rows * 2 * W
+        segment = 2 * rows * 2 * W * (data.objective != "clm")
         feed_forward = 2 * 2 * rows * D * F
         return projections + content + position + segment + values + feed_forward
 

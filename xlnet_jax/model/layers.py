@@ -161,7 +161,7 @@ class Dense(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """LN( x + Drop( W2 Drop(act(W1 x + b1)) + b2 ) ): post-norm, shared by both streams."""
+    """LN( x + Drop( W2 Drop(act(W1 x + b1)) + b2 ) ), shared by both streams; pre-norm: LN(x) instead enters W1."""
 
     config: ModelConfig
 
@@ -171,9 +171,11 @@ class FeedForward(nn.Module):
     ) -> jax.Array:
         """The rows of both streams; see `transformer.Layer`."""
         config = self.config
-        y_BSF = Dense(config, config.d_ff, ("embed", "ff"), name="inner")(x_BSD)
+        pre, norm = config.norm == "pre", layer_norm("norm", config)
+        y_BSD = norm(x_BSD).astype(x_BSD.dtype) if pre else x_BSD
+        y_BSF = Dense(config, config.d_ff, ("embed", "ff"), name="inner")(y_BSD)
         y_BSF = ACTIVATIONS[config.activation](y_BSF)
         y_BSF = Dropout(config.activation_dropout)(y_BSF, rows_B, position_BS, deterministic=deterministic)
         y_BSD = Dense(config, config.d_model, ("ff", "embed"), name="outer")(y_BSF)
         y_BSD = Dropout(config.dropout)(y_BSD, rows_B, position_BS, deterministic=deterministic)
-        return layer_norm("norm", config)(x_BSD + y_BSD).astype(x_BSD.dtype)
+        return x_BSD + y_BSD if pre else norm(x_BSD + y_BSD).astype(x_BSD.dtype)

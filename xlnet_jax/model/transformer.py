@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
+from xlnet_jax.model.absolute import AbsoluteAttention
 from xlnet_jax.model.attention import AttentionInputs, RelativeAttention, attention_biases
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.layers import Dropout, FeedForward
@@ -59,6 +60,8 @@ class Layer(nn.Module):
     config: ModelConfig
     reuse_len: int | None
     deterministic: bool
+    segments: bool
+    at_targets: bool = False
 
     @nn.compact
     def __call__(
@@ -71,11 +74,18 @@ class Layer(nn.Module):
         memory_BMD = jnp.where((inputs.rank_BK[:, :slots] != NEVER)[:, :, None], memory_BMD, 0)
         fresh_BRD = jnp.concatenate([memory_BMD, x_BSD[:, :reuse]], axis=1)
         new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
-        attention = RelativeAttention(self.config, name="attention")
-        x_BSD = attention(x_BSD, memory_BMD, inputs, tied_biases, deterministic=self.deterministic)
+        if self.config.position_scheme == "absolute":
+            # Without a memory all of a segment is fresh: R is the length of a segment in training.
+            longest = self.reuse_len or T
+            attention = AbsoluteAttention(self.config, longest, self.at_targets, name="attention")
+            x_BSD = attention(x_BSD, inputs, deterministic=self.deterministic)
+        else:
+            attention = RelativeAttention(self.config, self.segments, name="attention")
+            x_BSD = attention(x_BSD, memory_BMD, inputs, tied_biases, deterministic=self.deterministic)
         feed_forward = FeedForward(self.config, name="feed_forward")
         x_BSD = feed_forward(x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic)
-        # Stored only if a caller makes "intermediates" mutable, as tests do.
+        # Stored only if a caller makes the collection mutable: auxiliary losses the first, tests the other.
+        self.sow("layer_outputs", "content_stream", x_BSD[:, :T])
         self.sow("intermediates", "content_stream", x_BSD[:, :T])
         self.sow("intermediates", "query_stream", x_BSD[:, T:])
         return x_BSD, new_memory_BMD
@@ -88,6 +98,8 @@ class Stack(nn.Module):
     config: ModelConfig
     reuse_len: int | None
     deterministic: bool
+    segments: bool
+    last_at_targets: bool = False
 
     @property
     def depth(self) -> int | tuple[int, ...]:
@@ -106,33 +118,52 @@ class Stack(nn.Module):
     def __call__(
         self, x_BSD: jax.Array, hidden_LBMD: jax.Array, inputs: AttentionInputs, tied_biases: dict | None
     ) -> tuple[jax.Array, jax.Array]:
-        """(both streams, memory) -> (both streams, memory of the next segment); see `Layer`."""
+        """(both streams, memory) -> (both streams, memory of the next segment); see `Layer`.
+
+        With `last_at_targets` (absolute positions) the last layer computes only the rows at the targets.
+        """
+        if self.last_at_targets:
+            return self._last_at_targets(x_BSD, hidden_LBMD, inputs), hidden_LBMD
         body, share = Layer, self.config.share_layers
         if self.config.remat != "none":
             body = nn.remat(Layer, policy=REMAT_POLICIES[self.config.remat], prevent_cse=False)
         layers = nn.scan(
             body,
             length=self.config.layers,
-            variable_axes={"intermediates": 0} if share else {"params": 0, "intermediates": 0},
+            variable_axes={"intermediates": 0, "layer_outputs": 0} | ({} if share else {"params": 0}),
             variable_broadcast="params" if share else False,
             split_rngs={"params": not share, "dropout": True},
             in_axes=(0, nn.broadcast, nn.broadcast),  # type: ignore[arg-type]
             metadata_params={nn.PARTITION_NAME: "layers"},
             unroll=self.config.layers if self.unrolled else 1,
-        )(self.config, self.reuse_len, self.deterministic, name="each")
+        )(self.config, self.reuse_len, self.deterministic, self.segments, name="each")
         nn.share_scope(self, layers)
         return layers(x_BSD, hidden_LBMD, inputs, tied_biases)
+
+    def _last_at_targets(self, x_BTD: jax.Array, hidden_LBMD: jax.Array, inputs: AttentionInputs) -> jax.Array:
+        """The layers below as usual, with their part of the stacked parameters, and the last one by itself."""
+        params, below = self.variables["params"], self.config.layers - 1
+        lower, last = params, params
+        if not self.config.share_layers:
+            lower, last = jax.tree.map(lambda x: x[:below], params), jax.tree.map(lambda x: x[below], params)
+        config = dataclasses.replace(self.config, layers=below)
+        if below:
+            stack = Stack(config, self.reuse_len, self.deterministic, self.segments, parent=None)
+            x_BTD, _ = stack.apply({"params": lower}, x_BTD, hidden_LBMD[:below], inputs, None)
+        layer = Layer(self.config, self.reuse_len, self.deterministic, self.segments, at_targets=True, parent=None)
+        return layer.apply({"params": last}, x_BTD, hidden_LBMD[below], inputs, None)[0]
 
 
 class TiedBiases(nn.Module):
     """u, v and w if all layers share one set."""
 
     config: ModelConfig
+    segments: bool
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
         """[H, E] each."""
-        return attention_biases(self, self.config)
+        return attention_biases(self, self.config, self.segments)
 
 
 class XLNet(nn.Module):
@@ -143,17 +174,27 @@ class XLNet(nn.Module):
       reuse_len: number of positions R of a segment that enter the memory; None = all of them.
       compat: behaviour to take from the 2019 code.
       two_streams: targets are predicted from the query stream; False: from the content stream, the only one then.
+      left_to_right: text without segments, predicted from the content stream (Transformer-XL): there are no parameters
+        for segments and for the query stream.
+      last_layer_at_targets: the last layer computes only what the targets need; `hidden_BTD` has their rows alone then
+        (only with absolute positions, without dropout).
     """
 
     config: ModelConfig
     reuse_len: int | None = None
     compat: CompatConfig = CORRECT
     two_streams: bool = True
+    left_to_right: bool = False
+    last_layer_at_targets: bool = False
 
     @property
     def depths(self) -> Depths:
         """Biases that all layers share have depth 0, like the embeddings."""
-        return {**Embedding.DEPTHS, "biases": 0, "layers": Stack(self.config, self.reuse_len, True).depth}
+        return {
+            **Embedding.DEPTHS,
+            "biases": 0,
+            "layers": Stack(self.config, self.reuse_len, True, not self.left_to_right).depth,
+        }
 
     @nn.compact
     def __call__(self, batch: Batch, memory: Memory, rows_B: jax.Array | None = None, *, deterministic: bool) -> Output:
@@ -166,15 +207,16 @@ class XLNet(nn.Module):
           deterministic: True switches dropout off; False needs an rng named `dropout`.
         """
         config = self.config
-        tied_biases = None if config.untie_biases else TiedBiases(config, name="biases")()
+        tied_biases = None if config.untie_biases else TiedBiases(config, not self.left_to_right, name="biases")()
         B, T = batch.tokens.shape
         rows_B = jnp.arange(B) if rows_B is None else rows_B
 
         P, M = batch.target_positions.shape[1], memory.hidden_LBMD.shape[2]
-        embedding = Embedding(config, self.compat, name="embedding")
+        embedding = Embedding(config, self.compat, self.left_to_right, name="embedding")
         # One flat tree of parameters, although two modules declare them.
         nn.share_scope(self, embedding)
-        target_BP = batch.target_positions if P and self.two_streams else None
+        two_streams = self.two_streams and not self.left_to_right
+        target_BP = batch.target_positions if P and two_streams else None
         h_BTD, g_BPD = embedding(batch.tokens, target_BP, rows_B, deterministic=deterministic)
         x_BSD, position_BS = h_BTD, jnp.broadcast_to(jnp.arange(T), (B, T))
         if g_BPD is not None:
@@ -187,10 +229,13 @@ class XLNet(nn.Module):
             memory = Memory(jnp.where(filled_BM[None, :, :, None], memory.hidden_LBMD, 0), memory.valid_B)
             filled_BM = jnp.ones_like(filled_BM)
         rank_BM = jnp.where(filled_BM, MEMORY_RANK, NEVER)
-        positions = RelativePositions(config, self.compat, name="positions")
+        table_SND = None
+        if config.position_scheme == "relative":
+            positions = RelativePositions(config, self.compat, name="positions")
+            table_SND = positions(T, M, rows_B, deterministic=deterministic)
         inputs = AttentionInputs(
             rows_B=rows_B,
-            table_SND=positions(T, M, rows_B, deterministic=deterministic),
+            table_SND=table_SND,
             direction_B=batch.direction,
             rank_BT=batch.rank,
             rank_BK=jnp.concatenate([rank_BM, batch.rank], axis=1),
@@ -200,10 +245,13 @@ class XLNet(nn.Module):
             position_BS=position_BS,
         )
 
-        stack = Stack(config, self.reuse_len, deterministic, name="layers")
+        at_targets = self.last_layer_at_targets
+        stack = Stack(config, self.reuse_len, deterministic, not self.left_to_right, at_targets, name="layers")
         x_BSD, hidden_LBMD = stack(x_BSD, memory.hidden_LBMD, inputs, tied_biases)
         h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None
-        if P and not self.two_streams:
+        if at_targets:
+            vectors_BPD = h_BTD
+        elif P and not two_streams:
             vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)
         if vectors_BPD is not None:
             drop = Dropout(config.dropout, name="output_dropout")

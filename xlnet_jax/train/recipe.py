@@ -15,10 +15,11 @@ import jax
 import numpy as np
 import optax
 
-from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.batch import Auxiliary, Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
+from xlnet_jax.model.auxiliary import AuxiliaryHeads
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel, Model
 from xlnet_jax.train.optimizer import make_optimizer, schedule
@@ -56,9 +57,20 @@ def make_recipe(config: Config) -> Recipe:
         raise BadInput(
             f"finetune.task={config.finetune.task} is for `xlnet-jax finetune` and `predict`; here it must be none"
         )
-    model = LanguageModel(XLNet(config.model, config.data.reuse_len, config.compat, config.data.objective == "plm"))
     example = functools.partial(example_batch, config)
-    return assemble(config, model, example, flops.step_flops(config), config.model.memory_len)
+    return assemble(config, language_model(config), example, flops.step_flops(config), config.model.memory_len)
+
+
+def language_model(config: Config) -> LanguageModel:
+    """The transformer of the objective, with its head."""
+    transformer = XLNet(
+        config.model,
+        config.data.reuse_len,
+        config.compat,
+        two_streams=config.data.objective == "plm",
+        left_to_right=config.data.objective == "clm",
+    )
+    return LanguageModel(transformer, auxiliary=auxiliary_heads(config))
 
 
 def assemble(
@@ -83,9 +95,20 @@ def example_batch(config: Config, batch_size: int) -> Batch:
     T, P, B = config.data.segment_len, config.data.num_predict, batch_size
     ints = {"tokens": (B, T), "segments": (B, T), "rank": (B, T), "direction": (B,), "target_positions": (B, P),
             "target_tokens": (B, P), "summary_position": (B,), "label": (B,)}  # fmt: skip
+    further = config.data.targets_ahead - 1
+    auxiliary = Auxiliary(
+        np.zeros((B, further, P), np.int32), np.zeros((B, config.model.layers, 1 + further), np.float32)
+    )
     return Batch(
         **{name: np.zeros(shape, np.int32) for name, shape in ints.items()},
         continues=np.zeros(B, bool),
         target_weights=np.zeros((B, P), np.float32),
         label_weight=np.zeros(B, np.float32),
+        auxiliary=auxiliary if auxiliary_heads(config) else None,
     )
+
+
+def auxiliary_heads(config: Config) -> AuxiliaryHeads | None:
+    """The heads of losses that only training has."""
+    further = config.data.targets_ahead - 1
+    return AuxiliaryHeads(config.model, further) if further or config.model.layer_losses else None

@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from xlnet_jax.batch import Batch
@@ -113,8 +114,7 @@ class Mixture:
 
 def join(batches: Sequence[Batch], how: Any) -> Batch:
     """Combines batches into one: `how` maps the list of arrays of a field to one array."""
-    names = [field.name for field in dataclasses.fields(Batch)]
-    return Batch(**{name: how([getattr(batch, name) for batch in batches]) for name in names})
+    return jax.tree.map(lambda *arrays: how(arrays), *batches)
 
 
 def open_mixture(config: Config, split: str = "train", weighted: bool = True, opened: Mixture | None = None) -> Mixture:

@@ -1,0 +1,96 @@
+"""A left-to-right model: no parameters for segments and queries, and equal attention lengths."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model.transformer import XLNet
+from xlnet_jax.train.loss import LanguageModel
+from xlnet_jax.train.recipe import example_batch
+
+B, T, M = 2, 6, 4
+CONFIG = ModelConfig(
+    vocab_size=30, layers=2, d_model=8, heads=2, head_dim=4, d_ff=16, memory_len=M, dropout=0.0, attention_dropout=0.0,
+    init_std=0.5, compute_dtype="float64", activation="relu",
+)  # fmt: skip
+CLM = {"objective": "clm", "segment_len": T, "reuse_len": T, "num_predict": T}
+
+
+def make_batch() -> Batch:
+    tokens = np.random.default_rng(0).integers(9, 30, (B, T + 1)).astype(np.int32)
+    order = np.broadcast_to(np.arange(T, dtype=np.int32), (B, T))
+    return dataclasses.replace(
+        example_batch(tiny.config(data=CLM), B), tokens=tokens[:, :-1], target_tokens=tokens[:, 1:], rank=order,
+        target_positions=order, target_weights=np.ones((B, T), np.float32), direction=np.array([1, -1], np.int32),
+        continues=np.ones(B, bool),
+    )  # fmt: skip
+
+
+def make_memory(layers: int = 2) -> Memory:
+    hidden = np.random.default_rng(1).standard_normal((layers, B, M, 8))
+    return Memory(jnp.asarray(hidden), jnp.asarray([M, 2]))
+
+
+def make_model(left_to_right: bool = True, **changes) -> LanguageModel:
+    return LanguageModel(XLNet(dataclasses.replace(CONFIG, **changes), None, two_streams=False,
+                               left_to_right=left_to_right))  # fmt: skip
+
+
+def make_params(model: LanguageModel) -> dict:
+    return jax.tree.map(lambda x: x.astype(jnp.float64), nn.meta.unbox(model.init(jax.random.key(0), make_batch())))
+
+
+@pytest.mark.parametrize("untie_biases", [True, False])
+def test_a_model_without_segments_is_the_one_with_a_single_segment(untie_biases, x64):
+    """Catches a segment term that is left in, and a parameter more or less than the three that have no effect."""
+    full, plain = (make_model(own, untie_biases=untie_biases) for own in (False, True))
+    params, memory = make_params(full), make_memory()
+    left = {k: dict(v) if isinstance(v, dict) else v for k, v in params.items() if k != "mask_embedding"}
+    left["layers"]["attention"] = {k: v for k, v in left["layers"]["attention"].items() if not k.startswith("segment_")}
+    left.get("biases", {}).pop("segment_bias", None)
+    assert jax.tree.structure(make_params(plain)) == jax.tree.structure(left)
+    theirs, ours = full.row_losses(params, make_batch(), memory), plain.row_losses(left, make_batch(), memory)
+    np.testing.assert_allclose(ours.loss_B, theirs.loss_B, rtol=1e-12)
+    np.testing.assert_allclose(ours.memory.hidden_LBMD, theirs.memory.hidden_LBMD, rtol=1e-11, atol=1e-12)
+
+
+def test_with_same_length_each_query_sees_the_memory_len_newest_positions(x64):
+    """One layer: which memory slots and tokens move the vector at each position."""
+    model = make_model(layers=1, same_length=True).transformer
+    params, batch, memory = make_params(LanguageModel(model)), make_batch(), make_memory(1)
+
+    def vectors(h_BMD, table):
+        given = params | {"word_embedding": table}
+        new = Memory(h_BMD[None], memory.valid_B)
+        return model.apply({"params": given}, batch, new, deterministic=True).hidden_BTD[0]  # type: ignore[union-attr]
+
+    d_memory, d_table = jax.jit(jax.jacrev(vectors, argnums=(0, 1)))(memory.hidden_LBMD[0], params["word_embedding"])
+    of_slots = np.abs(d_memory[:, :, 0]).max(axis=(1, 3))
+    for query, token in enumerate(batch.tokens[0]):
+        keys = np.arange(M + T)
+        seen = (keys <= M + query) & (keys > query)
+        assert seen.sum() == M
+        np.testing.assert_array_equal(of_slots[query] > 0, seen[:M])
+        moved = np.abs(d_table[query]).max(axis=(0, 2)) > 0
+        assert set(np.flatnonzero(moved)) == set(batch.tokens[0][np.flatnonzero(seen[M:])]) | {token}
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        ({"memory_len": 0, "same_length": True}, CLM, "model.same_length=True needs a memory: .* model.memory_len=0"),
+        ({"same_length": True}, {}, "model.same_length=True needs data.objective=clm"),
+        ({"norm": "Pre"}, {}, "model.norm='Pre' is not one of post, pre"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(model, data, message):
+    with pytest.raises(BadInput, match=message):
+        tiny.config(model=model, data=data)
