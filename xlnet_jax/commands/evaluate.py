@@ -48,12 +48,13 @@ def evaluate(
     """
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     config = workdirs.load_config(workdir, [*overrides, *rows])
-    config = _as_asked(config, {"memory_len": memory_len, "segment_len": segment_len}, streams)
+    config = as_asked(config, {"memory_len": memory_len, "segment_len": segment_len}, streams)
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
     heldout = open_mixture(config, "heldout", weighted=False)
     train = open_mixture(config, weighted=False, opened=heldout)
     workdirs.check_tokenizer(workdir, heldout)
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--blocks": blocks, "--workdir": workdir}
+    equal["--streams"] = streams
     with session(config, equal) as processes:
         mesh = meshes.make_mesh(config.mesh)
         meshes.check_model(config.model, mesh)
@@ -67,7 +68,7 @@ def evaluate(
             return {"step": found, **score(params)}
 
 
-def _as_asked(config: Config, lengths: dict[str, int | None], streams: int | None) -> Config:
+def as_asked(config: Config, lengths: dict[str, int | None], streams: int | None = None) -> Config:
     """The configuration with another memory and segment, which change no parameter. Raises BadInput."""
     given = [f"--{name}" for name, value in {**lengths, "streams": streams}.items() if value is not None]
     if given and not config.data.left_to_right:
@@ -75,6 +76,8 @@ def _as_asked(config: Config, lengths: dict[str, int | None], streams: int | Non
             f"{given[0]} is for left-to-right models (data.objective=clm), but this one has data.objective="
             f"{config.data.objective}; leave it out"
         )
+    if lengths["segment_len"] is not None and config.model.position_scheme == "absolute":
+        raise BadInput("--segment_len does not go with model.position_scheme=absolute: its positions are parameters")
     if streams is not None and streams < 1:
         raise BadInput(f"--streams={streams} must be at least 1")
     keys = {"memory_len": ["model.memory_len"],
