@@ -20,7 +20,7 @@ ROWS = (
     ("library",),
     ("convert",),
     ("aot",),
-    ("finetune",),
+    ("finetune", "infer"),
     ("train",),
     ("run",),
     ("checkpoint",),

@@ -12,7 +12,7 @@ L layers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -73,7 +73,12 @@ class Batch:
 
 def stack(batches: Sequence[Any]) -> Any:
     """Stacks K batches of one kind into one with a leading axis; numpy."""
-    return jax.tree.map(lambda *arrays: np.stack(arrays), *batches)
+    return combine(batches, np.stack)
+
+
+def combine(batches: Sequence[Any], how: Callable[[Sequence[np.ndarray]], np.ndarray]) -> Any:
+    """Combines batches of one kind into one: `how` maps the arrays of a field to one array."""
+    return jax.tree.map(lambda *arrays: how(arrays), *batches)
 
 
 @jax.tree_util.register_dataclass

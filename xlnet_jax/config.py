@@ -55,6 +55,14 @@ class ModelConfig:
         "post", "LayerNorm after each residual sum, or before attention and feed-forward", choices="post pre"
     )
     scale_embedding: bool = key(False, "word embeddings times sqrt(d_model), as in Transformer-XL")
+    cutoffs: str = key("", "adaptive embedding and softmax: first words of the tail clusters, by commas; empty = none")
+    div_val: int = key(1, "vectors of tail cluster i have the width d_embed / div_val^i")
+    d_embed: int = key(0, "width of the word embedding before its projection; 0 = d_model, without projection")
+    tie_embedding: bool = key(True, "the softmax has the word embedding as its weights")
+    tie_projections: str = key(
+        "all", "clusters whose softmax has the projection of the embedding: all, all but the first, or none",
+        choices="all rest none",
+    )  # fmt: skip
     share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT); such a model has no export")
     position_scheme: str = key(
         "relative",
@@ -93,6 +101,15 @@ class ModelConfig:
         "auto", "the layers of a training step one by one, not as a loop: faster on a CPU, which auto is", FREE,
         "auto on off",
     )  # fmt: skip
+
+    def cutoff_list(self) -> list[int]:
+        """`cutoffs` as numbers. Raises ValueError."""
+        return [int(word) for word in self.cutoffs.split(",")] if self.cutoffs else []
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether embedding and head are those of `model.adaptive`, with clusters, projections or their own weights."""
+        return bool(self.cutoffs or self.d_embed not in (0, self.d_model) or not self.tie_embedding)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xlnet_jax.config import Config, DataConfig
+    from xlnet_jax.config import Config, DataConfig, ModelConfig
 
 Rule = tuple[str, bool, str]
 """Key, whether its value is good, and the message if it is not."""
@@ -21,7 +22,8 @@ _LARGEST: dict[float, str] = {
     1000: "model.layers",
     2**10: "data.read_threads data.prefetch data.workers finetune.segments finetune.beam",
     2**12: "model.heads model.head_dim",
-    2**16: "model.d_model data.max_span data.mask_alpha train.accumulation train.steps_per_dispatch",
+    2**16: "model.d_model model.d_embed model.div_val data.max_span data.mask_alpha train.accumulation "
+    "train.steps_per_dispatch",
     2**18: "model.d_ff",
     2**20: "model.memory_len data.segment_len data.windows_per_block train.spike_window distributed.processes",
     2**22: "train.batch_size evaluation.batch_size",
@@ -36,14 +38,15 @@ LARGEST = {name: largest for largest, names in _LARGEST.items() for name in name
 
 _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("must be at least 1", lambda value: value >= 1,
-     "model.layers model.d_model model.heads model.head_dim model.d_ff data.reuse_len data.windows_per_block "
-     "data.max_span data.targets_ahead data.read_threads data.prefetch train.steps train.batch_size train.accumulation "
-     "train.steps_per_dispatch train.max_bad_steps checkpoint.every checkpoint.keep log.profile_steps "
-     "finetune.segments finetune.stride finetune.max_question finetune.max_answer finetune.beam"),
+     "model.layers model.d_model model.div_val model.heads model.head_dim model.d_ff data.reuse_len "
+     "data.windows_per_block data.max_span data.targets_ahead data.read_threads data.prefetch train.steps "
+     "train.batch_size train.accumulation train.steps_per_dispatch train.max_bad_steps checkpoint.every "
+     "checkpoint.keep log.profile_steps finetune.segments finetune.stride finetune.max_question finetune.max_answer "
+     "finetune.beam"),
     # With a shorter heartbeat a host that is only busy is taken for lost.
     ("must be at least 2", lambda value: value >= 2, "train.spike_window distributed.heartbeat_seconds"),
     ("must not be negative", lambda value: value >= 0,
-     "model.memory_len train.spike_zscore optimizer.weight_decay optimizer.clip checkpoint.keep_every "
+     "model.memory_len model.d_embed train.spike_zscore optimizer.weight_decay optimizer.clip checkpoint.keep_every "
      "checkpoint.keep_best checkpoint.io_deadline_seconds checkpoint.grace_seconds watchdog.seconds "
      "watchdog.report_every watchdog.sdc_every "
      "evaluation.every evaluation.blocks evaluation.batch_size finetune.patience"),
@@ -78,6 +81,11 @@ def rules(config: Config) -> list[Rule]:
         ("model.d_model", model.d_model % 2 == 0, "must be even: the position table is half sine, half cosine"),
         ("model.same_length", model.memory_len > 0 or not model.same_length,
          "needs a memory: a query would see nothing with model.memory_len=0"),
+        ("model.cutoffs", _rising(model),
+         f"must be rising numbers between 0 and model.vocab_size={model.vocab_size}, with commas: 20000,40000"),
+        ("model.div_val", model.div_val == 1 or bool(model.cutoffs), "must be 1 without model.cutoffs"),
+        ("model.div_val", (model.d_embed or model.d_model) >= model.div_val ** (model.cutoffs.count(",") + 1),
+         "leaves no width for the last cluster; use a smaller one or fewer model.cutoffs"),
         ("model.same_length", data.objective == "clm" or not model.same_length, "needs data.objective=clm"),
         *(_layout_rules(config) if config.finetune.task == "none" else _task_rules(config)),
         *_vanilla_rules(config),
@@ -163,12 +171,19 @@ def _task_rules(config: Config) -> list[Rule]:
     task, every = config.finetune, config.evaluation.every
     return [
         ("data.segment_len", config.data.segment_len >= 8, "must be at least 8"),
-        ("finetune.train", bool(task.train), "is empty; name the training examples: --config.finetune.train=FILE"),
         ("evaluation.every", not every or bool(task.dev), "needs examples to score; set finetune.dev"),
         ("evaluation.every", _divides(config.checkpoint.every, every),
          f"must be a multiple of checkpoint.every={config.checkpoint.every}: the best checkpoint is kept"),
         ("finetune.patience", not task.patience or every > 0, "needs scores; set evaluation.every"),
     ]  # fmt: skip
+
+
+def _rising(model: ModelConfig) -> bool:
+    try:
+        ends = [0, *model.cutoff_list(), model.vocab_size]
+    except ValueError:
+        return False
+    return all(a < b for a, b in itertools.pairwise(ends))
 
 
 def _positive(data: DataConfig) -> bool:

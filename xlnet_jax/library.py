@@ -7,7 +7,9 @@
     model.logits(["The <mask> of the union."])[0]         # [1, V]
 
 A text is read as the pieces of its sentence, SEP, CLS; every position sees every other. For classification and the like
-fine-tune the model first.
+fine-tune the model first. A left-to-right model (`data.objective=clm`) continues texts instead:
+
+    model.generate(["Once upon a time"], tokens=50, top_p=0.9)    # what follows each prompt
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ from xlnet_jax.config import Config
 from xlnet_jax.convert.source import open_source
 from xlnet_jax.data.tokenizer import CLS, MASK, PAD, SEP, Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.generate import Generator, left_to_right
+from xlnet_jax.infer.sampling import Sampling
+from xlnet_jax.infer.texts import TextListener, continue_texts
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
@@ -54,9 +59,9 @@ def load(path: str, *, step: int | None = None, batch_size: int = 16, compute_dt
     else:
         config, tokenizer = workdirs.load_config(path), workdirs.tokenizer(path)
         params, _ = restore.saved_parameters(path, step)
-    if config.data.objective == "clm":
-        raise BadInput(f"{path} was trained with data.objective=clm; here every position sees both sides (plm, mlm)")
-    model = dataclasses.replace(config.model, compute_dtype=compute_dtype, memory_len=0, unroll="off")
+    model = dataclasses.replace(config.model, compute_dtype=compute_dtype, unroll="off")
+    if not language_model(config).transformer.left_to_right:
+        model = dataclasses.replace(model, memory_len=0)
     return Model(dataclasses.replace(config, model=model), tokenizer, jax.device_put(params), batch_size)
 
 
@@ -93,8 +98,28 @@ class Model:
         parts = [self.tokenizer.encode(part).tolist() for part in text.split("<mask>")]
         return [*parts[0], *(piece for part in parts[1:] for piece in (MASK, *part)), SEP, CLS]
 
+    def generate(
+        self, prompts: Sequence[str], *, tokens: int = 100, temperature: float = 1.0, top_k: int = 0,
+        top_p: float = 1.0, seed: int = 0, listener: TextListener | None = None,
+    ) -> list[str]:  # fmt: skip
+        """What a left-to-right model writes after each prompt, until the end of a document or by `tokens` tokens.
+
+        Args:
+          temperature, top_k, top_p, seed: see `infer.sampling.Sampling`.
+          listener: called with the number of a prompt, its new text and whether it has ended, while texts are made.
+
+        Raises BadInput if the model is not left-to-right, or for a number that cannot be.
+        """
+        model = left_to_right(self.config, "this model")
+        generator = Generator(model, self.params, self.config.data.segment_len, batch_size=self.batch_size)
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        return continue_texts(generator, self.tokenizer, prompts, tokens, sampling, listener)
+
     def _run(self, rows: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray, int]]:
         """Hidden states [T, D], logits [P, V] and the length of each row; rows of similar length run together."""
+        if language_model(self.config).transformer.left_to_right:
+            raise BadInput("this model is left-to-right (data.objective=clm), and no position sees both sides; use "
+                           "`generate`, or a model of plm or mlm")  # fmt: skip
         found: list[Any] = [None] * len(rows)
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         for start in range(0, len(order), self.batch_size):

@@ -21,6 +21,11 @@ def use_json(on: bool) -> None:
     _json = on
 
 
+def as_json() -> bool:
+    """Whether the command line was called with `--json`."""
+    return _json
+
+
 def inform(others: Callable[[int, str], None] | None, process: int | None = None) -> None:
     """Sets what `error` calls with the exit code and the line of an error, to inform the other processes of a run.
 

@@ -107,13 +107,15 @@ def _prepare(
     return {"output": output, **tokens, "sha256": manifest["sha256"], "letters": letters, "dropped": dropped}
 
 
-def _evaluate(context: bool, against: list[str], streams: int | None, blocks: int, **options: Any) -> dict[str, Any]:
+def _evaluate(
+    context: bool, against: list[str], streams: int | None, blocks: int, sliding: bool, **options: Any
+) -> dict[str, Any]:
     if not context:
         if against:
             raise BadInput("--against is for --context; give both or neither")
-        return _of("commands.evaluate", "evaluate")(streams=streams, blocks=blocks, **options)
-    if streams is not None or blocks:
-        raise BadInput("--context scores single tokens; leave --streams and --blocks out")
+        return _of("commands.evaluate", "evaluate")(streams=streams, blocks=blocks, sliding=sliding, **options)
+    if streams is not None or blocks or sliding:
+        raise BadInput("--context scores single tokens; leave --streams, --blocks and --sliding out")
     return _of("commands.context", "context")(against=against, **options)
 
 
@@ -164,8 +166,12 @@ VERBS = (
             _option("--data_dir", "where TFDS has its data sets (default: its own)"),
             _option("--field", "field of a record that holds the text (default: text)", "text"),
             _option("--output", "folder of the corpus, also gs://", required=True),
-            _option("--tokenizer", "SentencePiece model to use; without it one is trained"),
-            _option("--vocab_size", "pieces to train (default 32000)", 32000),
+            _option("--tokenizer", "SentencePiece model or vocabulary.json to use; without it one is made"),
+            _option("--vocabulary", "train a SentencePiece model (default), or count words, characters or bytes",
+                    choices=("sentencepiece", "words", "characters", "bytes")),
+            _option("--vocab_size", "pieces to train (default 32000), or the most to keep of those counted", type=int),
+            _option("--dataset", "the published files of enwik8, text8 or wikitext103; :test holds out the test split",
+                    metavar="NAME[:test]"),
             _option("--document", "what ends a document (default: a blank line)", "blank_line",
                     choices=("blank_line", "file", "line")),
             _option("--sentences", "what ends a sentence: its line, or also . ! ? and the like (default: line)", "line",
@@ -236,6 +242,19 @@ VERBS = (
             *_CHECKPOINT,
             _option("--batch_size", "examples at a time; does not change the result", type=int),
          ), stops=True),
+    Verb("generate", "Continue texts with a left-to-right model; one JSON object per line, or as text on a terminal.",
+         "xlnet-jax generate --workdir=run --prompt='Once upon a time' --tokens=200 --top_p=0.9",
+         _of("commands.generate", "show_or_return"), (
+            _option("--prompt", "text to continue; repeatable", [], action="append"),
+            _option("--input", "more prompts: a file with one per line, or - for stdin"),
+            *_CHECKPOINT,
+            _option("--tokens", "the most new ones; the end of a document ends a text before (default 100)", 100),
+            _option("--temperature", "0: always the most probable token (default 1)", 1.0),
+            _option("--top_k", "draw from the K most probable tokens (default 0: from all)", 0),
+            _option("--top_p", "draw from the fewest tokens of this probability together (default 1: from all)", 1.0),
+            _option("--seed", "of the draws (default 0)", 0),
+            _option("--batch_size", "texts at a time (default 16)", 16),
+         ), stops=True),
     Verb("inspect", "Show one training example, or count parameters.",
          "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
          _inspect, (
@@ -270,6 +289,7 @@ VERBS = (
             _option("--context", "left to right: instead, the loss by the length of the context, and a plot", False),
             _option("--against", "with --context: the work directory of another model; repeatable", [],
                     action="append", metavar="DIR"),
+            _option("--sliding", "absolute positions: every token from a full window of its own (slow)", False),
         ), stops=True),
     Verb("export", "Write a checkpoint for another library.",
          "xlnet-jax export --workdir=run --format=huggingface --output=exported",

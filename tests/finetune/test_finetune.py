@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.commands.export import export
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.commands.predict import predict
 from xlnet_jax.data.tokenizer import train_tokenizer
@@ -76,6 +77,12 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
     assert [line["label"] for line in found] == [line["label"] for line in written]
     for mine, theirs in zip(found, written, strict=True):
         assert mine["scores"] == pytest.approx(theirs["scores"], abs=1e-5)
+    # The exported folders are the same model: the labels and the head come back.
+    for format in ("huggingface", "orbax"):
+        export(str(undisturbed), str(tmp_path / format), format=format)
+        again = predict(str(tmp_path / format), texts=texts[:2], batch_size=8)
+        assert [line["label"] for line in again] == [line["label"] for line in found[:2]]
+        assert again[0]["scores"] == pytest.approx(found[0]["scores"], abs=1e-5)
     with pytest.raises(BadInput, match=r"text 2: a text is empty"):
         predict(str(undisturbed), texts=["bame", " "])
     with pytest.raises(BadInput, match=r"text 1: the number of texts is 3; this task takes 1 to 2"):

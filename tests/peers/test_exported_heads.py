@@ -11,8 +11,10 @@ import pytest
 import tiny
 
 from xlnet_jax import config as configs
+from xlnet_jax.checkpoint.restore import saved_parameters
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.export import export
+from xlnet_jax.commands.import_ import import_
 from xlnet_jax.commands.predict import predict
 from xlnet_jax.data.tokenizer import CLS, PAD, SEP
 from xlnet_jax.finetune.recipe import task_recipe
@@ -36,12 +38,14 @@ EXAMPLES = {
 }
 
 
+def labels_of(task):
+    return ["no", "maybe", "yes"] if task in ("classification", "tokens") else []
+
+
 def fine_tuned(task, workdir, **keys):
     """A work directory of a task with random parameters, and the model that computes with them."""
-    labels = "no,maybe,yes" if task in ("classification", "tokens") else ""
-    config = tiny.config(
-        data={"segment_len": T}, finetune={"task": task, "labels": labels, "beam": 3, "train": "none.tsv", **keys}
-    )
+    keys |= {"task": task, "labels": ",".join(labels_of(task)), "beam": 3}
+    config = tiny.config(data={"segment_len": T}, finetune=keys)
     tokenizer = data_fixtures.tokenizer()
     made = TASKS[task][0](config, tokenizer)
     rows = [row for i, texts in enumerate(EXAMPLES[task]) for row in made.encode(i, Example(texts, None, "test"))]
@@ -64,6 +68,11 @@ def test_the_head_gives_the_same(task, tmp_path):
     export(str(tmp_path / "run"), folder)
     with open(f"{folder}/config.json", encoding="utf-8") as file:
         (name,) = json.load(file)["architectures"]
+    import_(folder, str(tmp_path / "imported"))
+    back, _ = saved_parameters(str(tmp_path / "imported"))
+    jax.tree.map(np.testing.assert_array_equal, dict(params), {"head": {}, **back})
+    settings = workdirs.load_config(str(tmp_path / "imported"))
+    assert (settings.finetune.task, settings.finetune.label_list()) == (task, labels_of(task))
     theirs, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"]
     tokens, segments = (torch.tensor(x[:, :, 0]).long() for x in (batch.tokens, batch.segments))

@@ -60,8 +60,8 @@ def test_losses_are_of_exactly_so_many_tokens_before_the_target(x64):
     np.testing.assert_array_equal(windows_NX, words.text[starts[:, None] + np.arange(9)])
     with pytest.raises(BadInput, match="has 100 tokens, but a context of 100 needs one more"):
         context.windows(tiny.mixture(words), 100, 11)
-    alone = jax.jit(functools.partial(sliding.nll, recipe.model))
-    expected = alone(params, windows_NX[:, -4:])
+    alone = jax.jit(functools.partial(sliding.window_nll, recipe.model, slots=1))
+    expected = alone(params, windows_NX[:, -4:])[:, 0]
     mesh = meshes.make_mesh(MeshConfig(), jax.devices()[:4])
     with jax.set_mesh(mesh):
         placed = jax.device_put(params, jax.NamedSharding(mesh, jax.P()))

@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 import tiny
 
+from xlnet_jax.config import MeshConfig
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model import implementation
+from xlnet_jax.model import flops, implementation
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import sliding
 from xlnet_jax.train import state as states
+from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.step import build_step, create_state
 
 T, LAYERS = 16, 3
 ROWS = np.arange(4)
@@ -134,7 +137,8 @@ def test_a_sliding_window_equals_the_plain_forward_at_its_last_position():
     context, text = 12, tiny.words().text[:50]
     mesh = meshes.make_mesh(recipe.config.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh):
-        found = sliding.Sliding(recipe, mesh, context, batch_size=16)(params, text)
+        slide = sliding.Sliding(recipe, mesh, context, batch_size=16)
+        found, first = slide(params, text), slide.first(params, text)
     windows = np.lib.stride_tricks.sliding_window_view(text, context + 1)
     assert found.shape == (len(windows),) == (38,)
     tokens, zeros = jnp.asarray(windows[:, :-1]), jnp.zeros(len(windows), jnp.int32)
@@ -149,6 +153,61 @@ def test_a_sliding_window_equals_the_plain_forward_at_its_last_position():
     last = recipe.model.logits(params, out.hidden_BTD[:, -1:])[:, 0]
     expected = -np.take_along_axis(np.asarray(jax.nn.log_softmax(last)), windows[:, -1:], 1)[:, 0]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+    # The first window also predicts the tokens in it, each from those before it.
+    logs = jax.nn.log_softmax(recipe.model.logits(params, out.hidden_BTD[:1])[0])
+    np.testing.assert_allclose(first, -np.take_along_axis(np.asarray(logs), windows[0, 1:, None], 1)[:, 0], rtol=1e-5)
+
+
+def test_flops_have_no_position_term_and_count_the_auxiliary_softmaxes():
+    settings = config()
+    found = flops.forward_flops(settings)
+    V, D, F = tiny.VOCAB, 16, 32
+    assert found["content"] == LAYERS * T * (4 * D * D + 2 * 2 * T * D + 4 * D * F) and found["query"] == 0
+    # Two for each of the two lower layers, and the second target of the last one.
+    assert found["auxiliary"] == 5 * T * 2 * D * V
+    assert flops.step_flops(settings) == 4 * 3 * sum(found.values())
+    assert flops.attention_flops(settings) == LAYERS * T * 2 * 2 * T * D
+
+
+@pytest.mark.slow
+def test_sliding_scores_every_token_but_the_first_with_more_context_than_segments_have():
+    recipe, params, _ = vanilla()
+    mesh = meshes.make_mesh(recipe.config.mesh, jax.devices()[:4])
+    mixture = tiny.mixture(tiny.Words(tokens=61, seed=1))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, jax.NamedSharding(mesh, jax.P()))
+        found = sliding.SlidingLoss(recipe, mesh, mixture, np.ones(tiny.VOCAB, np.int64))(placed)
+        plain = HeldoutLoss(recipe, mesh, mixture, np.ones(tiny.VOCAB, np.int64))(placed)
+    assert found["tokens"] == plain["tokens"] == 60 and found["context"] == T
+    assert found["unigram_cross_entropy"] == plain["unigram_cross_entropy"]
+    assert abs(found["loss"] - plain["loss"]) > 1e-4, "another context for most tokens"
+    assert found["bits_per_character"] == pytest.approx(
+        found["loss"] / plain["loss"] * plain["bits_per_character"], rel=1e-6
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.production
+def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
+    """The auxiliary losses cross `shard_map`, a split vocabulary and micro-batches like all others."""
+    losses = []
+    for devices, shape, parts in ((1, {}, 1), (8, {"data": 2, "fsdp": 2, "tensor": 2}, 2)):
+        base = config(dropout=0.1, attention_dropout=0.1)
+        train = dataclasses.replace(base.train, batch_size=8, accumulation=parts)
+        settings = dataclasses.replace(base, train=train, mesh=MeshConfig(**shape))
+        mesh = meshes.make_mesh(settings.mesh, jax.devices()[:devices])
+        plan = extend_plan((), 0, 8, settings.data.windows_per_block)
+        dispatches = loader.TrainDispatches(tiny.mixture(), settings, plan, np.arange(8), 0, 6)
+        with jax.set_mesh(mesh):
+            recipe = make_recipe(settings)
+            built = build_step(recipe, mesh)
+            state, found = create_state(recipe, built), []
+            for index in range(3):
+                state, metrics = built.jitted(state, meshes.place(dispatches(index), mesh))
+                found += np.asarray(metrics["loss"]).tolist()
+        losses.append(found)
+    assert losses[0][0] > losses[0][-1]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
 
 def test_what_does_not_fit_absolute_positions_is_refused():

@@ -19,6 +19,7 @@ from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.sliding import SlidingLoss
 from xlnet_jax.train.step import build_step
 
 log = logging.getLogger("xlnet_jax")
@@ -26,7 +27,7 @@ log = logging.getLogger("xlnet_jax")
 
 def evaluate(
     workdir: str, *, step: int | None = None, blocks: int = 0, batch_size: int | None = None,
-    streams: int | None = None, memory_len: int | None = None, segment_len: int | None = None,
+    streams: int | None = None, memory_len: int | None = None, segment_len: int | None = None, sliding: bool = False,
     overrides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Scores the held-out split with the parameters of a checkpoint.
@@ -37,6 +38,7 @@ def evaluate(
       batch_size: rows at a time; None = as configured.
       streams: of a left-to-right model: contiguous parts of each corpus's split, each of which starts without memory.
       memory_len, segment_len: of a left-to-right model: others than in training.
+      sliding: of a model with absolute positions: every token from a window of its own (`train.sliding`).
       overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
 
     Returns:
@@ -61,7 +63,11 @@ def evaluate(
         recipe = make_recipe(implementation.decided(config, processes))
         workdirs.use_compilation_cache(config, workdir)
         with jax.set_mesh(mesh):
-            score = HeldoutLoss(recipe, mesh, heldout, train.token_counts, blocks, streams or 0)
+            score: SlidingLoss | HeldoutLoss
+            if sliding:
+                score = SlidingLoss(recipe, mesh, heldout, train.token_counts, blocks)
+            else:
+                score = HeldoutLoss(recipe, mesh, heldout, train.token_counts, blocks, streams or 0)
             abstract = build_step(recipe, mesh).abstract_state.params
             params, found = restore.parameters(workdir, abstract, processes, step)
             log.info("evaluating step %d over %s, after compiling", found, score.scope)
@@ -76,8 +82,8 @@ def as_asked(config: Config, lengths: dict[str, int | None], streams: int | None
             f"{given[0]} is for left-to-right models (data.objective=clm), but this one has data.objective="
             f"{config.data.objective}; leave it out"
         )
-    if lengths["segment_len"] is not None and config.model.position_scheme == "absolute":
-        raise BadInput("--segment_len does not go with model.position_scheme=absolute: its positions are parameters")
+    if given and config.model.position_scheme == "absolute" and given != ["--streams"]:
+        raise BadInput(f"{given[0]}: a model with model.position_scheme=absolute has its own lengths; leave it out")
     if streams is not None and streams < 1:
         raise BadInput(f"--streams={streams} must be at least 1")
     keys = {"memory_len": ["model.memory_len"],

@@ -47,7 +47,7 @@ def count_parameters(config: Config) -> dict[str, Any]:
     """`parameters` and `tensors`, counted as in the original's checkpoints where possible. Computes nothing."""
     available_devices()  # JAX makes a random key even if nothing is computed
     params = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
-    if not config.model.share_layers:
+    if not (config.model.share_layers or config.model.adaptive):
         params = jax.eval_shape(functools.partial(names.to_foreign, names.TENSORFLOW), params)
     tensors = jax.tree.leaves(params)
     return {"parameters": sum(int(np.prod(x.shape)) for x in tensors), "tensors": len(tensors)}

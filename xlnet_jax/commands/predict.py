@@ -1,4 +1,4 @@
-"""`xlnet-jax predict`: texts in, labels, scores, answers or vectors out, from a fine-tuned work directory."""
+"""`xlnet-jax predict`: texts in, labels, scores, answers or vectors out, from a fine-tuned model."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ import numpy as np
 
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.config import Config
+from xlnet_jax.convert.source import PARAMS, open_source
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.data import rows_of
 from xlnet_jax.finetune.evaluation import Predictor, best_step
@@ -45,6 +48,7 @@ def predict(
     """Predicts with the checkpoint of the best dev score.
 
     Args:
+      workdir: of `xlnet-jax finetune`, or a folder that `xlnet-jax export` wrote of one.
       texts: examples; a tab separates the texts of one.
       input: a file with one example per line, of JSON objects if its name ends in .jsonl; `-` = stdin.
       step: the checkpoint; None = the best one that is there, or the newest if none was scored.
@@ -57,8 +61,8 @@ def predict(
     Raises:
       BadInput: no fine-tuned model or good checkpoint in `workdir`, or an example that the task cannot use.
     """
-    config = workdirs.load_config(workdir, list(overrides))
-    task = trained(config, workdir)
+    config, tokenizer, given = _opened(workdir, overrides)
+    task = trained(config, tokenizer, workdir)
     words = config.finetune.task == "tokens"
     examples = [*(_of_line(text, f"text {number}", words) for number, text in enumerate(texts, 1)),
                 *(_read(input, words) if input else ())]  # fmt: skip
@@ -72,20 +76,34 @@ def predict(
         mesh = meshes.make_mesh(config.mesh)
         meshes.check_model(config.model, mesh)
         recipe = task_recipe(task, rows[0], implementation.decided(config, processes))
-        workdirs.use_compilation_cache(config, workdir)
         with jax.set_mesh(mesh):
-            if step is None:
-                with Checkpoints(workdir) as checkpoints:
-                    step = best_step(workdir, checkpoints.steps())
             abstract = build_step(recipe, mesh).abstract_state.params
-            params, found = restore.parameters(workdir, abstract, processes, step)
-            log.info("predicting with step %d", found)
+            if given is None:
+                workdirs.use_compilation_cache(config, workdir)
+                if step is None:
+                    with Checkpoints(workdir) as checkpoints:
+                        step = best_step(workdir, checkpoints.steps())
+                params, found = restore.parameters(workdir, abstract, processes, step)
+                log.info("predicting with step %d", found)
+            else:
+                params = jax.tree.map(lambda leaf, form: jax.device_put(leaf, form.sharding), given, abstract)
             size = batch_size or config.evaluation.batch_size or config.train.batch_size
             # Few texts need no whole batch.
             devices = math.prod(mesh.shape[axis] for axis in meshes.RULES.batch)
             predictor = Predictor(recipe, mesh, min(size, -(-len(rows) // devices) * devices))
             predictions = _by_length(predictor, params, rows, config.data.segment_len, task.any_length)
     return task.outputs(predictions, rows, examples)
+
+
+def _opened(path: str, overrides: Sequence[str]) -> tuple[Config, Tokenizer, Any]:
+    """Configuration, tokenizer, and the parameters of an exported folder; None if `path` is a work directory."""
+    with files.translate_errors(path):
+        listed = files.listing(files.resolve(path))
+    if not any(name == f"{PARAMS}/" or name.endswith(".safetensors") for name in listed):
+        return workdirs.load_config(path, list(overrides)), workdirs.tokenizer(path), None
+    # A Hugging Face folder says nothing of our dtype; there, it is float32.
+    with open_source(path, overrides=["--config.model.compute_dtype=float32", *overrides]) as found:
+        return found.config, found.tokenizer, found.params()
 
 
 def _by_length(
@@ -110,8 +128,8 @@ def _of_line(text: str, where: str, words: bool) -> Example:
     return Example(tuple(text.split() if words else text.split("\t")), None, where)
 
 
-def _read(path: str, words: bool) -> Iterator[Example]:
-    """The examples of a file; empty lines are left out. Raises BadInput."""
+def read_lines(path: str) -> list[str]:
+    """The lines of `--input`, a file or `-` for stdin. Raises BadInput."""
     if path == "-":
         data = sys.stdin.buffer.read()
     else:
@@ -121,14 +139,18 @@ def _read(path: str, words: bool) -> Iterator[Example]:
             raise BadInput(f"--input={path}: no such file")
         data = found
     try:
-        lines = data.decode("utf-8-sig").split("\n")
+        return [line.rstrip("\r") for line in data.decode("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
         raise BadInput(f"--input={path}: not UTF-8 at byte {error.start}; convert the file") from error
-    as_json = os.path.splitext(path)[1] == ".jsonl" or (path == "-" and data.lstrip().startswith(b"{"))
-    for number, line in enumerate(lines, 1):
-        where = f"{path}, row {number}"
-        if line.strip():
-            yield _of_object(line, where) if as_json else _of_line(line.rstrip("\r"), where, words)
+
+
+def _read(path: str, words: bool) -> Iterator[Example]:
+    """The examples of a file; empty lines are left out. Raises BadInput."""
+    lines = [(f"{path}, row {number}", line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
+    as_json = os.path.splitext(path)[1] == ".jsonl"
+    as_json |= path == "-" and bool(lines) and lines[0][1].lstrip().startswith("{")
+    for where, line in lines:
+        yield _of_object(line, where) if as_json else _of_line(line, where, words)
 
 
 def _of_object(line: str, where: str) -> Example:

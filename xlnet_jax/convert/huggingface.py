@@ -250,6 +250,40 @@ def read_model(folder: str) -> dict[str, Any]:
     return values | {"activation": ours[theirs], "untie_biases": True}
 
 
+def read_task(folder: str) -> dict[str, dict[str, Any]]:
+    """The sections `finetune` and `data` of a folder that `export` wrote of a fine-tuned model; {} of a pretrained one.
+
+    Raises BadInput if its head computes in another way than ours.
+    """
+    path = os.path.join(folder, "config.json")
+    found = files.read_json_object(path)
+    (name, *_) = found.get("architectures") or [""]
+    tasks = [task for task, theirs in CLASSES.items() if theirs == name]
+    if not tasks or (name == CLASSES["embeddings"] and "modules.json" not in files.listing(folder)):
+        return {}
+    labels = found.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    names_of = [labels[key] for key in sorted(labels, key=int)]
+    # Classification and regression are one class there.
+    regression = len(tasks) == 2 and (found.get("problem_type") == "regression" or len(names_of) == 1)
+    task = "regression" if regression else tasks[0]
+    summary = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
+    if other := [key for key, value in summary.items() if found.get(key, value) != value]:
+        raise BadInput(f"{path}: {other[0]}={found[other[0]]!r}; here it is {summary[other[0]]!r}")
+    pooling = {}
+    if task == "embeddings":
+        pooling = files.read_json_object(os.path.join(folder, "1_Pooling", "config.json"))
+    length = files.read_json_object(os.path.join(folder, "tokenizer_config.json")).get("model_max_length")
+    return {
+        "finetune": {
+            "task": task,
+            "labels": ",".join(names_of) if task in ("classification", "tokens") else "",
+            "beam": found.get("start_n_top", NO_TASK.beam),
+            "pooling": "cls" if pooling.get("pooling_mode_lasttoken") else "mean",
+        },
+        "data": {"segment_len": length} if isinstance(length, int) else {},
+    }
+
+
 @contextlib.contextmanager
 def open_weights(folder: str) -> Iterator[names.Arrays]:
     """The arrays of the folder's safetensors, one file or several. Raises BadInput."""

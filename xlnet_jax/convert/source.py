@@ -18,9 +18,9 @@ from xlnet_jax.config import Config
 from xlnet_jax.convert import huggingface, names, tensorflow
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput, check_link
+from xlnet_jax.finetune.setup import any_recipe
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
-from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
 
 PARAMS = "params"
@@ -40,7 +40,8 @@ class Source(NamedTuple):
 
     def params(self) -> dict[str, Any]:
         """Our tree of numpy arrays. Raises BadInput if any is missing, left over, of another form, or not finite."""
-        abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(self.config))))
+        recipe = any_recipe(self.config, self.tokenizer)
+        abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
         params = names.from_foreign(self.table or names.same_names(abstract), abstract, self.arrays)
         leaves: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
         bad = [name for name, leaf in leaves.items() if not np.isfinite(leaf).all()]
@@ -78,11 +79,12 @@ def open_source(source: str, tokenizer: str | None = None, overrides: Sequence[s
         arrays = tensorflow.open_checkpoint(tensorflow.prefix_of(source))
         yield Source(source, "tensorflow", config, own, arrays, names.TENSORFLOW)
     elif "config.json" in listed:
-        config = _config(huggingface.read_model(source), overrides)
+        config = _config(huggingface.read_model(source), overrides, **huggingface.read_task(source))
         with contextlib.ExitStack() as stack:
             own = _checked(stack.enter_context(huggingface.open_tokenizer(source, tokenizer)), config, source)
             arrays = stack.enter_context(huggingface.open_weights(source))
-            yield Source(source, "huggingface", config, own, arrays, names.HUGGINGFACE)
+            table = names.HUGGINGFACE + names.HEADS[config.finetune.task]
+            yield Source(source, "huggingface", config, own, arrays, table)
     else:
         raise BadInput(
             f"{source}: no model found; name a Hugging Face folder (config.json, model.safetensors), a TensorFlow "
@@ -99,5 +101,5 @@ def _checked(tokenizer: Tokenizer, config: Config, source: str) -> Tokenizer:
     return tokenizer
 
 
-def _config(model: dict[str, Any], overrides: Sequence[str]) -> Config:
-    return configs.override(configs.from_dict({"model": model}), list(overrides))
+def _config(model: dict[str, Any], overrides: Sequence[str], **sections: dict[str, Any]) -> Config:
+    return configs.override(configs.from_dict({"model": model, **sections}), list(overrides))

@@ -95,7 +95,12 @@ class Tokenizer:
       digit_comma: ids that the digit-comma rule replaces, each with its new ids.
       sha256: of the model file.
       normalization: of text before `encode_normalized`.
+      level: `sentencepiece`; see `vocabulary` for the others.
     """
+
+    level: str = "sentencepiece"
+    file_name = "spiece.model"
+    """In a corpus and in a work directory."""
 
     def __init__(self, path: str, normalization: Normalization = Normalization()):
         """Loads a model.
@@ -136,7 +141,7 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled without its contents: a worker process loads the file again, once.
-        return _load, (self.path, self.normalization, self.sha256)
+        return _load, (type(self), self.path, self.normalization, self.sha256)
 
     def encode(self, text: str) -> np.ndarray:
         """Ids of one text, which is normalised first: int32 [N]; no special piece is added."""
@@ -186,9 +191,9 @@ class Tokenizer:
 
 
 @functools.lru_cache(1)
-def _load(path: str, normalization: Normalization, sha256: str) -> Tokenizer:
+def _load(kind: type[Tokenizer], path: str, normalization: Normalization, sha256: str) -> Tokenizer:
     del sha256  # part of the key: the same path may hold another tokenizer the next time
-    return Tokenizer(path, normalization)
+    return kind(path, normalization)
 
 
 def starts_word(piece: str) -> bool:

@@ -20,11 +20,13 @@ from xlnet_jax.finetune.choice import Choice
 from xlnet_jax.finetune.classification import Classification, Regression
 from xlnet_jax.finetune.data import TaskData, encode
 from xlnet_jax.finetune.embeddings import Embeddings
+from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.spans import Spans
-from xlnet_jax.finetune.task import Read, Task, metric_of
+from xlnet_jax.finetune.task import Example, Read, Task, metric_of
 from xlnet_jax.finetune.tokens import Tokens
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import Recipe, make_recipe
 
 log = logging.getLogger("xlnet_jax")
 
@@ -67,6 +69,8 @@ def prepare(config: Config, workdir: str) -> Prepared:
     """
     if config.finetune.task == "none":
         raise BadInput(f"finetune.task is none; choose one of {', '.join(TASKS)}")
+    if not config.finetune.train:
+        raise BadInput("finetune.train is empty; name the training examples: --config.finetune.train=FILE")
     make, read = TASKS[config.finetune.task]
     config, tokenizer = _model(config, workdir)
     examples = read(config, config.finetune.train)
@@ -140,8 +144,17 @@ def _joined(labels: set[str]) -> str:
     return ",".join(sorted(labels, key=lambda name: (int(name) if name.isdecimal() else -1, name)))
 
 
-def trained(config: Config, workdir: str) -> Task:
-    """The task of a fine-tuned work directory. Raises BadInput."""
+def trained(config: Config, tokenizer: Tokenizer, where: str) -> Task:
+    """The task of a fine-tuned model. Raises BadInput."""
     if config.finetune.task == "none":
-        raise BadInput(f"{workdir} holds no fine-tuned model; give the --workdir of `xlnet-jax finetune`")
-    return TASKS[config.finetune.task][0](config, workdirs.tokenizer(workdir))
+        raise BadInput(f"{where} holds no fine-tuned model; give the --workdir of `xlnet-jax finetune`")
+    return TASKS[config.finetune.task][0](config, tokenizer)
+
+
+def any_recipe(config: Config, tokenizer: Tokenizer) -> Recipe:
+    """The recipe of pretraining or, of a fine-tuned model, of its task: for the shapes of all parameters."""
+    if config.finetune.task == "none":
+        return make_recipe(config)
+    task = trained(config, tokenizer, "")
+    example = Example(("a",) * int(task.texts[0]), None, "")
+    return task_recipe(task, task.encode(0, example)[0], config)

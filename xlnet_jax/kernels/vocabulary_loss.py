@@ -44,7 +44,11 @@ def nll(table_VD: jax.Array, bias_V: jax.Array, vectors_BPD: jax.Array, target_B
     split rows if those are the compiler's. Rows must divide over the devices, see `pays`.
     """
     free, rows = free_axes()
-    vocab, embed = (axis if axis in free else None for axis in (RULES.vocab, RULES.embed))
+    # A table that does not divide over an axis is whole on its devices; those of `tensor` then compute the same.
+    vocab, embed = (
+        axis if axis in free and size % free[axis] == 0 else None
+        for axis, size in zip((RULES.vocab, RULES.embed), table_VD.shape, strict=True)
+    )
     high = jnp.promote_types(vectors_BPD.dtype, jnp.float32)
 
     def everywhere(local: Callable[..., Any], arrays: int, out_specs: Any) -> Callable[..., Any]:

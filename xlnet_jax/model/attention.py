@@ -22,6 +22,7 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import fused, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.model import positions
+from xlnet_jax.model.cache import Kept, join
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 from xlnet_jax.parallel import mesh as meshes
 
@@ -38,7 +39,8 @@ class AttentionInputs:
     rows_B: jax.Array
     """Row numbers in the global batch: they key the dropout masks."""
     table_SND: jax.Array | None
-    """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: positions are absolute."""
+    """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: position keys are cached, or
+    positions are absolute."""
     direction_B: jax.Array
     rank_BT: jax.Array
     rank_BK: jax.Array
@@ -48,6 +50,10 @@ class AttentionInputs:
     """Positions of the query stream's rows."""
     position_BS: jax.Array
     """Where dropout draws for the rows of both streams: position for content, T + position for queries."""
+    place_BT: jax.Array | None = None
+    """Positions of the content rows in a cached segment; None: the first T."""
+    slot_BT: jax.Array | None = None
+    """Their slots; None: they follow the memory."""
 
 
 class RelativeAttention(nn.Module):
@@ -64,15 +70,17 @@ class RelativeAttention(nn.Module):
     def __call__(
         self,
         x_BSD: jax.Array,
-        memory_BMD: jax.Array,
+        memory: jax.Array | Kept,
         inputs: AttentionInputs,
         tied_biases: dict[str, jax.Array] | None,
         *,
         deterministic: bool,
-    ) -> jax.Array:
-        """The rows of both streams; see `transformer.Layer`. The memory is finite."""
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
+        """The rows of both streams; see `transformer.Layer`. The memory_BMD is finite.
+
+        With the keys and values of earlier tokens in its place, also those of the content rows.
+        """
         config, dtype, T = self.config, x_BSD.dtype, inputs.rank_BT.shape[1]
-        assert inputs.table_SND is not None
         heads = (config.heads, config.head_dim)
         kernel = {
             name: parameter(self, name, (config.d_model, *heads), ("embed", "heads", "head_dim"))
@@ -86,22 +94,23 @@ class RelativeAttention(nn.Module):
             biases = {**biases, "segment_bias": segment_2HE[0]}
 
         pre, norm, residual_BSD = config.norm == "pre", layer_norm("norm", config), x_BSD
+        memory_BMD = None if isinstance(memory, Kept) else memory
         if pre:
-            memory_BMD, x_BSD = norm(memory_BMD).astype(dtype), norm(x_BSD).astype(dtype)
-        cat_BKD = jnp.concatenate([memory_BMD, x_BSD[:, :T]], axis=1)
-        k_BKHE = product("bkd,dhe->bkhe", cat_BKD, kernel["key"])
-        v_BKHE = product("bkd,dhe->bkhe", cat_BKD, kernel["value"])
+            x_BSD = norm(x_BSD).astype(dtype)
+            memory_BMD = None if memory_BMD is None else norm(memory_BMD).astype(dtype)
+        fresh_BKD = x_BSD[:, :T] if memory_BMD is None else jnp.concatenate([memory_BMD, x_BSD[:, :T]], axis=1)
+        k_BKHE = product("bkd,dhe->bkhe", fresh_BKD, kernel["key"])
+        v_BKHE = product("bkd,dhe->bkhe", fresh_BKD, kernel["value"])
         q_BSHE = product("bsd,dhe->bshe", x_BSD, kernel["query"])
-        odd_SNHE, even_SNHE = positions.project(inputs.table_SND.astype(dtype), kernel["position"])
         # Only the parameters' shapes count at initialisation: `fused` needs its device.
         implementation = "xla" if self.is_initializing() else config.attention
-        position = odd_SNHE, even_SNHE, inputs.direction_B
-        # Position keys for every row: so their gradient is summed over the rows once, for both streams together.
-        if implementation != "fused" and meshes.device().platform != "cpu":
-            each = (len(x_BSD), *odd_SNHE.shape[1:])
-            position = jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each), inputs.direction_B
-        elif implementation != "fused" and len(odd_SNHE) == 1:
-            position = None, positions.of_rows(*position), inputs.direction_B
+        if isinstance(memory, Kept):
+            implementation, rows = "xla", (k_BKHE, v_BKHE)
+            k_BKHE = join(memory.k_BKHE, k_BKHE, inputs.slot_BT)
+            v_BKHE = join(memory.v_BKHE, v_BKHE, inputs.slot_BT)
+            position = None, memory.r_NHE[None], inputs.direction_B
+        else:
+            position, rows = position_keys(inputs, kernel["position"], dtype, implementation), None
         max_distance = config.memory_len - 1 if config.same_length else None
         drops = config.attention_dropout and not deterministic
         dropout_key = jax.random.bits(self.make_rng("dropout")) if drops else None
@@ -119,7 +128,7 @@ class RelativeAttention(nn.Module):
 
         # Padding has the highest limit: it sees all text, but not itself.
         limit_BT = jnp.minimum(inputs.rank_BT + 1, NEVER)
-        o_BSHE = stream(0, "content", q_BSHE[:, :T], limit_BT, inputs.segment_BT, None)
+        o_BSHE = stream(0, "content", q_BSHE[:, :T], limit_BT, inputs.segment_BT, inputs.place_BT)
         if x_BSD.shape[1] > T:
             limit_BP = jnp.take_along_axis(inputs.rank_BT, inputs.target_BP, axis=1)
             segment_BP = jnp.take_along_axis(inputs.segment_BT, inputs.target_BP, axis=1)
@@ -127,7 +136,23 @@ class RelativeAttention(nn.Module):
             o_BSHE = jnp.concatenate([o_BSHE, o_BPHE], axis=1)
         o_BSD = product("bshe,dhe->bsd", o_BSHE, kernel["output"])
         o_BSD = Dropout(config.dropout)(o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic)
-        return residual_BSD + o_BSD if pre else norm(residual_BSD + o_BSD).astype(dtype)
+        return residual_BSD + o_BSD if pre else norm(residual_BSD + o_BSD).astype(dtype), rows
+
+
+def position_keys(
+    inputs: AttentionInputs, kernel_DHE: jax.Array, dtype: jnp.dtype, implementation: str
+) -> tuple[jax.Array | None, jax.Array, jax.Array]:
+    """`position` of `attend`, in the form that the implementation and the device are fast with."""
+    assert inputs.table_SND is not None, "only a cache has position keys"
+    odd_SNHE, even_SNHE = positions.project(inputs.table_SND.astype(dtype), kernel_DHE)
+    position = odd_SNHE, even_SNHE, inputs.direction_B
+    if implementation == "fused":
+        return position
+    # Position keys for every row: so their gradient is summed over the rows once, for both streams together.
+    if meshes.device().platform != "cpu":
+        each = (len(inputs.rows_B), *odd_SNHE.shape[1:])
+        return jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each), inputs.direction_B
+    return (None, positions.of_rows(*position), inputs.direction_B) if len(odd_SNHE) == 1 else position
 
 
 def attention_biases(module: nn.Module, config: ModelConfig, segments: bool) -> dict[str, jax.Array]:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
+from xlnet_jax.model.heads import plain_nll
 from xlnet_jax.model.layers import accumulator, parameter, product
 
 
@@ -43,7 +44,8 @@ class AuxiliaryHeads(nn.Module):
             # One target after the other, and computed again backward: the logits of all would take much memory.
             loss_B = jnp.zeros(len(vectors_BTD), accumulator(vectors_BTD.dtype))
             for target in range(len(kernel_AVD)):
-                nll_BT = _nll(vectors_BTD, kernel_AVD[target], tokens_BAT[:, target])
+                logits_BTV = product("bpd,vd->bpv", vectors_BTD, kernel_AVD[target], accumulator(vectors_BTD.dtype))
+                nll_BT = plain_nll(logits_BTV, tokens_BAT[:, target])
                 weight_BT = batch.target_weights * weight_BA[:, target, None]
                 # The `where` keeps the gradient of a loss that does not count exactly 0.
                 loss_B += (jnp.where(weight_BT != 0, nll_BT, 0) * weight_BT).sum(axis=1)
@@ -64,13 +66,3 @@ class AuxiliaryHeads(nn.Module):
             return loss_B + losses(stream_BTD, kernel_AVD, tokens_BAT, weight_BA), None
 
         return jax.lax.scan(layer, loss_B, inputs)[0]
-
-
-def _nll(vectors_BTD: jax.Array, kernel_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
-    logits_BTV = product("bpd,vd->bpv", vectors_BTD, kernel_VD, accumulator(vectors_BTD.dtype))
-    logits_BTV = nn.with_logical_constraint(logits_BTV, ("batch", None, "vocab"))
-    # A comparison, not a gather, as in `heads.LMHead`.
-    chosen_BT = jnp.where(jnp.arange(logits_BTV.shape[-1])[None, None] == tokens_BT[..., None], logits_BTV, 0).sum(
-        axis=-1
-    )
-    return jax.nn.logsumexp(logits_BTV, axis=-1) - chosen_BT

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.config import CompatConfig, ModelConfig
 from xlnet_jax.model import positions
+from xlnet_jax.model.adaptive import AdaptiveEmbedding, lookup
 from xlnet_jax.model.layers import Dropout, accumulator, parameter
 
 
@@ -29,19 +30,16 @@ class Embedding(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Content stream h_BTD and query stream g_BPD, None without targets; in the compute dtype."""
         config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
-        table_VD = parameter(self, "word_embedding", (config.vocab_size, config.d_model), ("vocab", "embed"))
+        if config.adaptive:
+            h_BTD = AdaptiveEmbedding(config, name="word_embedding")(tokens_BT)
+        else:
+            table_VD = parameter(self, "word_embedding", (config.vocab_size, config.d_model), ("vocab", "embed"))
+            h_BTD = lookup(table_VD, tokens_BT, config).astype(dtype)
         mask_D = None
         if not self.left_to_right:
             glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
             mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), glorot)
 
-        # The whole table: inside shard_map the compiler cannot split a lookup over rows and over the table at once.
-        table_VD = nn.with_logical_constraint(table_VD, (None, None))
-        # Look up before rounding: the gradient of a frequent piece is a sum of many terms, which needs float32.
-        h_BTD = table_VD[tokens_BT]
-        if config.scale_embedding:
-            h_BTD = h_BTD * config.d_model**0.5
-        h_BTD = h_BTD.astype(dtype)
         h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, deterministic=deterministic)
         h_BTD = nn.with_logical_constraint(h_BTD, ("batch", None, None))
         if target_BP is None or mask_D is None:

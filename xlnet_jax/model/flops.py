@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import jax
 
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.model.adaptive import clusters, projections
 
 PEAK_FLOPS = {
     # Dense bfloat16 peak per JAX device. TPU: Google Cloud "TPU system architecture" pages (v2 and v3 list chips of two
@@ -31,13 +32,14 @@ def forward_flops(config: Config) -> dict[str, int]:
     """Forward FLOPs of one row, by part: content stream, query stream, key side (keys, values, positions), softmax."""
     model, data = config.model, config.data
     T, P, M = data.segment_len, data.num_predict, model.memory_len
-    D, F, V, W = model.d_model, model.d_ff, model.vocab_size, model.heads * model.head_dim
+    D, F, W = model.d_model, model.d_ff, model.heads * model.head_dim
     K = M + T
 
     def stream(rows: int) -> int:
         """`rows` queries through one layer."""
         projections = 2 * 2 * rows * D * W
-        content = position = values = 2 * rows * K * W
+        content = values = 2 * rows * K * W
+        position = content * (model.position_scheme == "relative")
         segment = 2 * rows * 2 * W * (data.objective != "clm")
         feed_forward = 2 * 2 * rows * D * F
         return projections + content + position + segment + values + feed_forward
@@ -49,16 +51,38 @@ def forward_flops(config: Config) -> dict[str, int]:
         "content": (model.layers - two_streams) * stream(T),
         "query": model.layers * stream(P) * two_streams,
         "keys": model.layers * keys,
-        "softmax": 2 * P * D * V,
+        "softmax": softmax_flops(model, P),
+        **({"embedding": T * projection_flops(model)} if model.adaptive else {}),
+        **({"auxiliary": auxiliary_flops(config)} if auxiliary_flops(config) else {}),
     }
 
 
+def auxiliary_flops(config: Config) -> int:
+    """Forward FLOPs of one row in `auxiliary.AuxiliaryHeads`; all are computed, also those that no longer count."""
+    model, data = config.model, config.data
+    softmaxes = data.targets_ahead - 1 + model.layer_losses * (model.layers - 1) * data.targets_ahead
+    return softmaxes * 2 * data.num_predict * model.d_model * model.vocab_size
+
+
+def softmax_flops(model: ModelConfig, rows: int) -> int:
+    """Forward FLOPs of the logits of some rows; of an adaptive softmax all clusters count, as all are computed."""
+    parts = clusters(model)
+    columns = sum(part.size * part.width for part in parts) + (len(parts) - 1) * parts[0].width
+    return rows * (2 * columns + projection_flops(model))
+
+
+def projection_flops(model: ModelConfig) -> int:
+    """Forward FLOPs of one vector through the projections of all clusters."""
+    return sum(2 * part.width * model.d_model for part in clusters(model)) if projections(model) else 0
+
+
 def attention_flops(config: Config) -> int:
-    """Forward FLOPs of one row inside attention: scores of content and position, and values, of all layers."""
+    """Forward FLOPs of one row inside attention: scores of content and relative position, and values, of all layers."""
     model, data = config.model, config.data
     two_streams = data.objective == "plm"
     rows = (model.layers - two_streams) * data.segment_len + model.layers * data.num_predict * two_streams
-    return rows * 3 * 2 * (model.memory_len + data.segment_len) * model.heads * model.head_dim
+    products = 3 if model.position_scheme == "relative" else 2
+    return rows * products * 2 * (model.memory_len + data.segment_len) * model.heads * model.head_dim
 
 
 def step_flops(config: Config) -> int:
@@ -73,7 +97,7 @@ def step_flops(config: Config) -> int:
     per_row = 3 * sum(forward_flops(config).values())
     into_memory = model.layers * 2 * 2 * model.memory_len * D * W
     # The sinusoids are constants: their projection has a gradient for its kernel only.
-    table = model.layers * 2 * 2 * N * D * W
+    table = model.layers * 2 * 2 * N * D * W * (model.position_scheme == "relative")
     return config.train.batch_size * (per_row - into_memory) + table
 
 

@@ -46,8 +46,12 @@ class LMHead(nn.Module):
 
     def plain_nll(self, table_VD: jax.Array, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
         """The same from an array of all logits."""
-        logits_BPV = self(table_VD, vectors_BPD)
-        # A comparison, not a gather: the vocabulary may be split, and a gather's gradient is a scatter.
-        is_target_BPV = jnp.arange(logits_BPV.shape[-1])[None, None] == target_tokens_BP[..., None]
-        chosen_BP = jnp.where(is_target_BPV, logits_BPV, 0).sum(axis=-1)
-        return jax.nn.logsumexp(logits_BPV, axis=-1) - chosen_BP
+        return plain_nll(self(table_VD, vectors_BPD), target_tokens_BP)
+
+
+def plain_nll(logits_BPV: jax.Array, target_BP: jax.Array) -> jax.Array:
+    """-log p(target) from all logits, [B, P]."""
+    # A comparison, not a gather: the vocabulary may be split, and a gather's gradient is a scatter.
+    is_target_BPV = jnp.arange(logits_BPV.shape[-1])[None, None] == target_BP[..., None]
+    chosen_BP = jnp.where(is_target_BPV, logits_BPV, 0).sum(axis=-1)
+    return jax.nn.logsumexp(logits_BPV, axis=-1) - chosen_BP

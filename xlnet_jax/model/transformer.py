@@ -11,7 +11,9 @@ function of (parameters, batch, memory) and keeps nothing between calls.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -21,6 +23,7 @@ from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
 from xlnet_jax.model.absolute import AbsoluteAttention
 from xlnet_jax.model.attention import AttentionInputs, RelativeAttention, attention_biases
+from xlnet_jax.model.cache import Cache, Kept
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.layers import Dropout, FeedForward
 from xlnet_jax.parallel import mesh as meshes
@@ -47,7 +50,7 @@ class Output:
     """Content stream after the last layer, before dropout, for fine-tuning."""
     target_vectors_BPD: jax.Array | None
     """They predict the targets: vectors at their positions, after the final dropout; None without target slots."""
-    memory: Memory
+    memory: Memory | Cache
 
 
 class Layer(nn.Module):
@@ -65,30 +68,32 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BSD: jax.Array, memory_BMD: jax.Array, inputs: AttentionInputs, tied_biases: dict | None
-    ) -> tuple[jax.Array, jax.Array]:
-        """(x, m_l) -> (x, m_l')."""
-        slots, T = memory_BMD.shape[1], inputs.rank_BT.shape[1]
-        reuse = T if self.reuse_len is None else min(self.reuse_len, T)
-        # Select, do not multiply by 0: a NaN in a hidden slot must not spread.
-        memory_BMD = jnp.where((inputs.rank_BK[:, :slots] != NEVER)[:, :, None], memory_BMD, 0)
-        fresh_BRD = jnp.concatenate([memory_BMD, x_BSD[:, :reuse]], axis=1)
-        new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
+        self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs, tied_biases: dict | None
+    ) -> tuple[jax.Array, Any]:
+        """(x, m_l) -> (x, m_l'); with a cache (x, its keys and values) -> (x, those of the new rows)."""
+        T, new_memory_BMD = inputs.rank_BT.shape[1], None
+        if not isinstance(memory, Kept):
+            slots = memory.shape[1]
+            reuse = T if self.reuse_len is None else min(self.reuse_len, T)
+            # Select, do not multiply by 0: a NaN in a hidden slot must not spread.
+            memory = jnp.where((inputs.rank_BK[:, :slots] != NEVER)[:, :, None], memory, 0)
+            fresh_BRD = jnp.concatenate([memory, x_BSD[:, :reuse]], axis=1)
+            new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
         if self.config.position_scheme == "absolute":
             # Without a memory all of a segment is fresh: R is the length of a segment in training.
             longest = self.reuse_len or T
             attention = AbsoluteAttention(self.config, longest, self.at_targets, name="attention")
-            x_BSD = attention(x_BSD, inputs, deterministic=self.deterministic)
+            x_BSD, rows = attention(x_BSD, inputs, deterministic=self.deterministic), None
         else:
             attention = RelativeAttention(self.config, self.segments, name="attention")
-            x_BSD = attention(x_BSD, memory_BMD, inputs, tied_biases, deterministic=self.deterministic)
+            x_BSD, rows = attention(x_BSD, memory, inputs, tied_biases, deterministic=self.deterministic)
         feed_forward = FeedForward(self.config, name="feed_forward")
         x_BSD = feed_forward(x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic)
         # Stored only if a caller makes the collection mutable: auxiliary losses the first, tests the other.
         self.sow("layer_outputs", "content_stream", x_BSD[:, :T])
         self.sow("intermediates", "content_stream", x_BSD[:, :T])
         self.sow("intermediates", "query_stream", x_BSD[:, T:])
-        return x_BSD, new_memory_BMD
+        return x_BSD, new_memory_BMD if rows is None else rows
 
 
 class Stack(nn.Module):
@@ -116,21 +121,22 @@ class Stack(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BSD: jax.Array, hidden_LBMD: jax.Array, inputs: AttentionInputs, tied_biases: dict | None
-    ) -> tuple[jax.Array, jax.Array]:
-        """(both streams, memory) -> (both streams, memory of the next segment); see `Layer`.
+        self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs, tied_biases: dict | None
+    ) -> tuple[jax.Array, Any]:
+        """(both streams, memory of all layers) -> (both streams, memory of the next segment); see `Layer`.
 
         With `last_at_targets` (absolute positions) the last layer computes only the rows at the targets.
         """
         if self.last_at_targets:
-            return self._last_at_targets(x_BSD, hidden_LBMD, inputs), hidden_LBMD
+            assert not isinstance(memory, Kept)
+            return self._last_at_targets(x_BSD, memory, inputs), memory
         body, share = Layer, self.config.share_layers
         if self.config.remat != "none":
             body = nn.remat(Layer, policy=REMAT_POLICIES[self.config.remat], prevent_cse=False)
         layers = nn.scan(
             body,
             length=self.config.layers,
-            variable_axes={"intermediates": 0, "layer_outputs": 0} | ({} if share else {"params": 0}),
+            variable_axes={"intermediates": 0, "layer_outputs": 0, **({} if share else {"params": 0})},
             variable_broadcast="params" if share else False,
             split_rngs={"params": not share, "dropout": True},
             in_axes=(0, nn.broadcast, nn.broadcast),  # type: ignore[arg-type]
@@ -138,7 +144,7 @@ class Stack(nn.Module):
             unroll=self.config.layers if self.unrolled else 1,
         )(self.config, self.reuse_len, self.deterministic, self.segments, name="each")
         nn.share_scope(self, layers)
-        return layers(x_BSD, hidden_LBMD, inputs, tied_biases)
+        return layers(x_BSD, memory, inputs, tied_biases)
 
     def _last_at_targets(self, x_BTD: jax.Array, hidden_LBMD: jax.Array, inputs: AttentionInputs) -> jax.Array:
         """The layers below as usual, with their part of the stacked parameters, and the last one by itself."""
@@ -197,21 +203,31 @@ class XLNet(nn.Module):
         }
 
     @nn.compact
-    def __call__(self, batch: Batch, memory: Memory, rows_B: jax.Array | None = None, *, deterministic: bool) -> Output:
+    def __call__(
+        self,
+        batch: Batch,
+        memory: Memory | Cache,
+        rows_B: jax.Array | None = None,
+        *,
+        deterministic: bool,
+        place_BT: jax.Array | None = None,
+    ) -> Output:
         """Runs one segment.
 
         Args:
           batch: B rows of T tokens and P target slots; with P = 0 there is no query stream.
-          memory: of the last segment; rows that do not continue it see none of it.
+          memory: of the last segment; rows that do not continue it see none of it. Or a cache: the tokens are new ones
+            of its segment, without a query stream, and it has all else that they attend to.
           rows_B: row numbers in the global batch, if this is a part of one; they key the dropout masks.
           deterministic: True switches dropout off; False needs an rng named `dropout`.
+          place_BT: with a cache, the positions of the tokens in the segment; None: they are its first T.
         """
         config = self.config
         tied_biases = None if config.untie_biases else TiedBiases(config, not self.left_to_right, name="biases")()
         B, T = batch.tokens.shape
         rows_B = jnp.arange(B) if rows_B is None else rows_B
 
-        P, M = batch.target_positions.shape[1], memory.hidden_LBMD.shape[2]
+        P = batch.target_positions.shape[1]
         embedding = Embedding(config, self.compat, self.left_to_right, name="embedding")
         # One flat tree of parameters, although two modules declare them.
         nn.share_scope(self, embedding)
@@ -223,31 +239,42 @@ class XLNet(nn.Module):
             x_BSD = jnp.concatenate([h_BTD, g_BPD], axis=1)
             position_BS = jnp.concatenate([position_BS, T + batch.target_positions], axis=1)
 
-        valid_B = jnp.where(batch.continues, memory.valid_B, 0)
-        filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
-        if self.compat.on("zero_memory"):
-            memory = Memory(jnp.where(filled_BM[None, :, :, None], memory.hidden_LBMD, 0), memory.valid_B)
-            filled_BM = jnp.ones_like(filled_BM)
-        rank_BM = jnp.where(filled_BM, MEMORY_RANK, NEVER)
-        table_SND = None
-        if config.position_scheme == "relative":
-            positions = RelativePositions(config, self.compat, name="positions")
-            table_SND = positions(T, M, rows_B, deterministic=deterministic)
+        if isinstance(memory, Cache):
+            kept, rank_BK = memory.read(config.memory_len, batch.rank, place_BT)
+            M, table_SND = rank_BK.shape[1] - T, None
+            carried = functools.partial(memory.write, config.memory_len, rank_BQ=batch.rank, position_BQ=place_BT)
+        else:
+            M = memory.hidden_LBMD.shape[2]
+            valid_B = jnp.where(batch.continues, memory.valid_B, 0)
+            filled_BM = jnp.arange(M)[None, :] >= M - valid_B[:, None]
+            if self.compat.on("zero_memory"):
+                memory = Memory(jnp.where(filled_BM[None, :, :, None], memory.hidden_LBMD, 0), memory.valid_B)
+                filled_BM = jnp.ones_like(filled_BM)
+            rank_BM = jnp.where(filled_BM, MEMORY_RANK, NEVER)
+            kept, rank_BK = memory.hidden_LBMD, jnp.concatenate([rank_BM, batch.rank], axis=1)
+            table_SND = None
+            if config.position_scheme == "relative":
+                positions = RelativePositions(config, self.compat, name="positions")
+                table_SND = positions(T, M, rows_B, deterministic=deterministic)
+            reuse = T if self.reuse_len is None else min(self.reuse_len, T)
+            carried = functools.partial(Memory, valid_B=jnp.minimum(M, valid_B + reuse))
         inputs = AttentionInputs(
             rows_B=rows_B,
             table_SND=table_SND,
             direction_B=batch.direction,
             rank_BT=batch.rank,
-            rank_BK=jnp.concatenate([rank_BM, batch.rank], axis=1),
+            rank_BK=rank_BK,
             segment_BT=batch.segments,
             segment_BK=jnp.concatenate([jnp.zeros((B, M), batch.segments.dtype), batch.segments], axis=1),
             target_BP=batch.target_positions,
             position_BS=position_BS,
+            place_BT=place_BT,
+            slot_BT=None if place_BT is None else config.memory_len + place_BT,
         )
 
         at_targets = self.last_layer_at_targets
         stack = Stack(config, self.reuse_len, deterministic, not self.left_to_right, at_targets, name="layers")
-        x_BSD, hidden_LBMD = stack(x_BSD, memory.hidden_LBMD, inputs, tied_biases)
+        x_BSD, kept = stack(x_BSD, kept, inputs, tied_biases)
         h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None
         if at_targets:
             vectors_BPD = h_BTD
@@ -256,12 +283,7 @@ class XLNet(nn.Module):
         if vectors_BPD is not None:
             drop = Dropout(config.dropout, name="output_dropout")
             vectors_BPD = drop(vectors_BPD, rows_B, batch.target_positions, deterministic=deterministic)
-        reuse = T if self.reuse_len is None else min(self.reuse_len, T)
-        return Output(
-            hidden_BTD=h_BTD,
-            target_vectors_BPD=vectors_BPD,
-            memory=Memory(hidden_LBMD, jnp.minimum(M, valid_B + reuse)),
-        )
+        return Output(hidden_BTD=h_BTD, target_vectors_BPD=vectors_BPD, memory=carried(kept))
 
 
 def empty_memory(config: ModelConfig, batch_size: int, slots: int | None = None) -> Memory:

@@ -128,7 +128,9 @@ def check_batch_size(batch_size: int, mesh: Mesh, key: str = "train.batch_size",
 
 def check_model(model: ModelConfig, mesh: Mesh) -> None:
     """Raises BadInput if the model's sizes do not divide over the mesh axes that split them."""
-    sizes = {"embed": ("d_model",), "heads": ("heads",), "ff": ("d_ff",), "vocab": ("vocab_size",)}
+    # The tables of an adaptive embedding are not split over words.
+    vocab = () if model.adaptive else ("vocab_size",)
+    sizes = {"embed": ("d_model", "d_embed"), "heads": ("heads",), "ff": ("d_ff",), "vocab": vocab}
     for logical, keys in sizes.items():
         axis = getattr(RULES, logical)
         for key in keys if axis else ():

@@ -61,7 +61,7 @@ def losses(recipe: Recipe, mesh: Mesh, params: Any, windows_NX: np.ndarray, leng
 
     def run(params: Any, windows_1BX: jax.Array) -> jax.Array:
         with nn.logical_axis_rules(meshes.RULES.pairs()):
-            return sliding.nll(recipe.model, params, windows_1BX[0])
+            return sliding.window_nll(recipe.model, params, windows_1BX[0], slots=1)[:, 0]
 
     jitted = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
     N, found = len(windows_NX), []
@@ -71,6 +71,8 @@ def losses(recipe: Recipe, mesh: Mesh, params: Any, windows_NX: np.ndarray, leng
             # Past the end the last window is computed again, and cut off below.
             part = windows_NX[np.minimum(first + here, N - 1), -length - 1 :]
             row.append(jitted(params, meshes.place(part[None], mesh, batch_size)))
+            # Not all at once: a CPU's collectives give up if too many programs wait.
+            jax.block_until_ready(row[-2:-1])
         found.append(np.concatenate(jax.device_get(row))[:N].astype(np.float64))
     return np.stack(found)
 

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.model import heads
+from xlnet_jax.model.adaptive import AdaptiveHead
 from xlnet_jax.model.auxiliary import AuxiliaryHeads
 from xlnet_jax.model.heads import LMHead
 from xlnet_jax.model.transformer import Depths, Output, XLNet, empty_memory
@@ -77,7 +78,7 @@ class LanguageModel:
     """
 
     transformer: XLNet
-    head: LMHead = dataclasses.field(default_factory=LMHead)
+    head: LMHead | AdaptiveHead = dataclasses.field(default_factory=LMHead)
     auxiliary: AuxiliaryHeads | None = None
 
     @property
@@ -89,10 +90,10 @@ class LanguageModel:
         """Fresh parameters in Flax's boxes, which carry their logical axes; `batch` gives the shapes of an example."""
         memory = empty_memory(self.transformer.config, len(batch.direction))
         params = self.transformer.init(key, batch, memory, deterministic=True)["params"]
-        table_VD = nn.meta.unbox(params["word_embedding"])
+        embedding = nn.meta.unbox(params["word_embedding"])
         vectors_BPD = jnp.zeros((1, 1, self.transformer.config.d_model))
         # Another key: with the same one, equal names would draw equal numbers.
-        own = self.head.init(jax.random.fold_in(key, 1), table_VD, vectors_BPD)["params"]
+        own = self.head.init(jax.random.fold_in(key, 1), embedding, vectors_BPD)["params"]
         params = {**params, "lm_head": own}
         if self.auxiliary is None:
             return params
@@ -106,7 +107,7 @@ class LanguageModel:
         return batch.target_weights.sum()
 
     def logits(self, params: Any, vectors_BPD: jax.Array) -> jax.Array:
-        """[B, P, V]; see `LMHead`."""
+        """[B, P, V]; of an adaptive softmax log-probabilities; see `LMHead` and `AdaptiveHead`."""
         return self._head(params, vectors_BPD)
 
     def nll(self, params: Any, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
@@ -132,6 +133,7 @@ class LanguageModel:
             mutable=["layer_outputs"] if batch.auxiliary is not None else [],
         )  # fmt: skip
         assert out.target_vectors_BPD is not None, "a batch for training has target slots"
+        assert isinstance(out.memory, Memory)
         nll_BP = self.nll(params, out.target_vectors_BPD, batch.target_tokens)
         weight_BP = batch.target_weights.astype(nll_BP.dtype)
         # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.

@@ -19,7 +19,9 @@ from xlnet_jax.batch import Auxiliary, Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
+from xlnet_jax.model.adaptive import AdaptiveHead
 from xlnet_jax.model.auxiliary import AuxiliaryHeads
+from xlnet_jax.model.heads import LMHead
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel, Model
 from xlnet_jax.train.optimizer import make_optimizer, schedule
@@ -70,7 +72,8 @@ def language_model(config: Config) -> LanguageModel:
         two_streams=config.data.objective == "plm",
         left_to_right=config.data.objective == "clm",
     )
-    return LanguageModel(transformer, auxiliary=auxiliary_heads(config))
+    head = AdaptiveHead(config.model) if config.model.adaptive else LMHead()
+    return LanguageModel(transformer, head, auxiliary_heads(config))
 
 
 def assemble(

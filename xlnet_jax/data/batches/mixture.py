@@ -6,13 +6,10 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Sequence
-from typing import Any
 
-import jax
 import numpy as np
 
-from xlnet_jax.batch import Batch
+from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.mixing import ONE, Cycle, from_weights
@@ -109,12 +106,7 @@ class Mixture:
                 )
         # Row i of the joined parts is row order[i] of the batch.
         back = np.argsort(np.concatenate(order))
-        return join(parts, lambda arrays: np.concatenate(arrays)[back])
-
-
-def join(batches: Sequence[Batch], how: Any) -> Batch:
-    """Combines batches into one: `how` maps the list of arrays of a field to one array."""
-    return jax.tree.map(lambda *arrays: how(arrays), *batches)
+        return combine(parts, lambda arrays: np.concatenate(arrays)[back])
 
 
 def open_mixture(config: Config, split: str = "train", weighted: bool = True, opened: Mixture | None = None) -> Mixture:
