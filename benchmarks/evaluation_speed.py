@@ -6,10 +6,12 @@
 To predict a token from A tokens of context, a model without memory computes a window of A tokens for this one token. A
 model with A slots of memory computes it once, with a whole segment (Transformer-XL, section 4.5 and table 9). Both
 sides have the same layers, widths and vocabulary; they differ in the parameters of their positions. Each takes the
-batch that is fastest for it, the memory side also the segment length. The sliding side is jitted, and computes the last layer and the logits for the last position only
-(`train.sliding`). The memory side sees at least as much: A slots, and the tokens before in its segment. It is the pass
-with memory of `xlnet-jax evaluate` alone, without `loss_without_memory`. Both forward passes only; compilation is not
-in the figures; the sides take turns. Figures, by attention length:
+batch that is fastest for it, the memory side also the segment length. The sliding side is jitted, and computes the last
+layer and the logits for the last position only (`train.sliding`). The memory side sees at least as much: A slots, and
+the tokens before in its segment. It is the pass with memory of `xlnet-jax evaluate` alone, without
+`loss_without_memory`. Both forward passes only; compilation is not in the figures; the sides take turns.
+
+Figures, by attention length:
 
   lengths             tokens per second with memory over those of sliding: median over rounds
   flops               the same ratio of FLOPs per token, counted from the shapes (`model.flops`)
