@@ -45,6 +45,7 @@ def test_the_length_is_where_a_longer_context_stops_to_help():
     assert f_C2[4].tolist() == pytest.approx([7.6, 7.5]) and f_C2[5].tolist() == pytest.approx([7.5, 1])
 
 
+@pytest.mark.slow
 def test_losses_are_of_exactly_so_many_tokens_before_the_target(x64):
     """Catches: a context that is one token off, rows past the end that count, a batch in another order."""
     config = tiny.config(
