@@ -301,6 +301,14 @@ MUTANTS = (
            one("convert/names", "test_all_that_does_not_fit_is_listed_in_one_line")),
     Mutant("parts_of_an_array_start_at_the_same_place", "xlnet_jax/checkpoint/checksums.py", "np.arange(start + 1, start + 1 + len(part))", "np.arange(1, 1 + len(part))",
            one("checkpoint/store", "test_checksums_in_parts_are_those_of_the_whole")),
+    Mutant("a_split_is_read_past_its_end", "xlnet_jax/data/batches/loader.py",
+           "batch.target_weights * (batch.target_positions < targets_B[:, None])", "batch.target_weights",
+           one("train/evaluation", "test_one_stream_is_a_plain_loop_over_the_text")),
+    Mutant("a_stream_forgets_between_dispatches", "xlnet_jax/train/evaluation.py",
+           "self._executable(params, memory, batch)", "self._executable(params, self._empty(), batch)",
+           one("train/evaluation", "test_one_stream_is_a_plain_loop_over_the_text")),
+    Mutant("the_baseline_has_the_longer_context", "xlnet_jax/train/context.py", "short_IN.min(axis=0)", "long_IN.min(axis=0)",
+           one("train/context", "test_the_length_is_where_a_longer_context_stops_to_help")),
 )  # fmt: skip
 
 
