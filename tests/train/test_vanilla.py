@@ -160,6 +160,17 @@ def test_a_sliding_window_equals_the_plain_forward_at_its_last_position():
     np.testing.assert_allclose(first, -np.take_along_axis(np.asarray(logs), windows[0, 1:, None], 1)[:, 0], rtol=1e-5)
 
 
+def test_a_window_of_a_model_with_relative_positions_is_predicted_from_its_last_position():
+    settings = tiny.config(model={"memory_len": 4}, data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
+    model = make_recipe(settings).model
+    params = jax.jit(lambda: nn.meta.unbox(states.init_params(make_recipe(settings))))()
+    windows = jnp.asarray(tiny.words().text[:27].reshape(3, 9))
+    found = jax.jit(functools.partial(sliding.window_nll, model), static_argnames="slots")
+    all_B8 = np.asarray(found(params, windows, slots=8))
+    np.testing.assert_allclose(found(params, windows, slots=1), all_B8[:, -1:], rtol=1e-5)
+    assert (np.abs(all_B8[:, :1] - all_B8[:, -1:]) > 1e-3).all()
+
+
 def test_flops_have_no_position_term_and_count_the_auxiliary_softmaxes():
     settings = config()
     found = flops.forward_flops(settings)
