@@ -66,6 +66,7 @@ EXAMPLES, SEGMENTS, SPANS, STREAM = (
 GRADIENTS, TASK = "xlnet_jax/train/gradients.py", "xlnet_jax/finetune/recipe.py"
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
 RESUME = "xlnet_jax/train/resume.py"
+CACHE, GENERATE = "xlnet_jax/model/cache.py", "xlnet_jax/infer/generate.py"
 
 MUTANTS = (
     Mutant("query_sees_itself", ATTENTION, "limit_BP = jnp", "limit_BP = 1 + jnp",
@@ -114,6 +115,14 @@ MUTANTS = (
            one("kernels/vocabulary_loss", "test_any_mesh_gives_the_gradient_of_one_device")),
     Mutant("softmax_bias_missing", HEADS, "logits_BPV + bias_V", "logits_BPV + 0 * bias_V",
            oracle("plain")),
+    Mutant("cached_memory_rolls_a_slot_too_far", CACHE, "jnp.roll(x_LBKHE, -T, axis=2)", "jnp.roll(x_LBKHE, -T - 1, axis=2)",
+           one("infer/generate", "test_cached_equals_uncached")),
+    Mutant("cached_row_at_the_wrong_place", GENERATE, "jnp.where(full_B, 0, texts.place_B)", "jnp.where(full_B, 1, texts.place_B)",
+           one("infer/generate", "test_cached_equals_uncached")),
+    Mutant("one_token_too_few_stays", "xlnet_jax/infer/sampling.py", "jnp.cumsum(p_BV, axis=1) - p_BV",
+           "jnp.cumsum(p_BV, axis=1)", one("infer/sampling", "test_masses")),
+    Mutant("draws_of_every_prompt_are_equal", "xlnet_jax/infer/sampling.py", "key(sampling.seed), number_B)",
+           "key(sampling.seed), 0 * number_B)", one("infer/generate", "test_same_seed_same_tokens_in_any_company")),
     Mutant("gradient_into_the_memory", TRANSFORMER,
            "jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])",
            "fresh_BRD[:, fresh_BRD.shape[1] - slots :]",
