@@ -2,8 +2,11 @@
 
 import dataclasses
 import functools
+import json
 import math
+import os
 
+import data_fixtures
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -11,11 +14,15 @@ import numpy as np
 import pytest
 import tiny
 
+from xlnet_jax.cli import main
+from xlnet_jax.commands import context
+from xlnet_jax.commands.train import train
 from xlnet_jax.config import MeshConfig
 from xlnet_jax.data.batches.stream import ContiguousStreams
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train import state as states
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.recipe import example_batch, make_recipe
@@ -129,5 +136,45 @@ def test_streams_tile_every_split_and_are_long_by_default():
 
 
 def test_a_split_shorter_than_a_segment_is_one_line(x64):
-    with pytest.raises(BadInput, match="has 8 tokens, but a segment with the token after it needs 9; use more text or"):
+    with pytest.raises(BadInput, match="has 8 tokens, but a segment with what it predicts needs 9; use more text or"):
         scored(settings(), text(8))
+
+
+@pytest.mark.slow
+def test_a_run_is_evaluated_with_another_memory_and_its_context_is_drawn(tmp_path, pytestconfig, capsys):
+    """Catches: options that the command line loses, keys that are missing, other streams in training."""
+    pytest.importorskip("matplotlib")
+    config = tiny.config(
+        model={"memory_len": M},
+        data={"corpus": data_fixtures.corpus_path(), "objective": "clm", "segment_len": T, "reuse_len": T,
+              "num_predict": T},
+        train={"steps": 2}, optimizer={"warmup_steps": 1}, evaluation={"every": 2},
+        log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
+    )  # fmt: skip
+    workdir = str(tmp_path)
+    train(config, workdir)
+
+    def evaluated(*words):
+        assert main(["evaluate", f"--workdir={workdir}", "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    (line,) = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
+    same = evaluated()
+    assert line.pop("seconds") > 0
+    assert same == pytest.approx(line) and same["perplexity"] == pytest.approx(math.exp(same["loss"]))
+    assert 0 < same["bits_per_byte"] <= same["bits_per_character"] < same["bits_per_word"] and same["streams"] == 8
+    one = evaluated("--streams=1", "--memory_len=40", "--segment_len=16", "--batch_size=16")
+    assert one["streams"] == 1 and one["tokens"] == same["tokens"] and one["loss"] != same["loss"]
+    found = evaluated("--context", f"--against={workdir}", "--memory_len=24")
+    assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == context.TARGETS
+    assert len(found["models"][workdir]["loss"]) == 6 and os.path.exists(found["picture"])
+    for words, message in (
+        (["--against=x"], "--against is for --context"),
+        (["--context", "--streams=2"], "leave --streams, --blocks and --sliding out"),
+        (["--memory_len=-1"], "model.memory_len=-1"),
+        (["--streams=0"], "--streams=0 must be at least 1"),
+        (["--segment_len=100000"], "needs 100,001"),
+    ):
+        assert main(["evaluate", f"--workdir={workdir}", *words]) == 2
+        err = capsys.readouterr().err
+        assert message in err and "Traceback" not in err

@@ -50,12 +50,13 @@ def evaluate(
     """
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     config = workdirs.load_config(workdir, [*overrides, *rows])
-    config = _as_asked(config, {"memory_len": memory_len, "segment_len": segment_len}, streams)
+    config = as_asked(config, {"memory_len": memory_len, "segment_len": segment_len}, streams)
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
     heldout = open_mixture(config, "heldout", weighted=False)
     train = open_mixture(config, weighted=False, opened=heldout)
     workdirs.check_tokenizer(workdir, heldout)
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--blocks": blocks, "--workdir": workdir}
+    equal["--streams"] = streams
     with session(config, equal) as processes:
         mesh = meshes.make_mesh(config.mesh)
         meshes.check_model(config.model, mesh)
@@ -73,7 +74,7 @@ def evaluate(
             return {"step": found, **score(params)}
 
 
-def _as_asked(config: Config, lengths: dict[str, int | None], streams: int | None) -> Config:
+def as_asked(config: Config, lengths: dict[str, int | None], streams: int | None = None) -> Config:
     """The configuration with another memory and segment, which change no parameter. Raises BadInput."""
     given = [f"--{name}" for name, value in {**lengths, "streams": streams}.items() if value is not None]
     if given and not config.data.left_to_right:

@@ -29,7 +29,7 @@ from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
-from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.data.tokenizer import UNK, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity, shown
@@ -72,8 +72,8 @@ def scores(
 def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dict[str, float | None]:
     """The loss of the targets over the text that they stand for, in bits per character, byte and word.
 
-    A word is a piece with text that starts a word (`Tokenizer.word_start`): after a space, or punctuation alone.
-    Special pieces are no text, but predicting them costs bits.
+    A word is a piece that starts a word (`Tokenizer.word_start`): after a space, or punctuation alone; an unknown piece
+    is one too. Other special pieces are no text, but predicting them costs bits.
 
     Args:
       nats: summed loss.
@@ -81,6 +81,7 @@ def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dic
     """
     characters_V, bytes_V = tokenizer.text_lengths()
     words_V = tokenizer.word_start & (characters_V > 0)
+    words_V[UNK] = True
     units = {"character": characters_V, "byte": bytes_V, "word": words_V}
     there = {f"bits_per_{unit}": int(counts_V @ per_V) for unit, per_V in units.items()}
     bits = np.float64(nats / math.log(2))
@@ -247,10 +248,14 @@ def _losses(recipe: Recipe, params: Any, memory: Memory, batches: Batch) -> tupl
       float32 [3, B]: summed losses with memory and without, and targets. int32 [V]: how often each piece is a target.
     """
 
+    # Nothing sees an empty slot, so there need be none, unless it counts as zeros that all see.
+    slots = recipe.memory_len if recipe.config.compat.on("zero_memory") else 0
+    bare = dataclasses.replace(recipe, memory_len=slots).empty_memory(batches.direction.shape[1])
+
     def window(memory: Memory, batch: Batch) -> tuple[Memory, jax.Array]:
         carried = recipe.model.row_losses(params, batch, memory)
         fresh = dataclasses.replace(batch, continues=jnp.zeros_like(batch.continues))
-        alone = recipe.model.row_losses(params, fresh, memory)
+        alone = recipe.model.row_losses(params, fresh, bare)
         return carried.memory, jnp.stack([carried.loss_B, alone.loss_B, carried.weight_B])
 
     memory, sums_W3B = jax.lax.scan(window, memory, batches)

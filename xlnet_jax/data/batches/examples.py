@@ -46,7 +46,7 @@ def check(text: Text, config: Config, name: str) -> None:
     shape = layout(config.data, config.model.memory_len)
     need, what = shape.own + 3 * shape.budget, "an example with its memory and a random segment B"
     if config.data.objective == "clm":
-        need, what = config.data.segment_len + config.data.targets_ahead, "a segment with the token after it"
+        need, what = config.data.segment_len + config.data.targets_ahead, "a segment with what it predicts"
     if text.tokens < need:
         raise BadInput(
             f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}; use more text or a shorter data.segment_len"
