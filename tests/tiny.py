@@ -50,7 +50,7 @@ def config(**changes: Any) -> Config:
 class Words:
     """A text of random tokens with sentences and word starts: what `examples.build` reads."""
 
-    split = "train"
+    split, path = "train", "memory"
 
     def __init__(self, tokens: int = 5000, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -67,9 +67,14 @@ class Words:
 
 @dataclasses.dataclass
 class Vocabulary:
-    """The one thing that examples need of a tokenizer."""
+    """What examples and evaluation need of a tokenizer."""
 
     word_start: np.ndarray
+
+    def text_lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """One character of two bytes for each piece, and nothing for the special ones."""
+        is_text = (np.arange(VOCAB) >= 9).astype(np.int64)
+        return is_text, 2 * is_text
 
 
 @functools.cache

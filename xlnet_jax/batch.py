@@ -12,7 +12,7 @@ L layers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -26,6 +26,18 @@ MEMORY_RANK = -2
 
 NEVER = 2**30
 """Rank of padding and of empty memory slots: no position sees them."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Auxiliary:
+    """Losses of training beside that of the next token at the last layer (Al-Rfou et al. 2018, arXiv 1808.04444)."""
+
+    tokens: Array
+    """int32 [B, A, P]: further targets of each slot, the token two ahead first."""
+    weights: Array
+    """float32 [B, L, 1 + A]: weight of each layer's loss for each target, the next token first. The last layer's
+    loss of the next token is the loss itself."""
 
 
 @jax.tree_util.register_dataclass
@@ -55,11 +67,18 @@ class Batch:
     """int32 [B]: sentence label (1: B follows A)."""
     label_weight: Array
     """float32 [B]; 0 = the row has no label."""
+    auxiliary: Auxiliary | None = None
+    """None: no such losses, as in every evaluation."""
 
 
 def stack(batches: Sequence[Any]) -> Any:
     """Stacks K batches of one kind into one with a leading axis; numpy."""
-    return jax.tree.map(lambda *arrays: np.stack(arrays), *batches)
+    return combine(batches, np.stack)
+
+
+def combine(batches: Sequence[Any], how: Callable[[Sequence[np.ndarray]], np.ndarray]) -> Any:
+    """Combines batches of one kind into one: `how` maps the arrays of a field to one array."""
+    return jax.tree.map(lambda *arrays: how(arrays), *batches)
 
 
 @jax.tree_util.register_dataclass

@@ -64,6 +64,14 @@ class ModelConfig:
         choices="all rest none",
     )  # fmt: skip
     share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT); such a model has no export")
+    position_scheme: str = key(
+        "relative",
+        "distances in every score (Transformer-XL), or learned positions added at every layer (Vanilla Transformer)",
+        choices="relative absolute",
+    )
+    layer_losses: bool = key(
+        False, "layer l of n predicts too, with a softmax of its own, until l / 2n of train.steps (Vanilla Transformer)"
+    )
     memory_len: int = key(384, "memory slots M; 0 = no memory")
     same_length: bool = key(
         False, "a query sees the `memory_len` newest positions, itself included: all queries see equally many"
@@ -118,6 +126,9 @@ class DataConfig:
     segment_len: int = key(512, "tokens T of an example")
     reuse_len: int = key(256, "fresh tokens R of an example: its first part, which enters the memory")
     num_predict: int = key(85, "target slots P")
+    targets_ahead: int = key(
+        1, "left-to-right: tokens that each position predicts; the loss of those after the next has weight 0.5"
+    )
     windows_per_block: int = key(8, "consecutive windows W that a row reads before it jumps elsewhere")
     bidirectional: bool = key(True, "every other block is read reversed")
     mask_alpha: int = key(6, "context pieces per target piece while spans are drawn")
@@ -141,6 +152,11 @@ class DataConfig:
     def folders(self) -> list[str]:
         """The folders in `corpus`."""
         return [path.strip() for path in self.corpus.split(",")] if self.corpus else []
+
+    @property
+    def left_to_right(self) -> bool:
+        """Whether every token is predicted from those before it: the perplexity is that of a language model."""
+        return self.objective == "clm"
 
     def weight_list(self) -> list[float]:
         """`weights` as numbers. Raises ValueError."""
@@ -223,7 +239,7 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
-    """Held-out permutation-LM loss with fixed orders."""
+    """Held-out loss: of a permutation LM with fixed orders, of a left-to-right model with carried memory."""
 
     every: int = key(0, "steps between evaluations during training; 0 = none", FREE)
     blocks: int = key(0, "blocks of the held-out split used during training; 0 = all", FREE)

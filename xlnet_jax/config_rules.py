@@ -18,6 +18,7 @@ LARGEST_INT = 2**31 - 1
 """Of every whole number that has no entry in `LARGEST`: steps, rows and positions are int32 on the device."""
 
 _LARGEST: dict[float, str] = {
+    16: "data.targets_ahead",
     1000: "model.layers",
     2**10: "data.read_threads data.prefetch data.workers finetune.segments finetune.beam",
     2**12: "model.heads model.head_dim",
@@ -38,9 +39,10 @@ LARGEST = {name: largest for largest, names in _LARGEST.items() for name in name
 _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("must be at least 1", lambda value: value >= 1,
      "model.layers model.d_model model.div_val model.heads model.head_dim model.d_ff data.reuse_len "
-     "data.windows_per_block data.max_span data.read_threads data.prefetch train.steps train.batch_size "
-     "train.accumulation train.steps_per_dispatch train.max_bad_steps checkpoint.every checkpoint.keep "
-     "log.profile_steps finetune.segments finetune.stride finetune.max_question finetune.max_answer finetune.beam"),
+     "data.windows_per_block data.max_span data.targets_ahead data.read_threads data.prefetch train.steps "
+     "train.batch_size train.accumulation train.steps_per_dispatch train.max_bad_steps checkpoint.every "
+     "checkpoint.keep log.profile_steps finetune.segments finetune.stride finetune.max_question finetune.max_answer "
+     "finetune.beam"),
     # With a shorter heartbeat a host that is only busy is taken for lost.
     ("must be at least 2", lambda value: value >= 2, "train.spike_window distributed.heartbeat_seconds"),
     ("must not be negative", lambda value: value >= 0,
@@ -86,6 +88,7 @@ def rules(config: Config) -> list[Rule]:
          "leaves no width for the last cluster; use a smaller one or fewer model.cutoffs"),
         ("model.same_length", data.objective == "clm" or not model.same_length, "needs data.objective=clm"),
         *(_layout_rules(config) if config.finetune.task == "none" else _task_rules(config)),
+        *_vanilla_rules(config),
         ("data.weights", _positive(data), "must be positive numbers separated by commas"),
         ("data.mask_alpha", data.mask_alpha >= data.mask_beta >= 1,
          f"must be at least data.mask_beta={data.mask_beta}, and that at least 1"),
@@ -138,6 +141,28 @@ def _layout_rules(config: Config) -> list[Rule]:
         few_targets,
         ("model.memory_len", model.memory_len == 0,
          "must be 0 with data.objective=mlm: its examples do not follow each other"),
+    ]  # fmt: skip
+
+
+def _vanilla_rules(config: Config) -> list[Rule]:
+    """Rules for the keys of the Vanilla Transformer."""
+    model, data = config.model, config.data
+    left_to_right = data.objective == "clm" and config.finetune.task == "none"
+    absolute = model.position_scheme == "absolute"
+    return [
+        ("model.position_scheme", not absolute or left_to_right,
+         "is for pretraining with data.objective=clm; use relative"),
+        ("model.memory_len", not absolute or model.memory_len == 0,
+         "must be 0 with model.position_scheme=absolute: a position in the memory would have two meanings"),
+        ("model.untie_biases", not absolute or model.untie_biases,
+         "must be True with model.position_scheme=absolute, which has no such biases"),
+        ("model.layer_losses", not model.layer_losses or model.norm == "post",
+         "needs model.norm=post: the sums of pre-norm layers are not normalised"),
+        ("model.layer_losses", not model.layer_losses or left_to_right,
+         "is for pretraining with data.objective=clm; use False"),
+        ("model.layer_losses", not model.layer_losses or model.layers > 1, "needs layers below the last; use False"),
+        ("data.targets_ahead", data.targets_ahead == 1 or left_to_right,
+         "is for pretraining with data.objective=clm; use 1"),
     ]  # fmt: skip
 
 

@@ -107,6 +107,18 @@ def _prepare(
     return {"output": output, **tokens, "sha256": manifest["sha256"], "letters": letters, "dropped": dropped}
 
 
+def _evaluate(
+    context: bool, against: list[str], streams: int | None, blocks: int, sliding: bool, **options: Any
+) -> dict[str, Any]:
+    if not context:
+        if against:
+            raise BadInput("--against is for --context; give both or neither")
+        return _of("commands.evaluate", "evaluate")(streams=streams, blocks=blocks, sliding=sliding, **options)
+    if streams is not None or blocks or sliding:
+        raise BadInput("--context scores single tokens; leave --streams, --blocks and --sliding out")
+    return _of("commands.context", "context")(against=against, **options)
+
+
 def _corpus_verify(path: str, workers: int | None) -> dict[str, Any]:
     from xlnet_jax.data.corpus import verify
 
@@ -154,8 +166,12 @@ VERBS = (
             _option("--data_dir", "where TFDS has its data sets (default: its own)"),
             _option("--field", "field of a record that holds the text (default: text)", "text"),
             _option("--output", "folder of the corpus, also gs://", required=True),
-            _option("--tokenizer", "SentencePiece model to use; without it one is trained"),
-            _option("--vocab_size", "pieces to train (default 32000)", 32000),
+            _option("--tokenizer", "SentencePiece model or vocabulary.json to use; without it one is made"),
+            _option("--vocabulary", "train a SentencePiece model (default), or count words, characters or bytes",
+                    choices=("sentencepiece", "words", "characters", "bytes")),
+            _option("--vocab_size", "pieces to train (default 32000), or the most to keep of those counted", type=int),
+            _option("--dataset", "the published files of enwik8, text8 or wikitext103; :test holds out the test split",
+                    metavar="NAME[:test]"),
             _option("--document", "what ends a document (default: a blank line)", "blank_line",
                     choices=("blank_line", "file", "line")),
             _option("--sentences", "what ends a sentence: its line, or also . ! ? and the like (default: line)", "line",
@@ -261,11 +277,19 @@ VERBS = (
             _option("--workdir", "(default: runs/quickstart)", "runs/quickstart"),
             _option("--config", "Python file", "configs/quickstart.py"),
         )),
-    Verb("evaluate", "Held-out permutation-LM loss of a checkpoint.", "xlnet-jax evaluate --workdir=run --json",
-         _of("commands.evaluate", "evaluate"), (
+    Verb("evaluate", "Held-out loss of a checkpoint; of a left-to-right model also bits per character, byte and word.",
+         "xlnet-jax evaluate --workdir=run --json",
+         _evaluate, (
             *_CHECKPOINT,
             _option("--batch_size", "rows at a time; does not change the result", type=int),
             _option("--blocks", "score only the first blocks (default: all)", 0),
+            _option("--streams", "left to right: rows of text, which start without memory (default: few)", type=int),
+            _option("--memory_len", "left to right: memory slots (default: as in training)", type=int),
+            _option("--segment_len", "left to right: tokens of a segment (default: as in training)", type=int),
+            _option("--context", "left to right: instead, the loss by the length of the context, and a plot", False),
+            _option("--against", "with --context: the work directory of another model; repeatable", [],
+                    action="append", metavar="DIR"),
+            _option("--sliding", "absolute positions: every token from a full window of its own (slow)", False),
         ), stops=True),
     Verb("export", "Write a checkpoint for another library.",
          "xlnet-jax export --workdir=run --format=huggingface --output=exported",

@@ -259,3 +259,14 @@ def test_vocabulary_that_does_not_fit(tmp_path, size, message):
     with pytest.raises(BadInput, match=f"--vocab_size={size} is {message}"):
         train_tokenizer(["some words, here and there"], str(tmp_path / "a"), size, seed=0, threads=1)
     assert not os.listdir(tmp_path)
+
+
+def test_the_text_of_each_piece_is_counted():
+    """Catches: special pieces that count, a space that does not, characters counted as bytes."""
+    tokenizer = data.tokenizer()
+    characters_V, bytes_V = tokenizer.text_lengths()
+    text = "Bado kilu, 12."
+    ids = tokenizer.encode(text)
+    assert (ids >= 9).all() and characters_V[ids].sum() == len(text) + 1, "and the space before a sentence"
+    euro = tokenizer.pieces.index("€")
+    assert (characters_V[euro], bytes_V[euro]) == (1, 3) and not characters_V[:9].any() and not bytes_V[:9].any()

@@ -8,14 +8,18 @@ from typing import Any
 
 import jax
 
+from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
+from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.errors import BadInput
 from xlnet_jax.model import implementation
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.sliding import SlidingLoss
 from xlnet_jax.train.step import build_step
 
 log = logging.getLogger("xlnet_jax")
@@ -23,6 +27,7 @@ log = logging.getLogger("xlnet_jax")
 
 def evaluate(
     workdir: str, *, step: int | None = None, blocks: int = 0, batch_size: int | None = None,
+    streams: int | None = None, memory_len: int | None = None, segment_len: int | None = None, sliding: bool = False,
     overrides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Scores the held-out split with the parameters of a checkpoint.
@@ -31,29 +36,58 @@ def evaluate(
       step: the checkpoint; None = the newest good one.
       blocks: score only the first blocks; 0 = the whole split.
       batch_size: rows at a time; None = as configured.
+      streams: of a left-to-right model: contiguous parts of each corpus's split, each of which starts without memory.
+      memory_len, segment_len: of a left-to-right model: others than in training.
+      sliding: of a model with absolute positions: every token from a window of its own (`train.sliding`).
       overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
 
     Returns:
       `step` of the checkpoint, and see `train.evaluation.scores`.
 
     Raises:
-      BadInput: no run or good checkpoint in `workdir`, a corpus without held-out documents or with another tokenizer.
+      BadInput: no run or good checkpoint in `workdir`, a corpus without held-out documents or with another tokenizer,
+        an option for left-to-right models with another objective.
     """
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     config = workdirs.load_config(workdir, [*overrides, *rows])
+    config = as_asked(config, {"memory_len": memory_len, "segment_len": segment_len}, streams)
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
     heldout = open_mixture(config, "heldout", weighted=False)
     train = open_mixture(config, weighted=False, opened=heldout)
     workdirs.check_tokenizer(workdir, heldout)
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--blocks": blocks, "--workdir": workdir}
+    equal["--streams"] = streams
     with session(config, equal) as processes:
         mesh = meshes.make_mesh(config.mesh)
         meshes.check_model(config.model, mesh)
         recipe = make_recipe(implementation.decided(config, processes))
         workdirs.use_compilation_cache(config, workdir)
         with jax.set_mesh(mesh):
-            score = HeldoutLoss(recipe, mesh, heldout, train.token_counts, blocks)
+            score: SlidingLoss | HeldoutLoss
+            if sliding:
+                score = SlidingLoss(recipe, mesh, heldout, train.token_counts, blocks)
+            else:
+                score = HeldoutLoss(recipe, mesh, heldout, train.token_counts, blocks, streams or 0)
             abstract = build_step(recipe, mesh).abstract_state.params
             params, found = restore.parameters(workdir, abstract, processes, step)
             log.info("evaluating step %d over %s, after compiling", found, score.scope)
             return {"step": found, **score(params)}
+
+
+def as_asked(config: Config, lengths: dict[str, int | None], streams: int | None = None) -> Config:
+    """The configuration with another memory and segment, which change no parameter. Raises BadInput."""
+    given = [f"--{name}" for name, value in {**lengths, "streams": streams}.items() if value is not None]
+    if given and not config.data.left_to_right:
+        raise BadInput(
+            f"{given[0]} is for left-to-right models (data.objective=clm), but this one has data.objective="
+            f"{config.data.objective}; leave it out"
+        )
+    if given and config.model.position_scheme == "absolute" and given != ["--streams"]:
+        raise BadInput(f"{given[0]}: a model with model.position_scheme=absolute has its own lengths; leave it out")
+    if streams is not None and streams < 1:
+        raise BadInput(f"--streams={streams} must be at least 1")
+    keys = {"memory_len": ["model.memory_len"],
+            "segment_len": ["data.segment_len", "data.reuse_len", "data.num_predict"]}  # fmt: skip
+    return configs.override(config, [
+        f"--config.{key}={value}" for name, value in lengths.items() if value is not None for key in keys[name]
+    ])  # fmt: skip

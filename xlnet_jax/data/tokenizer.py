@@ -95,7 +95,12 @@ class Tokenizer:
       digit_comma: ids that the digit-comma rule replaces, each with its new ids.
       sha256: of the model file.
       normalization: of text before `encode_normalized`.
+      level: `sentencepiece`; see `vocabulary` for the others.
     """
+
+    level: str = "sentencepiece"
+    file_name = "spiece.model"
+    """In a corpus and in a work directory."""
 
     def __init__(self, path: str, normalization: Normalization = Normalization()):
         """Loads a model.
@@ -136,7 +141,7 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled without its contents: a worker process loads the file again, once.
-        return _load, (self.path, self.normalization, self.sha256)
+        return _load, (type(self), self.path, self.normalization, self.sha256)
 
     def encode(self, text: str) -> np.ndarray:
         """Ids of one text, which is normalised first: int32 [N]; no special piece is added."""
@@ -164,15 +169,31 @@ class Tokenizer:
         length_S = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(length_S.sum())), length_S
 
+    def text_lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """How much text each id stands for: characters (code points) and UTF-8 bytes, int64 [V] both.
+
+        It is the text after normalisation. SentencePiece's mark counts as the space that it stands for, also at the
+        start of a sentence; special pieces are no text.
+        """
+        characters_V, bytes_V = np.zeros((2, self.vocab_size), np.int64)
+        for index in range(len(SPECIAL_PIECES), self.vocab_size):
+            if self.processor.is_byte(index):
+                # A byte of a character that is no piece; the first byte of a character is no continuation byte.
+                bytes_V[index], characters_V[index] = 1, not 0x80 <= int(self.pieces[index][3:5], 16) < 0xC0
+            else:
+                text = self.pieces[index].replace(_WORD, " ")
+                characters_V[index], bytes_V[index] = len(text), len(text.encode())
+        return characters_V, bytes_V
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; control pieces are left out, unknown ones become ⁇."""
         return self.processor.decode([int(index) for index in ids])
 
 
 @functools.lru_cache(1)
-def _load(path: str, normalization: Normalization, sha256: str) -> Tokenizer:
+def _load(kind: type[Tokenizer], path: str, normalization: Normalization, sha256: str) -> Tokenizer:
     del sha256  # part of the key: the same path may hold another tokenizer the next time
-    return Tokenizer(path, normalization)
+    return kind(path, normalization)
 
 
 def starts_word(piece: str) -> bool:

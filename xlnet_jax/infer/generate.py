@@ -259,6 +259,11 @@ def _logits(model: LanguageModel, params: Any, vectors_B1D: jax.Array) -> jax.Ar
 def left_to_right(config: Config, path: str) -> LanguageModel:
     """The model of a configuration that predicts the next token. Raises BadInput if it does not."""
     model = make_recipe(config).model
+    if config.model.position_scheme == "absolute":
+        raise BadInput(
+            f"{path} has model.position_scheme=absolute, and no memory that could follow a text; train one with "
+            "model.position_scheme=relative"
+        )
     if not model.transformer.left_to_right:
         raise BadInput(
             f"{path} was trained with data.objective={config.data.objective}, and only a left-to-right model (clm) "

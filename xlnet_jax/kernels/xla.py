@@ -88,9 +88,34 @@ def attend(
     if max_distance is not None:
         distance_BQK = K - T + position_BQ[:, :, None] - jnp.arange(K)[None, None, :]
         visible_BQK &= distance_BQK <= max_distance
+    return _weighted_sum(score_BHQK, visible_BQK, v_BHKE, position_BQ, rows_B, dropout)
+
+
+def attend_by_content(
+    q_BQHE: jax.Array,
+    k_BKHE: jax.Array,
+    v_BKHE: jax.Array,
+    limit_BQ: jax.Array,
+    rank_BK: jax.Array,
+    position_BQ: jax.Array,
+    rows_B: jax.Array,
+    dropout: AttentionDropout | None,
+) -> tuple[jax.Array, jax.Array]:
+    """s_ij = E^(-1/2) q_i . k_j (Vaswani et al. 2017), where positions are in the vectors already; see `attend`."""
+    high = jnp.promote_types(q_BQHE.dtype, jnp.float32)
+    q_BHQE, k_BHKE, v_BHKE = (x.transpose(0, 2, 1, 3) for x in (q_BQHE, k_BKHE, v_BKHE))
+    score_BHQK = jnp.einsum("bhqe,bhke->bhqk", q_BHQE, k_BHKE, preferred_element_type=high) * q_BQHE.shape[3] ** -0.5
+    visible_BQK = (rank_BK[:, None, :] < limit_BQ[:, :, None]) & (rank_BK < NEVER)[:, None, :]
+    return _weighted_sum(score_BHQK, visible_BQK, v_BHKE, position_BQ, rows_B, dropout)
+
+
+def _weighted_sum(
+    score_BHQK: jax.Array, visible_BQK: jax.Array, v_BHKE: jax.Array, position_BQ: jax.Array, rows_B: jax.Array,
+    dropout: AttentionDropout | None,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
     probability_BHQK = masked_softmax(score_BHQK, visible_BQK)
     dropped_BHQK = probability_BHQK if dropout is None else dropout(probability_BHQK, rows_B, position_BQ)
-    o_BHQE = jnp.einsum("bhqk,bhke->bhqe", dropped_BHQK.astype(v_BKHE.dtype), v_BHKE)
+    o_BHQE = jnp.einsum("bhqk,bhke->bhqe", dropped_BHQK.astype(v_BHKE.dtype), v_BHKE)
     return o_BHQE.transpose(0, 2, 1, 3), probability_BHQK
 
 

@@ -39,7 +39,8 @@ class AttentionInputs:
     rows_B: jax.Array
     """Row numbers in the global batch: they key the dropout masks."""
     table_SND: jax.Array | None
-    """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: position keys are cached."""
+    """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: position keys are cached, or
+    positions are absolute."""
     direction_B: jax.Array
     rank_BT: jax.Array
     rank_BK: jax.Array

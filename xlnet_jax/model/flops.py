@@ -38,7 +38,8 @@ def forward_flops(config: Config) -> dict[str, int]:
     def stream(rows: int) -> int:
         """`rows` queries through one layer."""
         projections = 2 * 2 * rows * D * W
-        content = position = values = 2 * rows * K * W
+        content = values = 2 * rows * K * W
+        position = content * (model.position_scheme == "relative")
         segment = 2 * rows * 2 * W * (data.objective != "clm")
         feed_forward = 2 * 2 * rows * D * F
         return projections + content + position + segment + values + feed_forward
@@ -52,7 +53,15 @@ def forward_flops(config: Config) -> dict[str, int]:
         "keys": model.layers * keys,
         "softmax": softmax_flops(model, P),
         **({"embedding": T * projection_flops(model)} if model.adaptive else {}),
+        **({"auxiliary": auxiliary_flops(config)} if auxiliary_flops(config) else {}),
     }
+
+
+def auxiliary_flops(config: Config) -> int:
+    """Forward FLOPs of one row in `auxiliary.AuxiliaryHeads`; all are computed, also those that no longer count."""
+    model, data = config.model, config.data
+    softmaxes = data.targets_ahead - 1 + model.layer_losses * (model.layers - 1) * data.targets_ahead
+    return softmaxes * 2 * data.num_predict * model.d_model * model.vocab_size
 
 
 def softmax_flops(model: ModelConfig, rows: int) -> int:
@@ -68,11 +77,12 @@ def projection_flops(model: ModelConfig) -> int:
 
 
 def attention_flops(config: Config) -> int:
-    """Forward FLOPs of one row inside attention: scores of content and position, and values, of all layers."""
+    """Forward FLOPs of one row inside attention: scores of content and relative position, and values, of all layers."""
     model, data = config.model, config.data
     two_streams = data.objective == "plm"
     rows = (model.layers - two_streams) * data.segment_len + model.layers * data.num_predict * two_streams
-    return rows * 3 * 2 * (model.memory_len + data.segment_len) * model.heads * model.head_dim
+    products = 3 if model.position_scheme == "relative" else 2
+    return rows * products * 2 * (model.memory_len + data.segment_len) * model.heads * model.head_dim
 
 
 def step_flops(config: Config) -> int:
@@ -87,7 +97,7 @@ def step_flops(config: Config) -> int:
     per_row = 3 * sum(forward_flops(config).values())
     into_memory = model.layers * 2 * 2 * model.memory_len * D * W
     # The sinusoids are constants: their projection has a gradient for its kernel only.
-    table = model.layers * 2 * 2 * N * D * W
+    table = model.layers * 2 * 2 * N * D * W * (model.position_scheme == "relative")
     return config.train.batch_size * (per_row - into_memory) + table
 
 

@@ -50,6 +50,8 @@ def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:
         return "xla", "attention: xla, as model.attention says"
     device = absent or jax.local_devices()[0]
     problem = fused.problem(device.device_kind, config.head_dim, jnp.dtype(config.compute_dtype))
+    if config.position_scheme == "absolute":
+        problem = "the kernels compute relative positions, and this model has model.position_scheme=absolute"
     if problem is None:
         kernel = f"attention: fused, the kernel for {device.device_kind}"
         if absent:

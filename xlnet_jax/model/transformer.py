@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
+from xlnet_jax.model.absolute import AbsoluteAttention
 from xlnet_jax.model.attention import AttentionInputs, RelativeAttention, attention_biases
 from xlnet_jax.model.cache import Cache, Kept
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
@@ -63,6 +64,7 @@ class Layer(nn.Module):
     reuse_len: int | None
     deterministic: bool
     segments: bool
+    at_targets: bool = False
 
     @nn.compact
     def __call__(
@@ -77,11 +79,18 @@ class Layer(nn.Module):
             memory = jnp.where((inputs.rank_BK[:, :slots] != NEVER)[:, :, None], memory, 0)
             fresh_BRD = jnp.concatenate([memory, x_BSD[:, :reuse]], axis=1)
             new_memory_BMD = jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])
-        attention = RelativeAttention(self.config, self.segments, name="attention")
-        x_BSD, rows = attention(x_BSD, memory, inputs, tied_biases, deterministic=self.deterministic)
+        if self.config.position_scheme == "absolute":
+            # Without a memory all of a segment is fresh: R is the length of a segment in training.
+            longest = self.reuse_len or T
+            attention = AbsoluteAttention(self.config, longest, self.at_targets, name="attention")
+            x_BSD, rows = attention(x_BSD, inputs, deterministic=self.deterministic), None
+        else:
+            attention = RelativeAttention(self.config, self.segments, name="attention")
+            x_BSD, rows = attention(x_BSD, memory, inputs, tied_biases, deterministic=self.deterministic)
         feed_forward = FeedForward(self.config, name="feed_forward")
         x_BSD = feed_forward(x_BSD, inputs.rows_B, inputs.position_BS, deterministic=self.deterministic)
-        # Stored only if a caller makes "intermediates" mutable, as tests do.
+        # Stored only if a caller makes the collection mutable: auxiliary losses the first, tests the other.
+        self.sow("layer_outputs", "content_stream", x_BSD[:, :T])
         self.sow("intermediates", "content_stream", x_BSD[:, :T])
         self.sow("intermediates", "query_stream", x_BSD[:, T:])
         return x_BSD, new_memory_BMD if rows is None else rows
@@ -95,6 +104,7 @@ class Stack(nn.Module):
     reuse_len: int | None
     deterministic: bool
     segments: bool
+    last_at_targets: bool = False
 
     @property
     def depth(self) -> int | tuple[int, ...]:
@@ -113,14 +123,20 @@ class Stack(nn.Module):
     def __call__(
         self, x_BSD: jax.Array, memory: jax.Array | Kept, inputs: AttentionInputs, tied_biases: dict | None
     ) -> tuple[jax.Array, Any]:
-        """(both streams, memory of all layers) -> (both streams, memory of the next segment); see `Layer`."""
+        """(both streams, memory of all layers) -> (both streams, memory of the next segment); see `Layer`.
+
+        With `last_at_targets` (absolute positions) the last layer computes only the rows at the targets.
+        """
+        if self.last_at_targets:
+            assert not isinstance(memory, Kept)
+            return self._last_at_targets(x_BSD, memory, inputs), memory
         body, share = Layer, self.config.share_layers
         if self.config.remat != "none":
             body = nn.remat(Layer, policy=REMAT_POLICIES[self.config.remat], prevent_cse=False)
         layers = nn.scan(
             body,
             length=self.config.layers,
-            variable_axes={"intermediates": 0} if share else {"params": 0, "intermediates": 0},
+            variable_axes={"intermediates": 0, "layer_outputs": 0, **({} if share else {"params": 0})},
             variable_broadcast="params" if share else False,
             split_rngs={"params": not share, "dropout": True},
             in_axes=(0, nn.broadcast, nn.broadcast),  # type: ignore[arg-type]
@@ -129,6 +145,19 @@ class Stack(nn.Module):
         )(self.config, self.reuse_len, self.deterministic, self.segments, name="each")
         nn.share_scope(self, layers)
         return layers(x_BSD, memory, inputs, tied_biases)
+
+    def _last_at_targets(self, x_BTD: jax.Array, hidden_LBMD: jax.Array, inputs: AttentionInputs) -> jax.Array:
+        """The layers below as usual, with their part of the stacked parameters, and the last one by itself."""
+        params, below = self.variables["params"], self.config.layers - 1
+        lower, last = params, params
+        if not self.config.share_layers:
+            lower, last = jax.tree.map(lambda x: x[:below], params), jax.tree.map(lambda x: x[below], params)
+        config = dataclasses.replace(self.config, layers=below)
+        if below:
+            stack = Stack(config, self.reuse_len, self.deterministic, self.segments, parent=None)
+            x_BTD, _ = stack.apply({"params": lower}, x_BTD, hidden_LBMD[:below], inputs, None)
+        layer = Layer(self.config, self.reuse_len, self.deterministic, self.segments, at_targets=True, parent=None)
+        return layer.apply({"params": last}, x_BTD, hidden_LBMD[below], inputs, None)[0]
 
 
 class TiedBiases(nn.Module):
@@ -153,6 +182,8 @@ class XLNet(nn.Module):
       two_streams: targets are predicted from the query stream; False: from the content stream, the only one then.
       left_to_right: text without segments, predicted from the content stream (Transformer-XL): there are no parameters
         for segments and for the query stream.
+      last_layer_at_targets: the last layer computes only what the targets need; `hidden_BTD` has their rows alone then
+        (only with absolute positions, without dropout).
     """
 
     config: ModelConfig
@@ -160,6 +191,7 @@ class XLNet(nn.Module):
     compat: CompatConfig = CORRECT
     two_streams: bool = True
     left_to_right: bool = False
+    last_layer_at_targets: bool = False
 
     @property
     def depths(self) -> Depths:
@@ -220,8 +252,10 @@ class XLNet(nn.Module):
                 filled_BM = jnp.ones_like(filled_BM)
             rank_BM = jnp.where(filled_BM, MEMORY_RANK, NEVER)
             kept, rank_BK = memory.hidden_LBMD, jnp.concatenate([rank_BM, batch.rank], axis=1)
-            positions = RelativePositions(config, self.compat, name="positions")
-            table_SND = positions(T, M, rows_B, deterministic=deterministic)
+            table_SND = None
+            if config.position_scheme == "relative":
+                positions = RelativePositions(config, self.compat, name="positions")
+                table_SND = positions(T, M, rows_B, deterministic=deterministic)
             reuse = T if self.reuse_len is None else min(self.reuse_len, T)
             carried = functools.partial(Memory, valid_B=jnp.minimum(M, valid_B + reuse))
         inputs = AttentionInputs(
@@ -238,10 +272,14 @@ class XLNet(nn.Module):
             slot_BT=None if place_BT is None else config.memory_len + place_BT,
         )
 
-        stack = Stack(config, self.reuse_len, deterministic, not self.left_to_right, name="layers")
+        at_targets = self.last_layer_at_targets
+        assert not at_targets or config.position_scheme == "absolute"
+        stack = Stack(config, self.reuse_len, deterministic, not self.left_to_right, at_targets, name="layers")
         x_BSD, kept = stack(x_BSD, kept, inputs, tied_biases)
         h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None
-        if P and not two_streams:
+        if at_targets:
+            vectors_BPD = h_BTD
+        elif P and not two_streams:
             vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)
         if vectors_BPD is not None:
             drop = Dropout(config.dropout, name="output_dropout")

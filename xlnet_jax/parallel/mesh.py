@@ -107,9 +107,14 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     return Mesh(grid, AXES, axis_types=types)
 
 
+def row_devices(mesh: Mesh) -> int:
+    """Number of devices that share the rows."""
+    return math.prod(mesh.shape[axis] for axis in RULES.batch)
+
+
 def check_batch_size(batch_size: int, mesh: Mesh, key: str = "train.batch_size", parts: int = 1) -> None:
     """Raises BadInput if the rows of `parts` micro-batches do not divide over the devices that share them."""
-    devices = math.prod(mesh.shape[axis] for axis in RULES.batch)
+    devices = row_devices(mesh)
     ways = devices * parts
     if batch_size % ways:
         below, above = batch_size // ways * ways, -(-batch_size // ways) * ways

@@ -1,7 +1,7 @@
 """The work directory of a run: resolved configuration, manifest of every start, and what may change on resume.
 
 config.json        every key by its dotted name, and the corpus hash: the identity of the run
-tokenizer/         spiece.model and normalization.json: with them a checkpoint can be used without the corpus
+tokenizer/         spiece.model (or vocabulary.json) and normalization.json: a checkpoint can be used without the corpus
 runs.jsonl         one line per start: versions, git commit, devices, cores, flags, step
 checkpoints/       see `checkpoint`
 metrics.jsonl      see `run.metrics`; in a bucket a folder, see `run.jsonl`
@@ -35,6 +35,7 @@ from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
+from xlnet_jax.data.vocabulary import Vocabulary
 from xlnet_jax.errors import BadInput, check_link
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.metrics import read_jsonl
@@ -160,7 +161,8 @@ def tokenizer(workdir: str, overrides: Sequence[str] = ()) -> Tokenizer:
         normalization = Normalization(**json.loads(rules))
     except (ValueError, TypeError) as error:
         raise BadInput(f"{folder}/normalization.json: {error}; restore it from a copy") from error
-    found, expected = Tokenizer(os.path.join(folder, "spiece.model"), normalization), read_config(workdir)
+    kind = Vocabulary if Vocabulary.file_name in files.listing(folder) else Tokenizer
+    found, expected = kind(os.path.join(folder, kind.file_name), normalization), read_config(workdir)
     if expected is not None and expected["tokenizer_sha256"] != found.sha256:
         raise BadInput(f"{found.path} is not the tokenizer that {workdir} was trained with; restore it from a copy")
     return found
@@ -183,7 +185,7 @@ def write_tokenizer(workdir: str, tokenizer: Tokenizer) -> None:
     """Copies a tokenizer into a work directory that has none."""
     folder = os.path.join(workdir, TOKENIZER)
     files.make_folder(folder)
-    files.write_new(os.path.join(folder, "spiece.model"), files.read(tokenizer.path))
+    files.write_new(os.path.join(folder, tokenizer.file_name), files.read(tokenizer.path))
     # The last one: it says that the copy is complete.
     rules = files.to_json(dataclasses.asdict(tokenizer.normalization))
     files.write_new(os.path.join(folder, "normalization.json"), rules)

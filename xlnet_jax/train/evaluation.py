@@ -1,8 +1,12 @@
-"""Held-out permutation-LM loss: fixed orders, the whole split, with memory and without.
+"""Held-out loss: the whole split, with memory and without.
 
-Every block of W windows is read once, and its memory is carried from window to window. All draws (targets, orders,
-segments) are keyed by (window, block), and the host sums losses per row in float64: neither the batch size nor the
-devices change the result beyond the rounding of float32 inside a row.
+    permutation LM   every block of W windows is read once, and its memory is carried from window to window; all draws
+                     (targets, orders, segments) are keyed by (window, block)
+    left to right    the split is cut into contiguous streams, and each carries its memory from its first segment to its
+                     last (Transformer-XL, section 3.2); the number of streams says how many segments start without one
+
+The host sums losses per row in float64: neither the batch size nor the devices change the result beyond the rounding
+of float32 inside a row.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -24,6 +29,7 @@ from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.tokenizer import UNK, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity, shown
@@ -61,6 +67,25 @@ def scores(
     }
     plain = {name: number(value) for name, value in means.items()}
     return {"loss": plain["loss"], "perplexity": perplexity(plain["loss"]), **plain}
+
+
+def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dict[str, float | None]:
+    """The loss of the targets over the text that they stand for, in bits per character, byte and word.
+
+    A word is a piece that starts a word (`Tokenizer.word_start`): after a space, or punctuation alone; an unknown piece
+    is one too. Other special pieces are no text, but predicting them costs bits.
+
+    Args:
+      nats: summed loss.
+      counts_V: how often each piece was a target.
+    """
+    characters_V, bytes_V = tokenizer.text_lengths()
+    words_V = tokenizer.word_start & (characters_V > 0)
+    words_V[UNK] = True
+    units = {"character": characters_V, "byte": bytes_V, "word": words_V}
+    there = {f"bits_per_{unit}": int(counts_V @ per_V) for unit, per_V in units.items()}
+    bits = np.float64(nats / math.log(2))
+    return {name: number(bits / count) if count else None for name, count in there.items()}
 
 
 class Evaluator(Protocol):
@@ -122,33 +147,34 @@ class HeldoutLoss:
       mixture: the held-out splits.
       train_counts_V: how often each piece occurs in the train splits.
       blocks: number of blocks to score of each corpus; 0 = all.
+      streams: into which the split of each corpus is cut, for a left-to-right model; 0 = see `ContiguousStreams`.
 
     Attributes:
       scope: for the log, such as `512 of 1,024 blocks in 32 batches`.
     """
 
     def __init__(
-        self, recipe: Recipe, mesh: Mesh, mixture: Mixture, train_counts_V: np.ndarray, blocks: int = 0
-    ) -> None:
+        self, recipe: Recipe, mesh: Mesh, mixture: Mixture, train_counts_V: np.ndarray, blocks: int = 0,
+        streams: int = 0,
+    ) -> None:  # fmt: skip
         config = recipe.config
         if blocks < 0:
             raise BadInput(f"--blocks={blocks} must not be negative; 0 = the whole split")
         batch_size = config.evaluation.batch_size or config.train.batch_size
         meshes.check_batch_size(batch_size, mesh, "evaluation.batch_size")
         mixture.check(config)
-        self._batch_size = batch_size
-        rows = meshes.rows_here(batch_size, mesh)
-        self._dispatches = loader.HeldoutDispatches(mixture, config, blocks, batch_size, rows)
+        self._dispatches, self.scope, self._streams = _dispatches(mixture, config, mesh, batch_size, blocks, streams)
+        self._batch_size = self._dispatches.batch_size
         self._config, self._mesh, self._train_counts_V = config, mesh, train_counts_V
-        scored, there = self._dispatches.single_pass.blocks, mixture.single_pass(config).blocks
-        self.scope = f"{scored:,} of {there:,} blocks in {len(self._dispatches):,} batches"
 
-        def run(params: Any, batches: Batch) -> tuple[jax.Array, jax.Array]:
+        def run(params: Any, memory: Memory, batches: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array]]:
             with nn.logical_axis_rules(meshes.RULES.pairs()):
-                return _losses(recipe, params, batches)
+                return _losses(recipe, params, memory, batches)
 
         everywhere = NamedSharding(mesh, PartitionSpec())
-        self._run = jax.jit(run, out_shardings=everywhere)
+        of_memory = Memory(meshes.batch_sharding(mesh, leading=1), meshes.batch_sharding(mesh))  # type: ignore[arg-type]
+        self._empty = jax.jit(lambda: recipe.empty_memory(self._batch_size), out_shardings=of_memory)
+        self._run = jax.jit(run, out_shardings=(of_memory, everywhere), donate_argnums=1)
         self._executable: Any = None
 
     def __call__(
@@ -162,19 +188,26 @@ class HeldoutLoss:
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
         counts_V = np.zeros(self._config.model.vocab_size, np.int64)
+        memory = self._empty()
 
         def send(batch: Batch) -> Any:
+            nonlocal memory
             batch = meshes.place(batch, self._mesh, self._batch_size)
             if self._executable is None:
                 with compiling():
-                    self._executable = self._run.lower(params, batch).compile()
-            return self._executable(params, batch)
+                    self._executable = self._run.lower(params, memory, batch).compile()
+            memory, sums = self._executable(params, memory, batch)
+            return sums
 
         for index, (sums_3B, here_V) in enumerate(results(self._dispatches, self._config, send, between, take)):
             corpus_B = self._dispatches.corpus_of(index)
             np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0])
             np.add(counts_V, here_V, out=counts_V)
-        return scores(totals_C3, names, counts_V, self._train_counts_V)
+        found = scores(totals_C3, names, counts_V, self._train_counts_V)
+        if self._config.data.left_to_right:
+            found |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
+            found["streams"] = self._streams
+        return found
 
     def described(self, scores: dict[str, Any]) -> str:
         """The losses, and what was scored."""
@@ -188,24 +221,47 @@ class HeldoutLoss:
         return False
 
 
-def _losses(recipe: Recipe, params: Any, batches: Batch) -> tuple[jax.Array, jax.Array]:
+def _dispatches(
+    mixture: Mixture, config: Config, mesh: Mesh, batch_size: int, blocks: int, streams: int
+) -> tuple[loader.HeldoutDispatches | loader.StreamDispatches, str, int]:
+    """The batches to score, what they are in words, and the number of streams."""
+    if not config.data.left_to_right:
+        blockwise = loader.HeldoutDispatches(mixture, config, blocks, batch_size, meshes.rows_here(batch_size, mesh))
+        scored, there = blockwise.single_pass.blocks, mixture.single_pass(config).blocks
+        return blockwise, f"{scored:,} of {there:,} blocks in {len(blockwise):,} batches", 0
+    contiguous = mixture.contiguous(config, streams, blocks)
+    rows = len(contiguous.rows_S3)
+    # No more rows than there are streams.
+    ways = meshes.row_devices(mesh)
+    size = min(batch_size, -(-rows // ways) * ways)
+    dispatches = loader.StreamDispatches(mixture, config, contiguous, size, meshes.rows_here(size, mesh))
+    whole = mixture.contiguous(config, streams)
+    scored, there = (each.rows_S3[:, 2].sum() for each in (contiguous, whole))
+    return dispatches, f"{scored:,} of {there:,} segments in {rows:,} streams, {len(dispatches):,} batches", rows
+
+
+def _losses(recipe: Recipe, params: Any, memory: Memory, batches: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array]]:
     """For W stacked windows per row.
 
     Returns:
+      The memory after them.
       float32 [3, B]: summed losses with memory and without, and targets. int32 [V]: how often each piece is a target.
     """
+
+    # Nothing sees an empty slot, so there need be none, unless it counts as zeros that all see.
+    slots = recipe.memory_len if recipe.config.compat.on("zero_memory") else 0
+    bare = dataclasses.replace(recipe, memory_len=slots).empty_memory(batches.direction.shape[1])
 
     def window(memory: Memory, batch: Batch) -> tuple[Memory, jax.Array]:
         carried = recipe.model.row_losses(params, batch, memory)
         fresh = dataclasses.replace(batch, continues=jnp.zeros_like(batch.continues))
-        alone = recipe.model.row_losses(params, fresh, memory)
+        alone = recipe.model.row_losses(params, fresh, bare)
         return carried.memory, jnp.stack([carried.loss_B, alone.loss_B, carried.weight_B])
 
-    memory = recipe.empty_memory(batches.direction.shape[1])
-    _, sums_W3B = jax.lax.scan(window, memory, batches)
+    memory, sums_W3B = jax.lax.scan(window, memory, batches)
     scored = (batches.target_weights > 0).astype(jnp.int32)
     counts_V = jnp.zeros(recipe.config.model.vocab_size, jnp.int32).at[batches.target_tokens].add(scored)
-    return sums_W3B.sum(axis=0), counts_V
+    return memory, (sums_W3B.sum(axis=0), counts_V)
 
 
 def open_heldout(config: Config, train: Mixture) -> Mixture | None:

@@ -5,6 +5,8 @@
     clm  max sum_t log p(x_t | x_<t): the content stream predicts the token after it (Transformer-XL)
     mlm  max sum_m log p(x_m | corrupted x): the content stream predicts the token that was there (BERT)
 
+In training, `clm` may have auxiliary losses as well, which the batch weighs (`batch.Auxiliary`).
+
 Losses are summed, and divided once by the summed weights. So a row with fewer real targets weighs less, as it should,
 on any number of devices (the 2019 code averages the means of the cores).
 """
@@ -21,6 +23,7 @@ import jax.numpy as jnp
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.model import heads
 from xlnet_jax.model.adaptive import AdaptiveHead
+from xlnet_jax.model.auxiliary import AuxiliaryHeads
 from xlnet_jax.model.heads import LMHead
 from xlnet_jax.model.transformer import Depths, Output, XLNet, empty_memory
 
@@ -31,7 +34,7 @@ class RowLosses:
     """The sums of one segment, row by row."""
 
     loss_B: jax.Array
-    """Sums of weighted negative log-likelihoods, nats."""
+    """Sums of weighted negative log-likelihoods, nats; in training with the auxiliary losses."""
     weight_B: jax.Array
     """Sums of target weights."""
     memory: Memory
@@ -70,16 +73,18 @@ class Model(Protocol):
 class LanguageModel:
     """A transformer and the head that predicts tokens: the `Model` of pretraining.
 
-    The tree of parameters is that of the transformer, with the head's own parameters under `lm_head`.
+    The tree of parameters is that of the transformer, with the head's own parameters under `lm_head` and those of
+    auxiliary losses, if there are any, under `auxiliary_heads`.
     """
 
     transformer: XLNet
     head: LMHead | AdaptiveHead = dataclasses.field(default_factory=LMHead)
+    auxiliary: AuxiliaryHeads | None = None
 
     @property
     def depths(self) -> Depths:
         """The depth of every parameter; see `optimizer.scale_layers`."""
-        return {**self.transformer.depths, "lm_head": heads.DEPTH}
+        return {**self.transformer.depths, "lm_head": heads.DEPTH, "auxiliary_heads": heads.DEPTH}
 
     def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
         """Fresh parameters in Flax's boxes, which carry their logical axes; `batch` gives the shapes of an example."""
@@ -89,7 +94,13 @@ class LanguageModel:
         vectors_BPD = jnp.zeros((1, 1, self.transformer.config.d_model))
         # Another key: with the same one, equal names would draw equal numbers.
         own = self.head.init(jax.random.fold_in(key, 1), embedding, vectors_BPD)["params"]
-        return {**params, "lm_head": own}
+        params = {**params, "lm_head": own}
+        if self.auxiliary is None:
+            return params
+        vectors_BTD = jnp.zeros((*batch.tokens.shape, self.transformer.config.d_model))
+        streams_LBTD = jnp.broadcast_to(vectors_BTD, (self.transformer.config.layers, *vectors_BTD.shape))
+        others = self.auxiliary.init(jax.random.fold_in(key, 2), streams_LBTD, vectors_BTD, batch)["params"]
+        return {**params, "auxiliary_heads": others}
 
     def weight(self, batch: Batch) -> jax.Array:
         """The summed weights of all targets."""
@@ -116,15 +127,23 @@ class LanguageModel:
     ) -> RowLosses:
         """Runs the model on a segment, or on some rows of it; without a `dropout_key` dropout is off."""
         rngs = None if dropout_key is None else {"dropout": dropout_key}
-        out: Output = self.transformer.apply(  # type: ignore[assignment]
-            {"params": params}, batch, memory, rows_B, deterministic=dropout_key is None, rngs=rngs
-        )
+        out: Output
+        out, streams = self.transformer.apply(  # type: ignore[assignment]
+            {"params": params}, batch, memory, rows_B, deterministic=dropout_key is None, rngs=rngs,
+            mutable=["layer_outputs"] if batch.auxiliary is not None else [],
+        )  # fmt: skip
         assert out.target_vectors_BPD is not None, "a batch for training has target slots"
+        assert isinstance(out.memory, Memory)
         nll_BP = self.nll(params, out.target_vectors_BPD, batch.target_tokens)
         weight_BP = batch.target_weights.astype(nll_BP.dtype)
         # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.
         loss_BP = jnp.where(weight_BP != 0, nll_BP, 0) * weight_BP
-        return RowLosses(loss_BP.sum(axis=1), weight_BP.sum(axis=1), out.memory)
+        loss_B = loss_BP.sum(axis=1)
+        if self.auxiliary is not None and batch.auxiliary is not None:
+            (streams_LBTD,) = streams["layer_outputs"]["layers"]["content_stream"]
+            variables = {"params": params["auxiliary_heads"]}
+            loss_B += self.auxiliary.apply(variables, streams_LBTD, out.target_vectors_BPD, batch)
+        return RowLosses(loss_B, weight_BP.sum(axis=1), out.memory)
 
 
 def mean_loss(

@@ -15,11 +15,12 @@ import jax
 import numpy as np
 import optax
 
-from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.batch import Auxiliary, Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
 from xlnet_jax.model.adaptive import AdaptiveHead
+from xlnet_jax.model.auxiliary import AuxiliaryHeads
 from xlnet_jax.model.heads import LMHead
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel, Model
@@ -71,7 +72,8 @@ def language_model(config: Config) -> LanguageModel:
         two_streams=config.data.objective == "plm",
         left_to_right=config.data.objective == "clm",
     )
-    return LanguageModel(transformer, AdaptiveHead(config.model) if config.model.adaptive else LMHead())
+    head = AdaptiveHead(config.model) if config.model.adaptive else LMHead()
+    return LanguageModel(transformer, head, auxiliary_heads(config))
 
 
 def assemble(
@@ -96,9 +98,20 @@ def example_batch(config: Config, batch_size: int) -> Batch:
     T, P, B = config.data.segment_len, config.data.num_predict, batch_size
     ints = {"tokens": (B, T), "segments": (B, T), "rank": (B, T), "direction": (B,), "target_positions": (B, P),
             "target_tokens": (B, P), "summary_position": (B,), "label": (B,)}  # fmt: skip
+    further = config.data.targets_ahead - 1
+    auxiliary = Auxiliary(
+        np.zeros((B, further, P), np.int32), np.zeros((B, config.model.layers, 1 + further), np.float32)
+    )
     return Batch(
         **{name: np.zeros(shape, np.int32) for name, shape in ints.items()},
         continues=np.zeros(B, bool),
         target_weights=np.zeros((B, P), np.float32),
         label_weight=np.zeros(B, np.float32),
+        auxiliary=auxiliary if auxiliary_heads(config) else None,
     )
+
+
+def auxiliary_heads(config: Config) -> AuxiliaryHeads | None:
+    """The heads of losses that only training has."""
+    further = config.data.targets_ahead - 1
+    return AuxiliaryHeads(config.model, further) if further or config.model.layer_losses else None

@@ -2,7 +2,7 @@
 
     plm  [ reuse window, R tokens ][ A ][SEP][ B ][SEP][CLS]     T tokens in all, some of them targets
            segment 0                 0    0    1    1    2
-    clm  [ R = T tokens ]                                        each predicts the one after it
+    clm  [ R = T tokens ]                                        each predicts the one after it, or several
     mlm  [CLS][ A ][SEP][ B ][SEP]                               R = T - 3 tokens; the targets are corrupted
 
 In `plm` A starts right after the reuse window. The window and the rest have separate targets and separate
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.batch import Batch
+from xlnet_jax.batch import Auxiliary, Batch
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches import spans
 from xlnet_jax.data.batches.sentence_pairs import Layout, Pairs, Text, choose_pairs, read_in_order
@@ -28,6 +28,9 @@ from xlnet_jax.errors import BadInput
 
 MASKED, RANDOM = 0.8, 0.1
 """Shares of the `mlm` targets that become MASK or a random piece; the others are unchanged (BERT, section 3.1)."""
+
+FURTHER = 0.5
+"""Weight of the loss of each token further ahead than the next one (Al-Rfou et al. 2018, "Multiple Targets")."""
 
 
 def layout(data: DataConfig, memory_len: int) -> Layout:
@@ -39,13 +42,14 @@ def layout(data: DataConfig, memory_len: int) -> Layout:
 
 
 def check(text: Text, config: Config, name: str) -> None:
-    """Raises BadInput if the text is too short for a random B that does not overlap its own row."""
+    """Raises BadInput if the text is too short for a random B that does not overlap its own row, or for a segment."""
     shape = layout(config.data, config.model.memory_len)
-    need = config.data.segment_len + 1 if config.data.objective == "clm" else shape.own + 3 * shape.budget
+    need, what = shape.own + 3 * shape.budget, "an example with its memory and a random segment B"
+    if config.data.objective == "clm":
+        need, what = config.data.segment_len + config.data.targets_ahead, "a segment with what it predicts"
     if text.tokens < need:
         raise BadInput(
-            f"{name} has {text.tokens:,} tokens, but an example with its memory and a random segment B needs "
-            f"{need:,}; use more text or a shorter data.segment_len"
+            f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}; use more text or a shorter data.segment_len"
         )
 
 
@@ -178,7 +182,8 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
 
 def _causal(builder: ExampleBuilder, where: Windows) -> Batch:
     T, B = builder.config.data.segment_len, len(where.cursor_B)
-    tokens_BN, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T + 1)
+    ahead = builder.config.data.targets_ahead
+    tokens_BN, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T + ahead)
     place_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
     return Batch(
         tokens=tokens_BN[:, :T].astype(np.int32),
@@ -187,11 +192,31 @@ def _causal(builder: ExampleBuilder, where: Windows) -> Batch:
         direction=where.direction_B,
         continues=where.continues_B,
         target_positions=place_BT,
-        target_tokens=tokens_BN[:, 1:].astype(np.int32),
+        target_tokens=tokens_BN[:, 1 : T + 1].astype(np.int32),
         target_weights=np.where(where.exists_B[:, None], np.ones((B, T)), 0).astype(np.float32),
         summary_position=np.full(B, T - 1, np.int32),
         label=np.zeros(B, np.int32),
         label_weight=np.zeros(B, np.float32),
+        auxiliary=_auxiliary(builder, tokens_BN),
+    )
+
+
+def _auxiliary(builder: ExampleBuilder, tokens_BN: np.ndarray) -> Auxiliary | None:
+    """Training's losses of lower layers and further targets, as data: so they are functions of the step.
+
+    Layer l of n stops after l / (2n) of the training: the lowest first, all but the last after half of it.
+    """
+    model, data, steps = builder.config.model, builder.config.data, builder.config.train.steps
+    if builder.name != "train" or not (model.layer_losses or data.targets_ahead > 1):
+        return None
+    n, T = model.layers, data.segment_len
+    trains_L = builder.step * 2 * n < steps * np.arange(1, n + 1) if model.layer_losses else np.zeros(n, bool)
+    trains_L[-1] = True
+    weights_LA = np.outer(trains_L, [1.0, *[FURTHER] * (data.targets_ahead - 1)]).astype(np.float32)
+    further = [tokens_BN[:, k : k + T] for k in range(2, data.targets_ahead + 1)]
+    return Auxiliary(
+        tokens=np.stack(further, axis=1).astype(np.int32) if further else np.zeros((len(tokens_BN), 0, T), np.int32),
+        weights=np.broadcast_to(weights_LA, (len(tokens_BN), *weights_LA.shape)),
     )
 
 

@@ -22,10 +22,13 @@ from absl import flags
 from xlnet_jax.batch import stack
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture
-from xlnet_jax.data.batches.stream import Plan, SinglePass, Stream, Windows
+from xlnet_jax.data.batches.stream import ContiguousStreams, Plan, SinglePass, Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
 from xlnet_jax.errors import RestartMe, summary
+
+SEGMENTS = 8
+"""Segments of a stream in one dispatch of an evaluation."""
 
 
 class TrainingData(Protocol):
@@ -147,6 +150,57 @@ class HeldoutDispatches:
         for window in range(self.config.data.windows_per_block):
             where = self.single_pass.locate(blocks, window)
             batches.append(self.mixture.build(self.config, where, name="heldout", step=window, rows=where.block_B))
+        return stack(batches)
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamDispatches:
+    """Dispatch number i of an evaluation that carries its memory: up to `SEGMENTS` consecutive segments of `batch_size`
+    streams. The streams of a group end before the next group starts.
+
+    Attributes:
+      contiguous: the streams.
+      batch_size: streams at a time.
+      rows: which of them this host feeds.
+    """
+
+    mixture: Mixture
+    config: Config
+    contiguous: ContiguousStreams
+    batch_size: int
+    rows: np.ndarray
+
+    @functools.cached_property
+    def parts(self) -> list[tuple[int, int]]:
+        """The first stream and the first segment of every dispatch."""
+        lengths = self.contiguous.rows_S3[:, 2]
+        groups = range(0, len(lengths), self.batch_size)
+        longest = {group: int(lengths[group : group + self.batch_size].max()) for group in groups}
+        return [(group, first) for group in groups for first in range(0, longest[group], self.segments)]
+
+    @property
+    def segments(self) -> int:
+        """Segments of a dispatch."""
+        return min(SEGMENTS, int(self.contiguous.rows_S3[:, 2].max()))
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def corpus_of(self, index: int) -> np.ndarray:
+        """The corpus of every stream of a dispatch, int [batch_size]; -1 past the end."""
+        corpus = self.contiguous.rows_S3[self.parts[index][0] :][: self.batch_size, 0]
+        return np.pad(corpus, (0, self.batch_size - len(corpus)), constant_values=-1)
+
+    def __call__(self, index: int) -> Any:
+        """Batch with a leading axis over the segments."""
+        group, first = self.parts[index]
+        streams, batches = group + self.rows, []
+        for segment in range(first, first + self.segments):
+            where, targets_B = self.contiguous.locate(streams, segment)
+            batch = self.mixture.build(self.config, where, name="heldout", step=segment, rows=streams)
+            # The text is a circle: the last segment reads past its end, to its start.
+            weights_BP = batch.target_weights * (batch.target_positions < targets_B[:, None])
+            batches.append(dataclasses.replace(batch, target_weights=weights_BP))
         return stack(batches)
 
 

@@ -6,16 +6,14 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from xlnet_jax.batch import Batch
+from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.mixing import ONE, Cycle, from_weights
-from xlnet_jax.data.batches.stream import SinglePass, Stream, Windows
+from xlnet_jax.data.batches.stream import ContiguousStreams, SinglePass, Stream, Windows
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
@@ -85,6 +83,14 @@ class Mixture:
         tokens = tuple(corpus.tokens for corpus in self.corpora)
         return SinglePass(tokens, config.data.reuse_len, config.data.windows_per_block, limit)
 
+    def contiguous(self, config: Config, streams: int = 0, limit: int = 0) -> ContiguousStreams:
+        """Every token once, in `streams` rows of each corpus, or the first `limit` blocks of each. By default at most
+        as many rows as in training."""
+        data, tokens = config.data, tuple(corpus.tokens for corpus in self.corpora)
+        reach = config.model.memory_len + data.segment_len
+        segments = limit * data.windows_per_block
+        return ContiguousStreams(tokens, data.segment_len, streams, reach, config.train.batch_size, segments)
+
     def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> Batch:
         """The Batch that `where` describes; see `examples.build`."""
         word_start = self.tokenizer.word_start
@@ -100,13 +106,7 @@ class Mixture:
                 )
         # Row i of the joined parts is row order[i] of the batch.
         back = np.argsort(np.concatenate(order))
-        return join(parts, lambda arrays: np.concatenate(arrays)[back])
-
-
-def join(batches: Sequence[Batch], how: Any) -> Batch:
-    """Combines batches into one: `how` maps the list of arrays of a field to one array."""
-    names = [field.name for field in dataclasses.fields(Batch)]
-    return Batch(**{name: how([getattr(batch, name) for batch in batches]) for name in names})
+        return combine(parts, lambda arrays: np.concatenate(arrays)[back])
 
 
 def open_mixture(config: Config, split: str = "train", weighted: bool = True, opened: Mixture | None = None) -> Mixture:

@@ -13,6 +13,7 @@ any host computes any row, and a resumed run reads the same text as a run that n
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,6 +26,10 @@ from xlnet_jax.errors import BadInput
 
 SHUFFLE_ROUNDS = 4
 """Rounds of the index permutation; Grain itself uses four for shuffles."""
+
+FULL_LENGTHS = 10
+"""By default a held-out stream is at least this many times as long as memory and segment: less than a tenth of its
+tokens are predicted with a memory that is not full yet."""
 
 
 class PlanEntry(NamedTuple):
@@ -261,3 +266,61 @@ class SinglePass:
             block_B=block_B,
             window=window,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class ContiguousStreams:
+    """The held-out splits once, for left-to-right models: each is cut into contiguous streams of whole segments, and
+    each stream is one row from its first segment to its last.
+
+    Every token but the first of a split is predicted once. Only the last segment of a split may be shorter.
+
+    Attributes:
+      tokens: number of tokens in the split of each corpus.
+      segment: T.
+      streams: number of streams of each corpus; 0 = one, and at most `most`, per `FULL_LENGTHS` times `reach`.
+      reach: tokens that fill the memory and one segment.
+      most: see `streams`.
+      limit: read only the first segments of each; 0 = all.
+    """
+
+    tokens: tuple[int, ...]
+    segment: int
+    streams: int
+    reach: int
+    most: int
+    limit: int = 0
+
+    def segments(self, corpus: int) -> int:
+        """Number of segments of a corpus; the last one may be shorter."""
+        segments = -(-(self.tokens[corpus] - 1) // self.segment)
+        return min(segments, self.limit or segments)
+
+    @functools.cached_property
+    def rows_S3(self) -> np.ndarray:
+        """Of every stream its corpus, its first segment, and its number of segments; int64."""
+        rows = []
+        for corpus in range(len(self.tokens)):
+            segments = self.segments(corpus)
+            whole = segments * self.segment // (FULL_LENGTHS * self.reach)
+            length = -(-segments // (self.streams or max(1, min(self.most, whole))))
+            rows += [(corpus, first, min(length, segments - first)) for first in range(0, segments, length)]
+        return np.array(rows, np.int64)
+
+    def locate(self, rows: np.ndarray, segment: int) -> tuple[Windows, np.ndarray]:
+        """Segment number `segment` of each stream, those past the end do not exist (`exists_B`); and how many targets
+        each has up to the end of its split, int64 [B]."""
+        # Rows past the end read the last stream; their weight is 0.
+        corpus_B, first_B, length_B = self.rows_S3[np.minimum(rows, len(self.rows_S3) - 1)].T
+        tokens_B = np.array(self.tokens)[corpus_B]
+        cursor_B = (first_B + segment) * self.segment
+        where = Windows(
+            cursor_B=cursor_B % tokens_B,
+            direction_B=np.ones(len(rows), np.int32),
+            continues_B=np.full(len(rows), segment > 0),
+            exists_B=(segment < length_B) & (rows < len(self.rows_S3)),
+            corpus_B=corpus_B,
+            block_B=first_B + segment,
+            window=segment,
+        )
+        return where, tokens_B - 1 - cursor_B

@@ -2,7 +2,7 @@
 
     <corpus>/manifest.json          the contents and how they were made; written last: its presence means "finished"
              prepare.json           the arguments of `prepare`
-             spiece.model           the tokenizer
+             spiece.model           the tokenizer, or a counted vocabulary.json
              token_counts-SPLIT.npy int64 [V]
              corpus-SPLIT.array_record-00000-of-00003 ...   the pages
              dataset_info.json features.json                so that TFDS can open the folder by name
@@ -27,6 +27,7 @@ from xlnet_jax.data.corpus.manifest import open_folder
 from xlnet_jax.data.corpus.pages import SENTENCE_START
 from xlnet_jax.data.corpus.shards import ADVICE, Shards
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
+from xlnet_jax.data.vocabulary import open_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
@@ -168,7 +169,7 @@ def read_tokenizer(path: str, manifest: dict[str, Any]) -> Tokenizer:
     """The tokenizer of a corpus. Raises BadInput if the corpus was made with another one."""
     entry = manifest["tokenizer"]
     file = os.path.join(path, entry["file"])
-    tokenizer = Tokenizer(file, Normalization(**manifest["normalization"]))
+    tokenizer = open_tokenizer(file, Normalization(**manifest["normalization"]))
     if tokenizer.sha256 != entry["sha256"]:
         raise BadInput(f"{file} is not the tokenizer that this corpus was made with; {ADVICE}")
     if tokenizer.vocab_size != entry["vocab_size"]:

@@ -27,7 +27,8 @@ from typing import Any
 from etils import epath
 
 from xlnet_jax.data.corpus.pages import features
-from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization
+from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer
+from xlnet_jax.data.vocabulary import Vocabulary
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.storage import files
 
@@ -35,7 +36,7 @@ FORMAT_VERSION = 2
 DATASET_NAME = "corpus"
 MANIFEST = "manifest.json"
 REQUEST = "prepare.json"
-TOKENIZER = "spiece.model"
+TOKENIZERS = (Tokenizer.file_name, Vocabulary.file_name)
 
 _LARGEST = 2**62  # so that sums and products of a few numbers stay int64
 LARGEST_PAGE = 2**24
@@ -192,7 +193,7 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
     _check_number(manifest["page_tokens"], "page_tokens", 1, LARGEST_PAGE)
     tokenizer = manifest["tokenizer"]
     _check_keys(tokenizer, "tokenizer", {"file", "sha256", "vocab_size"})
-    _check(tokenizer["file"] == TOKENIZER, "tokenizer.file", tokenizer["file"], TOKENIZER)
+    _check(tokenizer["file"] in TOKENIZERS, "tokenizer.file", tokenizer["file"], " or ".join(TOKENIZERS))
     _check_hash(tokenizer["sha256"], "tokenizer.sha256")
     _check_number(tokenizer["vocab_size"], "tokenizer.vocab_size", len(SPECIAL_PIECES), 2**31 - 1)
     normalization = manifest["normalization"]

@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from xlnet_jax.data.prepare import work_unit
+from xlnet_jax.data.prepare import counting, work_unit
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Request
 from xlnet_jax.data.tokenizer import Tokenizer
@@ -36,22 +36,23 @@ _LOG_SECONDS = 5.0  # at least, between two lines
 _ERROR = "error"  # suffix of the file with a unit's error, for the process that started the pipeline
 
 _log = logging.getLogger("xlnet_jax")
-Job = tuple[str, int, tuple[Part, ...], Tokenizer, Request]  # the arguments of `work_unit.prepare_unit`
+# The arguments of `work_unit.prepare_unit`; without a tokenizer the unit is counted.
+Job = tuple[str, int, tuple[Part, ...], Tokenizer | None, Request]
 
 
 def run(
-    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, request: Request,
-    workers: int | None, pipeline: Any,
+    output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer | None, request: Request,
+    workers: int | None, beam_options: Sequence[str] | None,
 ) -> None:  # fmt: skip
     """Makes the units that have no note yet.
 
     Args:
       output: folder of the corpus.
       units: all units of the corpus, each as its parts.
-      tokenizer: of the corpus, already in its place.
+      tokenizer: of the corpus, already in its place; None = count the vocabulary.
       request: the rules for text and pages.
       workers: processes of the local engine; None = one per core.
-      pipeline: of `make_pipeline`, which reports its progress itself; None = the local engine.
+      beam_options: of a pipeline, which reports its progress itself; None = the local engine.
 
     Raises:
       BadInput: as `work_unit.prepare_unit`, or the pipeline cannot run.
@@ -60,16 +61,17 @@ def run(
     folder = os.path.join(output, work_unit.FOLDER)
     files.make_folder(folder)
     finished = files.listing(folder)
+    suffix = "json" if tokenizer else work_unit.COUNTS
     jobs = {
         note: (output, index, parts, tokenizer, request)
         for index, parts in enumerate(units)
-        if (note := os.path.basename(work_unit.file_name(output, index, "json"))) not in finished
+        if (note := os.path.basename(work_unit.file_name(output, index, suffix))) not in finished
     }
     done = len(units) - len(jobs)
     if done:
         _log.info("%s: going on, %d of %d units are done", output, done, len(units))
-    if jobs and pipeline:
-        _run_beam(folder, jobs, pipeline)
+    if jobs and beam_options is not None:
+        _run_beam(folder, jobs, make_pipeline(beam_options))
     elif jobs:
         with _progress(len(units), done) as add:
             _run_local(output, list(jobs.values()), workers, add)
@@ -108,13 +110,13 @@ def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[
     # Starting a process takes seconds, too long for a single unit.
     if workers == 1:
         for job in jobs:
-            add(work_unit.prepare_unit(*job))
+            add(_do(*job))
         return
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), die_with_parent)
 
     def start() -> list[Future[int]]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        return [pool.submit(_prepare, job[:3], job[3].__reduce__(), job[4]) for job in jobs]
+        return [pool.submit(_prepare, job[:3], job[3] and job[3].__reduce__(), job[4]) for job in jobs]
 
     try:
         # Ctrl-C interrupts the main thread alone: in another thread no process is left half started, and the processes
@@ -136,10 +138,16 @@ def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[
         pool.shutdown(cancel_futures=True)
 
 
-def _prepare(unit: tuple[str, int, tuple[Part, ...]], tokenizer: tuple[Any, ...], request: Request) -> int:
+def _prepare(unit: tuple[str, int, tuple[Part, ...]], tokenizer: tuple[Any, ...] | None, request: Request) -> int:
     """Runs a job in a worker, and loads the tokenizer there: one that cannot be read ends the job, not the worker."""
-    load, which = tokenizer
-    return work_unit.prepare_unit(*unit, load(*which), request)
+    return _do(*unit, tokenizer[0](*tokenizer[1]) if tokenizer else None, request)
+
+
+def _do(output: str, index: int, parts: tuple[Part, ...], tokenizer: Tokenizer | None, request: Request) -> int:
+    """Runs a job; returns its tokens."""
+    if tokenizer is None:
+        return counting.count_unit(output, index, parts, request)
+    return work_unit.prepare_unit(output, index, parts, tokenizer, request)
 
 
 def make_pipeline(options: Sequence[str]) -> Any:
@@ -197,6 +205,6 @@ def _error_files(folder: str) -> list[str]:
 def _report_errors(job: Job) -> None:
     """Runs a job in a pipeline. An error goes to a file: the runners would retry it and wrap it in their own."""
     try:
-        work_unit.prepare_unit(*job)
+        _do(*job)
     except XLNetError as error:
         files.write(work_unit.file_name(*job[:2], _ERROR), files.to_json([error.exit_code, str(error)]))

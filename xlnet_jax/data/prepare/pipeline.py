@@ -1,6 +1,6 @@
 """Text to a corpus: `prepare`.
 
-    find files -> cut into work units -> (train a tokenizer) -> every unit on its own -> assemble
+    find files -> cut into work units -> (train a tokenizer, or count a vocabulary) -> every unit on its own -> assemble
 
 A unit's files depend only on the request, the text and the unit's number (see `work_unit`). So any number of processes
 or machines may work (see `engine`), a killed run resumes with the missing units, and the corpus is the same byte for
@@ -22,20 +22,23 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax.data.corpus import manifest as manifests
+from xlnet_jax.data.prepare import counting, datasets, marks, resume, work_unit
 from xlnet_jax.data.prepare import engine as engines
-from xlnet_jax.data.prepare import marks, resume, work_unit
 from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
 from xlnet_jax.data.prepare.text import DOCUMENT_RULES, SENTENCE_RULES, Request, TextReader
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
+from xlnet_jax.data.vocabulary import LARGEST, LEVELS, PLAIN, Vocabulary, open_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
-_PLAIN = Normalization()
+_VOCABULARIES = ("sentencepiece", *LEVELS)
+_BEFORE = {"vocabulary": "sentencepiece", "dataset": ""}
 # The tokenizer's sample consists of parts of this size, larger if the text has more parts than this: cutting a file in
 # a bucket costs a request per part.
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
 _TRAINING_THREADS = 8  # fixed: the model's bytes depend on it
-_LARGEST_VOCABULARY, _LARGEST_PAGE = 1_000_000, manifests.LARGEST_PAGE
+_LARGEST_PAGE = manifests.LARGEST_PAGE
+_PIECES = 32000  # of a trained tokenizer
 _REQUESTS = 16  # to a bucket, at the same time
 
 _log = logging.getLogger("xlnet_jax")
@@ -43,8 +46,9 @@ _log = logging.getLogger("xlnet_jax")
 
 def prepare(
     inputs: Sequence[str], output: str, *,
-    tokenizer: str | None = None, vocab_size: int = 32000, sample_bytes: int = 100_000_000, seed: int = 0,
-    document: str = "blank_line", sentences: str = "line", field: str = "text", normalization: Normalization = _PLAIN,
+    tokenizer: str | None = None, vocabulary: str | None = None, dataset: str | None = None,
+    vocab_size: int | None = None, sample_bytes: int = 100_000_000, seed: int = 0,
+    document: str = "blank_line", sentences: str = "line", field: str = "text", normalization: Normalization = PLAIN,
     heldout: float = 0.01, errors: str = "strict", page_tokens: int = 4096, shard_bytes: int | None = None,
     data_dir: str | None = None, workers: int | None = None, engine: str = "local", beam_options: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
@@ -53,8 +57,14 @@ def prepare(
     Args:
       inputs: files, folders and glob patterns, on disk or `gs://`, and `tfds:NAME[:SPLIT]`; see `sources`.
       output: folder to write, on disk or `gs://`; new, empty, or started by the same request.
-      tokenizer: SentencePiece model to use; None trains one on a sample of the text that is not held out.
-      vocab_size: pieces of the trained tokenizer.
+      tokenizer: SentencePiece model or `vocabulary.json` to use; None makes one of the text.
+      vocabulary: what is made: `sentencepiece` trains a model on a sample of the text that is not held out; `words`,
+        `characters` and `bytes` count a vocabulary, see `data.vocabulary`. None = that of the data set or the
+        tokenizer, otherwise `sentencepiece`.
+      dataset: `NAME` or `NAME:test` of `datasets`: the inputs are its files. Only the options for the vocabulary,
+        pages, shards and the engine apply then.
+      vocab_size: pieces of the trained tokenizer (None = 32000), or at most of the counted vocabulary (None = a
+        million words, all characters and bytes).
       sample_bytes: text the tokenizer is trained on, at most (exceeded by less than one document).
       seed: of the sample and of the tokenizer's training.
       document: what a document is: `blank_line`, `file` or `line`; see `text`.
@@ -86,7 +96,8 @@ def prepare(
         ("engine", engine, engine in ("local", "beam"), "be one of local, beam"),
         ("heldout", heldout, 0 <= heldout < 1, "lie in [0, 1)"),
         ("seed", seed, 0 <= seed < 2**32, "lie in [0, 2^32)"),
-        ("vocab_size", vocab_size, 10 <= vocab_size <= _LARGEST_VOCABULARY, f"lie in [10, {_LARGEST_VOCABULARY}]"),
+        ("vocab_size", vocab_size, vocab_size is None or 10 <= vocab_size <= LARGEST, f"lie in [10, {LARGEST}]"),
+        ("vocabulary", vocabulary, vocabulary in (None, *_VOCABULARIES), f"be one of {', '.join(_VOCABULARIES)}"),
         ("page_tokens", page_tokens, 1 <= page_tokens <= _LARGEST_PAGE, f"lie in [1, {_LARGEST_PAGE}]"),
         ("sample_bytes", sample_bytes, sample_bytes >= 1, "be at least 1"),
         ("shard_bytes", shard_bytes, shard_bytes is None or shard_bytes >= 1, "be at least 1"),
@@ -96,18 +107,29 @@ def prepare(
             raise BadInput(f"--{name}={value} must {rule}")
     if beam_options and engine != "beam":
         raise BadInput("--beam_options is for --engine=beam; give both or neither")
-    pipeline = engines.make_pipeline(beam_options) if engine == "beam" else None
-    request = Request(document, sentences, normalization, heldout, errors, page_tokens, field)
+    beam = list(beam_options) if engine == "beam" else None
+    if beam is not None:
+        engines.make_pipeline(beam)  # refuses options before anything is read
+    if dataset:
+        normalization = _checked(dataset, vocabulary, normalization)
+        vocabulary = datasets.parse(dataset)[0].vocabulary
     with files.translate_errors(output):
-        found = find_sources(inputs, data_dir)
+        found = datasets.find(dataset, inputs) if dataset else find_sources(inputs, data_dir)
         shard_bytes = shard_bytes or default_shard_bytes(found)
-        model = None if tokenizer is None else Tokenizer(tokenizer)
+        model = None if tokenizer is None else open_tokenizer(tokenizer)
+        level = vocabulary or (model.level if model else "sentencepiece")
+        if model and model.level != level:
+            raise BadInput(f"--tokenizer={tokenizer} is one of {model.level}, not of {level}; leave one of both out")
+        request = Request(document, sentences, normalization, heldout, errors, page_tokens, field, level, dataset or "")
+        trained = {"vocab_size": vocab_size or _PIECES, "sample_bytes": sample_bytes, "seed": seed}
         options = {
             "format_version": manifests.FORMAT_VERSION,
             "tokenizer": None if model is None else model.sha256,
+            **({} if level == "sentencepiece" else {"vocabulary": level}),
             # Only a trained tokenizer depends on these.
-            **({"vocab_size": vocab_size, "sample_bytes": sample_bytes, "seed": seed} if model is None else {}),
-            **dataclasses.asdict(request),
+            **({} if model else trained if level == "sentencepiece" else {"vocab_size": vocab_size}),
+            # Without the fields that earlier versions did not have, so that what they started can be resumed.
+            **{name: value for name, value in dataclasses.asdict(request).items() if value != _BEFORE.get(name)},
             "shard_bytes": shard_bytes,
         }
         files.make_folder(output)
@@ -121,17 +143,25 @@ def prepare(
                 _log.info("%s is finished already", output)
                 files.remove(os.path.join(output, work_unit.FOLDER))
                 return resume.check_finished(output)
-            units = plan(found, shard_bytes, document)
-            path = os.path.join(output, manifests.TOKENIZER)
-            if manifests.TOKENIZER not in there:
-                if tokenizer is None:
-                    _train(path, found, request, vocab_size, sample_bytes, seed)
-                else:
+            used_splits = ("train", datasets.parse(dataset)[1]) if dataset else ()
+            units = _units(found, shard_bytes, request, used_splits)
+            name = (Tokenizer if level == "sentencepiece" else Vocabulary).file_name
+            path = os.path.join(output, name)
+            if name not in there:
+                if tokenizer is not None:
                     files.write(path, files.read(tokenizer))
-            used = Tokenizer(path, normalization)
+                elif level == "sentencepiece":
+                    _train(path, found, request, **trained)
+                else:
+                    # Of a data set all splits: so its vocabulary does not depend on which one is held out.
+                    counted = _units(found, shard_bytes, request, datasets.SPLITS)
+                    _log.info("counting %s", level)
+                    engines.run(output, counted, None, request, workers, beam)
+                    counting.write_vocabulary(path, output, counted, request, vocab_size)
+            used = open_tokenizer(path, normalization)
             if model is not None and used.sha256 != model.sha256:
                 raise BadInput(f"{path} is not {tokenizer}, though begun with it; remove {output} and prepare again")
-            engines.run(output, units, used, request, workers, pipeline)
+            engines.run(output, units, used, request, workers, beam)
             try:
                 manifest = _assemble(output, units, used, options)
             except FileNotFoundError:
@@ -143,6 +173,25 @@ def prepare(
             for split, entry in manifest["splits"].items():
                 _log.info("%s: %s", split, ", ".join(f"{entry[name]:,} {name}" for name in work_unit.COUNTED))
             return manifest
+
+
+def _checked(dataset: str, vocabulary: str | None, normalization: Normalization) -> Normalization:
+    """The normalization of a published data set: none. Raises BadInput if it, or the vocabulary, is to be another."""
+    own = datasets.parse(dataset)[0].vocabulary
+    if vocabulary not in (None, own):
+        raise BadInput(f"--dataset={dataset} has a vocabulary of {own}, not --vocabulary={vocabulary}; leave it out")
+    if normalization != PLAIN:
+        raise BadInput(f"--dataset={dataset} is read as it is: leave out --uncased, --keep_accents and --nfkc")
+    return Normalization(keep_accents=True, remove_space=False)
+
+
+def _units(
+    sources: Sequence[Source], shard_bytes: int, request: Request, splits: Sequence[str]
+) -> list[tuple[Part, ...]]:
+    """The work units of the text; `splits` are those of a published data set."""
+    if request.dataset:
+        return datasets.plan(request.dataset, sources, shard_bytes, splits)
+    return plan(sources, shard_bytes, request.document)
 
 
 def default_shard_bytes(sources: Sequence[Source]) -> int:
@@ -218,7 +267,7 @@ def _assemble(
         "format_version": manifests.FORMAT_VERSION,
         "sha256": "",
         "page_tokens": options["page_tokens"],
-        "tokenizer": {"file": manifests.TOKENIZER, "sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size},
+        "tokenizer": {"file": tokenizer.file_name, "sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size},
         "normalization": options["normalization"],
         "splits": splits,
         "options": options,

@@ -76,8 +76,10 @@ def check_unchanged(output: str, sources: Sequence[Source], reader: TextReader) 
         used = manifests.read_manifest(output)["sources"]
     else:
         folder = os.path.join(output, work_unit.FOLDER)
-        notes = sorted(name for name in files.listing(folder) if name.endswith(".json"))
-        used = [part for name in notes for part in read_note(os.path.join(folder, name))["sources"]]
+        names = sorted(files.listing(folder))
+        notes = [read_note(os.path.join(folder, name)) for name in names if name.endswith(".json")]
+        notes += [files.read_json(os.path.join(folder, name)) for name in names if name.endswith(work_unit.COUNTS)]
+        used = [part for note in notes for part in note["sources"]]
     for entry in used:
         part = Part(entry["path"], entry["start"], entry["end"])
         if part.path in touched and reader.digest(part) != entry["sha256"]:

@@ -72,11 +72,13 @@ def kind_of(path: str) -> Kind:
     return Kind("json" if suffix in _JSON_SUFFIXES else "text", compression)
 
 
-def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Source]:
+def find_sources(
+    inputs: Sequence[str], data_dir: str | None = None, suffixes: tuple[str, ...] = _FOLDER_SUFFIXES
+) -> list[Source]:
     """Finds the sources of `inputs`, each once, sorted by path.
 
     Args:
-      inputs: files, folders (all files below them with one of `_FOLDER_SUFFIXES`; a warning counts the others), glob
+      inputs: files, folders (all files below them with one of `suffixes`; a warning counts the others), glob
         patterns (`**` matches any depth), each on disk or `gs://`, and `tfds:NAME` or `tfds:NAME:SPLIT` for a data set
         that TFDS has built.
       data_dir: where TFDS has its data sets; None = its own default.
@@ -89,10 +91,10 @@ def find_sources(inputs: Sequence[str], data_dir: str | None = None) -> list[Sou
     for name in inputs:
         is_tfds = name.startswith(tfds.PREFIX)
         try:
-            of_name, others = ([tfds.find(name, data_dir)], None) if is_tfds else files.find(name, _FOLDER_SUFFIXES)
+            of_name, others = ([tfds.find(name, data_dir)], None) if is_tfds else files.find(name, suffixes)
         except OSError as error:
             raise BadInput(f"input {name}: {summary(error)}") from error
-        wanted = ", ".join(f"*{suffix}" for suffix in _FOLDER_SUFFIXES)
+        wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
         advice = f"give a pattern such as '{name.rstrip('/')}/**/*.md'"
         if not of_name and others is not None:
             raise BadInput(f"input {name}: this folder holds no {wanted} file; {advice}")
@@ -226,6 +228,19 @@ def lines(part: Part) -> Iterator[tuple[int, bytes]]:
         if kind.compression and not getattr(error, "strerror", None):
             reason = f"damaged or cut short at {kind.place(offset)} ({reason}); fetch or compress it again"
         raise BadInput(f"{part.path}: {reason}") from error
+
+
+def exactly(part: Part) -> bytes:
+    """The bytes of a part, which need not be whole lines. Raises as `lines`."""
+    try:
+        with files.open_to_read(part.path, _BLOCK) as file:
+            file.seek(part.start)
+            data = file.read(part.end - part.start)
+    except OSError as error:
+        raise BadInput(f"{part.path}: {summary(error)}") from error
+    if short := part.end - part.start - len(data):
+        raise BadInput(f"{part.path}: {short} bytes shorter than it was; start over")
+    return data
 
 
 def records(part: Part, field: str) -> Iterable[tuple[int, bytes | None]]:

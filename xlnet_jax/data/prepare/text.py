@@ -7,6 +7,9 @@
                punctuation  lines are cut further, after sentence-final punctuation
 
 A record of JSON-lines, Parquet or TFDS is always one document. Inside a document a blank line ends a paragraph.
+
+For a counted vocabulary every sentence ends with "\n". A part of a published data set (see `datasets`) is one document
+of its lines exactly as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from xlnet_jax.data.prepare import marks, sources, tfds
+from xlnet_jax.data.prepare import datasets, marks, sources, tfds
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput
@@ -43,6 +46,7 @@ _ASCII_SENTENCE_END = re.compile(r"[.!?](?<![.!?][.!?])[.!?]*+[\"')\]]*+ (?![a-z
 _VISIBLE = re.compile(r"\S")
 _LINE_END = re.compile(rb"(?<!\r)\r*+\n|\r")  # as `TextReader._normalise` has it
 _ASCII_SPACES = "\t\v\f\x1c\x1d\x1e\x1f"
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold but UTF-8 cannot
 
 # From a chunk to its documents text is one string, because long strings are the fastest: "\n" ends a line, "\r" ends
@@ -62,6 +66,8 @@ class Request:
         for the bytes and leaves the documents out.
       page_tokens: tokens of a page.
       field: of a record, the one that holds the text.
+      vocabulary: `sentencepiece`, or the level of a counted vocabulary; see `data.vocabulary`.
+      dataset: a published data set, `NAME` or `NAME:test`; `` = none. Then the rules above do not apply.
     """
 
     document: str
@@ -71,10 +77,19 @@ class Request:
     errors: str
     page_tokens: int
     field: str = "text"
+    vocabulary: str = "sentencepiece"
+    dataset: str = ""
+
+    def split_of(self, document: Document, part: Part) -> str:
+        """`train` or `heldout`."""
+        if self.dataset:
+            return "train" if datasets.split_of(self.dataset, part) == "train" else "heldout"
+        return "heldout" if self.held_out(document) else "train"
 
     def held_out(self, document: Document) -> bool:
         """Depends on the normalised text alone: equal documents fall into the same split, wherever they are."""
-        digest = hashlib.sha256("\n".join(itertools.chain.from_iterable(document)).encode()).digest()
+        lines = (sentence.removesuffix("\n") for sentence in itertools.chain.from_iterable(document))
+        digest = hashlib.sha256("\n".join(lines).encode()).digest()
         return int.from_bytes(digest[:8], "big") < self.heldout * 2**64
 
 
@@ -104,13 +119,27 @@ class TextReader:
           RestartMe: the bucket does not answer.
         """
         read = {"text": self._text_documents, "json": self._json_documents}
-        for document, number in read.get(sources.kind_of(part.path).format, self._record_documents)(part):
-            if document:
+        reader = read.get(sources.kind_of(part.path).format, self._record_documents)
+        for document, number in (self._published if self.rules.dataset else reader)(part):
+            if document and (self.rules.dataset or self.rules.vocabulary == "sentencepiece"):
                 yield document
+            elif document:
+                yield [[f"{sentence}\n" for sentence in paragraph] for paragraph in document]
             elif self.rules.errors == "strict":
                 raise _bad(part, number, "an empty document; leave such documents out with --errors=replace")
             else:
                 self.empty += 1
+
+    def lines(self, part: Part) -> Iterator[tuple[str, str]]:
+        """The normalised text of every line or record, after the name of its place. Only for messages."""
+        kind, are_lines = sources.kind_of(part.path), sources.kind_of(part.path).format in ("text", "json")
+        for number, raw in self._raw(part):
+            for line in (raw or b"").split(b"\n") if are_lines or self.rules.dataset else [raw or b""]:
+                text = line.decode(errors="surrogateescape")
+                if kind.format == "json":
+                    text = self._from_json(text, part, number) if text.strip() else ""
+                yield kind.place(number), text if self.rules.dataset else self.rules.normalization(text)
+                number += len(line) + 1
 
     def digest(self, part: Part) -> str:
         """The hash that `documents` adds to `hashes`, without checking the text. Raises as `documents` does."""
@@ -118,10 +147,17 @@ class TextReader:
             pass
         return self.hashes.pop()
 
+    def read(self, parts: tuple[Part, ...]) -> list[dict[str, Any]]:
+        """The entries of `parts`, which were all read, in a note and in the manifest."""
+        return [part._asdict() | {"sha256": digest} for part, digest in zip(parts, self.hashes, strict=True)]
+
     def _raw(self, part: Part) -> Iterator[tuple[int, Any]]:
         """Runs of whole lines, or records, each with its byte, row or example; at the end `hashes` gets one more."""
         digest = hashlib.sha256()
-        if sources.kind_of(part.path).format in ("text", "json"):
+        if self.rules.dataset:
+            digest.update(raw := sources.exactly(part))
+            yield part.start, raw
+        elif sources.kind_of(part.path).format in ("text", "json"):
             for offset, raw in sources.lines(part):
                 digest.update(raw)
                 yield offset, raw
@@ -134,6 +170,14 @@ class TextReader:
         self.hashes.append(digest.hexdigest())
 
     # These yield every document with its byte, row or example; an empty one as [].
+
+    def _published(self, part: Part) -> Iterator[tuple[Document, int]]:
+        errors = "surrogateescape" if self.rules.vocabulary == "bytes" else "strict"
+        for offset, raw in self._raw(part):
+            try:
+                yield [_LINE.findall(raw.decode(errors=errors))], offset
+            except UnicodeDecodeError as error:
+                raise _bad(part, offset + error.start, "not UTF-8; fetch the file again") from error
 
     def _text_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
         if self.rules.document == "file":

@@ -18,10 +18,14 @@ from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Document, Request, TextReader
 from xlnet_jax.data.tokenizer import EOD, Tokenizer
+from xlnet_jax.data.vocabulary import Unseen
+from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
 SPLITS = ("train", "heldout")
 FOLDER = "units"
+COUNTS = "counts"
+"""Suffix of a unit's counts; see `counting`."""
 COUNTED = ("tokens", "documents", "sentences", "paragraphs")
 
 _ENCODE_CHARACTERS = 500_000  # text per call of SentencePiece
@@ -93,6 +97,17 @@ class _SplitWriter:
         return entry
 
 
+def _first_unseen(parts: tuple[Part, ...], tokenizer: Tokenizer, request: Request) -> str:
+    """The file and place of the first line or record with a character or byte that the vocabulary lacks."""
+    for part in parts:
+        for place, text in TextReader(request).lines(part):
+            try:
+                tokenizer.encode_normalized([text])
+            except Unseen:
+                return f"{part.path}, {place}"
+    return parts[0].path
+
+
 def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: Tokenizer, request: Request) -> int:
     """Writes the shards of one work unit (one per split that occurs), their token counts, and last the unit's note.
 
@@ -103,17 +118,23 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
         reader = TextReader(request)
         paths = {split: os.path.join(folder, split) for split in SPLITS}
         writers = {split: _SplitWriter(path, request.page_tokens, tokenizer) for split, path in paths.items()}
-        for part in parts:
-            for document in reader.documents(part):
-                writers["heldout" if request.held_out(document) else "train"].add(document)
         splits = {}
+        try:
+            for part in parts:
+                for document in reader.documents(part):
+                    writers[request.split_of(document, part)].add(document)
+            shards = {split: writer.close() for split, writer in writers.items()}
+        except Unseen as error:
+            raise BadInput(
+                f"{_first_unseen(parts, tokenizer, request)}: {error}; prepare with one of all the text"
+            ) from error
         for split, writer in writers.items():
-            if shard := writer.close():
+            if shard := shards[split]:
                 splits[split] = {**writer.counted, "shard": shard}
                 files.rename(paths[split], file_name(output, index, split))
                 files.write(file_name(output, index, split + ".npy"), files.array_bytes(writer.counts))
-        sources = [part._asdict() | {"sha256": digest} for part, digest in zip(parts, reader.hashes, strict=True)]
-        content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": sources, "replaced": reader.replaced,
+        content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": reader.read(parts),
+                   "replaced": reader.replaced,
                    "empty": reader.empty + sum(writer.empty for writer in writers.values()),
                    "dropped": dataclasses.asdict(reader.dropped)}  # fmt: skip
         files.write(note, files.to_json(content, indent=None))

@@ -1,0 +1,104 @@
+"""Counted vocabularies: exact round trips, the order by frequency, and text that a vocabulary cannot express."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.convert import huggingface
+from xlnet_jax.data import offsets, vocabulary
+from xlnet_jax.data.tokenizer import EOD, SPECIAL_PIECES, UNK
+from xlnet_jax.data.vocabulary import Unseen, Vocabulary, open_tokenizer
+from xlnet_jax.errors import BadInput
+
+# Tabs, runs of spaces, control characters, SentencePiece's own mark, characters of one to four bytes, special pieces.
+STRANGE = "a  b\t\x01\x7f\x85\u2028▁ <unk><0x41><eos>\né€😀\n\n z"
+
+
+def made(tmp_path, level, texts, bound=None, verbatim=True):
+    path = str(tmp_path / "vocabulary.json")
+    vocabulary.write(path, level, vocabulary.count(texts, level), bound, verbatim)
+    opened = open_tokenizer(path)
+    assert isinstance(opened, Vocabulary) and tuple(opened.pieces[:9]) == SPECIAL_PIECES
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("level", "text"),
+    [("characters", STRANGE), ("bytes", STRANGE), ("bytes", bytes(range(256)).decode(errors="surrogateescape"))],
+)
+def test_any_text_comes_back_with_every_space_and_control_character(tmp_path, level, text):
+    opened = made(tmp_path, level, [text])
+    ids, length = opened.encode_normalized([text, "", text[:3]])
+    assert length.tolist() == [len(text.encode(errors="surrogateescape")) if level == "bytes" else len(text), 0, 3]
+    assert ids.dtype == np.int32 and ids.min() >= len(SPECIAL_PIECES)
+    assert opened.decode([*ids[: length[0]], EOD, UNK]) == text.encode(errors="surrogateescape").decode(
+        errors="replace"
+    )
+    characters_V, bytes_V = opened.text_lengths()
+    if text is STRANGE:
+        whole = ids[: length[0]]
+        assert (characters_V[whole].sum(), bytes_V[whole].sum()) == (len(text), len(text.encode()))
+    assert not characters_V[:9].any() and not bytes_V[:9].any()
+
+
+def test_words_are_white_space_and_line_ends(tmp_path):
+    opened = made(tmp_path, "words", ["b  b a\n", " <unk> c\u00a0é <pad> \n", "\n"])
+    assert opened.pieces[9:] == ["<eos>", "b", "a", "c", "é"]  # equally frequent ones in the order of their letters
+    assert opened.counts.tolist() == [0] * 9 + [3, 2, 1, 1, 1]
+    ids = opened.encode("a\nnever <unk> <pad> <eos>\nb")
+    assert ids.tolist() == [11, 9, UNK, UNK, UNK, UNK, 9, 10], "a special piece was made from text"
+    assert opened.decode(ids) == "a\n<unk> <unk> <unk> <unk>\nb"
+    assert [lengths[9:].tolist() for lengths in opened.text_lengths()] == [[1, 2, 2, 2, 2], [1, 2, 2, 2, 3]]
+    (tmp_path / "bound").mkdir()
+    assert made(tmp_path / "bound", "words", ["b b a\n"], bound=11).pieces[9:] == ["<eos>", "b"]
+    assert opened.word_start.all()
+
+
+def test_the_most_frequent_pieces_come_first_and_equal_counts_give_equal_bytes(tmp_path):
+    (tmp_path / "other").mkdir()
+    first, second = (
+        made(tmp_path / each, "characters", texts) for each, texts in (("", ["abbc", "c"]), ("other", ["cbcba"]))
+    )
+    assert first.pieces[9:] == ["b", "c", "a"] and first.sha256 == second.sha256
+    assert first.word_start[9:].tolist() == [False, False, False]
+    again = pickle.loads(pickle.dumps(first))
+    assert type(again) is Vocabulary and again.pieces == first.pieces
+
+
+def test_what_a_vocabulary_lacks_is_refused(tmp_path):
+    opened = made(tmp_path, "characters", ["ab\n"], verbatim=False)
+    assert opened.decode(opened.encode("  a\n b ")) == "a\nb", "lines are normalised one by one"
+    with pytest.raises(Unseen, match=r"character '\\xe9' \(U\+00E9\) is not in the vocabulary"):
+        opened.encode_normalized(["ab", "é"])
+    (tmp_path / "b").mkdir()
+    with pytest.raises(Unseen, match="byte 0xC3 is not"):
+        made(tmp_path / "b", "bytes", ["ab"]).encode("aé")
+    with pytest.raises(BadInput, match="--vocab_size=11 is too small: this text has 3 characters"):
+        vocabulary.write(str(tmp_path / "c.json"), "characters", {"a": 1, "b": 1, "c": 2}, 11, False)
+
+
+def test_what_needs_sentencepiece_says_so(tmp_path):
+    opened = made(tmp_path, "characters", ["ab"])
+    with pytest.raises(BadInput, match="is a vocabulary of characters; spans need a SentencePiece tokenizer"):
+        offsets.encode(opened, "ab")
+    model = ModelConfig(vocab_size=11)
+    with pytest.raises(BadInput, match="a vocabulary of characters; Hugging Face's XLNet needs SentencePiece pieces"):
+        huggingface.export({}, model, opened, str(tmp_path / "exported"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"vocabulary": "letters"}, {"pieces": ["a"]}, {"counts": [1]}, {"pieces": [*SPECIAL_PIECES, "ab"]},
+     {"pieces": [*SPECIAL_PIECES, "a", "a"], "counts": [0] * 11}, {"pieces": 3}],
+)  # fmt: skip
+def test_a_damaged_file_is_one_line(tmp_path, change):
+    path = made(tmp_path, "characters", ["a"]).path
+    with open(path, encoding="utf-8") as file:
+        content = json.load(file) | change
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    with pytest.raises(BadInput, match=r"vocabulary .*/vocabulary.json: .*--vocabulary"):
+        Vocabulary(path)

@@ -1,0 +1,180 @@
+"""Evaluation of left-to-right models: every token once, memory from segment to segment, bits of text."""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+
+import data_fixtures
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.cli import main
+from xlnet_jax.commands import context
+from xlnet_jax.commands.train import train
+from xlnet_jax.config import MeshConfig
+from xlnet_jax.data.batches.stream import ContiguousStreams
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train import state as states
+from xlnet_jax.train.evaluation import HeldoutLoss
+from xlnet_jax.train.recipe import example_batch, make_recipe
+
+T, M = 8, 12
+COUNTS = np.ones(tiny.VOCAB, np.int64)
+
+
+def settings(memory_len=M, **sections):
+    return tiny.config(
+        model={"memory_len": memory_len, "compute_dtype": "float64"},
+        data={"objective": "clm", "segment_len": T, "reuse_len": T, "num_predict": T},
+        **{"train": {"batch_size": 4}, **sections},
+    )
+
+
+@functools.cache
+def of_length(config, n):
+    return dataclasses.replace(config, data=dataclasses.replace(
+        config.data, segment_len=n, reuse_len=n, num_predict=n))  # fmt: skip
+
+
+def text(tokens=51):
+    return tiny.Words(tokens, seed=3)
+
+
+@functools.cache
+def params():
+    with jax.ensure_compile_time_eval():
+        return nn.meta.unbox(states.init_params(make_recipe(settings())))
+
+
+def scored(config, words, devices=1, **options):
+    mesh = meshes.make_mesh(MeshConfig(), jax.devices()[:devices])
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params(), jax.NamedSharding(mesh, jax.P()))
+        return HeldoutLoss(make_recipe(config), mesh, tiny.mixture(words), COUNTS, **options)(placed)
+
+
+def by_hand(config, tokens, segment_len):
+    """Nats of every token after the first, from one segment after the other, each of its real length."""
+    memory = empty_memory(config.model, 1)
+    found = []
+    for start in range(0, len(tokens) - 1, segment_len):
+        piece = tokens[start : start + segment_len + 1]
+        n = len(piece) - 1
+        place = np.arange(n)[None]
+        short = of_length(config, n)
+        batch = dataclasses.replace(
+            example_batch(short, 1), tokens=piece[None, :-1], rank=place, direction=np.ones(1, np.int32),
+            continues=np.array([start > 0]), target_positions=place, target_tokens=piece[None, 1:],
+            target_weights=np.ones((1, n), np.float32),
+        )  # fmt: skip
+        nll_T, memory = forward(short, batch, memory)
+        found.append(nll_T)
+    return np.concatenate(found)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def forward(config, batch, memory):
+    recipe = make_recipe(config)
+    out = recipe.model.transformer.apply({"params": params()}, batch, memory, deterministic=True)
+    return recipe.model.nll(params(), out.target_vectors_BPD, jnp.asarray(batch.target_tokens))[0], out.memory
+
+
+def test_one_stream_is_a_plain_loop_over_the_text(x64):
+    """Catches: a token scored twice or never, a memory lost between dispatches, a padded tail that counts."""
+    words = text(T * 9 + 4)  # more than one dispatch, and a last segment of three tokens
+    result = scored(settings(), words, streams=1)
+    expected = by_hand(settings(), words.text, T)
+    assert result["tokens"] == len(expected) == words.tokens - 1 and result["streams"] == 1
+    assert result["loss"] == pytest.approx(expected.mean(), rel=1e-12)
+    assert result["loss_without_memory"] != pytest.approx(expected.mean(), rel=1e-6)
+    assert result["bits_per_character"] == pytest.approx(expected.mean() / math.log(2), rel=1e-12)
+    assert result["bits_per_byte"] == pytest.approx(expected.mean() / math.log(2) / 2, rel=1e-12)
+    starts = words.tokenizer.word_start[words.text[1:]].sum()
+    assert result["bits_per_word"] == pytest.approx(expected.sum() / math.log(2) / starts, rel=1e-12)
+
+
+def test_a_memory_as_long_as_the_text_is_the_whole_text_at_once(x64):
+    """Catches: a memory that is shorter than asked, or misplaced by a token."""
+    words = text()
+    result = scored(settings(memory_len=48), words, streams=1)
+    whole = by_hand(settings(memory_len=0), words.text, words.tokens)
+    assert result["loss"] == pytest.approx(whole.mean(), rel=1e-12)
+
+
+def test_streams_decide_the_loss_and_devices_and_batches_do_not(x64):
+    """Catches: rows of two groups that share a memory, padded rows that count, a stream that is cut short."""
+    words = text(T * 20 + 5)
+    one = scored(settings(), words, streams=3)
+    assert one["streams"] == 3 and one["tokens"] == words.tokens - 1
+    rows = np.split(np.arange(words.tokens - 1), [7 * T, 14 * T])
+    parts = [by_hand(settings(), words.text[row[0] : row[-1] + 2], T) for row in rows]
+    assert one["loss"] == pytest.approx(np.concatenate(parts).mean(), rel=1e-12)
+    assert scored(settings(), words, devices=4, streams=3)["loss"] == pytest.approx(one["loss"], rel=1e-12)
+    two = settings(evaluation={"batch_size": 2})
+    assert scored(two, words, streams=3)["loss"] == pytest.approx(one["loss"], rel=1e-12)
+
+
+def test_streams_tile_every_split_and_are_long_by_default():
+    """Catches: a gap between streams, a token of another corpus, many short streams without memory."""
+    cut = ContiguousStreams((1000, 17, 65), 8, streams=0, reach=20, most=4)
+    assert cut.rows_S3.tolist() == [[0, 0, 32], [0, 32, 32], [0, 64, 32], [0, 96, 29], [1, 0, 2], [2, 0, 8]]
+    where, left_B = cut.locate(np.arange(7), 1)
+    assert where.cursor_B[:6].tolist() == [8, 264, 520, 776, 8, 8] and left_B[4] == 8
+    assert where.exists_B.tolist() == [True] * 6 + [False] and where.continues_B.all()
+    where, left_B = cut.locate(np.array([3, 4]), 28)
+    assert where.exists_B.tolist() == [True, False] and left_B[0] == 7
+    assert ContiguousStreams((1000,), 8, streams=0, reach=20, most=4, limit=3).rows_S3.tolist() == [[0, 0, 3]]
+
+
+def test_a_split_shorter_than_a_segment_is_one_line(x64):
+    with pytest.raises(BadInput, match="has 8 tokens, but a segment with what it predicts needs 9; use more text or"):
+        scored(settings(), text(8))
+
+
+@pytest.mark.slow
+def test_a_run_is_evaluated_with_another_memory_and_its_context_is_drawn(tmp_path, pytestconfig, capsys):
+    """Catches: options that the command line loses, keys that are missing, other streams in training."""
+    pytest.importorskip("matplotlib")
+    config = tiny.config(
+        model={"memory_len": M},
+        data={"corpus": data_fixtures.corpus_path(), "objective": "clm", "segment_len": T, "reuse_len": T,
+              "num_predict": T},
+        train={"steps": 2}, optimizer={"warmup_steps": 1}, evaluation={"every": 2},
+        log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
+    )  # fmt: skip
+    workdir = str(tmp_path)
+    train(config, workdir)
+
+    def evaluated(*words):
+        assert main(["evaluate", f"--workdir={workdir}", "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    (line,) = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
+    same = evaluated()
+    assert line.pop("seconds") > 0
+    assert same == pytest.approx(line) and same["perplexity"] == pytest.approx(math.exp(same["loss"]))
+    assert 0 < same["bits_per_byte"] <= same["bits_per_character"] < same["bits_per_word"] and same["streams"] == 8
+    one = evaluated("--streams=1", "--memory_len=40", "--segment_len=16", "--batch_size=16")
+    assert one["streams"] == 1 and one["tokens"] == same["tokens"] and one["loss"] != same["loss"]
+    found = evaluated("--context", f"--against={workdir}", "--memory_len=24")
+    assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == context.TARGETS
+    assert len(found["models"][workdir]["loss"]) == 6 and os.path.exists(found["picture"])
+    for words, message in (
+        (["--against=x"], "--against is for --context"),
+        (["--context", "--streams=2"], "leave --streams, --blocks and --sliding out"),
+        (["--memory_len=-1"], "model.memory_len=-1"),
+        (["--streams=0"], "--streams=0 must be at least 1"),
+        (["--segment_len=100000"], "needs 100,001"),
+    ):
+        assert main(["evaluate", f"--workdir={workdir}", *words]) == 2
+        err = capsys.readouterr().err
+        assert message in err and "Traceback" not in err

@@ -1,0 +1,252 @@
+"""The Vanilla Transformer: absolute positions at every layer, its auxiliary losses, and sliding evaluation."""
+
+import dataclasses
+import functools
+import importlib
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.config import MeshConfig
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer import generate
+from xlnet_jax.model import flops, implementation
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.train import sliding
+from xlnet_jax.train import state as states
+from xlnet_jax.train.evaluation import HeldoutLoss
+from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.step import build_step, create_state
+
+T, LAYERS = 16, 3
+ROWS = np.arange(4)
+
+
+def config(steps=60, **model):
+    return tiny.config(
+        model={"memory_len": 0, "layers": LAYERS, "position_scheme": "absolute", "layer_losses": True, "dropout": 0.0,
+               "attention_dropout": 0.0} | model,
+        data={"objective": "clm", "segment_len": T, "reuse_len": T, "num_predict": T, "targets_ahead": 2,
+              "bidirectional": False},
+        train={"steps": steps, "batch_size": 4},
+    )  # fmt: skip
+
+
+def batch_of(settings, step):
+    plan = extend_plan((), 0, 4, settings.data.windows_per_block)
+    return loader.TrainDispatches(tiny.mixture(), settings, plan, ROWS, 0, 100).batch(step)
+
+
+@functools.cache
+def vanilla():
+    """(recipe, parameters, a batch of step 0)."""
+    settings = config()
+    recipe = make_recipe(settings)
+    params = jax.jit(lambda: nn.meta.unbox(states.init_params(recipe)))()
+    return recipe, params, jax.tree.map(jnp.asarray, batch_of(settings, 0))
+
+
+def streams(tokens_BT):
+    """The content stream after every layer, without dropout."""
+    recipe, params, batch = vanilla()
+    _, seen = recipe.model.transformer.apply(
+        {"params": params}, dataclasses.replace(batch, tokens=tokens_BT), recipe.empty_memory(4), deterministic=True,
+        mutable=["layer_outputs"],
+    )  # fmt: skip
+    return seen["layer_outputs"]["layers"]["content_stream"][0]
+
+
+def test_the_second_target_is_the_token_two_ahead():
+    batch = batch_of(config(), 0)
+    np.testing.assert_array_equal(batch.target_tokens[:, 1:], batch.auxiliary.tokens[:, 0, :-1])
+    np.testing.assert_array_equal(batch.tokens[:, 2:], batch.auxiliary.tokens[:, 0, :-2])
+
+
+def test_layer_l_of_n_stops_after_l_2nths_of_the_training():
+    settings = config(steps=60)
+    # The last step with a loss of layer 1 and of layer 2 of 3, and the first without.
+    shares = {step: batch_of(settings, step).auxiliary.weights for step in (0, 9, 10, 19, 20, 59)}
+    for weights_BLA in shares.values():
+        assert (weights_BLA == weights_BLA[:1]).all()
+        np.testing.assert_array_equal(weights_BLA[..., 1], 0.5 * weights_BLA[..., 0])
+    assert {step: w[0, :, 0].tolist() for step, w in shares.items()} == {
+        0: [1, 1, 1], 9: [1, 1, 1], 10: [0, 1, 1], 19: [0, 1, 1], 20: [0, 0, 1], 59: [0, 0, 1],
+    }  # fmt: skip
+
+
+def test_held_out_batches_have_the_next_token_alone():
+    settings = config()
+    mixture = tiny.mixture()
+    batch = loader.HeldoutDispatches(mixture, settings, 4, 4, ROWS)(0)
+    assert batch.auxiliary is None and (batch.target_weights == 1).any()
+
+
+def test_no_layer_sees_a_later_token():
+    """The gradient of every layer's vector at i with respect to the embedding of j is 0 exactly where j > i."""
+    recipe, params, batch = vanilla()
+    memory = recipe.empty_memory(4)
+    # One row, every position its own token: a row of the table is a position.
+    batch = dataclasses.replace(batch, tokens=jnp.broadcast_to(jnp.arange(T), (4, T)))
+
+    @jax.jit
+    def seen(table_VD):
+        def vectors(table_VD):
+            _, seen = recipe.model.transformer.apply(
+                {"params": {**params, "word_embedding": table_VD}}, batch, memory, deterministic=True,
+                mutable=["layer_outputs"],
+            )  # fmt: skip
+            return seen["layer_outputs"]["layers"]["content_stream"][0][:, 0]
+
+        # Pulled back from each vector of each layer, in a random direction: [L, T, V, D].
+        found, pull = jax.vjp(vectors, table_VD)
+        one_LTLT = jnp.eye(LAYERS * T).reshape(LAYERS, T, LAYERS, T)
+        ways = one_LTLT[..., None] * jax.random.normal(jax.random.key(0), found.shape)[None, None]
+        return jax.vmap(jax.vmap(lambda way: pull(way)[0]))(ways)
+
+    seen_LTT = np.abs(np.asarray(seen(params["word_embedding"])))[:, :, :T].max(axis=3) > 0
+    np.testing.assert_array_equal(seen_LTT, np.broadcast_to(np.tri(T, dtype=bool), (LAYERS, T, T)))
+
+
+def test_the_loss_is_the_weighted_sum_of_all_its_parts():
+    recipe, params, batch = vanilla()
+    weights = jnp.asarray(np.random.default_rng(0).random((4, LAYERS, 2)), jnp.float32)
+    batch = dataclasses.replace(batch, auxiliary=dataclasses.replace(batch.auxiliary, weights=weights))
+    rows = jax.jit(recipe.model.row_losses)(params, batch, recipe.empty_memory(4))
+    plain = dataclasses.replace(batch, auxiliary=None)
+    expected = np.asarray(jax.jit(recipe.model.row_losses)(params, plain, recipe.empty_memory(4)).loss_B)
+    streams_LBTD, own = streams(batch.tokens), params["auxiliary_heads"]
+    tokens = [batch.target_tokens, batch.auxiliary.tokens[:, 0]]
+    for layer in range(LAYERS):
+        for ahead in (0, 1) if layer < LAYERS - 1 else (1,):
+            kernel_VD = own["layers"][layer, ahead] if layer < LAYERS - 1 else own["further"][0]
+            logs = jax.nn.log_softmax(streams_LBTD[layer] @ kernel_VD.T, axis=-1)
+            expected = expected - weights[:, layer, ahead] * np.take_along_axis(
+                np.asarray(logs), np.asarray(tokens[ahead])[..., None], 2
+            ).sum(axis=(1, 2))
+    np.testing.assert_allclose(rows.loss_B, expected, rtol=1e-5)
+    np.testing.assert_array_equal(rows.weight_B, np.full(4, T))
+
+
+def test_a_sliding_window_equals_the_plain_forward_at_its_last_position():
+    recipe, params, _ = vanilla()
+    # Shorter than the segments of training; the last of three batches is not full.
+    context, text = 12, tiny.words().text[:50]
+    mesh = meshes.make_mesh(recipe.config.mesh, jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        slide = sliding.Sliding(recipe, mesh, context, batch_size=16)
+        found, first = slide(params, text), slide.first(params, text)
+    windows = np.lib.stride_tricks.sliding_window_view(text, context + 1)
+    assert found.shape == (len(windows),) == (38,)
+    tokens, zeros = jnp.asarray(windows[:, :-1]), jnp.zeros(len(windows), jnp.int32)
+    batch = dataclasses.replace(
+        vanilla()[2], tokens=tokens, segments=0 * tokens, rank=jnp.broadcast_to(jnp.arange(context), tokens.shape),
+        direction=zeros + 1, continues=zeros > 0, target_positions=zeros[:, None], auxiliary=None,
+    )  # fmt: skip
+    memory = recipe.empty_memory(len(zeros))
+    out = jax.jit(functools.partial(recipe.model.transformer.apply, deterministic=True))(
+        {"params": params}, batch, memory
+    )
+    last = recipe.model.logits(params, out.hidden_BTD[:, -1:])[:, 0]
+    expected = -np.take_along_axis(np.asarray(jax.nn.log_softmax(last)), windows[:, -1:], 1)[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    # The first window also predicts the tokens in it, each from those before it.
+    logs = jax.nn.log_softmax(recipe.model.logits(params, out.hidden_BTD[:1])[0])
+    np.testing.assert_allclose(first, -np.take_along_axis(np.asarray(logs), windows[0, 1:, None], 1)[:, 0], rtol=1e-5)
+
+
+def test_a_window_of_a_model_with_relative_positions_is_predicted_from_its_last_position():
+    settings = tiny.config(model={"memory_len": 4}, data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
+    model = make_recipe(settings).model
+    params = jax.jit(lambda: nn.meta.unbox(states.init_params(make_recipe(settings))))()
+    windows = jnp.asarray(tiny.words().text[:27].reshape(3, 9))
+    found = jax.jit(functools.partial(sliding.window_nll, model), static_argnames="slots")
+    all_B8 = np.asarray(found(params, windows, slots=8))
+    np.testing.assert_allclose(found(params, windows, slots=1), all_B8[:, -1:], rtol=1e-5)
+    assert (np.abs(all_B8[:, :1] - all_B8[:, -1:]) > 1e-3).all()
+
+
+def test_flops_have_no_position_term_and_count_the_auxiliary_softmaxes():
+    settings = config()
+    found = flops.forward_flops(settings)
+    V, D, F = tiny.VOCAB, 16, 32
+    assert found["content"] == LAYERS * T * (4 * D * D + 2 * 2 * T * D + 4 * D * F) and found["query"] == 0
+    # Two for each of the two lower layers, and the second target of the last one.
+    assert found["auxiliary"] == 5 * T * 2 * D * V
+    assert flops.step_flops(settings) == 4 * 3 * sum(found.values())
+    assert flops.attention_flops(settings) == LAYERS * T * 2 * 2 * T * D
+
+
+@pytest.mark.slow
+def test_sliding_scores_every_token_but_the_first_with_more_context_than_segments_have():
+    recipe, params, _ = vanilla()
+    mesh = meshes.make_mesh(recipe.config.mesh, jax.devices()[:4])
+    mixture = tiny.mixture(tiny.Words(tokens=61, seed=1))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, jax.NamedSharding(mesh, jax.P()))
+        found = sliding.SlidingLoss(recipe, mesh, mixture, np.ones(tiny.VOCAB, np.int64))(placed)
+        plain = HeldoutLoss(recipe, mesh, mixture, np.ones(tiny.VOCAB, np.int64))(placed)
+    assert found["tokens"] == plain["tokens"] == 60 and found["context"] == T
+    assert found["unigram_cross_entropy"] == plain["unigram_cross_entropy"]
+    assert abs(found["loss"] - plain["loss"]) > 1e-4, "another context for most tokens"
+    assert found["bits_per_character"] == pytest.approx(
+        found["loss"] / plain["loss"] * plain["bits_per_character"], rel=1e-6
+    )
+
+
+@pytest.mark.slow
+def test_only_a_memory_knows_what_was_four_segments_ago(monkeypatch):
+    """Guessing costs log(8) = 2.08 nats. A memory that is emptied between segments, or not read, would be seen here."""
+    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
+    recurrence = importlib.import_module("recurrence")
+    losses = {side: recurrence.echo(side, steps=300) for side in recurrence.SIDES}
+    assert losses.pop("memory") < 1
+    assert all(2 < loss < 2.3 for loss in losses.values()), losses
+
+
+@pytest.mark.slow
+@pytest.mark.production
+def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
+    """The auxiliary losses cross `shard_map`, a split vocabulary and micro-batches like all others."""
+    losses = []
+    for devices, shape, parts in ((1, {}, 1), (8, {"data": 2, "fsdp": 2, "tensor": 2}, 2)):
+        base = config(dropout=0.1, attention_dropout=0.1)
+        train = dataclasses.replace(base.train, batch_size=8, accumulation=parts)
+        settings = dataclasses.replace(base, train=train, mesh=MeshConfig(**shape))
+        mesh = meshes.make_mesh(settings.mesh, jax.devices()[:devices])
+        plan = extend_plan((), 0, 8, settings.data.windows_per_block)
+        dispatches = loader.TrainDispatches(tiny.mixture(), settings, plan, np.arange(8), 0, 6)
+        with jax.set_mesh(mesh):
+            recipe = make_recipe(settings)
+            built = build_step(recipe, mesh)
+            state, found = create_state(recipe, built), []
+            for index in range(3):
+                state, metrics = built.jitted(state, meshes.place(dispatches(index), mesh))
+                found += np.asarray(metrics["loss"]).tolist()
+        losses.append(found)
+    assert losses[0][0] > losses[0][-1]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+
+def test_what_does_not_fit_absolute_positions_is_refused():
+    with pytest.raises(BadInput, match="model.memory_len=8 must be 0 with model.position_scheme=absolute"):
+        config(memory_len=8)
+    with pytest.raises(BadInput, match="model.position_scheme=absolute is for pretraining with data.objective=clm"):
+        tiny.config(model={"position_scheme": "absolute", "memory_len": 0})
+    with pytest.raises(BadInput, match="data.targets_ahead=2 is for pretraining with data.objective=clm"):
+        tiny.config(data={"targets_ahead": 2})
+    with pytest.raises(BadInput, match="kernels compute relative positions"):
+        implementation.choose(config(attention="fused").model)
+    with pytest.raises(
+        BadInput, match="run has model.position_scheme=absolute, and no memory that could follow a text"
+    ):
+        generate.left_to_right(config(), "run")
+    recipe = vanilla()[0]
+    mesh = meshes.make_mesh(recipe.config.mesh, jax.devices()[:1])
+    with pytest.raises(BadInput, match="a context of 17 tokens does not fit"):
+        sliding.Sliding(recipe, mesh, 17, 4)

@@ -1,0 +1,89 @@
+"""`xlnet-jax evaluate --context`: how far back one or several left-to-right models look."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from xlnet_jax.checkpoint import restore
+from xlnet_jax.commands.evaluate import as_asked
+from xlnet_jax.config import Config
+from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.errors import BadInput
+from xlnet_jax.model import implementation
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.parallel.processes import Session, session
+from xlnet_jax.run import loss_curve
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.train import context as contexts
+from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.step import build_step
+
+log = logging.getLogger("xlnet_jax")
+
+TARGETS = 2000
+"""Tokens that are scored with every length."""
+
+
+def context(
+    workdir: str, *, against: Sequence[str] = (), step: int | None = None, batch_size: int | None = None,
+    memory_len: int | None = None, segment_len: int | None = None, targets: int = TARGETS,
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Scores the same held-out tokens with contexts of 1, 2, 4, ... tokens, up to the least memory + segment.
+
+    Args:
+      against: work directories of other models with the same tokenizer; the baseline is the best of all.
+      targets: number of tokens, evenly spaced in the held-out split of the first model's corpus.
+      step, batch_size, memory_len, segment_len, overrides: of all models; see `evaluate`.
+
+    Returns:
+      `targets`, `lengths`, `models`: by work directory the `step` and `train.context.described`; `picture`.
+
+    Raises:
+      BadInput: see `evaluate`; a model that is not left to right, another tokenizer, a split shorter than the context.
+    """
+    rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
+    lengths = {"memory_len": memory_len, "segment_len": segment_len}
+    folders = list(dict.fromkeys([workdir, *against]))
+    configs = {name: as_asked(workdirs.load_config(name, [*overrides, *rows]), lengths) for name in folders}
+    for name, config in configs.items():
+        if not config.data.left_to_right:
+            raise BadInput(
+                f"--context is for left-to-right models (data.objective=clm), but {name} has data.objective="
+                f"{config.data.objective}"
+            )
+    first = configs[workdir]
+    heldout = open_mixture(first, "heldout", weighted=False)
+    for name in folders:
+        workdirs.check_tokenizer(name, heldout)
+    steps = contexts.doubling(min(config.model.memory_len + config.data.segment_len for config in configs.values()))
+    windows_NX = contexts.windows(heldout, steps[-1], targets)
+    equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--workdir": workdir, "--against": list(against)}
+    with session(first, equal) as processes:
+        workdirs.use_compilation_cache(first, workdir)
+        scored = {name: _losses(name, config, step, windows_NX, steps, processes) for name, config in configs.items()}
+        found = contexts.described(steps, np.stack([loss_CN for _, loss_CN in scored.values()]))
+        models = {name: {"step": scored[name][0], **each} for name, each in zip(folders, found, strict=True)}
+        curves = {name: each["loss"] for name, each in models.items()}
+        picture = loss_curve.draw_context(workdir, steps, curves) if jax.process_index() == 0 else None
+        return {"targets": len(windows_NX), "lengths": steps, "models": models, "picture": picture}
+
+
+def _losses(
+    workdir: str, config: Config, step: int | None, windows_NX: np.ndarray, lengths: Sequence[int], processes: Session
+) -> tuple[int, np.ndarray]:
+    """The step of the checkpoint, and see `train.context.losses`."""
+    mesh = meshes.make_mesh(config.mesh)
+    meshes.check_model(config.model, mesh)
+    recipe = make_recipe(implementation.decided(config, processes))
+    with jax.set_mesh(mesh):
+        params, found = restore.parameters(workdir, build_step(recipe, mesh).abstract_state.params, processes, step)
+        log.info(
+            "scoring %d tokens of step %d of %s with up to %d before them", len(windows_NX), found, workdir, lengths[-1]
+        )
+        return found, contexts.losses(recipe, mesh, params, windows_NX, lengths)

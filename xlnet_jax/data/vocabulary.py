@@ -1,0 +1,200 @@
+"""Counted vocabularies of words, characters or bytes, as in Transformer-XL: special pieces, then by falling frequency.
+
+    level        pieces                        "\\n" in a text      not in the vocabulary
+    words        separated by white space      `<eos>`, id 9       `<unk>`, id 0
+    characters   Unicode characters            itself              bad input
+    bytes        of UTF-8, as `<0x41>`         itself              bad input
+
+The frequency order is what makes the cut-offs of an adaptive softmax meaningful. The nine special pieces have the ids
+of every other tokenizer. The file is JSON: `vocabulary` (the level), `verbatim`, `pieces` and `counts`, both by id.
+SentencePiece has models of words and characters too, but cannot tell U+2581 from a space, and knows no line ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax.data.tokenizer import SPECIAL_PIECES, UNK, Normalization, Tokenizer, starts_word
+from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.storage import files
+
+LEVELS = ("words", "characters", "bytes")
+END_OF_LINE = "<eos>"
+"""The piece of a line end in a vocabulary of words."""
+PLAIN = Normalization()
+LARGEST = 1_000_000
+"""Pieces of any vocabulary."""
+
+_FIRST = len(SPECIAL_PIECES)  # id of the first piece that is no special one
+# How a text becomes an array with one number for each character, or for each byte. Bytes that are not UTF-8 are in a
+# text as lone surrogates, which is how Python reads them.
+_CODES: dict[str, tuple[str, str, Any]] = {
+    "characters": ("utf-32-le", "surrogatepass", np.uint32),
+    "bytes": ("utf-8", "surrogateescape", np.uint8),
+}
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class Unseen(BadInput):
+    """A text has a character or byte that the vocabulary lacks."""
+
+
+class Vocabulary(Tokenizer):
+    """A counted vocabulary, with the interface of a `Tokenizer` except for `processor` and `digit_comma`.
+
+    Attributes:
+      level: `words`, `characters` or `bytes`.
+      verbatim: text is encoded as it is; otherwise every line is normalised before.
+      counts: int64 [V], how often each piece occurred where the vocabulary was counted.
+    """
+
+    file_name = "vocabulary.json"
+
+    def __init__(self, path: str, normalization: Normalization = PLAIN):
+        """Loads a vocabulary file; raises BadInput if it is missing or damaged."""
+        self.path, self.normalization = str(path), normalization
+        try:
+            data = files.read(self.path)
+            found = json.loads(data)
+            self.level, self.verbatim = found["vocabulary"], found["verbatim"]
+            self.pieces, self.counts = list(found["pieces"]), np.array(found["counts"], np.int64)
+            self._check()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            advice = "name a vocabulary.json that `xlnet-jax prepare --vocabulary=...` wrote"
+            raise BadInput(f"vocabulary {path}: {summary(error)}; {advice}") from error
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        self.vocab_size = len(self.pieces)
+        own = self.pieces[_FIRST:]
+        if self.level == "words":
+            self._ids = {"\n" if piece == END_OF_LINE else piece: index for index, piece in enumerate(own, _FIRST)}
+            self.word_start = np.ones(self.vocab_size, bool)
+        else:
+            codes = [ord(piece) if self.level == "characters" else _byte(piece) for piece in own]
+            self._table = np.full(0x110000 if self.level == "characters" else 256, -1, np.int32)
+            self._table[codes] = np.arange(_FIRST, self.vocab_size)
+            characters = [chr(code) if self.level == "characters" or code < 128 else "" for code in codes]
+            # A span starts at the space before its word, as the pieces of SentencePiece do.
+            starts = [character.isspace() or starts_word(character) for character in characters]
+            self.word_start = np.array([True] * _FIRST + starts)
+
+    def _check(self) -> None:
+        if self.level not in LEVELS or not isinstance(self.verbatim, bool):
+            raise ValueError("it has an unknown level")
+        if tuple(self.pieces[:_FIRST]) != SPECIAL_PIECES or len(self.counts) != len(self.pieces):
+            raise ValueError("its first pieces are not the special ones, or pieces and counts differ in number")
+        one = {"words": r"\S+", "characters": r"(?s:.)", "bytes": _BYTE.pattern}[self.level]
+        own = self.pieces[_FIRST:]
+        if not own or len(set(own)) < len(own) or not all(re.fullmatch(one, piece) for piece in own):
+            raise ValueError(f"its pieces are not different {self.level}")
+
+    def encode(self, text: str) -> np.ndarray:
+        """Ids of one text, int32 [N]; unless the vocabulary is `verbatim`, every line is normalised first.
+
+        Raises Unseen for a character or byte that is not in the vocabulary.
+        """
+        normal = text if self.verbatim else "\n".join(map(self.normalization, text.split("\n")))
+        return self.encode_normalized([normal])[0]
+
+    def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `Tokenizer.encode_normalized`. Raises Unseen for a character or byte that is not in the vocabulary."""
+        if self.level == "words":
+            found = [[self._ids.get(word, UNK) for word in _words(text)] for text in texts]
+            length_S = np.fromiter(map(len, found), np.int64, len(found))
+            return np.fromiter(itertools.chain.from_iterable(found), np.int32, int(length_S.sum())), length_S
+        codec, errors, dtype = _CODES[self.level]
+        encoded = [text.encode(codec, errors) for text in texts]
+        codes_N: Any = np.frombuffer(b"".join(encoded), dtype)
+        tokens_N = self._table[codes_N]
+        if (tokens_N < 0).any():
+            code = int(codes_N[tokens_N < 0][0])
+            what = f"byte 0x{code:02X}" if self.level == "bytes" else f"character {chr(code)!a} (U+{code:04X})"
+            raise Unseen(f"{what} is not in the vocabulary {self.path}")
+        width = np.dtype(dtype).itemsize
+        return tokens_N, np.array([len(each) // width for each in encoded], np.int64)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids; special pieces are left out, except that an unknown word is `<unk>`.
+
+        Words are joined by one space. Bytes that are not UTF-8 become U+FFFD.
+        """
+        pieces = [self.pieces[index] for index in ids if index >= _FIRST or (index == UNK and self.level == "words")]
+        if self.level == "words":
+            text = " ".join("\n" if piece == END_OF_LINE else piece for piece in pieces)
+            return re.sub(r" ?\n ?", "\n", text)
+        return "".join(pieces) if self.level == "characters" else bytes(map(_byte, pieces)).decode(errors="replace")
+
+    def text_lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """How much text each piece stands for: characters and bytes of UTF-8, int64 [V] each.
+
+        A word counts the space next to it, a line end 1, a special piece 0, a byte that continues a character 0
+        characters.
+        """
+        own = self.pieces[_FIRST:]
+        if self.level == "bytes":
+            lengths = [((_byte(piece) & 0xC0) != 0x80, 1) for piece in own]
+        elif self.level == "characters":
+            lengths = [(1, len(piece.encode())) for piece in own]
+        else:
+            text = ["" if piece == END_OF_LINE else piece for piece in own]
+            lengths = [(len(piece) + 1, len(piece.encode()) + 1) for piece in text]
+        characters_V, bytes_V = np.array([(0, 0)] * _FIRST + lengths, np.int64).T
+        return characters_V, bytes_V
+
+
+def open_tokenizer(path: str, normalization: Normalization = PLAIN) -> Tokenizer:
+    """Opens a counted vocabulary, which is a `.json` file, or a SentencePiece model. Raises BadInput as these do."""
+    return (Vocabulary if str(path).endswith(".json") else Tokenizer)(path, normalization)
+
+
+def count(texts: Iterable[str], level: str) -> Counter[str]:
+    """How often each piece occurs in normalised texts; a line end is "\\n" among words too."""
+    if level == "words":
+        return Counter(itertools.chain.from_iterable(map(_words, texts)))
+    text = "".join(texts)
+    if level == "characters":
+        return Counter(text)
+    return Counter({f"<0x{code:02X}>": found for code, found in Counter(text.encode(*_CODES["bytes"][:2])).items()})
+
+
+def write(path: str, level: str, counts: Mapping[str, int], bound: int | None, verbatim: bool) -> None:
+    """Writes the vocabulary of these counts; an existing file is kept. Equal counts give equal bytes.
+
+    Args:
+      bound: pieces at most, the special ones included; the rarest are left out. None = `LARGEST`.
+      verbatim: see `Vocabulary`.
+
+    Raises:
+      BadInput: characters or bytes exceed the bound: all of them are needed.
+    """
+    reserved = [*SPECIAL_PIECES, END_OF_LINE] if level == "words" else list(SPECIAL_PIECES)
+    own = [piece for piece in counts if level != "words" or piece not in (*reserved, "\n")]
+    room = (bound or LARGEST) - len(reserved)
+    if level != "words" and len(own) > room:
+        raise BadInput(f"--vocab_size={bound} is too small: this text has {len(own)} {level}; leave the option out")
+    kept = sorted(own, key=lambda piece: (-counts[piece], piece))[:room]
+    ends = [counts.get("\n", 0)] if level == "words" else []
+    content = {"vocabulary": level, "verbatim": verbatim, "pieces": reserved + kept,
+               "counts": [0] * _FIRST + ends + [counts[piece] for piece in kept]}  # fmt: skip
+    files.write_new(path, files.to_json(content))
+
+
+def _words(text: str) -> list[str]:
+    """Words and line ends, in order."""
+    first, *lines = text.split("\n")
+    words = first.split()
+    for line in lines:
+        words.append("\n")
+        words += line.split()
+    return words
+
+
+def _byte(piece: str) -> int:
+    return int(piece[3:5], 16)
