@@ -38,6 +38,20 @@ def test_one_layer_by_hand():
     assert flops.step_flops(config) == 3 * per_row + table
 
 
+def test_a_left_to_right_model_has_all_clusters_and_no_segment_scores():
+    """Clusters of 4, 3 and 3 words with widths 4, 2 and 1; the first has a column for each of the other two."""
+    model = ModelConfig(vocab_size=10, layers=1, d_model=4, heads=1, head_dim=4, d_ff=8, memory_len=2)
+    data = DataConfig(objective="clm", segment_len=6, reuse_len=6, num_predict=6)
+    plain = flops.forward_flops(Config(model=model, data=data))
+    model = dataclasses.replace(model, cutoffs="4,7", div_val=2)
+    forward = flops.forward_flops(Config(model=model, data=data))
+    row = 2 * (2 * 4 * 4 + 3 * 8 * 4 + 2 * 4 * 8)  # projections, scores and values of 8 keys, feed-forward
+    assert plain == {"content": 6 * row, "query": 0, "keys": 8 * 2 * 2 * 4 * 4, "softmax": 6 * 2 * 4 * 10}
+    projections = 2 * 4 * (4 + 2 + 1)
+    softmax = 6 * (2 * ((4 + 2) * 4 + 3 * 2 + 3 * 1) + projections)
+    assert forward == plain | {"softmax": softmax, "embedding": 6 * projections}
+
+
 def test_the_compiler_counts_about_the_same_forward():
     """One layer (it counts a scanned body once); it adds what is no matrix product, and the content stream's rows."""
     config = dataclasses.replace(

@@ -50,7 +50,7 @@ def make_params(model: LanguageModel) -> dict:
     return jax.tree.map(lambda x: jnp.asarray(0.5 * rng.standard_normal(x.shape)), shapes)
 
 
-@pytest.mark.parametrize("untie_biases", [True, False])
+@pytest.mark.parametrize("untie_biases", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_model_without_segments_is_the_one_with_a_single_segment(untie_biases, x64):
     """Catches a segment term that is left in, and a parameter more or less than the three that have no effect."""
     full, plain = (make_model(own, untie_biases=untie_biases) for own in (False, True))
