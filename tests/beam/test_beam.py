@@ -50,6 +50,12 @@ def test_trained_tokenizer(tmp_path):
     assert data.contents(tmp_path / "beam") == data.contents(tmp_path / "local")
 
 
+def test_counted_vocabulary(tmp_path):
+    _prepare(tmp_path / "beam", tokenizer=None, vocabulary="words")
+    _prepare(tmp_path / "local", tokenizer=None, vocabulary="words", engine="local", workers=1)
+    assert data.contents(tmp_path / "beam") == data.contents(tmp_path / "local")
+
+
 def test_bad_input_is_the_same_one_line(tmp_path, capfd):
     for index in range(5):
         (tmp_path / f"{index}.txt").write_bytes(b"Bado.\n\n" * 40 + (b"\xff" if index in (2, 3) else b""))

@@ -1,6 +1,7 @@
 """The quick start, whole but with few steps."""
 
 import json
+import math
 import os
 import shlex
 
@@ -8,10 +9,11 @@ import pytest
 import tiny
 
 from xlnet_jax.cli import main, make_parser
-from xlnet_jax.commands.quickstart import next_commands
+from xlnet_jax.commands.quickstart import CHARACTERS, PROMPT, next_commands
 from xlnet_jax.run.metrics import read_jsonl
 
 CONFIG = os.path.join(str(tiny.ROOT), "configs", "quickstart.py")
+BY_CHARACTERS = os.path.join(str(tiny.ROOT), "configs", "transformer_xl", "quickstart.py")
 
 
 def test_the_commands_that_it_proposes_can_be_pasted():
@@ -45,3 +47,19 @@ def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path
     assert main(words) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["heldout_loss"] == result["heldout_loss"]
+
+
+@pytest.mark.slow
+def test_the_quick_start_by_characters_scores_and_writes_text(tmp_path, capsys):
+    words = ["quickstart", f"--config={BY_CHARACTERS}", f"--workdir={tmp_path}", "--json", "--config.train.steps=40",
+             "--config.checkpoint.every=20", "--config.optimizer.warmup_steps=10", "--config.evaluation.blocks=100",
+             "--config.mesh.data=1", "--config.mesh.fsdp=8"]  # fmt: skip
+    assert main(words) == 0
+    result = json.loads(capsys.readouterr().out)
+    # Every target is one character, except for a few ends of documents.
+    assert result["bits_per_character"] == pytest.approx(result["heldout_loss"] / math.log(2), rel=2e-3)
+    assert result["heldout_loss"] < result["unigram_cross_entropy"], "nothing was learned at all"
+    assert result["text"].startswith(PROMPT) and len(PROMPT) < len(result["text"]) <= len(PROMPT) + CHARACTERS
+    assert "export" not in result
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == result["text"]

@@ -6,7 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
-from xlnet_jax.data import vocabulary
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.convert import huggingface
+from xlnet_jax.data import offsets, vocabulary
 from xlnet_jax.data.tokenizer import EOD, SPECIAL_PIECES, UNK
 from xlnet_jax.data.vocabulary import Unseen, Vocabulary, open_tokenizer
 from xlnet_jax.errors import BadInput
@@ -76,6 +78,15 @@ def test_what_a_vocabulary_lacks_is_refused(tmp_path):
         made(tmp_path / "b", "bytes", ["ab"]).encode("aé")
     with pytest.raises(BadInput, match="--vocab_size=11 is too small: this text has 3 characters"):
         vocabulary.write(str(tmp_path / "c.json"), "characters", {"a": 1, "b": 1, "c": 2}, 11, False)
+
+
+def test_what_needs_sentencepiece_says_so(tmp_path):
+    opened = made(tmp_path, "characters", ["ab"])
+    with pytest.raises(BadInput, match="is a vocabulary of characters; spans need a SentencePiece tokenizer"):
+        offsets.encode(opened, "ab")
+    model = ModelConfig(vocab_size=11)
+    with pytest.raises(BadInput, match="a vocabulary of characters; Hugging Face's XLNet needs SentencePiece pieces"):
+        huggingface.export({}, model, opened, str(tmp_path / "exported"))
 
 
 @pytest.mark.parametrize(

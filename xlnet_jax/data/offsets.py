@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
-from xlnet_jax.data.vocabulary import Vocabulary
 from xlnet_jax.errors import BadInput
 
 _RUN = re.compile(r"\s+|\S+")
@@ -42,7 +41,7 @@ class Pieces(NamedTuple):
 
 def encode(tokenizer: Tokenizer, text: str) -> Pieces:
     """Encodes one text with the place of every piece. Raises BadInput unless the tokenizer is a SentencePiece model."""
-    if isinstance(tokenizer, Vocabulary):
+    if tokenizer.level != "sentencepiece":
         raise BadInput(f"{tokenizer.path} is a vocabulary of {tokenizer.level}; spans need a SentencePiece tokenizer")
     normalized, source = aligned(tokenizer.normalization, text)
     # Not imported with the module: protobuf is slow to import.

@@ -108,13 +108,13 @@ def enwik8(path):
 
 
 @pytest.fixture
-def tiny(monkeypatch):
+def small_sizes(monkeypatch):
     sizes = {"enwik8": (40, 16, 14), "text8": (40, 16, 14), "wikitext103": (12, 4, 6)}
     for name, each in sizes.items():
         monkeypatch.setitem(datasets.DATASETS, name, datasets.DATASETS[name]._replace(sizes=each))
 
 
-@pytest.mark.usefixtures("tiny")
+@pytest.mark.usefixtures("small_sizes")
 def test_enwik8_is_its_bytes_in_the_published_splits_with_one_vocabulary(tmp_path):
     text = enwik8(tmp_path / "enwik8")
     settings = {"inputs": [str(tmp_path)], "tokenizer": None, "heldout": 0.01, "shard_bytes": 25}
@@ -131,7 +131,7 @@ def test_enwik8_is_its_bytes_in_the_published_splits_with_one_vocabulary(tmp_pat
     assert train.tokenizer.decode(train.tokenizer.encode("''A''  .")) == "''A''  .", "a prompt is not normalised"
 
 
-@pytest.mark.usefixtures("tiny")
+@pytest.mark.usefixtures("small_sizes")
 def test_text8_is_one_line_of_characters(tmp_path):
     text = ("anarchism originated as a term of abuse " + " first used against early working").ljust(70)[:70]
     (tmp_path / "text8").write_text(text)
@@ -147,7 +147,7 @@ def wikitext(folder, **changes):
         (folder / f"wiki.{split}.tokens").write_text(content)
 
 
-@pytest.mark.usefixtures("tiny")
+@pytest.mark.usefixtures("small_sizes")
 def test_wikitext_is_its_words_and_line_ends_and_a_truncated_file_is_one_line(tmp_path, capsys):
     wikitext(tmp_path)
     data.make_corpus(tmp_path / "c", [str(tmp_path)], tokenizer=None, dataset="wikitext103")
