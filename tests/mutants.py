@@ -42,6 +42,11 @@ def oracle(case: str) -> tuple[str, ...]:
     return (f"tests/oracle/test_oracle.py::test_equals_the_recording[{case}-float64-xla]",)
 
 
+def recurrence(case: str) -> tuple[str, ...]:
+    """The same for Transformer-XL."""
+    return (f"tests/oracle/test_xl_oracle.py::test_equals_the_recording[{case}]",)
+
+
 def one(module: str, test: str) -> tuple[str, ...]:
     """One test function; `module` is the folder and the module, such as `model/transformer`."""
     folder, _, name = module.rpartition("/")
@@ -53,6 +58,7 @@ CHUNKS = "xlnet_jax/kernels/vocabulary_loss.py"
 GPU = "xlnet_jax/kernels/gpu_kernels.py"
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
 ATTEND, DROPOUT = "xlnet_jax/kernels/xla.py", "xlnet_jax/kernels/dropout.py"
+ADAPTIVE = "xlnet_jax/model/adaptive.py"
 TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads"))
 EXAMPLES, SEGMENTS, SPANS, STREAM = (
     f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream")
@@ -60,6 +66,7 @@ EXAMPLES, SEGMENTS, SPANS, STREAM = (
 GRADIENTS, TASK = "xlnet_jax/train/gradients.py", "xlnet_jax/finetune/recipe.py"
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
 RESUME = "xlnet_jax/train/resume.py"
+CACHE, GENERATE = "xlnet_jax/model/cache.py", "xlnet_jax/infer/generate.py"
 
 MUTANTS = (
     Mutant("query_sees_itself", ATTENTION, "limit_BP = jnp", "limit_BP = 1 + jnp",
@@ -108,6 +115,14 @@ MUTANTS = (
            one("kernels/vocabulary_loss", "test_any_mesh_gives_the_gradient_of_one_device")),
     Mutant("softmax_bias_missing", HEADS, "logits_BPV + bias_V", "logits_BPV + 0 * bias_V",
            oracle("plain")),
+    Mutant("cached_memory_rolls_a_slot_too_far", CACHE, "jnp.roll(x_LBKHE, -T, axis=2)", "jnp.roll(x_LBKHE, -T - 1, axis=2)",
+           one("infer/generate", "test_cached_equals_uncached")),
+    Mutant("cached_row_at_the_wrong_place", GENERATE, "jnp.where(full_B, 0, texts.place_B)", "jnp.where(full_B, 1, texts.place_B)",
+           one("infer/generate", "test_cached_equals_uncached")),
+    Mutant("one_token_too_few_stays", "xlnet_jax/infer/sampling.py", "jnp.cumsum(p_BV, axis=1) - p_BV",
+           "jnp.cumsum(p_BV, axis=1)", one("infer/sampling", "test_masses")),
+    Mutant("draws_of_every_prompt_are_equal", "xlnet_jax/infer/sampling.py", "key(sampling.seed), number_B)",
+           "key(sampling.seed), 0 * number_B)", one("infer/generate", "test_same_seed_same_tokens_in_any_company")),
     Mutant("gradient_into_the_memory", TRANSFORMER,
            "jax.lax.stop_gradient(fresh_BRD[:, fresh_BRD.shape[1] - slots :])",
            "fresh_BRD[:, fresh_BRD.shape[1] - slots :]",
@@ -133,6 +148,16 @@ MUTANTS = (
            one("kernels/xla", "test_keys_of_rank_never_are_hidden_whatever_the_limit")),
     Mutant("largest_distance_off_by_one", ATTEND, "distance_BQK <= max_distance", "distance_BQK < max_distance",
            one("kernels/xla", "test_keys_beyond_the_largest_distance_are_hidden")),
+    Mutant("same_length_one_too_long", ATTENTION, "config.memory_len - 1 if", "config.memory_len if",
+           one("model/left_to_right", "test_with_same_length_each_query_sees_the_memory_len_newest_positions")),
+    Mutant("memory_without_pre_norm", ATTENTION, "else norm(memory_BMD).astype(dtype)", "else memory_BMD",
+           recurrence("pre_norm")),
+    Mutant("clusters_reversed", ADAPTIVE, "shortlist.size + i, column", "shortlist.size + len(tails) - 1 - i, column",
+           recurrence("div_4")),
+    Mutant("first_word_of_a_cluster_left_out", ADAPTIVE, "(tokens >= self.first)", "(tokens > self.first)",
+           one("model/adaptive", "test_probabilities_add_up_and_are_those_of_the_loss")),
+    Mutant("projection_of_the_embedding_everywhere", ADAPTIVE, "if projection is not None and own:", "if False:",
+           recurrence("div_4")),
     Mutant("distance_counts_keys_ahead", ATTEND, "distance_BQK <= max_distance", "abs(distance_BQK) <= max_distance",
            one("kernels/xla", "test_keys_beyond_the_largest_distance_are_hidden")),
     Mutant("distance_of_the_slot", ATTEND, "position_BQ[:, :, None] - jnp.arange(K)",

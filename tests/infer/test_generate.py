@@ -76,6 +76,7 @@ MODELS = {
     "longer, same length, pre-norm": {"memory_len": 33, "same_length": True, "norm": "pre", "scale_embedding": True},
     "as long, biases of each layer": pytest.param({"memory_len": T, "untie_biases": True}, marks=pytest.mark.slow),
     "same length, shorter": pytest.param({"memory_len": 7, "same_length": True}, marks=pytest.mark.slow),
+    "adaptive softmax": pytest.param({"memory_len": 7, "cutoffs": "50,120", "div_val": 2}, marks=pytest.mark.slow),
     "none": pytest.param({"memory_len": 0}, marks=pytest.mark.slow),
     "distances clamped, layers shared": pytest.param(
         {"memory_len": 9, "clamp_len": 6, "share_layers": True}, marks=pytest.mark.slow

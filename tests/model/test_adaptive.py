@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 
 import flax.linen as nn
 import jax
@@ -11,6 +12,8 @@ import pytest
 import tiny
 from model.test_left_to_right import CLM, CONFIG
 
+from xlnet_jax import config as configs
+from xlnet_jax.commands.inspect import count_parameters
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import vocabulary_loss
 from xlnet_jax.model.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters
@@ -18,6 +21,7 @@ from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import gradients
 from xlnet_jax.train.recipe import make_recipe
 
+CONFIGS = os.path.join(os.path.dirname(__file__), "..", "..", "configs", "transformer_xl")
 CUTS = {"cutoffs": "10,20", "div_val": 2}
 KINDS = [CUTS, {"cutoffs": "3,12,13"}, {"cutoffs": "7", "d_embed": 6, "tie_projections": "rest"},
          {"cutoffs": "10,20", "div_val": 2, "tie_embedding": False, "tie_projections": "none"}]  # fmt: skip
@@ -75,6 +79,19 @@ def test_the_embedding_of_a_word_is_its_row_projected(x64):
     found = AdaptiveEmbedding(head.config).apply({"params": embedding}, tokens)
     rows = [np.asarray(embedding[f"table_{i}"])[[0, -1]] @ embedding[f"projection_{i}"] for i in range(3)]
     np.testing.assert_allclose(found[0], np.concatenate(rows) * 8**0.5, rtol=1e-12)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("enwik8_base", 41_060_566), ("enwik8_large", 277_242_070), ("wikitext103_base", 151_110_826),
+        ("wikitext103_large", 285_170_642),
+    ],
+)  # fmt: skip
+def test_counts_are_those_of_the_published_models(name, parameters):
+    """41.0, 277.0, 151.1 and 285.2 million in the authors' scripts, the first two without their small vocabularies."""
+    config = configs.load(os.path.join(CONFIGS, f"{name}.py"))
+    assert count_parameters(config)["parameters"] == parameters
 
 
 SHARDED = [({"data": 2, "fsdp": 2, "tensor": 2}, 1, 16), ({"data": 1, "tensor": 2}, 1, 1024),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 
 import flax.linen as nn
 import jax
@@ -14,6 +15,7 @@ from xlnet_jax.config import MeshConfig
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.errors import BadInput
+from xlnet_jax.infer import generate
 from xlnet_jax.model import flops, implementation
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import sliding
@@ -158,6 +160,17 @@ def test_a_sliding_window_equals_the_plain_forward_at_its_last_position():
     np.testing.assert_allclose(first, -np.take_along_axis(np.asarray(logs), windows[0, 1:, None], 1)[:, 0], rtol=1e-5)
 
 
+def test_a_window_of_a_model_with_relative_positions_is_predicted_from_its_last_position():
+    settings = tiny.config(model={"memory_len": 4}, data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
+    model = make_recipe(settings).model
+    params = jax.jit(lambda: nn.meta.unbox(states.init_params(make_recipe(settings))))()
+    windows = jnp.asarray(tiny.words().text[:27].reshape(3, 9))
+    found = jax.jit(functools.partial(sliding.window_nll, model), static_argnames="slots")
+    all_B8 = np.asarray(found(params, windows, slots=8))
+    np.testing.assert_allclose(found(params, windows, slots=1), all_B8[:, -1:], rtol=1e-5)
+    assert (np.abs(all_B8[:, :1] - all_B8[:, -1:]) > 1e-3).all()
+
+
 def test_flops_have_no_position_term_and_count_the_auxiliary_softmaxes():
     settings = config()
     found = flops.forward_flops(settings)
@@ -184,6 +197,16 @@ def test_sliding_scores_every_token_but_the_first_with_more_context_than_segment
     assert found["bits_per_character"] == pytest.approx(
         found["loss"] / plain["loss"] * plain["bits_per_character"], rel=1e-6
     )
+
+
+@pytest.mark.slow
+def test_only_a_memory_knows_what_was_four_segments_ago(monkeypatch):
+    """Guessing costs log(8) = 2.08 nats. A memory that is emptied between segments, or not read, would be seen here."""
+    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
+    recurrence = importlib.import_module("recurrence")
+    losses = {side: recurrence.echo(side, steps=300) for side in recurrence.SIDES}
+    assert losses.pop("memory") < 1
+    assert all(2 < loss < 2.3 for loss in losses.values()), losses
 
 
 @pytest.mark.slow
@@ -219,6 +242,10 @@ def test_what_does_not_fit_absolute_positions_is_refused():
         tiny.config(data={"targets_ahead": 2})
     with pytest.raises(BadInput, match="kernels compute relative positions"):
         implementation.choose(config(attention="fused").model)
+    with pytest.raises(
+        BadInput, match="run has model.position_scheme=absolute, and no memory that could follow a text"
+    ):
+        generate.left_to_right(config(), "run")
     recipe = vanilla()[0]
     mesh = meshes.make_mesh(recipe.config.mesh, jax.devices()[:1])
     with pytest.raises(BadInput, match="a context of 17 tokens does not fit"):

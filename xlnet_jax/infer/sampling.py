@@ -75,10 +75,9 @@ def sample(logits_BV: jax.Array, sampling: Sampling, number_B: jax.Array, count_
       number_B, count_B: of the prompt and of the token that is drawn; the draw depends on them and on the seed alone.
       sort: `Sampling.filtered`.
     """
-    key = jax.random.key(sampling.seed)
-    key_B = jax.vmap(lambda number, count: jax.random.fold_in(jax.random.fold_in(key, number), count))(
-        number_B, count_B
-    )
+    # Of every prompt its own key, and of that one for every token.
+    key_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(sampling.seed), number_B)
+    key_B = jax.vmap(jax.random.fold_in)(key_B, count_B)
     draw = jax.vmap(jax.random.categorical)
     if sort:
         token_BV, kept_BV = filtered(logits_BV, sampling)

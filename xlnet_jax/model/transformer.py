@@ -273,6 +273,7 @@ class XLNet(nn.Module):
         )
 
         at_targets = self.last_layer_at_targets
+        assert not at_targets or config.position_scheme == "absolute"
         stack = Stack(config, self.reuse_len, deterministic, not self.left_to_right, at_targets, name="layers")
         x_BSD, kept = stack(x_BSD, kept, inputs, tied_biases)
         h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None

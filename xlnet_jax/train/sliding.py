@@ -82,13 +82,15 @@ class Sliding:
                 f"{self.context + 1}"
             )
         text_N = jax.device_put(np.asarray(tokens_N, np.int32), self._everywhere)
-        found, logged = [], time.monotonic()
+        found: list[Any] = []
+        logged = time.monotonic()
         for first in range(0, count, self.batch_size):
             # Past the end the last window is computed again, and cut off below.
             start_B = np.minimum(first + np.arange(self.batch_size, dtype=np.int32), count - 1)
             found.append(self._run(params, text_N, jax.device_put(start_B, self._rows)))
+            # Not all at once: a CPU's collectives give up if too many programs wait.
+            jax.block_until_ready(found[-2:-1])
             if time.monotonic() - logged >= BUSY_SECONDS:
-                jax.block_until_ready(found[-1])
                 log.info("evaluated %d of %d tokens", first + self.batch_size, count)
                 logged = time.monotonic()
         return np.concatenate(jax.device_get(found))[:count]
@@ -102,7 +104,7 @@ class Sliding:
 def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: int) -> jax.Array:
     """-log p of the last tokens of each window given all before them, at least float32 [B, slots].
 
-    The last layer is computed for these alone.
+    With absolute positions the last layer is computed for these alone.
     """
     B, T = windows_BN.shape[0], windows_BN.shape[1] - 1
     zero_B, place_BT = jnp.zeros(B, jnp.int32), jnp.broadcast_to(jnp.arange(T), (B, T))
@@ -111,7 +113,9 @@ def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: 
         continues=zero_B > 0, target_positions=place_BT[:, -slots:], target_tokens=windows_BN[:, -slots:],
         target_weights=jnp.ones((B, slots)), summary_position=zero_B, label=zero_B, label_weight=jnp.zeros(B),
     )  # fmt: skip
-    transformer = model.transformer.clone(last_layer_at_targets=True)
+    transformer = model.transformer
+    if transformer.config.position_scheme == "absolute":
+        transformer = transformer.clone(last_layer_at_targets=True)
     out: Any = transformer.apply({"params": params}, batch, empty_memory(transformer.config, B, 0), deterministic=True)
     return model.nll(params, out.target_vectors_BPD, batch.target_tokens)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax.batch import Batch
+from xlnet_jax.batch import Batch, combine
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
@@ -74,9 +74,7 @@ def test_the_batch_of_a_step_is_the_same_alone_and_by_any_readers(corpus, option
 def test_hosts_together_build_what_one_host_builds(corpus, hosts):
     whole = dispatches(corpus).batch(7)
     shares = [dispatches(corpus, rows=rows).batch(7) for rows in np.split(np.arange(8), hosts)]
-    for field in dataclasses.fields(Batch):
-        together = np.concatenate([getattr(share, field.name) for share in shares])
-        np.testing.assert_array_equal(getattr(whole, field.name), together, field.name)
+    assert_equal(whole, combine(shares, np.concatenate))
 
 
 def test_over_an_epoch_the_reuse_windows_read_the_corpus_once(corpus):
@@ -101,10 +99,7 @@ def test_heldout_batches_do_not_depend_on_how_many_rows_are_read_together(corpus
     def rows(batch_size):
         asked = loader.HeldoutDispatches(heldout, config, 0, batch_size, np.arange(batch_size))
         built = [asked(i) for i in range(len(asked))]
-        return {
-            field.name: np.concatenate([getattr(batch, field.name) for batch in built], axis=1)[:, :blocks]
-            for field in dataclasses.fields(Batch)
-        }
+        return vars(combine(built, lambda arrays: np.concatenate(arrays, axis=1)[:, :blocks]))
 
     three, eight = rows(3), rows(8)
     for name in three:

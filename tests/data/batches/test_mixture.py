@@ -1,9 +1,9 @@
 """Several corpora in one run: opened together, read by weight, told apart in metrics and evaluation."""
 
-import dataclasses
 import os
 
 import data_fixtures
+import jax
 import numpy as np
 import pytest
 import tiny
@@ -52,9 +52,7 @@ def test_rows_are_read_from_their_own_corpus_by_weight(second):
         for row in range(8):
             corpus = mixture.corpora[where.corpus_B[row]]
             alone = mixture.build(config, where.take(np.array([row])), name="train", step=step, rows=np.array([row]))
-            for field in dataclasses.fields(batch):
-                together, by_itself = getattr(batch, field.name)[row], getattr(alone, field.name)[0]
-                np.testing.assert_array_equal(together, by_itself, field.name)
+            jax.tree.map(lambda many, one, row=row: np.testing.assert_array_equal(many[row], one[0]), batch, alone)
             start = where.cursor_B[row] - (15 if where.direction_B[row] < 0 else 0)
             text = corpus.read(np.array([start]), 16)[0][0]
             np.testing.assert_array_equal(batch.tokens[row, :16], text[:: where.direction_B[row]])

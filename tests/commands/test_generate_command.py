@@ -1,0 +1,118 @@
+"""`xlnet-jax generate` and `xlnet_jax.load(...).generate`: texts in, texts out."""
+
+import json
+import os
+
+import data_fixtures
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+import tiny
+
+import xlnet_jax as xj
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.cli import main
+from xlnet_jax.commands import generate
+from xlnet_jax.config import CheckpointConfig
+from xlnet_jax.data.tokenizer import EOD
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.texts import text_after
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import make_recipe
+
+CONFIG = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32}, mesh={"data": 1, "fsdp": 8})
+PROMPTS = ["Bado kilu menora.", "Rave"]
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """A work directory with random parameters, in which the end of a document is as likely as any piece."""
+    folder = str(tmp_path_factory.mktemp("generate") / "run")
+    return write_workdir(folder, CONFIG)
+
+
+def write_workdir(folder, config):
+    recipe, random = make_recipe(config), np.random.default_rng(0)
+    boxed = jax.eval_shape(lambda: recipe.model.init(jax.random.key(0), recipe.example_batch(1)))
+    params = jax.tree.map(
+        lambda x: jax.device_put((0.4 * random.standard_normal(x.shape)).astype(np.float32)), nn.meta.unbox(boxed)
+    )
+    identity = workdirs.identity(config, "", data_fixtures.tokenizer().sha256)
+    os.makedirs(folder)
+    with Checkpoints(folder, CheckpointConfig()) as checkpoints:
+        checkpoints.save(0, {"params": params}, identity)
+    workdirs.write_tokenizer(folder, data_fixtures.tokenizer())
+    files.write(os.path.join(folder, "config.json"), files.to_json(identity))
+    return folder
+
+
+def test_one_object_for_each_prompt(workdir, tmp_path, capsys, monkeypatch):
+    """From the command line and a file, as the library gives them; eight rows are spread over eight devices."""
+    (tmp_path / "prompts.txt").write_text(f"{PROMPTS[1]}\n\n")
+    words = ["generate", f"--workdir={workdir}", f"--prompt={PROMPTS[0]}", f"--input={tmp_path}/prompts.txt"]
+    words += ["--tokens=20", "--temperature=0"]
+    assert main([*words, "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    texts = [line["text"] for line in lines]
+    assert [line["prompt"] for line in lines] == PROMPTS and all(texts)
+    heard = ["", ""]
+
+    def listen(number, text, ended):
+        heard[number] += text
+
+    model = xj.load(workdir)
+    assert model.generate(PROMPTS, tokens=20, temperature=0, listener=listen) == texts == heard
+    with pytest.raises(BadInput, match="this model is left-to-right"):
+        model.vectors(PROMPTS)
+    # On a terminal the texts themselves, one after the other.
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert shown.strip() == "\n\n".join(before + after for before, after in zip(PROMPTS, texts, strict=True)).strip()
+
+
+def test_texts_of_several_prompts_appear_in_their_order(capsys):
+    show = generate.Terminal(["a", "b", "c"])
+    show(2, " six", True)
+    show(0, " one", False)
+    show(1, " three", False)
+    assert capsys.readouterr().out == "a one"
+    show(0, " two\x1b", True)
+    show(1, " four\nfive", True)
+    assert capsys.readouterr().out == " two\\x1b\n\nb three four\nfive\n\nc six\n"
+
+
+def test_the_text_after_a_prompt():
+    tokenizer = data_fixtures.tokenizer()
+    ids = tokenizer.encode("Bado kilu menora.").tolist()
+    for cut in range(len(ids)):
+        assert tokenizer.decode(ids[:cut]) + text_after(tokenizer, ids[:cut], [*ids[cut:], EOD]) == "Bado kilu menora."
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no prompt; give --prompt=TEXT, or --input=FILE"),
+        (["--input=empty.txt"], "--input=empty.txt has no text"),
+        (["--input=none.txt"], "--input=none.txt: no such file"),
+        (["--prompt=x", "--tokens=0"], "tokens=0 must be at least 1"),
+        (["--prompt=x", "--temperature=-1"], "temperature=-1.0 must be 0 "),
+        (["--prompt=x", "--top_p=0"], "top_p=0.0 must be above 0"),
+        (["--prompt=x", "--batch_size=0"], "batch_size=0 must be at least 1"),
+    ],
+)
+def test_bad_input_is_one_line(workdir, tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text("\n \n")
+    assert main(["generate", f"--workdir={workdir}", *words]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and "Traceback" not in captured.err and captured.out == ""
+
+
+def test_a_model_that_sees_both_sides_is_refused(tmp_path, capsys):
+    files.write(str(tmp_path / "config.json"), files.to_json(workdirs.identity(tiny.config(), "", "")))
+    assert main(["generate", f"--workdir={tmp_path}", "--prompt=x"]) == 2
+    line = capsys.readouterr().err
+    assert "data.objective=plm, and only a left-to-right model (clm) continues a text; train one" in line
