@@ -95,7 +95,7 @@ def test_cached_equals_uncached(model, x64):
     texts = made._read(prompts(), 0, len(LENGTHS))
     logits, new = [np.asarray(texts.logits_BV)], []
     for _ in range(steps):
-        texts, tokens_BC = generate._write(
+        (_, tokens_BC), texts = generate._write(
             made.model, False, made.params, texts, Sampling(temperature=0.7), np.int32(1), None
         )
         logits.append(np.asarray(texts.logits_BV))
@@ -185,7 +185,10 @@ def test_sharded_equals_one_device(made):
     one = [made(prompts(), 25, sampling) for sampling in (greedy, drawn)]
     with jax.set_mesh(mesh):
         split = generator(config(memory_len=7), mesh=mesh)
-        k_LBKHE = split._read(prompts(), 0, 8).cache.layers.k_BKHE
+        texts = split._read(prompts(), 0, 8)
+        read, texts = generate._write(split.model, False, split.params, texts, greedy.arrays(), np.int32(9), None)
+        assert all(x.is_fully_replicated for x in read) and not texts.place_B.is_fully_replicated
+        k_LBKHE = texts.cache.layers.k_BKHE
         assert k_LBKHE.sharding.shard_shape(k_LBKHE.shape)[1::2] == (4, 1)
         assert [split(prompts(), 25, sampling) for sampling in (greedy, drawn)] == one
 

@@ -105,12 +105,12 @@ class Generator:
         write = functools.partial(_write, self.model, sampling.filtered, self.params)
         for first in range(0, len(prompts), B):
             texts = self._read([list(ids) or [EOD] for ids in prompts[first : first + B]], first, B)
-            left, ended_B = tokens, jax.device_get(texts.ended_B)
+            left, ended_B = tokens, np.arange(B) >= len(prompts) - first
             while left > 0 and not ended_B.all():
                 going = np.flatnonzero(~ended_B).tolist()
-                texts, tokens_BC = write(texts, sampling.arrays(), np.int32(min(left, CHUNK)), self.stop)
+                results, texts = write(texts, sampling.arrays(), np.int32(min(left, CHUNK)), self.stop)
+                ended_B, tokens_BC = jax.device_get(results)
                 left -= CHUNK
-                tokens_BC, ended_B = jax.device_get((tokens_BC, texts.ended_B))
                 for row in going:
                     new = tokens_BC[row][tokens_BC[row] >= 0].tolist()
                     found[first + row] += new
@@ -182,8 +182,8 @@ def _read(model: LanguageModel, params: Any, texts: Texts, tokens_BQ: jax.Array,
 @_program(static_argnums=(0, 1), donate_argnums=3)
 def _write(
     model: LanguageModel, sort: bool, params: Any, texts: Texts, sampling: Sampling, tokens: jax.Array, stop: int | None
-) -> tuple[Texts, jax.Array]:
-    """At most `tokens` more tokens of every text: [B, CHUNK], -1 where there is none."""
+) -> tuple[tuple[jax.Array, jax.Array], Texts]:
+    """At most `tokens` more tokens of every text: which have ended, [B]; the tokens, [B, CHUNK], -1 where none is."""
     memory_len = model.transformer.config.memory_len
     T = texts.cache.rank_BK.shape[1] - memory_len
     B = len(texts.place_B)
@@ -218,7 +218,8 @@ def _write(
 
     tokens_BC = jnp.full((B, CHUNK), -1, jnp.int32)
     _, texts, tokens_BC = jax.lax.while_loop(more, step, (jnp.zeros((), jnp.int32), texts, tokens_BC))
-    return texts, tokens_BC
+    # Every process reads them.
+    return jax.tree.map(lambda x: nn.with_logical_constraint(x, (None,) * x.ndim), (texts.ended_B, tokens_BC)), texts
 
 
 def _run(
@@ -226,9 +227,16 @@ def _run(
     place_BQ: jax.Array | None, last_B: jax.Array,
 ) -> tuple[Cache, jax.Array]:  # fmt: skip
     """The cache with Q more tokens, and the vectors that predict the one after row `last_B`: [B, 1, D]."""
+    batch = segment(tokens_BQ, rank_BQ, last_B)
+    out: Any = model.transformer.apply({"params": params}, batch, cache, deterministic=True, place_BT=place_BQ)
+    return out.memory, out.target_vectors_BPD
+
+
+def segment(tokens_BQ: jax.Array, rank_BQ: jax.Array, last_B: jax.Array) -> Batch:
+    """A Batch of text that is read forward; its only targets are what follows the rows `last_B`."""
     B, zeros_BQ = len(tokens_BQ), jnp.zeros_like(tokens_BQ)
     zero_B = jnp.zeros(B, jnp.int32)
-    batch = Batch(
+    return Batch(
         tokens=tokens_BQ,
         segments=zeros_BQ,
         rank=rank_BQ,
@@ -241,8 +249,6 @@ def _run(
         label=zero_B,
         label_weight=jnp.zeros(B),
     )
-    out: Any = model.transformer.apply({"params": params}, batch, cache, deterministic=True, place_BT=place_BQ)
-    return out.memory, out.target_vectors_BPD
 
 
 def _logits(model: LanguageModel, params: Any, vectors_B1D: jax.Array) -> jax.Array:

@@ -94,11 +94,12 @@ class RelativeAttention(nn.Module):
             biases = {**biases, "segment_bias": segment_2HE[0]}
 
         pre, norm, residual_BSD = config.norm == "pre", layer_norm("norm", config), x_BSD
-        memory_BMD = None if isinstance(memory, Kept) else memory
         if pre:
             x_BSD = norm(x_BSD).astype(dtype)
-            memory_BMD = None if memory_BMD is None else norm(memory_BMD).astype(dtype)
-        fresh_BKD = x_BSD[:, :T] if memory_BMD is None else jnp.concatenate([memory_BMD, x_BSD[:, :T]], axis=1)
+        fresh_BKD = x_BSD[:, :T]
+        if not isinstance(memory, Kept):
+            memory_BMD = norm(memory).astype(dtype) if pre else memory
+            fresh_BKD = jnp.concatenate([memory_BMD, fresh_BKD], axis=1)
         k_BKHE = product("bkd,dhe->bkhe", fresh_BKD, kernel["key"])
         v_BKHE = product("bkd,dhe->bkhe", fresh_BKD, kernel["value"])
         q_BSHE = product("bsd,dhe->bshe", x_BSD, kernel["query"])
