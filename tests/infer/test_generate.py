@@ -73,7 +73,9 @@ def prompts(lengths=LENGTHS, seed=1):
 
 MODELS = {
     "memory shorter than a segment": {"memory_len": 7},
-    "longer, same length, pre-norm": {"memory_len": 33, "same_length": True, "norm": "pre", "scale_embedding": True},
+    "longer, same length, pre-norm": pytest.param(
+        {"memory_len": 33, "same_length": True, "norm": "pre", "scale_embedding": True}, marks=pytest.mark.slow
+    ),
     "as long, biases of each layer": pytest.param({"memory_len": T, "untie_biases": True}, marks=pytest.mark.slow),
     "same length, shorter": pytest.param({"memory_len": 7, "same_length": True}, marks=pytest.mark.slow),
     "adaptive softmax": pytest.param({"memory_len": 7, "cutoffs": "50,120", "div_val": 2}, marks=pytest.mark.slow),
