@@ -14,6 +14,7 @@ the tokens before in its segment. It is the pass with memory of `xlnet-jax evalu
 Figures, by attention length:
 
   lengths             tokens per second with memory over those of sliding: median over rounds
+  cpu_seconds         the same of CPU seconds, for a CPU with other work; null on an accelerator
   flops               the same ratio of FLOPs per token, counted from the shapes (`model.flops`)
   published           the ratio of table 9 of the paper
   memory, sliding     tokens_per_second, and the batch and the segment_len that were chosen
@@ -64,7 +65,7 @@ class Sizes(NamedTuple):
 
 
 CPU = Sizes(
-    dict(vocab_size=205, layers=4, d_model=128, heads=2, head_dim=64, d_ff=512, compute_dtype="float32"),
+    dict(vocab_size=205, layers=4, d_model=64, heads=2, head_dim=32, d_ff=256, compute_dtype="float32"),
     segments=(512,), rows=(1, 4), windows=(1, 4),
 )  # fmt: skip
 ACCELERATOR = Sizes(
@@ -85,11 +86,11 @@ class Side(NamedTuple):
     batch: int
     segment_len: int
 
-    def seconds(self) -> float:
-        """Of one call."""
-        began = time.perf_counter()
+    def rates(self) -> tuple[float, float]:
+        """Tokens per second, and per second of this process's CPU time."""
+        began, cpu_began = time.perf_counter(), time.process_time()
         jax.block_until_ready(self.call())
-        return time.perf_counter() - began
+        return self.tokens / (time.perf_counter() - began), self.tokens / (time.process_time() - cpu_began)
 
 
 def settings(sizes: Sizes, segment_len: int, memory_len: int, positions: str) -> Config:
@@ -124,7 +125,6 @@ def with_memory(sizes: Sizes, length: int, segment_len: int, rows: int) -> Side:
     batches = jax.device_put(dataclasses.replace(batches, tokens=text[..., :-1], target_tokens=text[..., 1:]))
     full = Memory(recipe.empty_memory(rows).hidden_LBMD, jnp.full(rows, length, jnp.int32))
 
-    @jax.jit
     def run(params: Any, memory: Memory, batches: Any) -> jax.Array:
         def step(memory: Memory, batch: Any) -> tuple[Memory, jax.Array]:
             found = recipe.model.row_losses(params, batch, memory)
@@ -132,17 +132,17 @@ def with_memory(sizes: Sizes, length: int, segment_len: int, rows: int) -> Side:
 
         return jax.lax.scan(step, memory, batches)[1]
 
-    params = initial(recipe)
-    return Side(lambda: run(params, full, batches), SEGMENTS * rows * segment_len, rows, segment_len)
+    given = (initial(recipe), full, batches)
+    compiled = jax.jit(run).lower(*given).compile()
+    return Side(lambda: compiled(*given), SEGMENTS * rows * segment_len, rows, segment_len)
 
 
 def by_sliding(sizes: Sizes, length: int, windows: int) -> Side:
     """A window of `length` tokens with absolute positions for every token."""
     recipe = make_recipe(settings(sizes, length, 0, "absolute"))
-    text = jax.device_put(random_tokens(sizes, windows, length + 1))
-    run = jax.jit(lambda params, text: sliding.window_nll(recipe.model, params, text, slots=1))
-    params = initial(recipe)
-    return Side(lambda: run(params, text), windows, windows, length)
+    given = (initial(recipe), jax.device_put(random_tokens(sizes, windows, length + 1)))
+    compiled = jax.jit(functools.partial(sliding.window_nll, recipe.model, slots=1)).lower(*given).compile()
+    return Side(lambda: compiled(*given), windows, windows, length)
 
 
 def fastest(name: str, candidates: Sequence[Callable[[], Side]]) -> Side:
@@ -151,8 +151,7 @@ def fastest(name: str, candidates: Sequence[Callable[[], Side]]) -> Side:
     for make in candidates:
         try:
             side = make()
-            side.seconds()  # compiles
-            found.append((side.tokens / side.seconds(), side))
+            found.append((side.rates()[0], side))
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -189,19 +188,24 @@ def main() -> None:
     device = jax.devices()[0]
     sizes = QUICK if args.quick else CPU if device.platform == "cpu" else ACCELERATOR
     lengths = [int(word) for word in args.lengths.split(",") if word] or ([64, 128] if args.quick else list(PUBLISHED))
-    result: dict[str, Any] = {name: {} for name in ("lengths", "flops", "published", "memory", "sliding")}
+    result: dict[str, Any] = {
+        name: {} for name in ("lengths", "cpu_seconds", "flops", "published", "memory", "sliding")
+    }
     for length in lengths:
         tried = itertools.product(sizes.segments, sizes.rows)
         ours = fastest(f"memory {length}", [functools.partial(with_memory, sizes, length, *each) for each in tried])
         windows = [functools.partial(by_sliding, sizes, length, batch) for batch in sizes.windows]
         theirs = fastest(f"sliding {length}", windows)
-        rates = [(ours.tokens / ours.seconds(), theirs.tokens / theirs.seconds()) for _ in range(args.rounds)]
+        # Each round: tokens per second and per CPU second, of both sides.
+        rounds = [(ours.rates(), theirs.rates()) for _ in range(args.rounds)]
         key = str(length)
-        result["lengths"][key] = statistics.median(one / other for one, other in rates)
+        result["lengths"][key] = statistics.median(one[0] / other[0] for one, other in rounds)
+        of_cpu = statistics.median(one[1] / other[1] for one, other in rounds)
+        result["cpu_seconds"][key] = of_cpu if device.platform == "cpu" else None
         result["flops"][key] = flops_of(sizes, length, ours)
         result["published"][key] = PUBLISHED.get(length)
         for name, side, turns in (("memory", ours, 0), ("sliding", theirs, 1)):
-            rate = statistics.median(pair[turns] for pair in rates)
+            rate = statistics.median(pair[turns][0] for pair in rounds)
             result[name][key] = {"tokens_per_second": rate, "batch": side.batch, "segment_len": side.segment_len}
     result |= {"device": device.device_kind, "sizes": sizes.model, "jax": jax.__version__}
     print(f"{'attention':>9} {'memory tok/s':>13} {'sliding tok/s':>13} {'ratio':>8} {'FLOPs':>8} {'published':>9}")

