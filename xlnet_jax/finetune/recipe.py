@@ -107,10 +107,11 @@ class TaskModel:
         slots = self.transformer.config.memory_len if S > 1 else 0
         memory = self._no_memory(batch, slots)
         for segment in range(S - 1 if slots else 0):
-            memory = jax.lax.stop_gradient(run(jax.lax.stop_gradient(params), segment, memory).memory)
+            filled = jax.lax.stop_gradient(run(jax.lax.stop_gradient(params), segment, memory).memory)
             # The padding before a text is at the left end of the memory.
             real_N = (batch.tokens[:, :, : segment + 1] != PAD).sum(axis=(2, 3)).reshape(-1)
-            memory = Memory(memory.hidden_LBMD, jnp.minimum(memory.valid_B, real_N))
+            assert isinstance(filled, Memory)
+            memory = Memory(filled.hidden_LBMD, jnp.minimum(filled.valid_B, real_N))
         h_NTD = run(params, S - 1, memory).hidden_BTD
         rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 1)}
         drop = Dropout(self.transformer.config.dropout)
