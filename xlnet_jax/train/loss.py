@@ -14,6 +14,7 @@ on any number of devices (the 2019 code averages the means of the cores).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Protocol
 
 import flax.linen as nn
@@ -25,7 +26,7 @@ from xlnet_jax.model import heads
 from xlnet_jax.model.adaptive import AdaptiveHead
 from xlnet_jax.model.auxiliary import AuxiliaryHeads
 from xlnet_jax.model.heads import LMHead
-from xlnet_jax.model.transformer import Depths, Output, XLNet, empty_memory
+from xlnet_jax.model.transformer import Depths, XLNet, empty_memory
 
 
 @jax.tree_util.register_dataclass
@@ -127,11 +128,12 @@ class LanguageModel:
     ) -> RowLosses:
         """Runs the model on a segment, or on some rows of it; without a `dropout_key` dropout is off."""
         rngs = None if dropout_key is None else {"dropout": dropout_key}
-        out: Output
-        out, streams = self.transformer.apply(  # type: ignore[assignment]
-            {"params": params}, batch, memory, rows_B, deterministic=dropout_key is None, rngs=rngs,
-            mutable=["layer_outputs"] if batch.auxiliary is not None else [],
+        run: Any = functools.partial(
+            self.transformer.apply, {"params": params}, batch, memory, rows_B, deterministic=dropout_key is None,
+            rngs=rngs,
         )  # fmt: skip
+        auxiliary = None if batch.auxiliary is None else self.auxiliary
+        out, seen = (run(), {}) if auxiliary is None else run(mutable=["layer_outputs"])
         assert out.target_vectors_BPD is not None, "a batch for training has target slots"
         assert isinstance(out.memory, Memory)
         nll_BP = self.nll(params, out.target_vectors_BPD, batch.target_tokens)
@@ -139,10 +141,10 @@ class LanguageModel:
         # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.
         loss_BP = jnp.where(weight_BP != 0, nll_BP, 0) * weight_BP
         loss_B = loss_BP.sum(axis=1)
-        if self.auxiliary is not None and batch.auxiliary is not None:
-            (streams_LBTD,) = streams["layer_outputs"]["layers"]["content_stream"]
+        if auxiliary is not None:
+            (streams_LBTD,) = seen["layer_outputs"]["layers"]["content_stream"]
             variables = {"params": params["auxiliary_heads"]}
-            loss_B += self.auxiliary.apply(variables, streams_LBTD, out.target_vectors_BPD, batch)
+            loss_B += auxiliary.apply(variables, streams_LBTD, out.target_vectors_BPD, batch)
         return RowLosses(loss_B, weight_BP.sum(axis=1), out.memory)
 
 
