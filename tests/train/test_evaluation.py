@@ -16,12 +16,14 @@ import tiny
 
 from xlnet_jax.cli import main
 from xlnet_jax.commands import context
+from xlnet_jax.commands.evaluate import as_asked
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import MeshConfig
 from xlnet_jax.data.batches.stream import ContiguousStreams
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train import state as states
 from xlnet_jax.train.evaluation import HeldoutLoss
@@ -163,8 +165,11 @@ def test_a_run_is_evaluated_with_another_memory_and_its_context_is_drawn(tmp_pat
     assert line.pop("seconds") > 0
     assert same == pytest.approx(line) and same["perplexity"] == pytest.approx(math.exp(same["loss"]))
     assert 0 < same["bits_per_byte"] <= same["bits_per_character"] < same["bits_per_word"] and same["streams"] == 8
-    one = evaluated("--streams=1", "--memory_len=40", "--segment_len=16", "--batch_size=16")
+    reach = ["--memory_len=40", "--segment_len=16", "--clamp_len=9", "--same_length"]
+    one = evaluated("--streams=1", "--batch_size=16", *reach)
     assert one["streams"] == 1 and one["tokens"] == same["tokens"] and one["loss"] != same["loss"]
+    config = as_asked(workdirs.load_config(workdir), {"memory_len": 40, "clamp_len": 9, "same_length": True})
+    assert (config.model.memory_len, config.model.clamp_len, config.model.same_length) == (40, 9, True)
     found = evaluated("--context", f"--against={workdir}", "--memory_len=24")
     assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == context.TARGETS
     assert len(found["models"][workdir]["loss"]) == 6 and os.path.exists(found["picture"])

@@ -31,15 +31,15 @@ TARGETS = 2000
 
 def context(
     workdir: str, *, against: Sequence[str] = (), step: int | None = None, batch_size: int | None = None,
-    memory_len: int | None = None, segment_len: int | None = None, targets: int = TARGETS,
-    overrides: Sequence[str] = (),
+    memory_len: int | None = None, segment_len: int | None = None, clamp_len: int | None = None,
+    same_length: bool = False, targets: int = TARGETS, overrides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Scores the same held-out tokens with contexts of 1, 2, 4, ... tokens, up to the least memory + segment.
 
     Args:
       against: work directories of other models with the same tokenizer; the baseline is the best of all.
       targets: number of tokens, evenly spaced in the held-out split of the first model's corpus.
-      step, batch_size, memory_len, segment_len, overrides: of all models; see `evaluate`.
+      step, batch_size, memory_len, segment_len, clamp_len, same_length, overrides: of all models; see `evaluate`.
 
     Returns:
       `targets`, `lengths`, `models`: by work directory the `step` and `train.context.described`; `picture`.
@@ -48,9 +48,10 @@ def context(
       BadInput: see `evaluate`; a model that is not left to right, another tokenizer, a split shorter than the context.
     """
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
-    lengths = {"memory_len": memory_len, "segment_len": segment_len}
+    reach = {"memory_len": memory_len, "segment_len": segment_len, "clamp_len": clamp_len,
+             "same_length": same_length or None}  # fmt: skip
     folders = list(dict.fromkeys([workdir, *against]))
-    configs = {name: as_asked(workdirs.load_config(name, [*overrides, *rows]), lengths) for name in folders}
+    configs = {name: as_asked(workdirs.load_config(name, [*overrides, *rows]), reach) for name in folders}
     for name, config in configs.items():
         if not config.data.left_to_right:
             raise BadInput(

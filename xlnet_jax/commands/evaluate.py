@@ -27,8 +27,8 @@ log = logging.getLogger("xlnet_jax")
 
 def evaluate(
     workdir: str, *, step: int | None = None, blocks: int = 0, batch_size: int | None = None,
-    streams: int | None = None, memory_len: int | None = None, segment_len: int | None = None, sliding: bool = False,
-    overrides: Sequence[str] = (),
+    streams: int | None = None, memory_len: int | None = None, segment_len: int | None = None,
+    clamp_len: int | None = None, same_length: bool = False, sliding: bool = False, overrides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Scores the held-out split with the parameters of a checkpoint.
 
@@ -37,7 +37,7 @@ def evaluate(
       blocks: score only the first blocks; 0 = the whole split.
       batch_size: rows at a time; None = as configured.
       streams: of a left-to-right model: contiguous parts of each corpus's split, each of which starts without memory.
-      memory_len, segment_len: of a left-to-right model: others than in training.
+      memory_len, segment_len, clamp_len, same_length: of a left-to-right model: others than in training.
       sliding: of a model with absolute positions: every token from a window of its own (`train.sliding`).
       overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
 
@@ -50,7 +50,8 @@ def evaluate(
     """
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     config = workdirs.load_config(workdir, [*overrides, *rows])
-    config = as_asked(config, {"memory_len": memory_len, "segment_len": segment_len}, streams)
+    reach = {"memory_len": memory_len, "segment_len": segment_len, "clamp_len": clamp_len}
+    config = as_asked(config, reach | {"same_length": same_length or None}, streams)
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
     heldout = open_mixture(config, "heldout", weighted=False)
     train = open_mixture(config, weighted=False, opened=heldout)
@@ -74,9 +75,12 @@ def evaluate(
             return {"step": found, **score(params)}
 
 
-def as_asked(config: Config, lengths: dict[str, int | None], streams: int | None = None) -> Config:
-    """The configuration with another memory and segment, which change no parameter. Raises BadInput."""
-    given = [f"--{name}" for name, value in {**lengths, "streams": streams}.items() if value is not None]
+def as_asked(config: Config, reach: dict[str, int | None], streams: int | None = None) -> Config:
+    """The configuration with another memory, segment or bound on distances, which change no parameter.
+
+    Raises BadInput.
+    """
+    given = [f"--{name}" for name, value in {**reach, "streams": streams}.items() if value is not None]
     if given and not config.data.left_to_right:
         raise BadInput(
             f"{given[0]} is for left-to-right models (data.objective=clm), but this one has data.objective="
@@ -86,8 +90,8 @@ def as_asked(config: Config, lengths: dict[str, int | None], streams: int | None
         raise BadInput(f"{given[0]}: a model with model.position_scheme=absolute has its own lengths; leave it out")
     if streams is not None and streams < 1:
         raise BadInput(f"--streams={streams} must be at least 1")
-    keys = {"memory_len": ["model.memory_len"],
-            "segment_len": ["data.segment_len", "data.reuse_len", "data.num_predict"]}  # fmt: skip
+    segment = ["data.segment_len", "data.reuse_len", "data.num_predict"]
     return configs.override(config, [
-        f"--config.{key}={value}" for name, value in lengths.items() if value is not None for key in keys[name]
+        f"--config.{key}={value}" for name, value in reach.items() if value is not None
+        for key in (segment if name == "segment_len" else [f"model.{name}"])
     ])  # fmt: skip
