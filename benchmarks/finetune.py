@@ -43,7 +43,7 @@ MODEL = {
     "vocab_size": VOCABULARY, "layers": 4, "d_model": 128, "heads": 4, "head_dim": 32, "d_ff": 512, "memory_len": 64,
     "init_std": 0.05, "compute_dtype": "float32", "dropout": 0.1, "attention_dropout": 0.1,
 }  # fmt: skip
-RATES = {"pretrain": 1e-3, "finetune": 5e-4}
+RATES = {"pretrain": 1e-3, "finetune": 1e-3}
 LONG = 150  # words
 
 Examples = list[tuple[str, str]]
