@@ -56,8 +56,7 @@ def without_cache(made: Any) -> Callable[[list[list[int]], int], list[list[int]]
     import jax.numpy as jnp
     import numpy as np
 
-    from xlnet_jax.batch import NEVER
-    from xlnet_jax.infer.generate import segment
+    from xlnet_jax.batch import NEVER, forward_text
     from xlnet_jax.model.transformer import empty_memory
 
     model, T = made.model, made.segment_len
@@ -66,7 +65,8 @@ def without_cache(made: Any) -> Callable[[list[list[int]], int], list[list[int]]
     def run(params: Any, tokens_BT: Any, length: Any, memory: Any) -> Any:
         place_BT = jnp.broadcast_to(jnp.arange(T)[None], tokens_BT.shape)
         rank_BT = jnp.where(place_BT < length, place_BT, NEVER)
-        batch = segment(tokens_BT, rank_BT, jnp.full(len(tokens_BT), length - 1))
+        last_B1 = jnp.full((len(tokens_BT), 1), length - 1)
+        batch = forward_text(tokens_BT, rank_BT, jnp.zeros_like(tokens_BT), last_B1, continues=True)
         out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
         return jnp.argmax(model.logits(params, out.target_vectors_BPD)[:, 0], axis=1), out.memory
 

@@ -71,6 +71,29 @@ class Batch:
     """None: no such losses, as in every evaluation."""
 
 
+def forward_text(
+    tokens: Array, rank: Array, segments: Array, positions: Array, targets: Array | None = None, continues: bool = False
+) -> Batch:
+    """Text outside of training, read forward; `positions` [B, P] are those to predict.
+
+    Of numpy or traced arrays; what it adds is numpy.
+    """
+    zeros_B = np.zeros(len(tokens), np.int32)
+    return Batch(
+        tokens=tokens,
+        segments=segments,
+        rank=rank,
+        direction=zeros_B + 1,
+        continues=np.full(len(tokens), continues),
+        target_positions=positions,
+        target_tokens=np.zeros(positions.shape, np.int32) if targets is None else targets,
+        target_weights=np.zeros(positions.shape, np.float32),
+        summary_position=zeros_B,
+        label=zeros_B,
+        label_weight=zeros_B.astype(np.float32),
+    )
+
+
 def stack(batches: Sequence[Any]) -> Any:
     """Stacks K batches of one kind into one with a leading axis; numpy."""
     return combine(batches, np.stack)

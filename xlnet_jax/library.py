@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.batch import NEVER, Batch
+from xlnet_jax.batch import NEVER, Batch, forward_text
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config
 from xlnet_jax.convert.source import open_source
@@ -148,20 +148,7 @@ def _batch(rows: list[list[int]], batch_size: int, two_streams: bool) -> Batch:
         rank[b, : len(row)] = np.equal(row, MASK) if two_streams else 0
         masks = np.flatnonzero(np.equal(row, MASK))
         positions[b, : len(masks)] = masks
-    zeros = np.zeros(batch_size, np.int32)
-    return Batch(
-        tokens=tokens,
-        segments=segments,
-        rank=rank,
-        direction=zeros + 1,
-        continues=zeros > 0,
-        target_positions=positions,
-        target_tokens=np.zeros_like(positions),
-        target_weights=np.zeros(positions.shape, np.float32),
-        summary_position=zeros,
-        label=zeros,
-        label_weight=zeros.astype(np.float32),
-    )
+    return forward_text(tokens, rank, segments, positions)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -85,6 +85,7 @@ def test_the_embedding_of_a_word_is_its_row_projected(x64):
     ("name", "parameters"),
     [
         ("wikitext103_large", 285_170_642),
+        ("vanilla_small", 694_756),  # with heads that no other program has a name for
         pytest.param("wikitext103_base", 151_110_826, marks=pytest.mark.slow),
         pytest.param("enwik8_base", 41_060_566, marks=pytest.mark.slow),
         pytest.param("enwik8_large", 277_242_070, marks=pytest.mark.slow),

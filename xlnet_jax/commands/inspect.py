@@ -9,6 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
+from flax import traverse_util
 from rich.console import Console
 from rich.table import Table
 
@@ -47,7 +48,8 @@ def count_parameters(config: Config) -> dict[str, Any]:
     """`parameters` and `tensors`, counted as in the original's checkpoints where possible. Computes nothing."""
     available_devices()  # JAX makes a random key even if nothing is computed
     params = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
-    if not (config.model.share_layers or config.model.adaptive):
+    ours = traverse_util.flatten_dict(params, sep="/").keys()
+    if not config.model.share_layers and ours <= {entry.ours for entry in names.TENSORFLOW}:
         params = jax.eval_shape(functools.partial(names.to_foreign, names.TENSORFLOW), params)
     tensors = jax.tree.leaves(params)
     return {"parameters": sum(int(np.prod(x.shape)) for x in tensors), "tensors": len(tensors)}

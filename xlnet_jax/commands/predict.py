@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -89,7 +88,7 @@ def predict(
                 params = jax.tree.map(lambda leaf, form: jax.device_put(leaf, form.sharding), given, abstract)
             size = batch_size or config.evaluation.batch_size or config.train.batch_size
             # Few texts need no whole batch.
-            devices = math.prod(mesh.shape[axis] for axis in meshes.RULES.batch)
+            devices = meshes.row_devices(mesh)
             predictor = Predictor(recipe, mesh, min(size, -(-len(rows) // devices) * devices))
             predictions = _by_length(predictor, params, rows, config.data.segment_len, task.any_length)
     return task.outputs(predictions, rows, examples)

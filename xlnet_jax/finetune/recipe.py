@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.batch import NEVER, Batch, Memory
+from xlnet_jax.batch import NEVER, Batch, Memory, forward_text
 from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import PAD
 from xlnet_jax.finetune.task import Hidden, Row, Task, TaskBatch, batch_of
@@ -126,22 +126,9 @@ class TaskModel:
     def _segment(batch: TaskBatch, segment: int) -> Batch:
         """A segment of all sequences as the transformer takes it, [B * C, T]."""
         tokens, kinds = (x[:, :, segment].reshape(-1, x.shape[-1]) for x in (batch.tokens, batch.segments))
-        N = len(tokens)
-        none, zero = jnp.zeros((N, 0), jnp.int32), jnp.zeros(N, jnp.int32)
-        return Batch(
-            tokens=tokens,
-            segments=kinds,
-            rank=jnp.where(tokens == PAD, NEVER, 0),
-            direction=jnp.ones(N, jnp.int32),
-            # `valid_B` of the memory says how much of it is text.
-            continues=jnp.full(N, segment > 0),
-            target_positions=none,
-            target_tokens=none,
-            target_weights=none.astype(jnp.float32),
-            summary_position=jnp.full(N, tokens.shape[1] - 1),
-            label=zero,
-            label_weight=zero.astype(jnp.float32),
-        )
+        none = np.zeros((len(tokens), 0), np.int32)
+        # `valid_B` of the memory says how much of it is text.
+        return forward_text(tokens, jnp.where(tokens == PAD, NEVER, 0), kinds, none, continues=segment > 0)
 
     @staticmethod
     def _as_hidden(batch: TaskBatch, h_NTD: jax.Array, rows_B: jax.Array | None = None) -> Hidden:

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.batch import NEVER, Batch
+from xlnet_jax.batch import NEVER, forward_text
 from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import EOD, PAD
 from xlnet_jax.errors import BadInput
@@ -174,7 +174,7 @@ def _start(model: LanguageModel, params: Any, segment_len: int, first: jax.Array
 def _read(model: LanguageModel, params: Any, texts: Texts, tokens_BQ: jax.Array, rank_BQ: jax.Array) -> Texts:
     """Starts a segment in all texts, with these tokens; the ranks of padding are NEVER."""
     length_B = jnp.sum(rank_BQ != NEVER, axis=1, dtype=jnp.int32)
-    cache = texts.cache.next_segment(model.transformer.config.memory_len, length_B >= 0)
+    cache = texts.cache.next_segment(model.transformer.config.memory_len, jnp.ones_like(length_B, bool))
     cache, vectors_B1D = _run(model, params, cache, tokens_BQ, rank_BQ, None, jnp.maximum(length_B - 1, 0))
     return dataclasses.replace(texts, cache=cache, logits_BV=_logits(model, params, vectors_B1D), place_B=length_B)
 
@@ -227,28 +227,9 @@ def _run(
     place_BQ: jax.Array | None, last_B: jax.Array,
 ) -> tuple[Cache, jax.Array]:  # fmt: skip
     """The cache with Q more tokens, and the vectors that predict the one after row `last_B`: [B, 1, D]."""
-    batch = segment(tokens_BQ, rank_BQ, last_B)
+    batch = forward_text(tokens_BQ, rank_BQ, np.zeros(tokens_BQ.shape, np.int32), last_B[:, None])
     out: Any = model.transformer.apply({"params": params}, batch, cache, deterministic=True, place_BT=place_BQ)
     return out.memory, out.target_vectors_BPD
-
-
-def segment(tokens_BQ: jax.Array, rank_BQ: jax.Array, last_B: jax.Array) -> Batch:
-    """A Batch of text that is read forward; its only targets are what follows the rows `last_B`."""
-    B, zeros_BQ = len(tokens_BQ), jnp.zeros_like(tokens_BQ)
-    zero_B = jnp.zeros(B, jnp.int32)
-    return Batch(
-        tokens=tokens_BQ,
-        segments=zeros_BQ,
-        rank=rank_BQ,
-        direction=zero_B + 1,
-        continues=zero_B == 0,
-        target_positions=last_B[:, None],
-        target_tokens=zero_B[:, None],
-        target_weights=jnp.zeros((B, 1)),
-        summary_position=zero_B,
-        label=zero_B,
-        label_weight=jnp.zeros(B),
-    )
 
 
 def _logits(model: LanguageModel, params: Any, vectors_B1D: jax.Array) -> jax.Array:

@@ -31,6 +31,7 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.tokenizer import UNK, Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity, shown
 from xlnet_jax.train.recipe import Recipe
@@ -250,7 +251,7 @@ def _losses(recipe: Recipe, params: Any, memory: Memory, batches: Batch) -> tupl
 
     # Nothing sees an empty slot, so there need be none, unless it counts as zeros that all see.
     slots = recipe.memory_len if recipe.config.compat.on("zero_memory") else 0
-    bare = dataclasses.replace(recipe, memory_len=slots).empty_memory(batches.direction.shape[1])
+    bare = empty_memory(recipe.config.model, batches.direction.shape[1], slots)
 
     def window(memory: Memory, batch: Batch) -> tuple[Memory, jax.Array]:
         carried = recipe.model.row_losses(params, batch, memory)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.batch import Batch
+from xlnet_jax.batch import forward_text
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
@@ -107,12 +107,10 @@ def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: 
     With absolute positions the last layer is computed for these alone.
     """
     B, T = windows_BN.shape[0], windows_BN.shape[1] - 1
-    zero_B, place_BT = jnp.zeros(B, jnp.int32), jnp.broadcast_to(jnp.arange(T), (B, T))
-    batch = Batch(
-        tokens=windows_BN[:, :T], segments=jnp.zeros((B, T), jnp.int32), rank=place_BT, direction=zero_B + 1,
-        continues=zero_B > 0, target_positions=place_BT[:, -slots:], target_tokens=windows_BN[:, -slots:],
-        target_weights=jnp.ones((B, slots)), summary_position=zero_B, label=zero_B, label_weight=jnp.zeros(B),
-    )  # fmt: skip
+    place_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
+    batch = forward_text(
+        windows_BN[:, :T], place_BT, np.zeros_like(place_BT), place_BT[:, -slots:], windows_BN[:, -slots:]
+    )
     transformer = model.transformer
     if transformer.config.position_scheme == "absolute":
         transformer = transformer.clone(last_layer_at_targets=True)
