@@ -31,8 +31,9 @@ from xlnet_jax.convert.source import open_source
 from xlnet_jax.data.tokenizer import CLS, MASK, PAD, SEP, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.generate import Generator, left_to_right
+from xlnet_jax.infer.orders import Order, any_order, warn_of_law
 from xlnet_jax.infer.sampling import Sampling
-from xlnet_jax.infer.score import Likelihood, Order, Scorer, any_order
+from xlnet_jax.infer.score import Likelihood, Scorer
 from xlnet_jax.infer.texts import Passage, TextListener, continue_texts, pieces_of
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run import workdir as workdirs
@@ -124,11 +125,12 @@ class Model:
         Args:
           tokens: ids, as of `tokenizer.encode`: without SEP and CLS.
           known: of each text, whether its tokens are given.
-          order: `left`, `random`, or the unknown positions in the order in which they are predicted; None: `left` for
-            one order, `random` for several.
+          order: `left`, `reversed`, `random`, or the unknown positions in the order in which they are predicted; None:
+            `left` for one order, `random` for several.
 
         Raises BadInput; see `Scorer`.
         """
+        warn_of_law(self.config, known)
         scorer = Scorer(any_order(self.config, "this model"), self.params, self.config.data.segment_len,
                         self.batch_size)  # fmt: skip
         return scorer.log_prob(tokens, known, order, orders, seed)

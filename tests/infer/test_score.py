@@ -11,7 +11,8 @@ import tiny
 from xlnet_jax.batch import NEVER, forward_text
 from xlnet_jax.data.tokenizer import EOD
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.score import Scorer, any_order
+from xlnet_jax.infer.orders import any_order
+from xlnet_jax.infer.score import Scorer
 from xlnet_jax.model.transformer import empty_memory
 
 T = 8
@@ -137,7 +138,7 @@ def test_bad_input_is_one_line(x64):
         (lambda: made.log_prob([ids], [[True]]), "3 tokens, but `known` has 1"),
         (lambda: made.log_prob([[1, 30, 2]], [none]), "id 30 is outside of the vocabulary of 30"),
         (lambda: made.log_prob([ids], [none], [0, 1]), "no permutation of the unknown positions"),
-        (lambda: made.log_prob([ids], [none], "right"), "order=right"),
+        (lambda: made.log_prob([ids], [none], "right"), "order=right: there are left, reversed, random"),
         (lambda: made.log_prob([ids], [none], "left", orders=2), "several orders are random"),
         (lambda: made.log_prob([ids], [none], orders=2, seed=-1), "seed=-1 must not be negative"),
         (lambda: made.log_prob([[1] * 10], [[False] * 10], [9, *range(9)]), "returns to a segment"),

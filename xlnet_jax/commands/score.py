@@ -14,7 +14,8 @@ from xlnet_jax.checkpoint import restore
 from xlnet_jax.commands.predict import read_lines
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.score import Likelihood, Scorer, any_order, warn_of_law
+from xlnet_jax.infer.orders import any_order, warn_of_law
+from xlnet_jax.infer.score import Likelihood, Scorer
 from xlnet_jax.infer.texts import Passage, pieces_of
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import session

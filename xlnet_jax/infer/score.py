@@ -20,8 +20,6 @@ model predicts from the position's vector alone. In `clm` it follows the end of 
 from __future__ import annotations
 
 import dataclasses
-import logging
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -31,21 +29,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, Memory, forward_text
-from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import EOD, PAD
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.generate import program, rows_at_a_time
+from xlnet_jax.infer.orders import SHORTEST_SEGMENT, Order, checked, places, power_of_two
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
-from xlnet_jax.train.recipe import make_recipe
 
-log = logging.getLogger("xlnet_jax")
-
-SHORTEST_SEGMENT, FEWEST_TARGETS = 32, 8
-"""Smallest sizes that are compiled; the next have twice as many."""
-
-Order = str | Sequence[int]
-"""`left`, `random`, or the unknown positions in the order in which they are predicted."""
+FEWEST_TARGETS = 8
+"""Of the targets that are compiled; the next have twice as many."""
 
 
 class Likelihood(NamedTuple):
@@ -64,8 +56,7 @@ class Likelihood(NamedTuple):
     @property
     def log_mean_exp(self) -> float:
         """Logarithm of the mean probability: the likelihood of the model that draws one of the orders."""
-        highest = self.joint_K.max()
-        return float(highest + np.log(np.mean(np.exp(self.joint_K - highest))))
+        return float(np.logaddexp.reduce(self.joint_K) - np.log(len(self.joint_K)))
 
 
 class Segment(NamedTuple):
@@ -121,9 +112,9 @@ class Scorer:
             raise BadInput(f"seed={seed} must not be negative")
         if self.model.transformer.left_to_right and order != "left":
             raise BadInput(f"order={order}: a left-to-right model has one order, left")
-        texts = [self._checked(number, *text) for number, text in enumerate(zip(tokens, known, strict=True), 1)]
+        texts = checked(self.model, self.segment_len, tokens, known)
         rows = [
-            self._segments(ids_N, known_N, self._order(number, known_N, order, (seed, number, turn)))
+            self._segments(ids_N, known_N, places(number, known_N, order, (seed, number, turn), self.segment_len))
             for number, (ids_N, known_N) in enumerate(texts, 1)
             for turn in range(orders)
         ]
@@ -135,41 +126,6 @@ class Scorer:
                 raise BadInput(f"text {number + 1}: the likelihood is not finite; the parameters are damaged")
             results.append(Likelihood(np.flatnonzero(~known_N), log_prob_KU))
         return results
-
-    def _checked(self, number: int, tokens: Sequence[int], known: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:
-        ids_N, known_N = np.asarray(tokens, np.int32), np.asarray(known, bool)
-        config, where = self.model.transformer.config, f"text {number}"
-        if ids_N.shape != known_N.shape:
-            raise BadInput(f"{where}: {len(ids_N)} tokens, but `known` has {len(known_N)}")
-        if known_N.all():
-            raise BadInput(f"{where}: no position is unknown; nothing is left to score")
-        if ((ids_N < 0) | (ids_N >= config.vocab_size)).any():
-            wrong = ids_N[(ids_N < 0) | (ids_N >= config.vocab_size)][0]
-            raise BadInput(f"{where}: id {wrong} is outside of the vocabulary of {config.vocab_size}")
-        first = int(np.argmin(known_N))
-        if self.model.transformer.left_to_right and known_N[first:].any():
-            raise BadInput(f"{where}: a left-to-right model knows only what is before; position {first} is "
-                           f"unknown, and position {first + int(np.argmax(known_N[first:]))} is known")  # fmt: skip
-        if len(ids_N) > self.segment_len and not config.memory_len:
-            raise BadInput(f"{where} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
-                           f"data.segment_len={self.segment_len}; shorten it")  # fmt: skip
-        return ids_N, known_N
-
-    def _order(self, number: int, known_N: np.ndarray, order: Order, key: tuple[int, ...]) -> np.ndarray:
-        """The place of every position in the order, [N]; those of known ones mean nothing."""
-        N, unknown_U = len(known_N), np.flatnonzero(~known_N)
-        if isinstance(order, str):
-            if order not in ("left", "random"):
-                raise BadInput(f"order={order}: there are left and random, or the positions themselves")
-            return np.random.default_rng(key).permutation(N) if order == "random" else np.arange(N)
-        if sorted(order) != unknown_U.tolist():
-            raise BadInput(f"text {number}: the order is no permutation of the unknown positions {unknown_U.tolist()}")
-        if (np.diff(np.asarray(order) // self.segment_len) < 0).any():
-            raise BadInput(f"text {number}: the order returns to a segment of {self.segment_len} tokens that it has "
-                           "left; a text is read segment by segment")  # fmt: skip
-        place_N = np.zeros(N, int)
-        place_N[np.asarray(order)] = np.arange(len(unknown_U))
-        return place_N
 
     def _segments(self, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[Segment]:
         """The parts of a text in which its tokens are read."""
@@ -208,8 +164,8 @@ class Scorer:
         every = [segment for row in rows for segment in row]
         T = self.segment_len
         if rounds == 1:
-            T = min(T, _power(max(len(segment.token_N) for segment in every), SHORTEST_SEGMENT))
-        P = min(T, _power(max(len(segment.place_U) for segment in every), FEWEST_TARGETS))
+            T = min(T, power_of_two(max(len(segment.token_N) for segment in every), SHORTEST_SEGMENT))
+        P = min(T, power_of_two(max(len(segment.place_U) for segment in every), FEWEST_TARGETS))
         # One segment has no memory; with `zero_memory` it sees the empty slots.
         whole = rounds > 1 or self.model.transformer.compat.on("zero_memory")
         memory = empty_memory(self.model.transformer.config, B, None if whole else 0)
@@ -222,19 +178,6 @@ class Scorer:
                 if turn < len(row):
                     parts[b].append(log_prob_BP[b, : len(row[turn].place_U)])
         return [np.concatenate(each) for each in parts]
-
-
-def warn_of_law(config: Config, known: Sequence[Sequence[bool]]) -> None:
-    """One line in the log if a `plm` text asks for more than training taught: more unknown positions than targets."""
-    share = max((1 - np.mean(each) for each in known if len(each)), default=0.0)
-    trained = config.data.num_predict / config.data.segment_len
-    if config.data.objective == "plm" and share > 1.5 * trained:
-        log.warning("up to %.0f %% of a text is unknown, but the model was trained with %.0f %% as targets: its "
-                    "probabilities of long unknown parts may be poor", 100 * share, 100 * trained)  # fmt: skip
-
-
-def _power(number: int, least: int) -> int:
-    return max(least, 1 << math.ceil(math.log2(max(number, 1))))
 
 
 def _padded(segments: list[Segment | None], B: int, T: int, P: int, continues: bool) -> Batch:
@@ -256,17 +199,3 @@ def _score(model: LanguageModel, params: Any, batch: Batch, memory: Memory) -> t
     log_prob_BP = -model.nll(params, out.target_vectors_BPD, jnp.asarray(batch.target_tokens))
     # Every process reads them.
     return nn.with_logical_constraint(log_prob_BP, (None, None)), out.memory
-
-
-def any_order(config: Config, path: str) -> LanguageModel:
-    """The model of a configuration that scores texts, of `plm` or `clm`. Raises BadInput for another objective."""
-    if config.data.objective == "mlm":
-        raise BadInput(
-            f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself and has no "
-            "joint likelihood; train one with data.objective=plm or clm"
-        )
-    model = make_recipe(config).model
-    if model.transformer.left_to_right:
-        return model
-    # Outside of training a segment has no part that is read twice: all of it enters the memory.
-    return dataclasses.replace(model, transformer=model.transformer.clone(reuse_len=None))

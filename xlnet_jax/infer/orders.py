@@ -1,0 +1,108 @@
+"""Questions to a model of any order: which positions of a text are known, and in which order the others come.
+
+What `score` and `fill` share. Raised errors name texts by their number, from 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from xlnet_jax.config import Config
+from xlnet_jax.errors import BadInput
+from xlnet_jax.train.loss import LanguageModel
+from xlnet_jax.train.recipe import make_recipe
+
+log = logging.getLogger("xlnet_jax")
+
+SHORTEST_SEGMENT = 32
+"""Tokens of the shortest segment that is compiled."""
+
+Order = str | Sequence[int]
+"""`left`, `reversed`, `random`, or the unknown positions in the order in which they are predicted."""
+
+NAMES = ("left", "reversed", "random")
+
+
+def any_order(config: Config, path: str) -> LanguageModel:
+    """The model of a configuration that scores texts, of `plm` or `clm`. Raises BadInput for another objective."""
+    if config.data.objective == "mlm":
+        raise BadInput(
+            f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself and has no "
+            "joint likelihood; train one with data.objective=plm or clm"
+        )
+    model = make_recipe(config).model
+    if model.transformer.left_to_right:
+        return model
+    # Outside of training a segment has no part that is read twice: all of it enters the memory.
+    return dataclasses.replace(model, transformer=model.transformer.clone(reuse_len=None))
+
+
+def checked(
+    model: LanguageModel, segment_len: int, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The ids of each text, int32 [N], and whether they are given, bool [N].
+
+    Raises BadInput for a text without unknown positions, an id outside of the vocabulary, or a text that segment and
+    memory cannot hold.
+    """
+    return [_checked(model, segment_len, *text) for text in zip(range(1, len(tokens) + 1), tokens, known, strict=True)]
+
+
+def _checked(
+    model: LanguageModel, segment_len: int, number: int, tokens: Sequence[int], known: Sequence[bool]
+) -> tuple[np.ndarray, np.ndarray]:
+    ids_N, known_N = np.asarray(tokens, np.int32), np.asarray(known, bool)
+    config, where = model.transformer.config, f"text {number}"
+    if ids_N.shape != known_N.shape:
+        raise BadInput(f"{where}: {len(ids_N)} tokens, but `known` has {len(known_N)}")
+    if known_N.all():
+        raise BadInput(f"{where}: no position is unknown; nothing is left to predict")
+    if ((ids_N < 0) | (ids_N >= config.vocab_size)).any():
+        wrong = ids_N[(ids_N < 0) | (ids_N >= config.vocab_size)][0]
+        raise BadInput(f"{where}: id {wrong} is outside of the vocabulary of {config.vocab_size}")
+    first = int(np.argmin(known_N))
+    if model.transformer.left_to_right and known_N[first:].any():
+        raise BadInput(f"{where}: a left-to-right model knows only what is before; position {first} is "
+                       f"unknown, and position {first + int(np.argmax(known_N[first:]))} is known")  # fmt: skip
+    if len(ids_N) > segment_len and not config.memory_len:
+        raise BadInput(f"{where} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
+                       f"data.segment_len={segment_len}; shorten it")  # fmt: skip
+    return ids_N, known_N
+
+
+def places(number: int, known_N: np.ndarray, order: Order, key: tuple[int, ...], segment_len: int) -> np.ndarray:
+    """The place of every position in the order, int [N]; those of known ones mean nothing. A random order depends on
+    the key alone. Raises BadInput for an order that is no permutation of the unknown positions."""
+    N, unknown_U = len(known_N), np.flatnonzero(~known_N)
+    if isinstance(order, str):
+        if order not in NAMES:
+            raise BadInput(f"order={order}: there are {', '.join(NAMES)}, or the positions themselves")
+        if order == "random":
+            return np.random.default_rng(key).permutation(N)
+        return np.arange(N) if order == "left" else np.arange(N)[::-1]
+    if sorted(order) != unknown_U.tolist():
+        raise BadInput(f"text {number}: the order is no permutation of the unknown positions {unknown_U.tolist()}")
+    if (np.diff(np.asarray(order) // segment_len) < 0).any():
+        raise BadInput(f"text {number}: the order returns to a segment of {segment_len} tokens that it has "
+                       "left; a text is read segment by segment")  # fmt: skip
+    place_N = np.zeros(N, int)
+    place_N[np.asarray(order)] = np.arange(len(unknown_U))
+    return place_N
+
+
+def warn_of_law(config: Config, known: Sequence[Sequence[bool]]) -> None:
+    """One line in the log if a `plm` text asks for more than training taught: more unknown positions than targets."""
+    share = max((1 - np.mean(each) for each in known if len(each)), default=0.0)
+    trained = config.data.num_predict / config.data.segment_len
+    if config.data.objective == "plm" and share > 1.5 * trained:
+        log.warning("up to %.0f %% of a text is unknown, but the model was trained with %.0f %% as targets: its "
+                    "probabilities of long unknown parts may be poor", 100 * share, 100 * trained)  # fmt: skip
+
+
+def power_of_two(number: int, least: int) -> int:
+    """The smallest one from both on."""
+    return max(least, 1 << (max(number, 1) - 1).bit_length())
