@@ -169,7 +169,7 @@ def _start(model: LanguageModel, params: Any, segment_len: int, first: jax.Array
     """Before the first token of B texts."""
     config, B = model.transformer.config, len(empty_B)
     zero_B = jnp.zeros(B, jnp.int32)
-    cache = empty_cache(config, params, B, segment_len)
+    cache = empty_cache(config, params, B, segment_len, config.memory_len)
     logits_BV = jax.eval_shape(lambda: _logits(model, params, jnp.zeros((B, 1, config.d_model), config.compute_dtype)))
     return Texts(cache, jnp.zeros(logits_BV.shape, logits_BV.dtype), zero_B, zero_B, empty_B, first + jnp.arange(B))
 
@@ -178,7 +178,7 @@ def _start(model: LanguageModel, params: Any, segment_len: int, first: jax.Array
 def _read(model: LanguageModel, params: Any, texts: Texts, tokens_BQ: jax.Array, rank_BQ: jax.Array) -> Texts:
     """Starts a segment in all texts, with these tokens; the ranks of padding are NEVER."""
     length_B = jnp.sum(rank_BQ != NEVER, axis=1, dtype=jnp.int32)
-    cache = texts.cache.next_segment(model.transformer.config.memory_len, jnp.ones_like(length_B, bool))
+    cache = texts.cache.next_segment(jnp.ones_like(length_B, bool))
     cache, vectors_B1D = _run(model, params, cache, tokens_BQ, rank_BQ, None, jnp.maximum(length_B - 1, 0))
     return dataclasses.replace(texts, cache=cache, logits_BV=_logits(model, params, vectors_B1D), place_B=length_B)
 
@@ -188,9 +188,7 @@ def _write(
     model: LanguageModel, sort: bool, params: Any, texts: Texts, sampling: Sampling, tokens: jax.Array, stop: int | None
 ) -> tuple[tuple[jax.Array, jax.Array], Texts]:
     """At most `tokens` more tokens of every text: which have ended, [B]; the tokens, [B, CHUNK], -1 where none is."""
-    memory_len = model.transformer.config.memory_len
-    T = texts.cache.rank_BK.shape[1] - memory_len
-    B = len(texts.place_B)
+    T, B = texts.cache.segment_len, len(texts.place_B)
 
     def more(state: tuple[jax.Array, Texts, jax.Array]) -> jax.Array:
         at, texts, _ = state
@@ -202,9 +200,7 @@ def _write(
         tokens_BC = tokens_BC.at[:, at].set(jnp.where(texts.ended_B, -1, token_B))
         ended_B = texts.ended_B if stop is None else texts.ended_B | (token_B == stop)
         full_B = texts.place_B == T
-        cache = jax.lax.cond(
-            full_B.any(), lambda cache: cache.next_segment(memory_len, full_B), lambda cache: cache, texts.cache
-        )
+        cache = jax.lax.cond(full_B.any(), lambda cache: cache.next_segment(full_B), lambda cache: cache, texts.cache)
         place_B = jnp.where(full_B, 0, texts.place_B)
         # A text that has ended writes into one slot again and again.
         cache, vectors_B1D = _run(

@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from xlnet_jax.config import Config
+from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.errors import BadInput
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import make_recipe
@@ -25,6 +27,15 @@ Order = str | Sequence[int]
 """`left`, `reversed`, `random`, or the unknown positions in the order in which they are predicted."""
 
 NAMES = ("left", "reversed", "random")
+
+
+class Segment(NamedTuple):
+    """A part of a text: at most T tokens, and which of them predict what."""
+
+    token_N: np.ndarray
+    rank_N: np.ndarray
+    place_U: np.ndarray
+    target_U: np.ndarray
 
 
 def any_order(config: Config, path: str) -> LanguageModel:
@@ -92,6 +103,21 @@ def places(number: int, known_N: np.ndarray, order: Order, key: tuple[int, ...],
     place_N = np.zeros(N, int)
     place_N[np.asarray(order)] = np.arange(len(unknown_U))
     return place_N
+
+
+def segments(ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segment_len: int) -> list[Segment]:
+    """The parts of a text in which a model with two streams reads it.
+
+    Known tokens have rank -1, unknown ones 1 and up by their place in the order. Known SEP and CLS have rank 0: only
+    what is predicted sees them, because no context saw one in training.
+    """
+    found = []
+    for cut in (slice(start, start + segment_len) for start in range(0, len(ids_N), segment_len)):
+        unknown_U = np.flatnonzero(~known_N[cut])
+        rank_N = np.where(np.isin(ids_N[cut], (SEP, CLS)), 0, -1).astype(np.int32)
+        rank_N[unknown_U] = 1 + np.argsort(np.argsort(place_N[cut][unknown_U]))
+        found.append(Segment(ids_N[cut], rank_N, unknown_U, ids_N[cut][unknown_U]))
+    return found
 
 
 def warn_of_law(config: Config, known: Sequence[Sequence[bool]]) -> None:

@@ -75,13 +75,27 @@ def sample(logits_BV: jax.Array, sampling: Sampling, number_B: jax.Array, count_
       number_B, count_B: of the prompt and of the token that is drawn; the draw depends on them and on the seed alone.
       sort: `Sampling.filtered`.
     """
-    # Of every prompt its own key, and of that one for every token.
-    key_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(sampling.seed), number_B)
-    key_B = jax.vmap(jax.random.fold_in)(key_B, count_B)
-    draw = jax.vmap(jax.random.categorical)
+    key_B, draw = keys(sampling, number_B, count_B), jax.vmap(jax.random.categorical)
     if sort:
         token_BV, kept_BV = filtered(logits_BV, sampling)
         return jnp.take_along_axis(token_BV, draw(key_B, kept_BV)[:, None], axis=1)[:, 0].astype(jnp.int32)
     greedy = sampling.temperature == 0
     drawn_B = draw(key_B, logits_BV / jnp.where(greedy, 1, sampling.temperature))
     return jnp.where(greedy, jnp.argmax(logits_BV, axis=1), drawn_B).astype(jnp.int32)
+
+
+def keys(sampling: Sampling, number_B: jax.Array, count_B: jax.Array) -> jax.Array:
+    """Of every prompt its own key, and of that one for every token, [B]."""
+    key_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(sampling.seed), number_B)
+    return jax.vmap(jax.random.fold_in)(key_B, count_B)
+
+
+def log_distribution(logits_BV: jax.Array, sampling: Sampling, sort: bool) -> jax.Array:
+    """Logarithm of the distribution that `sample` draws from, [B, V]; -inf for tokens that are never drawn."""
+    if sort:
+        token_BV, kept_BV = filtered(logits_BV, sampling)
+        return jnp.take_along_axis(jax.nn.log_softmax(kept_BV), jnp.argsort(token_BV, axis=1), axis=1)
+    greedy = sampling.temperature == 0
+    best_BV = jnp.arange(logits_BV.shape[1])[None] == jnp.argmax(logits_BV, axis=1)[:, None]
+    all_BV = jax.nn.log_softmax(logits_BV / jnp.where(greedy, 1, sampling.temperature))
+    return jnp.where(greedy, jnp.where(best_BV, 0, -jnp.inf), all_BV)

@@ -32,7 +32,7 @@ from xlnet_jax.batch import NEVER, Batch, Memory, forward_text
 from xlnet_jax.data.tokenizer import EOD, PAD
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.generate import program, rows_at_a_time
-from xlnet_jax.infer.orders import SHORTEST_SEGMENT, Order, checked, places, power_of_two
+from xlnet_jax.infer.orders import SHORTEST_SEGMENT, Order, Segment, checked, places, power_of_two, segments
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
 
@@ -57,15 +57,6 @@ class Likelihood(NamedTuple):
     def log_mean_exp(self) -> float:
         """Logarithm of the mean probability: the likelihood of the model that draws one of the orders."""
         return float(np.logaddexp.reduce(self.joint_K) - np.log(len(self.joint_K)))
-
-
-class Segment(NamedTuple):
-    """A part of a text: at most T tokens, and which of them predict what."""
-
-    token_N: np.ndarray
-    rank_N: np.ndarray
-    place_U: np.ndarray
-    target_U: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,24 +120,18 @@ class Scorer:
 
     def _segments(self, ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray) -> list[Segment]:
         """The parts of a text in which its tokens are read."""
-        T, cuts = self.segment_len, range(0, len(ids_N), self.segment_len)
+        T = self.segment_len
         if not self.model.transformer.left_to_right:
-            segments = []
-            for cut in (slice(start, start + T) for start in cuts):
-                unknown_U = np.flatnonzero(~known_N[cut])
-                rank_N = np.full(len(ids_N[cut]), -1, np.int32)
-                rank_N[unknown_U] = np.argsort(np.argsort(place_N[cut][unknown_U]))
-                segments.append(Segment(ids_N[cut], rank_N, unknown_U, ids_N[cut][unknown_U]))
-            return segments
+            return segments(ids_N, known_N, place_N, T)
         # Every token predicts the next one; the first of a text that is all unknown follows the end of a document.
         if not known_N[0]:
             ids_N, known_N = np.insert(ids_N, 0, EOD), np.insert(known_N, 0, True)
-        segments = []
+        parts = []
         for start in range(0, len(ids_N) - 1, T):
             read_N = ids_N[start : min(start + T, len(ids_N) - 1)]
             place_U = np.flatnonzero(~known_N[start + 1 : start + 1 + len(read_N)])
-            segments.append(Segment(read_N, np.arange(len(read_N)), place_U, ids_N[start + 1 + place_U]))
-        return segments
+            parts.append(Segment(read_N, np.arange(len(read_N)), place_U, ids_N[start + 1 + place_U]))
+        return parts
 
     def _run(self, rows: list[list[Segment]]) -> list[np.ndarray]:
         """The log-probabilities of the unknown tokens of each row, in the order of the text."""

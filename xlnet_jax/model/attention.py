@@ -54,6 +54,8 @@ class AttentionInputs:
     """Positions of the content rows in a cached segment; None: the first T."""
     slot_BT: jax.Array | None = None
     """Their slots; None: they follow the memory."""
+    limit_BP: jax.Array | None = None
+    """The query stream's rows see lower ranks; None: than those of their positions."""
 
 
 class RelativeAttention(nn.Module):
@@ -131,8 +133,11 @@ class RelativeAttention(nn.Module):
         limit_BT = jnp.minimum(inputs.rank_BT + 1, NEVER)
         o_BSHE = stream(0, "content", q_BSHE[:, :T], limit_BT, inputs.segment_BT, inputs.place_BT)
         if x_BSD.shape[1] > T:
-            limit_BP = jnp.take_along_axis(inputs.rank_BT, inputs.target_BP, axis=1)
-            segment_BP = jnp.take_along_axis(inputs.segment_BT, inputs.target_BP, axis=1)
+            if inputs.limit_BP is None:
+                limit_BP = jnp.take_along_axis(inputs.rank_BT, inputs.target_BP, axis=1)
+                segment_BP = jnp.take_along_axis(inputs.segment_BT, inputs.target_BP, axis=1)
+            else:
+                limit_BP, segment_BP = inputs.limit_BP, jnp.zeros_like(inputs.target_BP)
             o_BPHE = stream(1, "query", q_BSHE[:, T:], limit_BP, segment_BP, inputs.target_BP)
             o_BSHE = jnp.concatenate([o_BSHE, o_BPHE], axis=1)
         o_BSD = product("bshe,dhe->bsd", o_BSHE, kernel["output"])

@@ -211,16 +211,19 @@ class XLNet(nn.Module):
         *,
         deterministic: bool,
         place_BT: jax.Array | None = None,
+        limit_BP: jax.Array | None = None,
     ) -> Output:
         """Runs one segment.
 
         Args:
           batch: B rows of T tokens and P target slots; with P = 0 there is no query stream.
           memory: of the last segment; rows that do not continue it see none of it. Or a cache: the tokens are new ones
-            of its segment, without a query stream, and it has all else that they attend to.
+            of its segment, all of segment 0, and it has all else that they and the targets attend to.
           rows_B: row numbers in the global batch, if this is a part of one; they key the dropout masks.
           deterministic: True switches dropout off; False needs an rng named `dropout`.
-          place_BT: with a cache, the positions of the tokens in the segment; None: they are its first T.
+          place_BT: with a cache, the positions of the tokens in the segment; None: they are its first T. A token whose
+            position is past the segment is not kept.
+          limit_BP: the targets see lower ranks than these; None: than those of the tokens at their positions.
         """
         config = self.config
         tied_biases = None if config.untie_biases else TiedBiases(config, not self.left_to_right, name="biases")()
@@ -240,9 +243,9 @@ class XLNet(nn.Module):
             position_BS = jnp.concatenate([position_BS, T + batch.target_positions], axis=1)
 
         if isinstance(memory, Cache):
-            kept, rank_BK = memory.read(config.memory_len, batch.rank, place_BT)
+            kept, rank_BK = memory.read(batch.rank, place_BT)
             M, table_SND = rank_BK.shape[1] - T, None
-            carried = functools.partial(memory.write, config.memory_len, rank_BQ=batch.rank, position_BQ=place_BT)
+            carried = functools.partial(memory.write, rank_BQ=batch.rank, position_BQ=place_BT)
         else:
             M = memory.hidden_LBMD.shape[2]
             valid_B = jnp.where(batch.continues, memory.valid_B, 0)
@@ -269,7 +272,8 @@ class XLNet(nn.Module):
             target_BP=batch.target_positions,
             position_BS=position_BS,
             place_BT=place_BT,
-            slot_BT=None if place_BT is None else config.memory_len + place_BT,
+            slot_BT=memory.memory_len + place_BT if isinstance(memory, Cache) and place_BT is not None else None,
+            limit_BP=limit_BP,
         )
 
         at_targets = self.last_layer_at_targets

@@ -1,0 +1,215 @@
+"""Filling in any order: the cache changes nothing, and speculation does not change the distribution."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_score import T, predicted, scorer
+
+from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer import decode
+from xlnet_jax.infer.fill import Filler, bucket
+from xlnet_jax.infer.sampling import Sampling
+
+V, FIRST = 30, 9
+made = functools.cache(functools.partial(scorer, vocab=V, batch_size=4))
+
+
+def filler(batch_size=4):
+    return Filler(made().model, made().params, T, batch_size)
+
+
+def questions(seed, lengths=(T + 7, 3, 1, T + 5, 2 * T)):
+    """Ids and what is known of texts of one to two segments; their last token is unknown."""
+    random = np.random.default_rng(seed)
+    ids = [random.integers(FIRST, V, length) for length in lengths]
+    known = [random.random(len(text)) < 0.5 for text in ids]
+    for mask in known:
+        mask[-1] = False
+    return ids, known
+
+
+def without_cache(known_N, found):
+    """The log-likelihoods of what was filled, in its order, from one forward pass of the whole text."""
+    (likelihood,) = made().log_prob([found.token_N], [known_N], found.position_U.tolist())
+    return likelihood.log_prob_KU[0][np.searchsorted(likelihood.position_U, found.position_U)]
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(0, 2**31 - 1), st.sampled_from(["left", "reversed", "random", "confidence"]), st.sampled_from([0, 2, 4])
+)
+def test_cached_equals_uncached(x64, seed, order, speculative):
+    """Any order, gaps and lengths, with and without memory. Caught: a row at a wrong place, a wrong or missing rank, a
+    rejected draft that is still seen, a memory that lacks the last token."""
+    ids, known = questions(seed, np.random.default_rng(seed).integers(1, 2 * T + 1, 4))
+    speculative = 0 if order == "confidence" else speculative
+    found = filler()(ids, known, Sampling(seed=seed), order, speculative=speculative)
+    for text_N, known_N, one in zip(ids, known, found, strict=True):
+        assert sorted(one.position_U.tolist()) == np.flatnonzero(~known_N).tolist()
+        np.testing.assert_array_equal(one.token_N[known_N], text_N[known_N])
+        np.testing.assert_allclose(one.log_prob_U, without_cache(known_N, one), atol=1e-12, rtol=0)
+        # A segment that another one follows is read once more than it is asked, if its last draft was not verified.
+        assert 0 < one.calls <= len(one.position_U)
+
+
+@pytest.mark.parametrize("order", ["left", "confidence"])
+def test_greedy_tokens_are_the_most_probable_of_single_forwards(order, x64):
+    """Uncached generation by hand. By confidence, the position is also the surest of all that are unknown in its
+    segment."""
+    ids, known = questions(1, (T + 5,))
+    ids[0][[1, 3]], known[0][[1, 3]] = (SEP, CLS), True  # what is predicted sees them, and no context does
+    (found,) = filler()(ids, known, Sampling(temperature=0), order)
+    filled = found.position_U.tolist()
+    for turn, place in enumerate(filled):
+        rivals = [at for at in filled[turn:] if at // T == place // T] if order == "confidence" else [place]
+        log_prob = {at: predicted(made(), found.token_N, filled, turn, at) for at in rivals}
+        assert max(rivals, key=lambda at: log_prob[at].max()) == place
+        assert log_prob[place].argmax() == found.token_N[place]
+        assert abs(log_prob[place].max() - found.log_prob_U[turn]) < 1e-12
+
+
+def test_tokens_drawn_in_parallel_do_not_know_of_each_other(x64):
+    """Two at a time: the first of each pair as in the chain, the second as if the first were not there."""
+    ids, known = questions(2, (T,))
+    (found,) = filler()(ids, known, Sampling(seed=3), "random", parallel=2)
+    filled = found.position_U.tolist()
+    assert found.calls == -(-len(filled) // 2)
+    assert len(filled) > 2
+    # Up to the second pair: after it, content that saw its own pair has another history than in a chain.
+    for turn in (0, 1):
+        log_prob_V = predicted(made(), found.token_N, filled, 0, filled[turn])
+        assert abs(log_prob_V[found.token_N[filled[turn]]] - found.log_prob_U[turn]) < 1e-12
+    assert abs(without_cache(known[0], found)[1] - found.log_prob_U[1]) > 1e-6
+
+
+def test_same_seed_same_tokens_in_any_company(x64):
+    """Equal bits in an equal shape; in another batch and another bucket the same tokens. Other seeds, other tokens."""
+    ids, known = questions(4)
+    for options in ({"order": "random"}, {"order": "left", "speculative": 3}):
+        first, again, other = (filler()(ids, known, Sampling(seed=seed), **options) for seed in (7, 7, 8))
+        for one, same in zip(first, again, strict=True):
+            assert [x.tobytes() for x in one[:3]] == [x.tobytes() for x in same[:3]]
+        one_by_one = filler(1)(ids, known, Sampling(seed=7), **options)
+        assert [one.token_N.tolist() for one in one_by_one] == [one.token_N.tolist() for one in first]
+        assert [one.token_N.tolist() for one in other] != [one.token_N.tolist() for one in first]
+
+
+def test_listener_hears_every_token_once_and_a_stop_ends_the_text(x64):
+    """The stop token is one that the text draws; it is the last one, and nothing after it is kept."""
+    ids, known = [np.arange(FIRST, FIRST + 4)] * 2, [[True] * 4]
+    ids = [np.concatenate([text, np.zeros(2 * T, int)]) for text in ids]
+    known = [np.arange(len(text)) < 4 for text in ids]
+    for speculative in (0, 4):
+        whole = filler()(ids, known, Sampling(seed=1), speculative=speculative)
+        stop = int(whole[0].token_N[9])
+        heard = [([], []), ([], [])]
+        found = filler()(
+            ids, known, Sampling(seed=1), speculative=speculative, stop=stop,
+            listener=lambda number, pairs, ended: (heard[number][0].extend(pairs), heard[number][1].append(ended)),
+        )  # fmt: skip
+        for one, text, (pairs, ended) in zip(found, whole, heard, strict=True):
+            expected = text.token_N.tolist()
+            end = expected.index(stop, 4) + 1 if stop in expected[4:] else len(expected)
+            assert one.token_N.tolist() == expected[:end]
+            assert pairs == list(zip(range(4, end), expected[4:end], strict=True))
+            assert ended == [False] * (len(ended) - 1) + [True]
+            assert one.calls <= end - 4
+        assert len(found[0].token_N) <= 10
+
+
+SAMPLES = 20_000
+
+
+def chi_square(batch_size, speculative):
+    """Of samples of three tokens of a toy model against the chain's exact distribution, and its degrees of freedom."""
+    scores = toy()
+    ids, known = np.array([3, 0, 1, 0, 0]), np.array([True, False, True, False, False])
+    found = Filler(scores.model, scores.params, T, batch_size)(
+        [ids] * SAMPLES, [known] * SAMPLES, Sampling(seed=11), "reversed", speculative=speculative
+    )
+    assert all(one.calls <= 3 for one in found)
+    texts = np.repeat(ids[None], 125, axis=0)
+    texts[:, ~known] = np.stack(np.unravel_index(np.arange(125), (5, 5, 5)), axis=1)
+    expected = SAMPLES * np.exp([one.joint_K[0] for one in scores.log_prob(texts, [known] * 125, [4, 3, 1])])
+    drawn = np.ravel_multi_index(np.stack([one.token_N[~known] for one in found], axis=1).T, (5, 5, 5))
+    counts = np.bincount(drawn, minlength=125)
+    rare = expected < 10
+    expected, counts = (np.append(each[~rare], each[rare].sum()) for each in (expected, counts))
+    return ((counts - expected) ** 2 / expected).sum(), len(expected) - 1
+
+
+toy = functools.cache(functools.partial(scorer, vocab=5, batch_size=625))
+
+
+@pytest.mark.slow
+def test_speculation_has_the_distribution_of_the_chain(x64, monkeypatch):
+    """20,000 samples. So many standard deviations above its mean the statistic of a right rule is once in a million; of
+    two planted ones it is far above: every draft stays; or what follows a rejected one is drawn from the chain."""
+    for batch_size, speculative in ((5000, 0), (5000, 3)):
+        statistic, freedom = chi_square(batch_size, speculative)
+        assert statistic < freedom + 5 * (2 * freedom) ** 0.5
+    planted = {"accepts": lambda p, q, u: u >= 0, "residual": lambda p, q: p}
+    for number, (name, wrong) in enumerate(planted.items()):
+        with monkeypatch.context() as patch:
+            patch.setattr(decode, name, wrong)
+            statistic, freedom = chi_square(4000 + number, 3)  # another shape, so that it is compiled anew
+            assert statistic > freedom + 10 * (2 * freedom) ** 0.5, name
+
+
+def test_one_new_token_costs_two_rows_of_each_layer(x64):
+    """Every product with weights of a layer, in the program of the chain's loop, has one row per stream and text."""
+    fill = filler()
+    state = decode.start(fill.model, decode.Method(), fill.params, T, 0, 8, np.zeros(4, np.int32))
+    arguments = state, Sampling().arrays(), np.int32(1), None, np.bool_(True)
+    jaxpr = jax.make_jaxpr(functools.partial(decode.write, fill.model, decode.Method(), fill.params))(*arguments)
+    rows = weight_rows(jaxpr.jaxpr, {8})
+    assert set(rows) == {4 * 2, 4 * 1}, rows  # queries and feed-forward of both streams; keys and values of content
+
+
+def weight_rows(jaxpr, widths):
+    """Rows of the products in a scan over layers whose second factor has no rows of texts: [.., D] times a weight."""
+    found = []
+    for equation in jaxpr.eqns:
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else [value]:
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    found += weight_rows(inner, widths)
+        if equation.primitive.name == "dot_general" and not equation.params["dimension_numbers"][1][0]:
+            left, right = (variable.aval.shape for variable in equation.invars)
+            (contracted,), _ = equation.params["dimension_numbers"][0]
+            if len(left) == 3 and right[0] in widths:
+                found.append(int(np.prod(left)) // left[contracted])
+    return found
+
+
+def test_bad_input_is_one_line(x64):
+    ids, none, fill = [9, 10, 11], [False] * 3, filler()
+    for wrong, message in (
+        (lambda: fill([ids], [[True] * 3]), "no position is unknown"),
+        (lambda: fill([[9, 30, 9]], [none]), "id 30 is outside of the vocabulary of 30"),
+        (lambda: fill([ids], [none], order=[0, 1]), "no permutation of the unknown positions"),
+        (lambda: fill([ids], [none], order="right"), "order=right"),
+        (lambda: fill([ids], [none], parallel=2, speculative=2), "use one of the two"),
+        (lambda: fill([ids], [none], parallel=0), "parallel=0 must be at least 1"),
+        (lambda: fill([ids], [none], speculative=1), "speculative=1 must be 0"),
+        (lambda: fill([ids], [none], order="confidence", speculative=2), "a draft needs its order beforehand"),
+        (lambda: fill([ids], [none], order="random", stop=3), "use order=left"),
+        (lambda: fill([ids], [none], Sampling(top_p=0)), "top_p=0"),
+    ):
+        with pytest.raises(BadInput, match=message) as raised:
+            wrong()
+        assert "\n" not in str(raised.value)
+    broken = dataclasses.replace(fill, params=jax.tree.map(lambda x: x * np.nan, fill.params))
+    with pytest.raises(BadInput, match="text 1: a likelihood is not finite"):
+        broken([ids], [none])
+
+
+def test_buckets_waste_at_most_a_half():
+    assert [bucket(number, 8) for number in (1, 8, 9, 12, 13, 96, 97, 384)] == [8, 8, 12, 12, 16, 96, 128, 384]

@@ -1,0 +1,329 @@
+"""Unknown tokens of a segment one after the other, in any order, with a cache of keys and values: on the device.
+
+A token that is fixed is never changed by a later one, so neither are its keys and values, whatever its place in the
+text. So one new token costs two rows of each layer: the content row of the token that was just fixed, and the query row
+of the next one. Three ways, each a loop of such calls:
+
+    chain        the next `parallel` tokens of a given order; several are drawn independently, and then see each other
+    confidence   of all unknown positions those whose most probable token is the most probable one
+    speculation  one call drafts `speculative` tokens independently, the next one has the chain's distribution p of
+                 the same tokens. Token x_j, drafted from q_j, stays with probability min(1, p_j(x_j) / q_j(x_j)); the
+                 first that does not is drawn again from max(p_j - q_j, 0), and those after it are forgotten
+                 (Leviathan et al. 2023, arXiv 2211.17192; for any order: arXiv 2504.20456). The result has the
+                 distribution of the chain. The first of a draft is the chain's own: two calls fix two tokens or more.
+
+Letters: B texts, U slots of unknown positions, P tokens predicted in one call, Q tokens read in one call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.batch import NEVER, forward_text
+from xlnet_jax.infer.generate import program
+from xlnet_jax.infer.sampling import Sampling, keys, log_distribution, sample
+from xlnet_jax.model.cache import Cache, empty_cache, put
+from xlnet_jax.train.loss import LanguageModel
+
+CHUNK = 16
+"""Rounds of calls that the device runs without the host, which then tells a listener."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """How unknown tokens are chosen; each is a program of its own."""
+
+    parallel: int = 1
+    speculative: int = 0
+    by_confidence: bool = False
+    sort: bool = False
+    """`Sampling.filtered`."""
+
+    def predicted(self, slots: int) -> int:
+        """P."""
+        return slots if self.by_confidence else (self.speculative or self.parallel)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """One segment of B texts between two dispatches."""
+
+    cache: Cache
+    logits_BPV: jax.Array
+    """Of the next P unknown tokens; by confidence of all."""
+    position_BU: jax.Array
+    """Of the unknown tokens in their order, by confidence ascending; T in unused slots, which no row is kept at."""
+    size_B: jax.Array
+    """Number of unknown tokens, up to a `stop`."""
+    token_BU: jax.Array
+    log_prob_BU: jax.Array
+    """Of the model, at temperature 1, given what was known."""
+    turn_BU: jax.Array
+    """How many were known when this one was drawn, or -1: it is unknown."""
+    count_B: jax.Array
+    """Number of unknown tokens that are known now."""
+    before_B: jax.Array
+    """Unknown tokens in earlier segments; they count in the keys of the draws."""
+    calls_B: jax.Array
+    """Calls that predicted a token of this text."""
+    number_B: jax.Array
+    """Of the texts; they key the draws."""
+
+    @property
+    def unknown_BU(self) -> jax.Array:
+        """bool."""
+        return (self.turn_BU < 0) & (jnp.arange(self.turn_BU.shape[1]) < self.size_B[:, None])
+
+
+@program(static_argnums=(0, 1, 3, 4, 5))
+def start(
+    model: LanguageModel, method: Method, params: Any, segment_len: int, memory_len: int, slots: int,
+    number_B: jax.Array,
+) -> State:  # fmt: skip
+    """Before the first segment of B texts."""
+    B, P = len(number_B), method.predicted(slots)
+    zero_B, zero_BU = jnp.zeros(B, jnp.int32), jnp.zeros((B, slots), jnp.int32)
+    cache = empty_cache(model.transformer.config, params, B, segment_len, memory_len)
+    vectors_BPD = jnp.zeros((B, P, model.transformer.config.d_model), cache.layers.k_BKHE.dtype)
+    logits_BPV = jax.eval_shape(lambda: model.logits(params, vectors_BPD))
+    return State(
+        cache=cache,
+        logits_BPV=jnp.zeros(logits_BPV.shape, logits_BPV.dtype),
+        position_BU=zero_BU,
+        size_B=zero_B,
+        token_BU=zero_BU,
+        log_prob_BU=jnp.zeros((B, slots), logits_BPV.dtype),
+        turn_BU=zero_BU,
+        count_B=zero_B,
+        before_B=zero_B,
+        calls_B=zero_B,
+        number_B=number_B,
+    )
+
+
+@program(static_argnums=0, donate_argnums=2)
+def read(
+    model: LanguageModel, params: Any, state: State, tokens_BT: jax.Array, rank_BT: jax.Array,
+    position_BU: jax.Array, continues: bool | jax.Array,
+) -> State:  # fmt: skip
+    """Starts a segment in all texts: reads what is known of it, and predicts the first unknown tokens.
+
+    Args:
+      rank_BT: NEVER at unknown positions and in padding.
+      position_BU: see `State`.
+      continues: the cache holds the segment before, which becomes the memory.
+    """
+    T = state.cache.segment_len
+    full_B = jnp.broadcast_to(jnp.asarray(continues), state.count_B.shape)
+    size_B = jnp.sum(position_BU < T, axis=1, dtype=jnp.int32)
+    state = dataclasses.replace(
+        state,
+        cache=state.cache.next_segment(full_B),
+        position_BU=position_BU,
+        size_B=size_B,
+        turn_BU=jnp.full_like(state.turn_BU, -1),
+        before_B=state.before_B + state.count_B,
+        count_B=jnp.zeros_like(state.count_B),
+    )
+    slot_BP = jnp.broadcast_to(jnp.arange(state.logits_BPV.shape[1]), state.logits_BPV.shape[:2])
+    return _predict(model, params, state, tokens_BT, rank_BT, None, slot_BP)
+
+
+@program(static_argnums=(0, 1), donate_argnums=3)
+def write(
+    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, rounds: jax.Array,
+    stop: int | None, last: jax.Array,
+) -> tuple[tuple[jax.Array, ...], State]:  # fmt: skip
+    """At most so many `rounds` of calls; `last`: no segment follows, so the last token need not be read.
+
+    Returns:
+      What the host reads: `size_B`, `token_BU`, `log_prob_BU`, `turn_BU` and `calls_B` of the state.
+    """
+    step = _speculate if method.speculative else _extend
+
+    def more(carry: tuple[jax.Array, State]) -> jax.Array:
+        return (carry[0] < rounds) & (carry[1].count_B < carry[1].size_B).any()
+
+    def body(carry: tuple[jax.Array, State]) -> tuple[jax.Array, State]:
+        return carry[0] + 1, step(model, method, params, carry[1], sampling, stop, last)
+
+    _, state = jax.lax.while_loop(more, body, (jnp.zeros((), jnp.int32), state))
+    results = state.size_B, state.token_BU, state.log_prob_BU, state.turn_BU, state.calls_B
+    # Every process reads them.
+    return jax.tree.map(lambda x: nn.with_logical_constraint(x, (None,) * x.ndim), results), state
+
+
+def _extend(
+    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: int | None,
+    last: jax.Array,
+) -> State:  # fmt: skip
+    """Fixes the next `parallel` tokens of every text, and predicts those after them."""
+    U, Q = state.position_BU.shape[1], method.parallel
+    step_1Q = jnp.arange(Q)[None]
+    if method.by_confidence:
+        sure_BU = jax.nn.log_softmax(state.logits_BPV).max(axis=-1)
+        _, slot_BQ = jax.lax.top_k(jnp.where(state.unknown_BU, sure_BU, -jnp.inf), Q)
+        logits_BQV = jnp.take_along_axis(state.logits_BPV, slot_BQ[:, :, None], axis=1)
+    else:
+        slot_BQ, logits_BQV = state.count_B[:, None] + step_1Q, state.logits_BPV
+    live_BQ = state.count_B[:, None] + step_1Q < state.size_B[:, None]
+    token_BQ = _draw(logits_BQV, state, sampling, method.sort)
+    # Tokens of one call do not know of each other: they have one rank.
+    rank_BQ = jnp.broadcast_to(1 + state.count_B[:, None], live_BQ.shape)
+    state, position_BQ = _fixed(state, slot_BQ, live_BQ, token_BQ, logits_BQV, stop)
+    slot_BP = jnp.arange(U)[None] if method.by_confidence else state.count_B[:, None] + step_1Q
+    slot_BP = jnp.broadcast_to(slot_BP, (len(slot_BQ), slot_BP.shape[1]))
+    return _unless_done(
+        state, last, lambda state: _predict(model, params, state, token_BQ, rank_BQ, position_BQ, slot_BP)
+    )
+
+
+def _speculate(
+    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: int | None,
+    last: jax.Array,
+) -> State:  # fmt: skip
+    """Drafts the next tokens of every text, verifies them, and makes the distributions of the next draft."""
+    Q, drafts_BQV, first_B = method.speculative, state.logits_BPV, state.count_B
+    step_1Q = jnp.arange(Q)[None]
+    slot_BQ = first_B[:, None] + step_1Q
+    token_BQ = _draw(drafts_BQV, state, sampling, method.sort)
+    live_BQ = slot_BQ < state.size_B[:, None]
+    if stop is not None:
+        # Nothing follows a `stop`: it is the last token that is drafted.
+        stopped_BQ = jnp.cumsum(token_BQ == stop, axis=1) - (token_BQ == stop)
+        live_BQ &= stopped_BQ == 0
+    drafted_B = live_BQ.sum(axis=1)
+    position_BQ, rank_BQ = _positions(state, slot_BQ, live_BQ), 1 + slot_BQ
+    verified = _predict(model, params, state, token_BQ, rank_BQ, position_BQ, slot_BQ, limit_BP=rank_BQ, counts=False)
+    chain_BQV = verified.logits_BPV
+
+    p_BQV, q_BQV = (
+        log_distribution(logits.reshape(-1, logits.shape[2]), sampling, method.sort).reshape(logits.shape)
+        for logits in (chain_BQV, drafts_BQV)
+    )
+    key_BQ = _keys(state, sampling, Q)
+    u_BQ = jax.vmap(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 1))))(key_BQ)
+    # The first draft has the chain's own distribution, but for rounding.
+    stays_BQ = accepts(_at_tokens(p_BQV, token_BQ), _at_tokens(q_BQV, token_BQ), u_BQ) | (step_1Q == 0)
+    accepted_B = jnp.minimum(jnp.cumprod(stays_BQ, axis=1).sum(axis=1), drafted_B)
+    rejected_B = accepted_B < drafted_B
+
+    at_B11 = jnp.minimum(accepted_B, Q - 1)[:, None, None]
+    p_BV, q_BV = (jnp.take_along_axis(x_BQV, at_B11, axis=1)[:, 0] for x_BQV in (p_BQV, q_BQV))
+    key_B = jnp.take_along_axis(key_BQ, at_B11[:, :, 0], axis=1)[:, 0]
+    draw = jax.vmap(lambda key, x_V: jax.random.categorical(jax.random.fold_in(key, 2), x_V))
+    again_B = draw(key_B, residual(p_BV, q_BV))
+    again_BQ = (step_1Q == accepted_B[:, None]) & rejected_B[:, None]
+    token_BQ = jnp.where(again_BQ, again_B[:, None], token_BQ).astype(jnp.int32)
+
+    fixed_BQ = (step_1Q < accepted_B[:, None]) | again_BQ
+    # A lone draft is the chain's own token, and its verification was for the other texts.
+    verified = dataclasses.replace(verified, calls_B=state.calls_B + (drafted_B > 1))
+    cache = verified.cache.hidden(_positions(state, slot_BQ, live_BQ & (step_1Q >= accepted_B[:, None])))
+    state, position_BQ = _fixed(
+        dataclasses.replace(verified, cache=cache), slot_BQ, fixed_BQ, token_BQ, chain_BQV, stop
+    )
+    # Only the token that was drawn again has not been read yet.
+    one_B1 = at_B11[:, :, 0]
+    place_B1 = jnp.where(rejected_B[:, None], jnp.take_along_axis(position_BQ, one_B1, axis=1), _nowhere(state))
+    token_B1, rank_B1 = (jnp.take_along_axis(x_BQ, one_B1, axis=1) for x_BQ in (token_BQ, rank_BQ))
+    slot_BQ = state.count_B[:, None] + step_1Q
+    return _unless_done(state, last, lambda state: _predict(model, params, state, token_B1, rank_B1, place_B1, slot_BQ))
+
+
+def accepts(p_BQ: jax.Array, q_BQ: jax.Array, u_BQ: jax.Array) -> jax.Array:
+    """Whether drafted tokens stay: of log-probability p in the chain and q in the draft, u uniform in [0, 1)."""
+    return jnp.log(u_BQ) < p_BQ - q_BQ
+
+
+def residual(p_BV: jax.Array, q_BV: jax.Array) -> jax.Array:
+    """Log of what is drawn in place of a draft that does not stay, unnormalised: max(p - q, 0)."""
+    left_BV = jnp.maximum(jnp.exp(p_BV) - jnp.exp(q_BV), 0)
+    # Nothing is left if both are equal but for rounding.
+    return jnp.where(left_BV.sum(axis=1, keepdims=True) > 0, jnp.log(left_BV), p_BV)
+
+
+def _unless_done(state: State, last: jax.Array, predict: Any) -> State:
+    """The call that reads the newest tokens and predicts the next, unless nobody needs it."""
+    needed = ~last | (state.count_B < state.size_B).any()
+    return jax.lax.cond(needed, predict, lambda state: state, state)
+
+
+def _nowhere(state: State) -> int:
+    """A position that is not kept."""
+    return state.cache.segment_len
+
+
+def _positions(state: State, slot_BQ: jax.Array, live_BQ: jax.Array) -> jax.Array:
+    """Where these unknown tokens are in the segment; those that are not `live` are nowhere."""
+    position_BQ = jnp.take_along_axis(state.position_BU, jnp.minimum(slot_BQ, state.position_BU.shape[1] - 1), axis=1)
+    return jnp.where(live_BQ, position_BQ, _nowhere(state))
+
+
+def _fixed(
+    state: State, slot_BQ: jax.Array, live_BQ: jax.Array, token_BQ: jax.Array, logits_BQV: jax.Array, stop: int | None
+) -> tuple[State, jax.Array]:
+    """The state in which these tokens are known, up to a `stop`, and their positions."""
+    stops_BQ = live_BQ & (token_BQ == (-1 if stop is None else stop))
+    live_BQ &= jnp.cumsum(stops_BQ, axis=1) - stops_BQ == 0
+    stops_B = (stops_BQ & live_BQ).any(axis=1)
+    count_B = state.count_B + live_BQ.sum(axis=1, dtype=jnp.int32)
+    log_prob_BQ = _at_tokens(jax.nn.log_softmax(logits_BQV), token_BQ)
+    into_BQ = jnp.where(live_BQ, slot_BQ, state.token_BU.shape[1])
+    turn_BQ = jnp.broadcast_to(state.count_B[:, None], slot_BQ.shape)
+
+    position_BQ = _positions(state, slot_BQ, live_BQ)
+    return dataclasses.replace(
+        state,
+        token_BU=put(state.token_BU, token_BQ, into_BQ),
+        log_prob_BU=put(state.log_prob_BU, log_prob_BQ, into_BQ),
+        turn_BU=put(state.turn_BU, turn_BQ, into_BQ),
+        count_B=count_B,
+        size_B=jnp.where(stops_B, count_B, state.size_B),
+    ), position_BQ
+
+
+def _predict(
+    model: LanguageModel, params: Any, state: State, tokens_BQ: jax.Array, rank_BQ: jax.Array,
+    position_BQ: jax.Array | None, slot_BP: jax.Array, limit_BP: jax.Array | None = None, counts: bool = True,
+) -> State:  # fmt: skip
+    """One call: reads Q tokens, and predicts the unknown tokens in P slots from those of lower rank than `limit_BP`, by
+    default from all that is known."""
+    live_BP = (slot_BP < state.size_B[:, None]) & (state.count_B < state.size_B)[:, None]
+    target_BP = jnp.where(live_BP, _positions(state, slot_BP, live_BP), 0)
+    if limit_BP is None:
+        limit_BP = jnp.full_like(target_BP, NEVER)
+    batch = forward_text(tokens_BQ, rank_BQ.astype(jnp.int32), np.zeros(tokens_BQ.shape, np.int32), target_BP)
+    out: Any = model.transformer.apply(
+        {"params": params}, batch, state.cache, deterministic=True, place_BT=position_BQ, limit_BP=limit_BP
+    )
+    # Whole rows: a draw needs all of the vocabulary.
+    logits_BPV = nn.with_logical_constraint(model.logits(params, out.target_vectors_BPD), ("batch", None, None))
+    calls_B = state.calls_B + (live_BP.any(axis=1) if counts else 0)
+    return dataclasses.replace(state, cache=out.memory, logits_BPV=logits_BPV, calls_B=calls_B)
+
+
+def _draw(logits_BQV: jax.Array, state: State, sampling: Sampling, sort: bool) -> jax.Array:
+    """The next tokens of every text, [B, Q]; their keys are the text, and how many unknown tokens are before them."""
+    B, Q, V = logits_BQV.shape
+    count_BQ = (state.before_B + state.count_B)[:, None] + jnp.arange(Q)[None]
+    number_BQ = jnp.broadcast_to(state.number_B[:, None], (B, Q))
+    return sample(logits_BQV.reshape(B * Q, V), sampling, number_BQ.ravel(), count_BQ.ravel(), sort).reshape(B, Q)
+
+
+def _keys(state: State, sampling: Sampling, number: int) -> jax.Array:
+    """Those of `_draw`, for further draws about the same tokens."""
+    count_BQ = (state.before_B + state.count_B)[:, None] + jnp.arange(number)[None]
+    number_BQ = jnp.broadcast_to(state.number_B[:, None], count_BQ.shape)
+    return keys(sampling, number_BQ.ravel(), count_BQ.ravel()).reshape(count_BQ.shape)
+
+
+def _at_tokens(x_BQV: jax.Array, token_BQ: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(x_BQV, token_BQ[:, :, None], axis=2)[:, :, 0]
