@@ -6,7 +6,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_score import T, predicted, scorer
 
@@ -40,14 +40,16 @@ def without_cache(known_N, found):
     return likelihood.log_prob_KU[0][np.searchsorted(likelihood.position_U, found.position_U)]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.integers(0, 2**31 - 1), st.sampled_from(["left", "reversed", "random", "confidence"]), st.sampled_from([0, 2, 4])
+    st.integers(0, 2**31 - 1), st.sampled_from(["left", "reversed", "random", "confidence"]), st.sampled_from([0, 4])
 )
 def test_cached_equals_uncached(x64, seed, order, speculative):
     """Any order, gaps and lengths, with and without memory. Caught: a row at a wrong place, a wrong or missing rank, a
     rejected draft that is still seen, a memory that lacks the last token."""
-    ids, known = questions(seed, np.random.default_rng(seed).integers(1, 2 * T + 1, 4))
+    lengths = np.random.default_rng(seed).integers(1, 2 * T + 1, 4)
+    lengths[0] = 2 * T  # so that few shapes are compiled
+    ids, known = questions(seed, lengths)
     speculative = 0 if order == "confidence" else speculative
     found = filler()(ids, known, Sampling(seed=seed), order, speculative=speculative)
     for text_N, known_N, one in zip(ids, known, found, strict=True):
@@ -63,7 +65,7 @@ def test_greedy_tokens_are_the_most_probable_of_single_forwards(order, x64):
     """Uncached generation by hand. By confidence, the position is also the surest of all that are unknown in its
     segment."""
     ids, known = questions(1, (T + 5,))
-    ids[0][[1, 3]], known[0][[1, 3]] = (SEP, CLS), True  # what is predicted sees them, and no context does
+    ids[0][[1, 3]], known[0][[1, 3]] = [SEP, CLS], True  # what is predicted sees them, and no context does
     (found,) = filler()(ids, known, Sampling(temperature=0), order)
     filled = found.position_U.tolist()
     for turn, place in enumerate(filled):
@@ -100,27 +102,28 @@ def test_same_seed_same_tokens_in_any_company(x64):
         assert [one.token_N.tolist() for one in other] != [one.token_N.tolist() for one in first]
 
 
-def test_listener_hears_every_token_once_and_a_stop_ends_the_text(x64):
+@pytest.mark.parametrize("speculative", [0, 4])
+def test_listener_hears_every_token_once_and_a_stop_ends_the_text(speculative, x64):
     """The stop token is one that the text draws; it is the last one, and nothing after it is kept."""
-    ids, known = [np.arange(FIRST, FIRST + 4)] * 2, [[True] * 4]
-    ids = [np.concatenate([text, np.zeros(2 * T, int)]) for text in ids]
+    ids = [np.append(np.arange(FIRST, FIRST + 4), np.zeros(2 * T, int))] * 2
     known = [np.arange(len(text)) < 4 for text in ids]
-    for speculative in (0, 4):
-        whole = filler()(ids, known, Sampling(seed=1), speculative=speculative)
-        stop = int(whole[0].token_N[9])
-        heard = [([], []), ([], [])]
-        found = filler()(
-            ids, known, Sampling(seed=1), speculative=speculative, stop=stop,
-            listener=lambda number, pairs, ended: (heard[number][0].extend(pairs), heard[number][1].append(ended)),
-        )  # fmt: skip
-        for one, text, (pairs, ended) in zip(found, whole, heard, strict=True):
-            expected = text.token_N.tolist()
-            end = expected.index(stop, 4) + 1 if stop in expected[4:] else len(expected)
-            assert one.token_N.tolist() == expected[:end]
-            assert pairs == list(zip(range(4, end), expected[4:end], strict=True))
-            assert ended == [False] * (len(ended) - 1) + [True]
-            assert one.calls <= end - 4
-        assert len(found[0].token_N) <= 10
+    whole = filler()(ids, known, Sampling(seed=1), speculative=speculative)
+    stop = int(whole[0].token_N[9])
+    heard = [([], []), ([], [])]
+
+    def listener(number, pairs, ended):
+        heard[number][0].extend(pairs)
+        heard[number][1].append(ended)
+
+    found = filler()(ids, known, Sampling(seed=1), speculative=speculative, stop=stop, listener=listener)
+    for one, text, (pairs, ended) in zip(found, whole, heard, strict=True):
+        expected = text.token_N.tolist()
+        end = expected.index(stop, 4) + 1 if stop in expected[4:] else len(expected)
+        assert one.token_N.tolist() == expected[:end]
+        assert pairs == list(zip(range(4, end), expected[4:end], strict=True))
+        assert ended == [False] * (len(ended) - 1) + [True]
+        assert one.calls <= end - 4
+    assert len(found[0].token_N) <= 10
 
 
 SAMPLES = 20_000
@@ -137,14 +140,23 @@ def chi_square(batch_size, speculative):
     texts = np.repeat(ids[None], 125, axis=0)
     texts[:, ~known] = np.stack(np.unravel_index(np.arange(125), (5, 5, 5)), axis=1)
     expected = SAMPLES * np.exp([one.joint_K[0] for one in scores.log_prob(texts, [known] * 125, [4, 3, 1])])
-    drawn = np.ravel_multi_index(np.stack([one.token_N[~known] for one in found], axis=1).T, (5, 5, 5))
+    drawn = np.ravel_multi_index(tuple(np.transpose([one.token_N[~known] for one in found])), (5, 5, 5))
     counts = np.bincount(drawn, minlength=125)
     rare = expected < 10
     expected, counts = (np.append(each[~rare], each[rare].sum()) for each in (expected, counts))
     return ((counts - expected) ** 2 / expected).sum(), len(expected) - 1
 
 
-toy = functools.cache(functools.partial(scorer, vocab=5, batch_size=625))
+@functools.cache
+def toy():
+    """With plain LayerNorms, so that its tokens depend on each other: by 0.58 of total variation."""
+    scores = scorer(vocab=5, batch_size=125)
+
+    def plain(path, x):
+        names = [key.key for key in path[-2:]]
+        return x**0 if names == ["norm", "scale"] else 0 * x if names == ["norm", "bias"] else x
+
+    return dataclasses.replace(scores, params=jax.tree_util.tree_map_with_path(plain, scores.params))
 
 
 @pytest.mark.slow
@@ -159,33 +171,35 @@ def test_speculation_has_the_distribution_of_the_chain(x64, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(decode, name, wrong)
             statistic, freedom = chi_square(4000 + number, 3)  # another shape, so that it is compiled anew
+            print(name, statistic, freedom)
             assert statistic > freedom + 10 * (2 * freedom) ** 0.5, name
 
 
 def test_one_new_token_costs_two_rows_of_each_layer(x64):
-    """Every product with weights of a layer, in the program of the chain's loop, has one row per stream and text."""
-    fill = filler()
-    state = decode.start(fill.model, decode.Method(), fill.params, T, 0, 8, np.zeros(4, np.int32))
-    arguments = state, Sampling().arrays(), np.int32(1), None, np.bool_(True)
-    jaxpr = jax.make_jaxpr(functools.partial(decode.write, fill.model, decode.Method(), fill.params))(*arguments)
-    rows = weight_rows(jaxpr.jaxpr, {8})
-    assert set(rows) == {4 * 2, 4 * 1}, rows  # queries and feed-forward of both streams; keys and values of content
+    """In the program of the chain's loop, no product with weights has more rows than one per stream and text."""
+    fill, B = filler(), 4
+    state = decode.start(fill.model, decode.Method(), fill.params, T, 0, 8, np.zeros(B, np.int32))
+    write = functools.partial(decode.write, fill.model, decode.Method(), fill.params)
+    program = jax.make_jaxpr(write)(state, Sampling().arrays(), np.int32(1), None, np.bool_(True))
+    rows = weight_rows(program.jaxpr)
+    # Queries and feed-forward have rows of both streams; keys, values and the vocabulary of one.
+    assert set(rows) == {2 * B, B}
+    assert rows.count(2 * B) >= 4
 
 
-def weight_rows(jaxpr, widths):
-    """Rows of the products in a scan over layers whose second factor has no rows of texts: [.., D] times a weight."""
+def weight_rows(jaxpr):
+    """The rows of every product, in a program and those inside of it, that has no batch dimensions."""
     found = []
     for equation in jaxpr.eqns:
         for value in equation.params.values():
             for inner in value if isinstance(value, (tuple, list)) else [value]:
                 inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    found += weight_rows(inner, widths)
-        if equation.primitive.name == "dot_general" and not equation.params["dimension_numbers"][1][0]:
-            left, right = (variable.aval.shape for variable in equation.invars)
-            (contracted,), _ = equation.params["dimension_numbers"][0]
-            if len(left) == 3 and right[0] in widths:
-                found.append(int(np.prod(left)) // left[contracted])
+                found += weight_rows(inner) if hasattr(inner, "eqns") else []
+        if equation.primitive.name == "dot_general":
+            (contracted, _), (batch, _) = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            if not batch:
+                found.append(int(np.prod([size for axis, size in enumerate(shape) if axis not in contracted])))
     return found
 
 

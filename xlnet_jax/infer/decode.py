@@ -79,7 +79,7 @@ class State:
     @property
     def unknown_BU(self) -> jax.Array:
         """bool."""
-        return (self.turn_BU < 0) & (jnp.arange(self.turn_BU.shape[1]) < self.size_B[:, None])
+        return (self.turn_BU < 0) & (jnp.arange(self.turn_BU.shape[1])[None] < self.size_B[:, None])
 
 
 @program(static_argnums=(0, 1, 3, 4, 5))
