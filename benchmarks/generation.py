@@ -1,57 +1,227 @@
-"""Generation with the cache beside the same model without it, which reads its segment again for every token.
+"""Generation by a permutation LM with the cache, beside the same model without it and beside `transformers`.
 
-    python benchmarks/generation.py [--json]       minutes on two cores
-    python benchmarks/generation.py --quick        tiny sizes, to try it
+    python benchmarks/generation.py [--json]            needs the extra `peers`; minutes on two cores
+    python benchmarks/generation.py --quick             tiny sizes, to try it
+    python benchmarks/generation.py --objective=clm     a left-to-right model with and without its cache; no peer
 
-d_model 256, 4 layers, 32,000 pieces, segments and memory of 128 tokens, random parameters, float32, greedy: 128 tokens
-after a prompt of 128, for 16 texts and for one. Both sides run in one process, take turns, and must give equal tokens.
-Figures, for each number of texts:
+d_model 256, 4 layers, 32,000 pieces, random parameters, float32, greedy: 128 tokens after a prompt of 128, for 16 texts
+and for one. All sides run in one process and take turns, on the same cores:
 
-  cached_tokens_per_second, uncached_tokens_per_second     new tokens of all texts, prompt included in the time; medians
-  ratio_uncached                                           cached over uncached: median over rounds
-  growth                                                   seconds of 256 tokens over seconds of 128, with the cache
+  cached      `infer.fill.Filler`, order left; two rows of each layer for a new token and text, which is asserted
+  uncached    the same model, which reads the whole text again for every token; must give equal tokens
+  peer        XLNetLMHeadModel.generate with the same weights under the names of `export`, use_mems=False: it reads the
+              whole text again for every token, and lets all of it see all of it. That is another distribution than the
+              chain, but its first token has the same one, which is asserted (logits to 1e-4)
+  peer_mems   the same with use_mems=True, its approximate cache
+
+Figures, of 16 texts; those of one text are under `one_text`:
+
+  cached_tokens_per_second, uncached_..., peer_..., peer_mems_...     new tokens of all texts, prompt included in the
+                                                           time; medians over rounds
+  ratio_uncached, ratio_peer, ratio_peer_mems              cached over the other side: median over rounds
+  growth                                                   seconds of 256 tokens over seconds of 128, cached
+  peer_mems_error                                          largest difference between the logits of the peer with and
+                                                           without mems, for the same texts
   spread                                                   smallest and largest seconds of each side
-  cpu_seconds, cpu_per_wall                                median of each side; CPU over wall of all turns: far below
-                                                           the number of cores, the machine had other work
+  cpu_per_wall                                             CPU over seconds of all turns: far below the number of cores,
+                                                           the machine had other work
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 FULL = {"vocab_size": 32000, "layers": 4, "d_model": 256, "heads": 4, "head_dim": 64, "d_ff": 1024, "memory_len": 128}
 QUICK = {"vocab_size": 100, "layers": 2, "d_model": 16, "heads": 2, "head_dim": 8, "d_ff": 32, "memory_len": 16}
 
+Side = Callable[[list[list[int]], int], list[list[int]]]
+"""The new tokens after each prompt, so many; prompts are of equal length."""
 
-def make(sizes: dict[str, int]) -> Any:
-    """A generator of a left-to-right model with random parameters; segments are as long as its memory."""
+
+class Sides(NamedTuple):
+    """What is measured."""
+
+    cached: Side
+    others: dict[str, Side]
+    compile: Side
+    """What `uncached` compiles for such arguments."""
+    mems_error: Callable[[list[list[int]], int], float] | None = None
+
+
+def random_model(sizes: dict[str, int], objective: str, segment_len: int) -> tuple[Any, Any]:
+    """Configuration and parameters."""
     import flax.linen as nn
     import jax
 
     from xlnet_jax import config as configs
-    from xlnet_jax.infer.generate import Generator, left_to_right
     from xlnet_jax.train.recipe import make_recipe
 
-    T = sizes["memory_len"]
     config = dataclasses.replace(
         configs.Config(),
         model=configs.ModelConfig(**sizes, compute_dtype="float32", init_std=0.1),
-        data=configs.DataConfig(objective="clm", segment_len=T, reuse_len=T, num_predict=T),
+        data=configs.DataConfig(
+            objective=objective, segment_len=segment_len, reuse_len=segment_len, num_predict=segment_len
+        ),
     )
     recipe = make_recipe(config)
-    params = jax.jit(lambda: nn.meta.unbox(recipe.model.init(jax.random.key(0), recipe.example_batch(1))))()
-    return Generator(left_to_right(config, "this model"), params, T, stop=None)
+    return config, jax.jit(lambda: nn.meta.unbox(recipe.model.init(jax.random.key(0), recipe.example_batch(1))))()
 
 
-def without_cache(made: Any) -> Callable[[list[list[int]], int], list[list[int]]]:
-    """The same texts from the model alone, for prompts of equal length: the segment is run for every token."""
+def permutation_sides(sizes: dict[str, int]) -> Sides:
+    """Of one random model that knows no order: one segment holds prompt and new tokens."""
+    from xlnet_jax.infer.fill import Filler, fillable
+    from xlnet_jax.infer.sampling import Sampling
+
+    config, params = random_model(sizes, "plm", 4 * sizes["memory_len"])
+    filler = Filler(fillable(config, "this model"), params, config.data.segment_len)
+    check_rows(filler)
+
+    def cached(prompts: list[list[int]], tokens: int) -> list[list[int]]:
+        known = [[True] * len(ids) + [False] * tokens for ids in prompts]
+        found = filler([[*ids, *[0] * tokens] for ids in prompts], known, Sampling(temperature=0))
+        return [one.token_N[len(ids) :].tolist() for ids, one in zip(prompts, found, strict=True)]
+
+    uncached = chain_without_cache(filler)
+    compile = functools.partial(uncached, most=1)
+    exact, mems, error = peers(config, params, filler)
+    return Sides(cached, {"uncached": uncached, "peer": exact, "peer_mems": mems}, compile, error)
+
+
+def check_rows(filler: Any) -> None:
+    """Asserts that the program of a new token multiplies weights with two rows of a text, and no more."""
+    import jax
+    import numpy as np
+
+    from xlnet_jax.infer import decode
+    from xlnet_jax.infer.sampling import Sampling
+
+    B, method = 16, decode.Method()
+    state = decode.start(filler.model, method, filler.params, filler.segment_len, 0, 8, np.zeros(B, np.int32))
+    write = functools.partial(decode.write, filler.model, method, filler.params)
+    program = jax.make_jaxpr(write)(state, Sampling().arrays(), np.int32(1), None, np.bool_(True))
+    rows = product_rows(program.jaxpr)
+    assert {2 * B, B} == set(rows), rows
+
+
+def product_rows(jaxpr: Any) -> list[int]:
+    """The rows of every product without batch dimensions, in a program and in those inside of it."""
+    found = []
+    for equation in jaxpr.eqns:
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else [value]:
+                inner = getattr(inner, "jaxpr", inner)
+                found += product_rows(inner) if hasattr(inner, "eqns") else []
+        if equation.primitive.name == "dot_general":
+            (contracted, _), (batch, _) = equation.params["dimension_numbers"]
+            shape, rows = equation.invars[0].aval.shape, 1
+            for axis, size in enumerate(shape):
+                rows *= 1 if axis in contracted else size
+            found += [] if batch else [rows]
+    return found
+
+
+def chain_without_cache(filler: Any) -> Side:
+    """The model alone: it reads the text in the shape of the whole for every token."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from xlnet_jax.batch import NEVER, forward_text
+    from xlnet_jax.model.transformer import empty_memory
+
+    model = filler.model
+
+    @jax.jit
+    def run(params: Any, tokens_BT: Any, prompt: Any, place: Any) -> Any:
+        at_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1])[None], tokens_BT.shape)
+        rank_BT = jnp.where(at_BT < prompt, -1, jnp.where(at_BT <= place, 1 + at_BT - prompt, NEVER))
+        batch = forward_text(tokens_BT, rank_BT, jnp.zeros_like(tokens_BT), jnp.full((len(tokens_BT), 1), place))
+        memory = empty_memory(model.transformer.config, len(tokens_BT), 0)
+        out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+        return jnp.argmax(model.logits(params, out.target_vectors_BPD)[:, 0], axis=1)
+
+    def generate(prompts: list[list[int]], tokens: int, most: int | None = None) -> list[list[int]]:
+        prompt = len(prompts[0])
+        tokens_BT = np.pad(np.array(prompts), ((0, 0), (0, tokens)))
+        for place in range(prompt, prompt + (most or tokens)):
+            tokens_BT[:, place] = run(filler.params, tokens_BT, prompt, place)
+        return tokens_BT[:, prompt:].tolist()
+
+    return generate
+
+
+def peers(config: Any, params: Any, filler: Any) -> tuple[Side, Side, Callable[[list[list[int]], int], float]]:
+    """`transformers` with the same weights, without and with mems, and `Sides.mems_error`."""
+    import jax
+    import numpy as np
+    import torch
+    import transformers
+
+    from xlnet_jax.convert import names
+
+    sizes = config.model
+    theirs = transformers.XLNetLMHeadModel(transformers.XLNetConfig(
+        vocab_size=sizes.vocab_size, d_model=sizes.d_model, n_layer=sizes.layers, n_head=sizes.heads,
+        d_inner=sizes.d_ff, ff_activation="gelu_new", dropout=0.0, mem_len=4 * sizes.memory_len, use_mems_eval=True,
+    )).eval()  # fmt: skip
+    weights = names.to_foreign(names.HUGGINGFACE, jax.device_get(params))
+    missing, unexpected = theirs.load_state_dict({name: torch.tensor(np.array(x)) for name, x in weights.items()},
+                                                 strict=False)  # fmt: skip
+    assert not unexpected and set(missing) <= {"lm_loss.weight"}, (missing, unexpected)
+    theirs.tie_weights()
+
+    def run(use_mems: bool, prompts: list[list[int]], tokens: int) -> Any:
+        with torch.inference_mode():
+            return theirs.generate(
+                torch.tensor(prompts), max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False,
+                use_mems=use_mems, eos_token_id=None, return_dict_in_generate=True, output_logits=True,
+            )  # fmt: skip
+
+    def side(use_mems: bool, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+        return run(use_mems, prompts, tokens).sequences[:, len(prompts[0]) :].tolist()
+
+    def error(prompts: list[list[int]], tokens: int) -> float:
+        """Of each text up to and including the first token that differs."""
+        exact, mems = (run(use_mems, prompts, tokens) for use_mems in (False, True))
+        same_BN = (exact.sequences == mems.sequences)[:, len(prompts[0]) :]
+        worst, going_B = 0.0, torch.ones(len(prompts), dtype=torch.bool)
+        for turn, (one, other) in enumerate(zip(exact.logits, mems.logits, strict=True)):
+            worst = max([worst, *(one - other).abs().amax(dim=1)[going_B].tolist()])
+            going_B &= same_BN[:, turn]
+        return worst
+
+    prompts = random_prompts(sizes.vocab_size, 1, sizes.memory_len)
+    (ours,) = filler([[*prompts[0], 0]], [[True] * sizes.memory_len + [False]])
+    first = torch.log_softmax(run(False, prompts, 1).logits[0], dim=-1)[0, int(ours.token_N[-1])].item()
+    assert abs(first - ours.log_prob_U[0]) < 1e-4, (first, ours.log_prob_U[0])
+    return functools.partial(side, False), functools.partial(side, True), error
+
+
+def left_to_right_sides(sizes: dict[str, int]) -> Sides:
+    """Of a left-to-right model whose segments are as long as its memory."""
+    from xlnet_jax.infer.generate import Generator, left_to_right
+    from xlnet_jax.infer.sampling import Sampling
+
+    config, params = random_model(sizes, "clm", sizes["memory_len"])
+    made = Generator(left_to_right(config, "this model"), params, sizes["memory_len"], stop=None)
+    greedy, uncached = Sampling(temperature=0), segments_without_cache(made)
+    return Sides(
+        lambda prompts, tokens: made(prompts, tokens, greedy),
+        {"uncached": uncached},
+        lambda prompts, tokens: uncached(prompts, 2),
+    )
+
+
+def segments_without_cache(made: Any) -> Side:
+    """The same texts from the model alone: the segment is run for every token."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -86,37 +256,42 @@ def without_cache(made: Any) -> Callable[[list[list[int]], int], list[list[int]]
     return generate
 
 
-def measure(sizes: dict[str, int], texts: int, rounds: int) -> dict[str, Any]:
-    """The figures of one number of texts."""
+def random_prompts(vocab_size: int, texts: int, length: int) -> list[list[int]]:
+    """Of pieces of text."""
     import numpy as np
 
-    from xlnet_jax.infer.sampling import Sampling
+    return np.random.default_rng(0).integers(9, vocab_size, (texts, length)).tolist()
 
-    made, T = make(sizes), sizes["memory_len"]
-    prompts = np.random.default_rng(0).integers(9, sizes["vocab_size"], (texts, T)).tolist()
-    greedy, plain = Sampling(temperature=0), without_cache(made)
-    sides: dict[str, Callable[[], Any]] = {
-        "cached": lambda: made(prompts, T, greedy),
-        "uncached": lambda: plain(prompts, T),
-        "twice": lambda: made(prompts, 2 * T, greedy),
+
+def measure(sides: Sides, sizes: dict[str, int], texts: int, rounds: int) -> dict[str, Any]:
+    """The figures of one number of texts."""
+    N = sizes["memory_len"]
+    prompts = random_prompts(sizes["vocab_size"], texts, N)
+    runs: dict[str, Callable[[], Any]] = {
+        "cached": functools.partial(sides.cached, prompts, N),
+        "twice": functools.partial(sides.cached, prompts, 2 * N),
+        **{name: functools.partial(side, prompts, N) for name, side in sides.others.items()},
     }
-    for run in (made, plain):  # compiles
-        run(prompts, 2, *[greedy] * (run is made))
-    turns: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    runs["cached"](), runs["twice"](), sides.compile(prompts, N)
+    turns: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for _ in range(rounds):
         found = {}
-        for name, run in sides.items():
+        for name, run in runs.items():
             start, cpu = time.perf_counter(), time.process_time()
             found[name] = run()
             turns[name].append((time.perf_counter() - start, time.process_time() - cpu))
-        assert found["cached"] == found["uncached"] == [ids[:T] for ids in found["twice"]]
-    seconds, cpu_seconds = ({name: [turn[which] for turn in turns[name]] for name in sides} for which in (0, 1))
+        assert found["cached"] == found["uncached"] == [ids[:N] for ids in found["twice"]]
+    seconds, cpu_seconds = ({name: [turn[which] for turn in turns[name]] for name in runs} for which in (0, 1))
     middle = {name: statistics.median(each) for name, each in seconds.items()}
-    ratios = [slow / fast for fast, slow in zip(seconds["cached"], seconds["uncached"], strict=True)]
+    figures = {f"{name}_tokens_per_second": texts * N / middle[name] for name in ("cached", *sides.others)}
+    for name in sides.others:
+        pairs = zip(seconds["cached"], seconds[name], strict=True)
+        figures[f"ratio_{name}"] = statistics.median(slow / fast for fast, slow in pairs)
+    if sides.mems_error is not None:
+        figures["peer_mems_error"] = sides.mems_error(prompts, N)
     return {
         "texts": texts,
-        **{f"{name}_tokens_per_second": texts * T / middle[name] for name in ("cached", "uncached")},
-        "ratio_uncached": statistics.median(ratios),
+        **figures,
         "growth": middle["twice"] / middle["cached"],
         "spread": {name: [min(each), max(each)] for name, each in seconds.items()},
         "cpu_seconds": {name: statistics.median(each) for name, each in cpu_seconds.items()},
@@ -128,20 +303,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to try it")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--texts", type=int, nargs="*", default=[16, 1])
+    parser.add_argument("--objective", default="plm", choices=["plm", "clm"])
+    parser.add_argument("--rounds", type=int, default=2)
     args = parser.parse_args()
-    rows = [measure(QUICK if args.quick else FULL, texts, args.rounds) for texts in args.texts]
-    if not args.json:
-        print(f"{'texts':>5} {'cached tokens/s':>16} {'uncached':>9} {'ratio':>6} {'growth':>6} CPU/wall  CPU seconds")
-        for row in rows:
-            print(
-                f"{row['texts']:5} {row['cached_tokens_per_second']:16.1f} {row['uncached_tokens_per_second']:9.1f} "
-                f"{row['ratio_uncached']:6.1f} {row['growth']:6.2f} {row['cpu_per_wall']:8.2f}  "
-                + ", ".join(f"{name} {seconds:.2f}" for name, seconds in row["cpu_seconds"].items())
-            )
-    else:
-        print(json.dumps({"rows": rows, "cores": os.cpu_count(), "load_average": os.getloadavg()[0]}))
+    sizes = QUICK if args.quick else FULL
+    sides = (permutation_sides if args.objective == "plm" else left_to_right_sides)(sizes)
+    many, one = (measure(sides, sizes, texts, args.rounds) for texts in (16, 1))
+    if args.json:
+        print(json.dumps({**many, "one_text": one, "cores": os.cpu_count(), "load_average": os.getloadavg()[0]}))
+        return
+    print(f"{'texts':>5}  {'side':<10} {'tokens/s':>9} {'cached is faster':>17} {'CPU seconds':>12}")
+    for row in (many, one):
+        for name in ("cached", *sides.others):
+            ratio = f"{row[f'ratio_{name}']:.1f} times" if name != "cached" else ""
+            print(f"{row['texts']:5}  {name:<10} {row[f'{name}_tokens_per_second']:9.1f} {ratio:>17} "
+                  f"{row['cpu_seconds'][name]:12.2f}")  # fmt: skip
+        print(f"       twice as many tokens: {row['growth']:.2f} times the seconds; CPU/wall {row['cpu_per_wall']:.2f}"
+              + (f"; error of mems {row['peer_mems_error']:.3f}" if "peer_mems_error" in row else ""))  # fmt: skip
 
 
 if __name__ == "__main__":
