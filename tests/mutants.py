@@ -68,6 +68,7 @@ OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py
 RESUME = "xlnet_jax/train/resume.py"
 CACHE, GENERATE = "xlnet_jax/model/cache.py", "xlnet_jax/infer/generate.py"
 SCORE = "xlnet_jax/infer/score.py"
+DECODE = "xlnet_jax/infer/decode.py"
 
 MUTANTS = (
     Mutant("query_sees_itself", ATTENTION, "limit_BP = jnp", "limit_BP = 1 + jnp",
@@ -124,6 +125,14 @@ MUTANTS = (
            "np.argsort(np.argsort(place_N[cut][unknown_U]))", "np.arange(len(unknown_U))", one("infer/score", "test_equals_the_chain_rule_by_hand")),
     Mutant("a_segment_does_not_see_the_memory", SCORE, "B, T, P, turn > 0)", "B, T, P, False)",
            one("infer/score", "test_equals_the_chain_rule_by_hand")),
+    Mutant("a_rejected_draft_is_still_seen", DECODE, "cache = verified.cache.hidden(", "cache = verified.cache; (",
+           one("infer/fill", "test_speculation_has_the_distribution_of_the_chain")),
+    Mutant("the_next_query_sees_too_little", DECODE, "limit_BP = jnp.full_like(target_BP, NEVER)",
+           "limit_BP = jnp.full_like(target_BP, 1)", one("infer/fill", "test_cached_equals_uncached")),
+    Mutant("a_draft_is_verified_by_itself", DECODE, "limit_BP=rank_BQ, counts", "limit_BP=rank_BQ + 1, counts",
+           one("infer/fill", "test_cached_equals_uncached")),
+    Mutant("context_sees_a_known_sep", "xlnet_jax/infer/orders.py", "(SEP, CLS)), 0, -1)", "(SEP, CLS)), -1, -1)",
+           one("infer/fill", "test_greedy_tokens_are_the_most_probable_of_single_forwards")),
     Mutant("one_token_too_few_stays", "xlnet_jax/infer/sampling.py", "jnp.cumsum(p_BV, axis=1) - p_BV",
            "jnp.cumsum(p_BV, axis=1)", one("infer/infer_sampling", "test_masses")),
     Mutant("draws_of_every_prompt_are_equal", "xlnet_jax/infer/sampling.py", "key(sampling.seed), number_B)",

@@ -31,8 +31,10 @@ def scorer(vocab=5, objective="plm", batch_size=625, **model):
     one = np.zeros((1, 1), np.int32)
     params = jax.eval_shape(lambda: made.init(jax.random.key(0), forward_text(one, one, one, one)))
     random = np.random.default_rng(0)
-    params = jax.tree.map(
-        lambda x: 0.5 * random.standard_normal(x.value.shape), params, is_leaf=lambda x: hasattr(x, "value")
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, x: (path[-1].key == "scale") + 0.5 * random.standard_normal(x.value.shape),
+        params,
+        is_leaf=lambda x: hasattr(x, "value"),
     )
     return Scorer(made, params, T, batch_size)
 
