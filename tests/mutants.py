@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant("a_segment_does_not_see_the_memory", SCORE, "B, T, P, turn > 0)", "B, T, P, False)",
            one("infer/score", "test_equals_the_chain_rule_by_hand")),
     Mutant("a_rejected_draft_is_still_seen", DECODE, "cache = verified.cache.hidden(", "cache = verified.cache; (",
-           one("infer/fill", "test_speculation_has_the_distribution_of_the_chain")),
+           one("infer/fill", "test_a_draft_starts_with_the_distribution_of_the_chain")),
     Mutant("the_next_query_sees_too_little", DECODE, "limit_BP = jnp.full_like(target_BP, NEVER)",
            "limit_BP = jnp.full_like(target_BP, 1)", one("infer/fill", "test_cached_equals_uncached")),
     Mutant("a_draft_is_verified_by_itself", DECODE, "limit_BP=rank_BQ, counts", "limit_BP=rank_BQ + 1, counts",

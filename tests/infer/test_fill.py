@@ -87,6 +87,29 @@ def test_greedy_speculation_equals_the_greedy_chain(x64):
     assert sum(one.calls for one in drafted) < sum(one.calls for one in chain)
 
 
+def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):
+    """Its first token always stays. Caught: drafts that were rejected before, and are still seen."""
+    ids, known = questions(6, (T,))
+    known = [np.arange(T) == 2]
+    seen, write = [], decode.write
+
+    def recorded(*arguments):
+        results, state = write(*arguments)
+        seen.append((int(state.count_B[0]), jax.nn.log_softmax(state.logits_BPV[0, 0])))
+        return results, state
+
+    monkeypatch.setattr(decode, "write", recorded)
+    monkeypatch.setattr(decode, "CHUNK", 1)
+    for seed in range(3):
+        (found,) = filler()(ids, known, Sampling(seed=seed), "random", speculative=4)
+        filled = found.position_U.tolist()
+        for count, log_prob_V in seen[:-1]:  # after the last one nothing is drawn
+            exact_V = predicted(made(), found.token_N, filled, count, filled[count])
+            np.testing.assert_allclose(log_prob_V, exact_V, atol=1e-12, rtol=0)
+        assert len(seen) > 2
+        seen.clear()
+
+
 def test_tokens_drawn_in_parallel_do_not_know_of_each_other(x64):
     """Two at a time: the first of each pair as in the chain, the second as if the first were not there."""
     ids, known = questions(2, (T,))

@@ -1,6 +1,7 @@
 """Likelihoods in any order: proper distributions, and the chain rule worked by hand from single forwards."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -57,20 +58,22 @@ def test_all_completions_sum_to_one_for_every_order(before, x64):
     assert np.std(joints, axis=0).max() > 0.01, "orders of an untrained model differ, or the order was not used"
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def run(model, params, batch, memory):
+    """The memory after a segment of one text, and the log-probabilities at its first target, [V]."""
+    out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    return out.memory, jax.nn.log_softmax(model.logits(params, out.target_vectors_BPD)[0, 0])
+
+
 def forward(made):
     """One segment of one text, padded to T: the memory after it, and the log-probabilities at one position, [V]."""
-
-    @jax.jit
-    def run(params, batch, memory):
-        out = made.model.transformer.apply({"params": params}, batch, memory, deterministic=True)
-        return out.memory, jax.nn.log_softmax(made.model.logits(params, out.target_vectors_BPD)[0, 0])
 
     def padded(tokens, rank, target, memory, continues):
         fed_2T = np.array([[0] * T, [NEVER] * T], np.int32)
         fed_2T[:, : len(tokens)] = tokens, rank
         positions = np.array([[target]], np.int32)
         batch = forward_text(fed_2T[:1], fed_2T[1:], np.zeros((1, T), np.int32), positions, continues=continues)
-        return run(made.params, batch, memory)
+        return run(made.model, made.params, batch, memory)
 
     return padded
 
