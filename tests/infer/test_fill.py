@@ -91,7 +91,7 @@ def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):
     """Its first token always stays. Caught: drafts that were rejected before, and are still seen."""
     ids, known = questions(6, (T,))
     known = [np.arange(T) == 2]
-    seen, write = [], decode.write
+    seen, checked, write = [], 0, decode.write
 
     def recorded(*arguments):
         results, state = write(*arguments)
@@ -106,8 +106,9 @@ def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):
         for count, log_prob_V in seen[:-1]:  # after the last one nothing is drawn
             exact_V = predicted(made(), found.token_N, filled, count, filled[count])
             np.testing.assert_allclose(log_prob_V, exact_V, atol=1e-12, rtol=0)
-        assert len(seen) > 2
+        checked += len(seen) - 1
         seen.clear()
+    assert checked >= 3
 
 
 def test_tokens_drawn_in_parallel_do_not_know_of_each_other(x64):
