@@ -6,6 +6,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+import tiny
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_score import T, predicted, scorer
@@ -15,6 +16,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decode
 from xlnet_jax.infer.fill import Filler, bucket
 from xlnet_jax.infer.sampling import Sampling
+from xlnet_jax.parallel import mesh as meshes
 
 V, FIRST = 30, 9
 made = functools.cache(functools.partial(scorer, vocab=V, batch_size=4))
@@ -199,6 +201,20 @@ def test_speculation_has_the_distribution_of_the_chain(x64, monkeypatch):
             statistic, freedom = chi_square(4000 + number, 3)  # another shape, so that it is compiled anew
             print(name, statistic, freedom)
             assert statistic > freedom + 10 * (2 * freedom) ** 0.5, name
+
+
+@pytest.mark.slow
+def test_sharded_equals_one_device(x64):
+    """Rows over `data`, heads and vocabulary over `tensor`: the same draws. Five texts in eight rows."""
+    mesh = meshes.make_mesh(tiny.config(mesh={"data": 2, "tensor": 2}).mesh, jax.devices()[:4])
+    ids, known = questions(9)
+    for options in ({"order": "random", "speculative": 3}, {"order": "confidence"}):
+        one = filler(8)(ids, known, Sampling(seed=2), **options)
+        with jax.set_mesh(mesh):
+            split = filler(8)(ids, known, Sampling(seed=2), **options)
+        for here, there in zip(one, split, strict=True):
+            assert here.token_N.tolist() == there.token_N.tolist()
+            np.testing.assert_allclose(here.log_prob_U, there.log_prob_U, atol=1e-12, rtol=0)
 
 
 def test_one_new_token_costs_two_rows_of_each_layer(x64):
