@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from xlnet_jax.data import vocabulary
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.data.prepare.sources import Part, find_sources
 from xlnet_jax.data.prepare.text import Request, TextReader
@@ -68,6 +69,19 @@ def tokenizer_path() -> str:
 def tokenizer() -> Tokenizer:
     """The same, loaded."""
     return Tokenizer(tokenizer_path())
+
+
+ALPHABET = "Bado kilu, menora. 12\n"
+
+
+@functools.cache
+def tokenizer_of(level: str) -> Tokenizer:
+    """A tokenizer of any level that knows the characters of `ALPHABET`, and its words."""
+    if level == "sentencepiece":
+        return tokenizer()
+    path = os.path.join(session_folder(), f"{level}.json")
+    vocabulary.write(path, level, vocabulary.count([ALPHABET], level), None, verbatim=False)
+    return vocabulary.open_tokenizer(path)
 
 
 def encode(texts: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:

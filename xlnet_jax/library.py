@@ -6,11 +6,12 @@
     model.hidden(["A text."])[0]                          # [pieces, D]
     model.logits(["The <mask> of the union."])[0]         # [1, V]
     model.score(["The state of the union."])[0].joint_K   # [1]: log p of the text, in nats
-
-A text is read as the pieces of its sentence, SEP, CLS; every position sees every other. For classification and the like
-fine-tune the model first. A left-to-right model (`data.objective=clm`) continues texts instead:
-
+    model.infill(["The [MASK] of the union"])[0].text     # filled with the most probable piece
     model.generate(["Once upon a time"], tokens=50, top_p=0.9)    # what follows each prompt
+
+Vectors and logits are those of the pieces of a text, SEP, CLS; every position sees every other. For classification and
+the like fine-tune the model first. `score`, `infill` and `generate` read the pieces alone. A left-to-right model
+(`data.objective=clm`) only scores and continues texts; a masked one (`mlm`) does neither, nor fills gaps together.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from xlnet_jax.config import Config
 from xlnet_jax.convert.source import open_source
 from xlnet_jax.data.tokenizer import CLS, MASK, PAD, SEP, Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.generate import Generator, left_to_right
+from xlnet_jax.infer import fill, gaps
+from xlnet_jax.infer.generate import Generator, left_to_right, left_to_right_only
 from xlnet_jax.infer.orders import Order, any_order, warn_of_law
 from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.infer.score import Likelihood, Scorer
-from xlnet_jax.infer.texts import Passage, TextListener, continue_texts, pieces_of
+from xlnet_jax.infer.texts import Passage, TextListener, around, continue_texts, pieces_of
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
@@ -96,25 +98,63 @@ class Model:
 
     def pieces(self, text: str) -> list[int]:
         """The ids of a text, SEP and CLS; `<mask>` in it is the special piece."""
-        parts = [self.tokenizer.encode(part).tolist() for part in text.split("<mask>")]
+        parts = around(self.tokenizer, text.split("<mask>"))
         return [*parts[0], *(piece for part in parts[1:] for piece in (MASK, *part)), SEP, CLS]
 
     def generate(
-        self, prompts: Sequence[str], *, tokens: int = 100, temperature: float = 1.0, top_k: int = 0,
-        top_p: float = 1.0, seed: int = 0, listener: TextListener | None = None,
+        self, prompts: Sequence[str], *, tokens: int = 100, order: Order = "left", parallel: int = 1,
+        speculative: int = 0, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0,
+        listener: TextListener | None = None,
     ) -> list[str]:  # fmt: skip
-        """What a left-to-right model writes after each prompt, until the end of a document or by `tokens` tokens.
+        """What the model writes after each prompt: `tokens` tokens; from left to right the end of a document ends it.
 
         Args:
+          order, parallel, speculative: of a permutation model; see `infill`.
           temperature, top_k, top_p, seed: see `infer.sampling.Sampling`.
-          listener: called with the number of a prompt, its new text and whether it has ended, while texts are made.
+          listener: called with the number of a prompt, its new text and whether it has ended, while texts are made; in
+            an order other than `left` once for each text.
 
-        Raises BadInput if the model is not left-to-right, or for a number that cannot be.
+        Raises BadInput for a masked model, a number that cannot be, or what a left-to-right model cannot do.
         """
-        model = left_to_right(self.config, "this model")
-        generator = Generator(model, self.params, self.config.data.segment_len, batch_size=self.batch_size)
         sampling = Sampling(temperature, top_k, top_p, seed)
+        if self.config.data.objective == "plm":
+            generator = gaps.Appender(self._filler(), order, parallel, speculative)
+        else:
+            model = left_to_right(self.config, "this model")
+            left_to_right_only(order, parallel, speculative)
+            generator = Generator(model, self.params, self.config.data.segment_len, batch_size=self.batch_size)
         return continue_texts(generator, self.tokenizer, prompts, tokens, sampling, listener)
+
+    def infill(
+        self, texts: Sequence[str], *, order: Order = "left", parallel: int = 1, speculative: int = 0,
+        temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0,
+        listener: fill.Listener | None = None,
+    ) -> list[gaps.Infilled]:  # fmt: skip
+        """Texts with their gaps filled; see `infer.gaps` for how a gap is written.
+
+        Args:
+          order: `left`, `reversed`, `random`, `confidence` (the surest piece first), or the unknown positions in the
+            order in which they are filled.
+          parallel: so many pieces at a time do not know of each other: faster, and not the model's joint distribution.
+          speculative: so many pieces at a time are drafted and verified: the same distribution with fewer calls.
+          temperature, top_k, top_p, seed: see `infer.sampling.Sampling`; by default the most probable piece.
+          listener: hears of the filled positions and ids while texts are filled.
+
+        Raises BadInput if the model is no permutation one, and as `infer.gaps.gapped` and `infer.fill.Filler`.
+        """
+        filler = self._filler()
+        asked = [gaps.gapped(self.tokenizer, text, number, seed) for number, text in enumerate(texts, 1)]
+        if not asked:
+            return []
+        tokens, known = [text.ids for text in asked], [text.known for text in asked]
+        warn_of_law(self.config, known)
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        found = filler(tokens, known, sampling, order, parallel, speculative, listener=listener)
+        return [gaps.result(self.tokenizer, *pair, parallel == 1) for pair in zip(asked, found, strict=True)]
+
+    def _filler(self) -> fill.Filler:
+        model = fill.fillable(self.config, "this model")
+        return fill.Filler(model, self.params, self.config.data.segment_len, self.batch_size)
 
     def log_prob(
         self, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]], *, order: Order | None = None,

@@ -143,9 +143,13 @@ class Tokenizer:
         # Pickled without its contents: a worker process loads the file again, once.
         return _load, (type(self), self.path, self.normalization, self.sha256)
 
+    def normalized(self, text: str) -> str:
+        """The text as `encode_normalized` takes it."""
+        return self.normalization(text)
+
     def encode(self, text: str) -> np.ndarray:
         """Ids of one text, which is normalised first: int32 [N]; no special piece is added."""
-        return self.encode_normalized([self.normalization(text)])[0]
+        return self.encode_normalized([self.normalized(text)])[0]
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encodes S texts to which `normalization` was applied already; no special piece is added.

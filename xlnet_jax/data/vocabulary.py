@@ -95,13 +95,13 @@ class Vocabulary(Tokenizer):
         if not own or len(set(own)) < len(own) or not all(re.fullmatch(one, piece) for piece in own):
             raise ValueError(f"its pieces are not different {self.level}")
 
-    def encode(self, text: str) -> np.ndarray:
-        """Ids of one text, int32 [N]; unless the vocabulary is `verbatim`, every line is normalised first.
+    def normalized(self, text: str) -> str:
+        """Every line by itself, unless the vocabulary is `verbatim`."""
+        return text if self.verbatim else "\n".join(map(self.normalization, text.split("\n")))
 
-        Raises Unseen for a character or byte that is not in the vocabulary.
-        """
-        normal = text if self.verbatim else "\n".join(map(self.normalization, text.split("\n")))
-        return self.encode_normalized([normal])[0]
+    def encode(self, text: str) -> np.ndarray:
+        """As `Tokenizer.encode`. Raises Unseen for a character or byte that is not in the vocabulary."""
+        return super().encode(text)
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Tokenizer.encode_normalized`. Raises Unseen for a character or byte that is not in the vocabulary."""

@@ -92,7 +92,9 @@ class Filler:
         or if the parameters are not finite.
         """
         sampling.check(1)
-        self._check(order, parallel, speculative, stop)
+        if self.batch_size < 1:
+            raise BadInput(f"batch_size={self.batch_size} must be at least 1")
+        check(order, parallel, speculative, stop)
         method = Method(parallel, speculative, order == "confidence", sampling.filtered)
         rows = []
         for number, (ids_N, known_N) in enumerate(checked(self.model, self.segment_len, tokens, known), 1):
@@ -110,21 +112,6 @@ class Filler:
                     raise BadInput(f"text {row + 1}: a likelihood is not finite; the parameters are damaged")
                 found[row] = one
         return found
-
-    def _check(self, order: Order, parallel: int, speculative: int, stop: int | None) -> None:
-        if self.batch_size < 1:
-            raise BadInput(f"batch_size={self.batch_size} must be at least 1")
-        if parallel < 1:
-            raise BadInput(f"parallel={parallel} must be at least 1: tokens drawn at a time")
-        if speculative < 0 or speculative == 1:
-            raise BadInput(f"speculative={speculative} must be 0 (no drafts) or at least 2: tokens drafted at a time")
-        if parallel > 1 and speculative:
-            raise BadInput(f"parallel={parallel} with speculative={speculative}: tokens drawn in parallel are not "
-                           "verified; use one of the two")  # fmt: skip
-        if speculative and order == "confidence":
-            raise BadInput("order=confidence with speculative: a draft needs its order beforehand; use another order")
-        if stop is not None and order != "left":
-            raise BadInput(f"order={order} with a stop token: what is after it would be known before; use order=left")
 
 
 class _Rows:
@@ -218,6 +205,21 @@ class _Rows:
         return Filled(token_N, position_U, np.array(self._log_probs[b]), int(self._calls_B[b]))
 
 
+def check(order: Order, parallel: int, speculative: int, stop: int | None = None) -> None:
+    """Raises BadInput for a combination that cannot be; see `Filler`."""
+    if parallel < 1:
+        raise BadInput(f"parallel={parallel} must be at least 1: tokens drawn at a time")
+    if speculative < 0 or speculative == 1:
+        raise BadInput(f"speculative={speculative} must be 0 (no drafts) or at least 2: tokens drafted at a time")
+    if parallel > 1 and speculative:
+        raise BadInput(f"parallel={parallel} with speculative={speculative}: tokens drawn in parallel are not "
+                       "verified; use one of the two")  # fmt: skip
+    if speculative and order == "confidence":
+        raise BadInput("order=confidence with speculative: a draft needs its order beforehand; use another order")
+    if stop is not None and order != "left":
+        raise BadInput(f"order={order} with a stop token: what is after it would be known before; use order=left")
+
+
 def bucket(number: int, least: int) -> int:
     """A size that is compiled: a power of two, or one and a half times one."""
     power = max(least, 1 << (max(number, 1) - 1).bit_length())
@@ -226,6 +228,10 @@ def bucket(number: int, least: int) -> int:
 
 def fillable(config: Config, path: str) -> LanguageModel:
     """The model of a configuration that fills gaps. Raises BadInput if it does not."""
+    if config.data.objective == "mlm":
+        raise BadInput(f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself: use "
+                       "`xlnet_jax.load(...).logits`, which gives those of every `<mask>`, or train one with "
+                       "data.objective=plm")  # fmt: skip
     if config.data.objective == "clm":
         raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or train "
                        "one with data.objective=plm")  # fmt: skip

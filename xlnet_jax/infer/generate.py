@@ -237,6 +237,14 @@ def _logits(model: LanguageModel, params: Any, vectors_B1D: jax.Array) -> jax.Ar
     return nn.with_logical_constraint(model.logits(params, vectors_B1D)[:, 0], ("batch", None))
 
 
+def left_to_right_only(order: Any, parallel: int, speculative: int) -> None:
+    """Raises BadInput for what only a model of any order can do."""
+    for name, value, only in (("order", order, "left"), ("parallel", parallel, 1), ("speculative", speculative, 0)):
+        if value != only:
+            raise BadInput(f"{name}={value}: a left-to-right model (data.objective=clm) writes one token after the "
+                           "other; leave it out, or train a model with data.objective=plm")  # fmt: skip
+
+
 def left_to_right(config: Config, path: str) -> LanguageModel:
     """The model of a configuration that predicts the next token. Raises BadInput if it does not."""
     model = make_recipe(config).model
@@ -247,8 +255,9 @@ def left_to_right(config: Config, path: str) -> LanguageModel:
         )
     if not model.transformer.left_to_right:
         raise BadInput(
-            f"{path} was trained with data.objective={config.data.objective}, and only a left-to-right model (clm) "
-            "continues a text; train one with data.objective=clm, or fill `<mask>` with `xlnet_jax.load(...).logits`"
+            f"{path} was trained with data.objective={config.data.objective}, and only a left-to-right model (clm), or "
+            "one of any order (plm) with `infer.fill`, continues a text; train one, or use "
+            "`xlnet_jax.load(...).logits`, which gives those of every `<mask>`"
         )
     if config.compat.on("zero_memory"):
         raise BadInput(

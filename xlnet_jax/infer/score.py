@@ -20,7 +20,7 @@ model predicts from the position's vector alone. In `clm` it follows the end of 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -82,6 +82,7 @@ class Scorer:
         order: Order | None = None,
         orders: int = 1,
         seed: int = 0,
+        listener: Callable[[int], None] | None = None,
     ) -> list[Likelihood]:
         """The log-likelihood of what is unknown in each text given what is known.
 
@@ -91,6 +92,7 @@ class Scorer:
           order: of all texts; None: `left` for one order, `random` for several. Positions are for texts with the same
             unknown ones, segment after segment.
           orders: K; several are drawn by `seed`, the number of the text and of the order.
+          listener: called with the number of texts times orders that are done.
 
         Raises BadInput for a text without unknown positions, an id outside of the vocabulary, an order that is no
         permutation of the unknown positions, a text that segment and memory cannot hold, or parameters that are not
@@ -109,7 +111,7 @@ class Scorer:
             for number, (ids_N, known_N) in enumerate(texts, 1)
             for turn in range(orders)
         ]
-        found = self._run(rows)
+        found = self._run(rows, listener)
         results = []
         for number, (_, known_N) in enumerate(texts):
             log_prob_KU = np.stack(found[number * orders : (number + 1) * orders])
@@ -133,7 +135,7 @@ class Scorer:
             parts.append(Segment(read_N, np.arange(len(read_N)), place_U, ids_N[start + 1 + place_U]))
         return parts
 
-    def _run(self, rows: list[list[Segment]]) -> list[np.ndarray]:
+    def _run(self, rows: list[list[Segment]], listener: Callable[[int], None] | None) -> list[np.ndarray]:
         """The log-probabilities of the unknown tokens of each row, in the order of the text."""
         found: list[np.ndarray] = [np.zeros(0)] * len(rows)
         by_size = sorted(range(len(rows)), key=lambda row: sum(len(segment.token_N) for segment in rows[row]))
@@ -142,6 +144,8 @@ class Scorer:
             chosen = by_size[first : first + B]
             for row, log_prob_U in zip(chosen, self._batch([rows[row] for row in chosen], B), strict=True):
                 found[row] = log_prob_U
+            if listener is not None:
+                listener(min(first + B, len(rows)))
         return found
 
     def _batch(self, rows: list[list[Segment]], B: int) -> list[np.ndarray]:

@@ -1,29 +1,44 @@
-"""From texts to ids and back: what `xlnet_jax.load(...)` and the commands `generate` and `score` share."""
+"""From texts to ids and back: what `xlnet_jax.load(...)` and the commands `generate`, `fill` and `score` share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from xlnet_jax.data import offsets
-from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.data.tokenizer import EOP, Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.generate import Generator
+from xlnet_jax.infer.generate import Listener
 from xlnet_jax.infer.sampling import PLAIN, Sampling
 
 TextListener = Callable[[int, str, bool], None]
 """Called with the number of a prompt, the text that is new since the last call, and whether it has ended."""
 
 
+class Continues(Protocol):
+    """`infer.generate.Generator` and `infer.gaps.Appender`."""
+
+    @property
+    def stop(self) -> int | None:
+        """The token that ends a text."""
+        ...
+
+    def __call__(
+        self, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling = ..., listener: Listener | None = None
+    ) -> list[list[int]]:
+        """At most `tokens` new tokens for each prompt of ids. Raises BadInput."""
+        ...
+
+
 def continue_texts(
-    generator: Generator,
+    generator: Continues,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
     tokens: int,
     sampling: Sampling = PLAIN,
     listener: TextListener | None = None,
 ) -> list[str]:
-    """What follows each prompt, without the prompt. Raises BadInput; see `Generator`."""
+    """What follows each prompt, without the prompt. Raises BadInput; see `Continues`."""
     ids = [tokenizer.encode(text).tolist() for text in prompts]
     new: list[list[int]] = [[] for _ in prompts]
     shown = [""] * len(prompts)
@@ -47,6 +62,35 @@ def text_after(tokenizer: Tokenizer, before: list[int], new: list[int]) -> str:
     return whole[len(start) :] if whole.startswith(start) else tokenizer.decode(new)
 
 
+def around(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
+    """The ids of the parts of one text between its gaps, as they are where nothing of the text is missing.
+
+    By itself a part would lose the space at its end, and SentencePiece would put one before it: `un[MASK]able` would
+    become the pieces of ` able`. A space before a gap is part of the gap, whose first piece may start a word; a space
+    after it is part of what follows. Characters and bytes keep both, words have none.
+
+    Raises BadInput for what the tokenizer does not know, or if it has no symbol `<eop>`.
+    """
+    # Stands for a gap, which is no space: spaces at both of its sides stay.
+    text = "".join(parts)
+    mark = next(character for character in map(chr, range(0xE000, 0xF900)) if character not in text)
+    first, *others = tokenizer.normalized(mark.join(parts)).split(mark)
+    if tokenizer.level != "sentencepiece":
+        return [tokenizer.encode_normalized([part])[0].tolist() for part in (first, *others)]
+    found = [tokenizer.encode_normalized([first])[0].tolist()]
+    for part in others:
+        # A symbol that is a piece of its own in any text: what follows it is not at the start of a text.
+        ids = tokenizer.encode_normalized([tokenizer.pieces[EOP] + part])[0].tolist()
+        if EOP not in ids[:2]:
+            raise BadInput(f"tokenizer {tokenizer.path}: <eop> is no symbol of texts; texts with gaps need one that "
+                           "`xlnet-jax prepare` trained, or that of a released XLNet")  # fmt: skip
+        found.append(ids[ids.index(EOP) + 1 :])
+    for ids in found[:-1]:
+        while ids and tokenizer.pieces[ids[-1]] == "▁":
+            ids.pop()
+    return found
+
+
 class Passage(NamedTuple):
     """A text to score, between texts that are given. Spaces between them belong to one of them."""
 
@@ -64,8 +108,11 @@ def pieces_of(tokenizer: Tokenizer, passage: Passage, number: int) -> tuple[list
         raise BadInput(f"text {number}, {passage.text!r}, has no pieces; give at least one word to score")
     if tokenizer.level != "sentencepiece":
         # Every piece is a part of the text as it was.
-        parts = [tokenizer.encode(part).tolist() for part in (passage.before, passage.text, passage.after)]
-        return sum(parts, []), [at != 1 for at, part in enumerate(parts) for _ in part]
+        parts = [(passage.before, True), (passage.text, False), (passage.after, True)]
+        # A text without neighbours has no space at its ends.
+        parts = [(part, known) for part, known in parts if part]
+        found = around(tokenizer, [part for part, _ in parts])
+        return sum(found, []), [known for ids, (_, known) in zip(found, parts, strict=True) for _ in ids]
     pieces = offsets.encode(tokenizer, "".join((passage.before, passage.text, passage.after)))
     first, last = pieces.covering(len(passage.before), len(passage.before) + len(passage.text))
     return pieces.tokens_N.tolist(), [not first <= at <= last for at in range(len(pieces.tokens_N))]

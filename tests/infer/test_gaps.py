@@ -1,0 +1,193 @@
+"""Texts with gaps: what is known stands there as in the text, and gaps come back as text."""
+
+import re
+
+import numpy as np
+import pytest
+from data_fixtures import ALPHABET, tokenizer_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xlnet_jax.data.tokenizer import EOD, EOP, MASK
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer import texts
+from xlnet_jax.infer.fill import Filled
+from xlnet_jax.infer.gaps import LONGEST, Appender, appended, gapped, result
+from xlnet_jax.infer.texts import Passage, pieces_of
+
+
+def words_of(text):
+    return re.sub(r"\s+", " ", text).strip()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.text(ALPHABET, max_size=12), min_size=2, max_size=5),
+    st.sampled_from(["sentencepiece", "characters", "bytes", "words"]),
+)
+def test_known_parts_are_those_of_the_text(parts, level):
+    """Decoded together, the pieces around gaps are the text without them: no space comes or goes but at a gap's left
+    side, where it is part of the gap. Caught: parts that are encoded one by one."""
+    tools = tokenizer_of(level)
+    found = gapped(tools, "[MASK]".join(parts), 1)
+    assert len(found.gaps) == len(parts) - 1
+    for start, end in found.gaps:
+        assert (found.ids[start:end], found.known[start:end]) == ([MASK], [False])
+    assert sum(found.known) == len(found.ids) - len(found.gaps)
+    cuts = [0, *(cut for gap in found.gaps for cut in gap), len(found.ids)]
+    kept = [found.ids[start:end] for start, end in zip(cuts[::2], cuts[1::2], strict=True)]
+    decoded = [tools.decode(ids) for ids in kept]
+    if level == "words":
+        known = [[word if word in tools.pieces else "<unk>" for word in part.split()] for part in parts]
+        assert [text.split() for text in decoded] == known
+        return
+    if level == "sentencepiece":
+        assert [words_of(text) for text in decoded] == list(map(words_of, parts))
+        for part, ids in list(zip(parts, kept, strict=True))[1:]:
+            # A word starts there only if the text has a space.
+            starts = bool(len(ids)) and tools.pieces[ids[0]].startswith("▁")
+            assert starts == (part[:1].isspace() and bool(part.strip()))
+        return
+    # Every character stays, but that every run of spaces is one, and none is at an end of a line.
+    lines = [re.sub(" +", " ", line).strip(" ") for line in "@".join(parts).split("\n")]
+    assert "@".join(decoded) == "\n".join(lines)
+
+
+def test_pieces_around_a_gap():
+    tools = tokenizer_of("sentencepiece")
+    for text, expected in {
+        "un[MASK]able": "▁un<mask>able",
+        "[MASK], Bado": "<mask>,▁Bado",
+        "Bado <mask> [MASK:2] lu": "▁Bado<mask><mask><mask>▁lu",
+    }.items():
+        assert "".join(tools.pieces[id] for id in gapped(tools, text, 1).ids) == expected
+    # A character that stands for gaps inside is no problem in a text.
+    private = gapped(tokenizer_of("words"), "Bado \ue000 [MASK]", 1)
+    assert len(private.ids) == 3 and private.gaps == [(2, 3)]
+
+
+def test_a_drawn_length_depends_on_seed_text_and_sample():
+    tools = tokenizer_of("sentencepiece")
+
+    def length(number=1, seed=0, row=0):
+        ((start, end),) = gapped(tools, "Bado [MASK:2-8].", number, seed, row).gaps
+        return end - start
+
+    lengths = [length(number) for number in range(1, 300)]
+    assert lengths == [length(number) for number in range(1, 300)]
+    counts = np.bincount(lengths, minlength=9)[2:]
+    assert len(counts) == 7 and counts.min() > 20, "not uniform from 2 to 8"
+    for other in (
+        [length(number, seed=1) for number in range(1, 300)],
+        [length(number, row=1) for number in range(1, 300)],
+    ):
+        assert lengths != other
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no gap", "text 3, 'no gap', has no gap; write [MASK] for"),
+        ("x" * 500, "xxx...', has no gap"),
+        ("a [MASK:0]", "text 3: '[MASK:0]' is no gap; write [MASK], [MASK:5] or [MASK:2-8], of 1 to 10,000 pieces"),
+        ("a [MASK:]", "is no gap"),
+        ("a [MASK:8-2]", "is no gap"),
+        ("a [MASK:two]", "is no gap"),
+        ("a [MASK:٣]", "is no gap"),
+        (f"a [MASK:{LONGEST + 1}]", "is no gap"),
+        ("a [MASK:99999999999999999999]", "is no gap"),
+    ],
+)
+def test_what_is_no_gap_is_refused(text, message):
+    with pytest.raises(BadInput, match=re.escape(message)):
+        gapped(tokenizer_of("sentencepiece"), text, 3)
+    with pytest.raises(BadInput, match="must be from 1 to 10,000"):
+        appended([], LONGEST + 1)
+
+
+def test_a_tokenizer_without_the_symbol_is_refused(monkeypatch):
+    tools = tokenizer_of("sentencepiece")
+    monkeypatch.setattr(tools, "pieces", [*tools.pieces[:EOP], "<none>", *tools.pieces[EOP + 1 :]])
+    with pytest.raises(BadInput, match="<eop> is no symbol of texts"):
+        gapped(tools, "a [MASK]", 1)
+
+
+def filled(tools, text, new):
+    """The text with these pieces in its gaps, which came from right to left."""
+    positions = np.flatnonzero(np.logical_not(text.known))[::-1]
+    token_N = np.array(text.ids)
+    token_N[positions] = [tools.pieces.index(piece) for piece in new[::-1]]
+    return result(tools, text, Filled(token_N, positions, -(2.0 ** np.arange(len(new))), 3), exact=True)
+
+
+def test_the_result_has_the_text_of_each_gap():
+    """In words, inside a word, and where a space before a gap is none; the rest is as it was given."""
+    tools = tokenizer_of("sentencepiece")
+    found = filled(tools, gapped(tools, "Bado\n[MASK:2] ménora. B[MASK]o", 1), ["▁", "l", "d"])
+    assert found[:2] == ("Bado\nl ménora. Bdo", -7) and found.calls == 3 and found.exact
+    first, second = found.gaps
+    assert first == ("l", -6.0, ["▁", "l"], [-4.0, -2.0], [3, 2])
+    assert second == ("d", -1.0, ["d"], [-1.0], [1])
+    for text, new, whole in (
+        ("[MASK:2], he", ["▁", "l"], "l, he"),
+        ("The [MASK] of", ["l"], "Thel of"),
+        ("The[MASK:2] of", ["▁", "l"], "The l of"),
+        ("The [MASK] of", ["<eod>"], "The of"),
+        ("[MASK][MASK]☂", ["l", "m"], "lm☂"),
+    ):
+        assert filled(tools, gapped(tools, text, 1), new).text == whole
+    for level, text, new, whole in (
+        ("words", "Bado [MASK:2] x", ["kilu,", "Bado"], "Bado kilu, Bado x"),
+        ("words", "[MASK]", ["Bado"], "Bado"),
+        ("characters", "Ba [MASK:2] k", [" ", "d"], "Ba  d k"),
+        ("bytes", "Ba[MASK:2]", ["<0x64>", "<0x6F>"], "Bado"),
+    ):
+        assert filled(tokenizer_of(level), gapped(tokenizer_of(level), text, 1), new).text == whole
+
+
+class Chain:
+    """In place of a `Filler`: fills from right to left with 40, 41, ... and keeps what it was asked."""
+
+    def __call__(self, tokens, known, sampling, order, parallel, speculative, stop, listener):
+        self.asked = tokens, known, order, parallel, speculative, stop
+        found = []
+        for number, (ids, is_known) in enumerate(zip(tokens, known, strict=True)):
+            positions = np.flatnonzero(np.logical_not(is_known))
+            positions = positions if order == "left" else positions[::-1]
+            pairs = [(int(position), 40 + turn) for turn, position in enumerate(positions)]
+            filled_N = np.array(ids)
+            filled_N[positions] = 40 + np.arange(len(positions))
+            listener(number, pairs[:1], False)
+            listener(number, pairs[1:], True)
+            found.append(Filled(filled_N, positions, np.zeros(len(positions)), 1))
+        return found
+
+
+@pytest.mark.parametrize(("order", "stop"), [("left", EOD), ("reversed", None)])
+def test_a_continuation_is_a_gap_at_the_end(order, stop):
+    """Listeners hear new tokens as they come from left to right, and else the whole text at its end."""
+    chain, heard, watched = Chain(), [], []
+    append = Appender(chain, order, 2, 0, watch=lambda *new: watched.append(new))
+    found = append([[9, 10], []], 3, listener=lambda *new: heard.append(new))
+    text = [40, 41, 42] if order == "left" else [42, 41, 40]
+    assert found == [text, text] and append.stop == stop
+    tokens, known, *rest = chain.asked
+    assert tokens[0] == [9, 10, MASK, MASK, MASK] and rest == [order, 2, 0, stop]
+    assert known == [[True, True, False, False, False], [False] * 3]
+    expected = [(0, [40], False), (0, [41, 42], True)] if order == "left" else [(0, text, True)]
+    assert heard[: len(expected)] == expected and len(watched) == 4
+
+
+def test_a_passage_keeps_its_spaces_in_every_level():
+    """What is before a part and what is after it are joined to it as in the text."""
+    passage = Passage("kilu", "Bado ", " menora.")
+    assert pieces_of(tokenizer_of("characters"), Passage("a", "a"), 1)[1] == [True, False]
+    for level in ("characters", "bytes"):
+        ids, given = pieces_of(tokenizer_of(level), passage, 1)
+        assert tokenizer_of(level).decode(ids) == "Bado kilu menora."
+        assert tokenizer_of(level).decode([id for id, known in zip(ids, given, strict=True) if not known]) == "kilu"
+        ids, _ = pieces_of(tokenizer_of(level), Passage(" kilu  "), 1)
+        assert tokenizer_of(level).decode(ids) == "kilu"
+    assert texts.around(tokenizer_of("characters"), ["Bado ", " k"])[0][-1] == tokenizer_of("characters").pieces.index(
+        " "
+    )

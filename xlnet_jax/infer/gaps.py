@@ -1,0 +1,204 @@
+"""Texts with gaps: from `The [MASK] of the union` to ids, and back when the gaps are filled.
+
+    [MASK] or <mask>     one unknown piece
+    [MASK:5]             five
+    [MASK:2-8]           two to eight: drawn uniformly by the seed and the number of the text
+
+A continuation is the same with one gap at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xlnet_jax.data.tokenizer import EOD, MASK, Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer import fill, generate
+from xlnet_jax.infer.orders import Order
+from xlnet_jax.infer.sampling import PLAIN, Sampling
+from xlnet_jax.infer.texts import around, text_after
+
+LONGEST = 10_000
+"""Pieces of a gap at most."""
+
+MARK = re.compile(r"\[MASK(:[^\]]*)?\]|<mask>")
+"""A gap in a text."""
+_LENGTH = re.compile(r":(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+
+
+class Gapped(NamedTuple):
+    """The N ids of a text with gaps."""
+
+    ids: list[int]
+    """MASK in gaps."""
+    known: list[bool]
+    gaps: list[tuple[int, int]]
+    """The first position of each gap, and the one after its last."""
+    parts: list[str]
+    """The text before, between and after the gaps, as it was given."""
+
+
+class Gap(NamedTuple):
+    """A filled gap of n pieces."""
+
+    text: str
+    """Without the space before a word."""
+    log_prob: float
+    """Nats: the sum of `log_probs`."""
+    pieces: list[str]
+    log_probs: list[float]
+    """Of each piece given what was known when it was filled."""
+    order: list[int]
+    """Of each piece, its place among all that were filled in the text, from 1."""
+
+
+class Infilled(NamedTuple):
+    """A text whose gaps were filled."""
+
+    text: str
+    """As it was given, but for the gaps."""
+    log_prob: float
+    """Nats, of all gaps together: log p(gaps | the rest) in the order in which they were filled, if `exact`."""
+    gaps: list[Gap]
+    calls: int
+    """Forward passes that predicted something of the text."""
+    exact: bool
+    """False if pieces were drawn in parallel, without knowing of each other."""
+
+
+def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int = 0) -> Gapped:
+    """The ids of a text with gaps.
+
+    Args:
+      number: of the text, from 1; with `seed` and `row` it decides drawn lengths.
+
+    Raises BadInput for a text without a gap, a gap that is none, or a text that the tokenizer does not know.
+    """
+    marks = list(MARK.finditer(text))
+    if not marks:
+        raise BadInput(f"text {number}, {_shortened(text)}, has no gap; write [MASK] for a piece that is missing, "
+                       "[MASK:5] for five")  # fmt: skip
+    # Of other keys than the draws of an order.
+    random = np.random.default_rng((seed, number, 1, row))
+    lengths = [int(random.integers(*_bounds(mark, number), endpoint=True)) for mark in marks]
+    ends = [0, *(mark.end() for mark in marks)]
+    starts = [*(mark.start() for mark in marks), len(text)]
+    parts = [text[end:start] for end, start in zip(ends, starts, strict=True)]
+    first, *others = around(tokenizer, parts)
+    ids, gaps = list(first), list[tuple[int, int]]()
+    for length, part in zip(lengths, others, strict=True):
+        gaps.append((len(ids), len(ids) + length))
+        ids += [MASK] * length + part
+    known = [True] * len(ids)
+    for start, end in gaps:
+        known[start:end] = [False] * (end - start)
+    return Gapped(ids, known, gaps, parts)
+
+
+def _bounds(mark: re.Match[str], number: int) -> tuple[int, int]:
+    """The fewest and the most pieces of a gap."""
+    if mark[1] is None:
+        return 1, 1
+    found = _LENGTH.fullmatch(mark[1])
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= least <= most <= LONGEST:
+        raise BadInput(f"text {number}: {_shortened(mark[0])} is no gap; write [MASK], [MASK:5] or [MASK:2-8], of 1 to "
+                       f"{LONGEST:,} pieces")  # fmt: skip
+    return least, most
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def appended(prompt: Sequence[int], tokens: int, text: str = "") -> Gapped:
+    """A prompt, of this text, with one gap of so many pieces at its end. Raises BadInput if they are too many."""
+    if not 1 <= tokens <= LONGEST:
+        raise BadInput(f"tokens={tokens} must be from 1 to {LONGEST:,}")
+    N = len(prompt)
+    return Gapped([*prompt, *[MASK] * tokens], [True] * N + [False] * tokens, [(N, N + tokens)], [text, ""])
+
+
+def result(tokenizer: Tokenizer, text: Gapped, filled: fill.Filled, exact: bool) -> Infilled:
+    """The text that `filled` is, and what its gaps have become."""
+    turn_N, log_prob_N = np.zeros(len(text.ids), int), np.zeros(len(text.ids))
+    turn_N[filled.position_U] = 1 + np.arange(len(filled.position_U))
+    log_prob_N[filled.position_U] = filled.log_prob_U
+    ids, found, whole = filled.token_N.tolist(), list[Gap](), text.parts[0]
+    for (start, end), part in zip(text.gaps, text.parts[1:], strict=True):
+        whole, new = seam(tokenizer, whole, text_after(tokenizer, ids[:start], ids[start:end]))
+        whole += new + part
+        pieces = [tokenizer.pieces[id] for id in ids[start:end]]
+        cut = slice(start, start + len(pieces))
+        found.append(Gap(new, float(log_prob_N[cut].sum()), pieces, log_prob_N[cut].tolist(), turn_N[cut].tolist()))
+    return Infilled(whole, float(filled.log_prob_U.sum()), found, filled.calls, exact)
+
+
+def seam(tokenizer: Tokenizer, before: str, new: str) -> tuple[str, str]:
+    """The text before a gap and what fills it, in which a space between them stands once: at the end of `before`.
+
+    A space before a gap is part of the gap: without a space in `new` there is none.
+    """
+    if tokenizer.level not in ("sentencepiece", "words"):
+        return before, new
+    stripped = before.rstrip()
+    if tokenizer.level == "sentencepiece" and stripped and not new.startswith(" "):
+        return stripped, new
+    return stripped + (before[len(stripped) :] or " " * bool(stripped)), new.removeprefix(" ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Appender:
+    """Continues texts as `infer.generate.Generator` does, with a model that fills gaps.
+
+    From left to right a text ends with its document (`<eod>`); in another order nothing ends it: what is after an end
+    would be known before it.
+
+    Attributes:
+      order, parallel, speculative: see `Filler`.
+      watch: hears of every piece, also while texts come about in another order.
+    """
+
+    filler: fill.Filler
+    order: Order = "left"
+    parallel: int = 1
+    speculative: int = 0
+    watch: fill.Listener | None = None
+
+    @property
+    def stop(self) -> int | None:
+        """The token that ends a text."""
+        return EOD if self.order == "left" else None
+
+    def __call__(
+        self, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling = PLAIN,
+        listener: generate.Listener | None = None,
+    ) -> list[list[int]]:  # fmt: skip
+        """At most `tokens` new tokens for each prompt of ids. Listeners of orders other than `left` hear of a text when
+        it has ended. Raises BadInput; see `Filler`."""
+        if not len(prompts):
+            raise BadInput("no prompt; give at least one")
+        texts = [appended(prompt, tokens) for prompt in prompts]
+        new: list[dict[int, int]] = [{} for _ in prompts]
+
+        def heard(number: int, pairs: list[tuple[int, int]], ended: bool) -> None:
+            if self.watch is not None:
+                self.watch(number, pairs, ended)
+            if listener is None:
+                return
+            new[number] |= pairs
+            if self.order == "left":
+                listener(number, [token for _, token in pairs], ended)
+            elif ended:
+                listener(number, [token for _, token in sorted(new[number].items())], True)
+
+        found = self.filler(
+            [text.ids for text in texts], [text.known for text in texts], sampling, self.order, self.parallel,
+            self.speculative, self.stop, heard,
+        )  # fmt: skip
+        return [one.token_N[len(prompt) :].tolist() for one, prompt in zip(found, prompts, strict=True)]
