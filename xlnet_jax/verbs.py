@@ -152,6 +152,17 @@ def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
 
 _CORPUS = _option("path", "folder that `xlnet-jax prepare` wrote, also gs://", metavar="DIR")
 _CONFIG = _option("--config", "Python file; --config.KEY=VALUE changes a key", required=True)
+_ORDER = (
+    _option("--order", "in which pieces are filled; confidence: the surest first (default left)", "left",
+            choices=("left", "reversed", "random", "confidence")),
+    _option("--parallel", "draw so many pieces at a time, which do not know of each other: inexact (default 1)", 1),
+    _option("--speculative", "draft so many pieces at a time and verify them: exact, fewer calls (default 0: none)", 0),
+)  # fmt: skip
+_DRAWS = (
+    _option("--top_k", "draw from the K most probable tokens (default 0: from all)", 0),
+    _option("--top_p", "draw from the fewest tokens of this probability together (default 1: from all)", 1.0),
+    _option("--seed", "of the draws (default 0)", 0),
+)
 _CHECKPOINT = (
     _option("--workdir", "of the training run; --config.KEY=VALUE changes a key", required=True),
     _option("--step", "checkpoint (default: the newest)", type=int),
@@ -242,17 +253,31 @@ VERBS = (
             *_CHECKPOINT,
             _option("--batch_size", "examples at a time; does not change the result", type=int),
          ), stops=True),
-    Verb("generate", "Continue texts with a left-to-right model; one JSON object per line, or as text on a terminal.",
+    Verb("fill", "Fill the gaps of texts with a permutation model; one JSON object per line, or a view on a terminal.",
+         "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' --order=confidence\n\n"
+         "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws.",
+         _of("commands.fill", "show_or_return"), (
+            ("texts", {"help": "texts with [MASK]", "nargs": "*", "metavar": "TEXT"}),
+            _option("--input", "more: a file with one per line (.jsonl: objects with `text`), or - for stdin"),
+            *_CHECKPOINT,
+            *_ORDER,
+            _option("--temperature", "0: always the most probable piece (default 0)", 0.0),
+            *_DRAWS,
+            _option("--samples", "of each text, with --temperature above 0 (default 1)", 1),
+            _option("--batch_size", "texts at a time (default 16)", 16),
+         ), stops=True),
+    Verb("generate", "Continue texts, from left to right or in any order; one JSON object per line, or as text on a "
+         "terminal.",
          "xlnet-jax generate --workdir=run --prompt='Once upon a time' --tokens=200 --top_p=0.9",
          _of("commands.generate", "show_or_return"), (
             _option("--prompt", "text to continue; repeatable", [], action="append"),
             _option("--input", "more prompts: a file with one per line, or - for stdin"),
             *_CHECKPOINT,
-            _option("--tokens", "the most new ones; the end of a document ends a text before (default 100)", 100),
+            _option("--tokens", "the most new ones; from left to right the end of a document ends a text before "
+                    "(default 100)", 100),
+            *_ORDER,
             _option("--temperature", "0: always the most probable token (default 1)", 1.0),
-            _option("--top_k", "draw from the K most probable tokens (default 0: from all)", 0),
-            _option("--top_p", "draw from the fewest tokens of this probability together (default 1: from all)", 1.0),
-            _option("--seed", "of the draws (default 0)", 0),
+            *_DRAWS,
             _option("--batch_size", "texts at a time (default 16)", 16),
          ), stops=True),
     Verb("score", "Log-likelihood of texts, or of a part of each given the rest; one JSON object per line.",
@@ -264,7 +289,7 @@ VERBS = (
             _option("--input", "more: a file with one per line (.jsonl: text, before, after), or - for stdin"),
             *_CHECKPOINT,
             _option("--order", "in which unknown tokens are predicted (default: left; random for several)",
-                    choices=("left", "random")),
+                    choices=("left", "reversed", "random")),
             _option("--orders", "random orders to average over (default 1)", 1),
             _option("--seed", "of random orders (default 0)", 0),
             _option("--batch_size", "texts times orders at a time (default 16)", 16),
@@ -290,7 +315,7 @@ VERBS = (
          "xlnet-jax quickstart --workdir=runs/quickstart", _of("commands.quickstart", "quickstart"), (
             _option("--workdir", "(default: runs/quickstart)", "runs/quickstart"),
             _option("--config", "Python file", "configs/quickstart.py"),
-        )),
+        ), _of("commands.quickstart", "show")),
     Verb("doctor", "Check this machine before a launch: a line for each check; exit code 2 if one would stop it.",
          "xlnet-jax doctor --workdir=gs://BUCKET/run --corpus=gs://BUCKET/corpus",
          _of("commands.doctor", "doctor"), (

@@ -108,7 +108,7 @@ def draw(world: World, number: int, seed: int) -> list[str]:
             "workdir": fresh if verb.name == "train" else world.run, "output": f"{fresh}.png", "corpus": world.corpus,
             "path": world.corpus,
             "topology": "v9:2x2", "sample_bytes": "100000", "shard_bytes": "8000",
-            "vocab_size": "200"}  # fmt: skip
+            "vocab_size": "200", "texts": "ba [MASK] lu"}  # fmt: skip
     for action in parser._actions:
         if action.dest in ("help", "beam_options") or rng.random() < (
             0.1 * wild if action.required or action.dest == "input" else 0.7
@@ -181,8 +181,9 @@ def fault(words: list[str], ended: tuple[int, str, str]) -> str | None:
         return f"exit code {code}: {err[-3000:]}"
     if "--json" in words and "--help" not in words and "--version" not in words:
         try:
-            result = json.loads(out)
-        except ValueError:
+            # Some verbs print an object for each text.
+            result = [json.loads(line) for line in out.splitlines()][-1]
+        except (ValueError, IndexError):
             return f"with --json, but stdout is {out!r}"
         if code and result.get("exit_code") != code:
             return f"exit code {code}, but stdout says {result}"

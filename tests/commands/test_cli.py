@@ -32,6 +32,8 @@ COMMANDS = (
     "quickstart",
     "configure",
     "generate",
+    "fill",
+    "score",
     "doctor",
 )
 

@@ -111,11 +111,13 @@ def test_bad_input_is_one_line(workdir, tmp_path, monkeypatch, capsys, words, me
     assert message in captured.err and "Traceback" not in captured.err and captured.out == ""
 
 
-def test_a_model_that_sees_both_sides_is_refused(tmp_path, capsys):
-    files.write(str(tmp_path / "config.json"), files.to_json(workdirs.identity(tiny.config(), "", "")))
+def test_a_masked_model_is_refused(tmp_path, capsys):
+    masked = tiny.config(data={"objective": "mlm", "reuse_len": 29}, model={"memory_len": 0})
+    files.write(str(tmp_path / "config.json"), files.to_json(workdirs.identity(masked, "", "")))
     assert main(["generate", f"--workdir={tmp_path}", "--prompt=x"]) == 2
-    line = capsys.readouterr().err
-    assert "data.objective=plm, and only a left-to-right model (clm) continues a text; train one" in line
+    assert "data.objective=mlm, and only a left-to-right model (clm), or one of any" in capsys.readouterr().err
+    assert main(["fill", f"--workdir={tmp_path}", "x [MASK]"]) == 2
+    assert "use `xlnet_jax.load(...).logits`, which gives those of every `<mask>`" in capsys.readouterr().err
 
 
 def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys):
@@ -128,8 +130,12 @@ def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys)
     model = xj.load(folder)
     first, second = model.score([PROMPTS[0], Passage("kilu", "Bado ", " menora.")], orders=3)
     for found, expected in ((whole, first), (given, second)):
-        assert found["log_prob"] == pytest.approx(expected.joint_K.mean(), abs=1e-4)
-        assert found["log_mean_exp"] >= found["log_prob"] and found["spread"] >= 0
+        joint_K = expected.joint_K
+        assert found["log_prob"] == pytest.approx(joint_K.mean(), abs=1e-4)
+        best = joint_K.max()
+        assert found["log_mean_exp"] == pytest.approx(best + np.log(np.exp(joint_K - best).mean()), abs=1e-4)
+        assert found["spread"] == pytest.approx(np.sqrt(((joint_K - joint_K.mean()) ** 2).sum() / 2), abs=1e-4)
+        assert found["spread"] > 1e-3
         assert sum(found["log_probs"]) == pytest.approx(found["log_prob"])
     assert "".join(given["pieces"]).strip("▁") == "kilu" and len(whole["pieces"]) > len(given["pieces"])
     # A space before the word is given with `before`, or unknown with the text.
@@ -146,7 +152,11 @@ def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys)
     ):
         assert main(["score", f"--workdir={folder}", *words]) == 2
         assert message in capsys.readouterr().err
-    for line in ('{"texts": ["Bado"]}', '{"text": "Bado", "befor": "Kilu"}', '["Bado"]'):
+    for line, message in (
+        ('{"texts": ["Bado"]}', "row 1: give an object of strings: `text`"),
+        ('{"text": "Bado", "befor": "Kilu"}', "row 1: give an object of strings: `text`"),
+        ('["Bado"]', "row 1: no JSON object; give one on each line"),
+    ):
         (tmp_path / "wrong.jsonl").write_text(line + "\n")
         assert main(["score", f"--workdir={folder}", f"--input={tmp_path}/wrong.jsonl"]) == 2
-        assert "wrong.jsonl, row 1: give an object of strings: `text`" in capsys.readouterr().err
+        assert message in capsys.readouterr().err

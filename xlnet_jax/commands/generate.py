@@ -1,16 +1,23 @@
-"""`xlnet-jax generate`: continues texts with a left-to-right model."""
+"""`xlnet-jax generate`: continues texts, with a left-to-right model or, in any order, with a permutation one."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from rich.console import Console
+
 from xlnet_jax import messages
-from xlnet_jax.commands.predict import read_lines
+from xlnet_jax.commands.display import Display, progress
+from xlnet_jax.commands.inputs import read_lines
 from xlnet_jax.commands.score import restored
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.generate import Generator, left_to_right
+from xlnet_jax.infer.fill import Filler, check, fillable
+from xlnet_jax.infer.gaps import Appender, appended
+from xlnet_jax.infer.generate import Generator, left_to_right, left_to_right_only
+from xlnet_jax.infer.orders import warn_of_law
 from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.infer.texts import continue_texts
 from xlnet_jax.run import workdir as workdirs
@@ -18,47 +25,83 @@ from xlnet_jax.run import workdir as workdirs
 
 def generate(
     workdir: str, *, prompt: Sequence[str] = (), input: str | None = None, tokens: int = 100,
-    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0, step: int | None = None,
-    batch_size: int = 16, stream: bool = False, overrides: Sequence[str] = (),
+    order: str = "left", parallel: int = 1, speculative: int = 0, temperature: float = 1.0, top_k: int = 0,
+    top_p: float = 1.0, seed: int = 0, step: int | None = None, batch_size: int = 16, console: Console | None = None,
+    overrides: Sequence[str] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Continues every prompt until the end of a document, or by `tokens` tokens.
+    """Continues every prompt by `tokens` tokens; from left to right at most to the end of a document.
 
     Args:
       prompt: texts; an empty one is the start of a document.
       input: a file with more, one per line; `-` = stdin. Empty lines are left out.
+      order, parallel, speculative: of a permutation model; see `Filler`.
       temperature, top_k, top_p, seed: see `Sampling`.
       step: the checkpoint; None = the newest good one.
       batch_size: texts at a time.
-      stream: also print the texts while they are made.
+      console: a terminal on which the texts also come about.
       overrides: elastic or free config keys to change.
 
     Returns:
-      `prompt` and `text`, which follows it, of each, in their order.
+      `prompt` and `text`, which follows it, of each, in their order; of a permutation model also `exact`: false if
+      tokens were drawn in parallel.
 
     Raises:
-      BadInput: no run or good checkpoint in `workdir`, a model that is not left-to-right, no prompt, or a number that
+      BadInput: no run or good checkpoint in `workdir`, a model that continues no text, no prompt, or a number that
         cannot be.
     """
     config = workdirs.load_config(workdir, list(overrides))
-    model = left_to_right(config, workdir)
+    any_order = config.data.objective == "plm"
+    model = (fillable if any_order else left_to_right)(config, workdir)
+    if not any_order:
+        left_to_right_only(order, parallel, speculative)
+    check(order, parallel, speculative)
     sampling = Sampling(temperature, top_k, top_p, seed)
     sampling.check(tokens)
     prompts = [*prompt, *(line for line in (read_lines(input) if input else ()) if line.strip())]
     if not prompts:
         raise BadInput(f"--input={input} has no text" if input else "no prompt; give --prompt=TEXT, or --input=FILE")
     tokenizer = workdirs.tokenizer(workdir)
-    with restored(config, workdir, step, "\n".join(prompts)) as params:
-        generator = Generator(model, params, config.data.segment_len, batch_size=batch_size)
-        texts = continue_texts(generator, tokenizer, prompts, tokens, sampling, Terminal(prompts) if stream else None)
-    return [{"prompt": before, "text": text} for before, text in zip(prompts, texts, strict=True)]
+    display = None
+    if any_order:
+        asked = [appended(tokenizer.encode(prompt).tolist(), tokens, prompt) for prompt in prompts]
+        warn_of_law(config, [text.known for text in asked])
+        display = Display(console, tokenizer, asked) if console is not None and order != "left" else None
+    bar = progress("writing", len(prompts) if console is None else 0)
+    with (
+        restored(config, workdir, step, "\n".join(prompts)) as params,
+        display or contextlib.nullcontext(),
+        bar as done,
+    ):
+        listener = Terminal(prompts) if console is not None and order == "left" else _Ended(done)
+        if any_order:
+            filler = Filler(model, params, config.data.segment_len, batch_size)
+            generator = Appender(filler, order, parallel, speculative, display)
+        else:
+            generator = Generator(model, params, config.data.segment_len, batch_size=batch_size)
+        texts = continue_texts(generator, tokenizer, prompts, tokens, sampling, listener)
+    if display is not None:
+        display.finish()
+    exact = {"exact": parallel == 1} if any_order else {}
+    return [{"prompt": before, "text": text, **exact} for before, text in zip(prompts, texts, strict=True)]
 
 
 def show_or_return(**options: Any) -> list[dict[str, Any]]:
     """On a terminal the texts appear while they are made; elsewhere, and with --json, they are returned."""
     if messages.as_json() or not sys.stdout.isatty():
         return generate(**options)
-    generate(**options, stream=True)
+    generate(**options, console=Console())
     return []
+
+
+class _Ended:
+    """Counts the texts that have ended: a `TextListener`."""
+
+    def __init__(self, done: Callable[[int], None]) -> None:
+        self._done, self._number = done, 0
+
+    def __call__(self, number: int, text: str, ended: bool) -> None:
+        self._number += ended
+        self._done(self._number)
 
 
 class Terminal:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.commands.inputs import read_rows
 from xlnet_jax.config import Config
 from xlnet_jax.convert.source import PARAMS, open_source
 from xlnet_jax.data.tokenizer import Tokenizer
@@ -126,36 +125,16 @@ def _of_line(text: str, where: str, words: bool) -> Example:
     return Example(tuple(text.split() if words else text.split("\t")), None, where)
 
 
-def read_lines(path: str) -> list[str]:
-    """The lines of `--input`, a file or `-` for stdin. Raises BadInput."""
-    if path == "-":
-        data = sys.stdin.buffer.read()
-    else:
-        with files.translate_errors(path):
-            found = files.read_if_there(path)
-        if found is None:
-            raise BadInput(f"--input={path}: no such file")
-        data = found
-    try:
-        return [line.rstrip("\r") for line in data.decode("utf-8-sig").split("\n")]
-    except UnicodeDecodeError as error:
-        raise BadInput(f"--input={path}: not UTF-8 at byte {error.start}; convert the file") from error
-
-
 def _read(path: str, words: bool) -> Iterator[Example]:
-    """The examples of a file; empty lines are left out. Raises BadInput."""
-    lines = [(f"{path}, row {number}", line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
-    as_json = os.path.splitext(path)[1] == ".jsonl"
-    as_json |= path == "-" and bool(lines) and lines[0][1].lstrip().startswith("{")
-    for where, line in lines:
-        yield _of_object(line, where) if as_json else _of_line(line, where, words)
+    """The examples of a file. Raises BadInput."""
+    for where, row in read_rows(path):
+        yield _of_line(row, where, words) if isinstance(row, str) else _of_object(row, where)
 
 
-def _of_object(line: str, where: str) -> Example:
-    fields = files.parse_json(line, where)
+def _of_object(fields: dict[str, Any], where: str) -> Example:
     texts: list[Any] = []
     for name in FIELDS:
-        value = fields.get(name, []) if isinstance(fields, dict) else []
+        value = fields.get(name, [])
         texts += value if isinstance(value, list) else [value]
     if not texts or not all(isinstance(text, str) for text in texts):
         raise BadInput(f"{where}: no text under one of the names {', '.join(FIELDS)}")

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 
 from xlnet_jax.checkpoint import restore
-from xlnet_jax.commands.predict import read_lines
+from xlnet_jax.commands.display import progress
+from xlnet_jax.commands.inputs import read_rows
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.orders import any_order, warn_of_law
@@ -20,7 +21,6 @@ from xlnet_jax.infer.texts import Passage, pieces_of
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
@@ -37,7 +37,7 @@ def score(
       texts: each as a whole, with nothing given.
       input: a file with more, one per line; with JSON objects `text`, and `before` and `after` that are given, if its
         name ends in .jsonl; `-` = stdin. Empty lines are left out.
-      order: `left` or `random`; None: left for one order, random for several.
+      order: `left`, `reversed` or `random`; None: left for one order, random for several.
       orders: number of orders.
       seed: of random orders.
       step: the checkpoint; None = the newest good one.
@@ -64,7 +64,8 @@ def score(
     warn_of_law(config, known)
     with restored(config, workdir, step, repr(passages)) as params:
         scorer = Scorer(model, params, config.data.segment_len, batch_size)
-        found = scorer.log_prob(tokens, known, order, orders, seed)
+        with progress("scoring", len(passages) * orders) as done:
+            found = scorer.log_prob(tokens, known, order, orders, seed, done)
     return [_result(tokenizer, *one) for one in zip(passages, tokens, found, strict=True)]
 
 
@@ -92,15 +93,9 @@ def _result(tokenizer: Any, passage: Passage, tokens: Sequence[int], found: Like
 
 
 def _read(path: str) -> Iterator[Passage]:
-    for number, line in enumerate(read_lines(path), 1):
-        if not line.strip():
-            continue
-        if not (path.endswith(".jsonl") or (path == "-" and line.lstrip().startswith("{"))):
-            yield Passage(line)
-            continue
-        fields = files.parse_json(line, f"{path}, row {number}")
-        given = fields if isinstance(fields, dict) else {}
+    for where, row in read_rows(path):
+        given = {"text": row} if isinstance(row, str) else row
         if "text" not in given or not given.keys() <= set(Passage._fields) or {*map(type, given.values())} != {str}:
-            raise BadInput(f"{path}, row {number}: give an object of strings: `text`, and `before` and `after` if "
-                           "there are any, and nothing else")  # fmt: skip
+            raise BadInput(f"{where}: give an object of strings: `text`, and `before` and `after` if there are any, "
+                           "and nothing else")  # fmt: skip
         yield Passage(**given)

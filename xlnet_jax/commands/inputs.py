@@ -1,0 +1,47 @@
+"""What the verbs about texts read: the lines or the JSON objects of `--input`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from xlnet_jax.errors import BadInput
+from xlnet_jax.storage import files
+
+
+def read_lines(path: str) -> list[str]:
+    """The lines of `--input`, a file or `-` for stdin. Raises BadInput."""
+    if path == "-":
+        data = sys.stdin.buffer.read()
+    else:
+        with files.translate_errors(path):
+            found = files.read_if_there(path)
+        if found is None:
+            raise BadInput(f"--input={path}: no such file")
+        data = found
+    try:
+        return [line.rstrip("\r") for line in data.decode("utf-8-sig").split("\n")]
+    except UnicodeDecodeError as error:
+        raise BadInput(f"--input={path}: not UTF-8 at byte {error.start}; convert the file") from error
+
+
+def read_rows(path: str) -> Iterator[tuple[str, str | dict[str, Any]]]:
+    """Where each row of `--input` is, for messages, and its text; without empty lines.
+
+    A row is a JSON object if the name of the file ends in .jsonl, or if the first row of stdin starts with a brace.
+
+    Raises BadInput.
+    """
+    lines = [(f"{path}, row {number}", line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
+    as_json = os.path.splitext(path)[1] == ".jsonl"
+    as_json |= path == "-" and bool(lines) and lines[0][1].lstrip().startswith("{")
+    for where, line in lines:
+        if not as_json:
+            yield where, line
+            continue
+        fields = files.parse_json(line, where)
+        if not isinstance(fields, dict):
+            raise BadInput(f"{where}: no JSON object; give one on each line")
+        yield where, fields
