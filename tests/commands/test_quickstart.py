@@ -3,13 +3,14 @@
 import json
 import math
 import os
+import re
 import shlex
 
 import pytest
 import tiny
 
 from xlnet_jax.cli import main, make_parser
-from xlnet_jax.commands.quickstart import CHARACTERS, PROMPT, next_commands
+from xlnet_jax.commands.quickstart import CHARACTERS, PROMPT, QUESTIONS, next_commands, show
 from xlnet_jax.run.metrics import read_jsonl
 
 CONFIG = os.path.join(str(tiny.ROOT), "configs", "quickstart.py")
@@ -22,6 +23,19 @@ def test_the_commands_that_it_proposes_can_be_pasted():
         assert os.path.exists(python) and package == "xlnet_jax"
         _, overrides = make_parser().parse_known_args(words)
         assert all(word.startswith("--config.data.corpus=runs/my corpus") for word in overrides)
+
+
+def test_the_filled_texts_are_shown_with_their_probability(capsys):
+    gap = {"text": "States\x1b", "log_prob": math.log(0.25)}
+    show(
+        {
+            "heldout_loss": 4.5,
+            "filled": [{"question": "The United [MASK:2].", "log_prob": math.log(0.25), "gaps": [gap]}],
+        }
+    )
+    loss, filled = capsys.readouterr().out.splitlines()
+    assert loss.split() == ["heldout_loss", "4.5"]
+    assert filled.split(maxsplit=1) == ["filled", "The United [States\\x1b].  25.0 %"]
 
 
 @pytest.mark.slow
@@ -40,6 +54,12 @@ def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path
     assert result["heldout_loss"] < result["unigram_cross_entropy"] + 0.3, "nothing was learned at all"
     assert os.path.getsize(result["picture"]) > 5000
     assert os.path.exists(os.path.join(result["export"], "model.safetensors"))
+    blanks, sentence = result["filled"][:-1], result["filled"][-1]
+    assert [len(one["gaps"][0]["pieces"]) for one in blanks] == [1, 1, 1] and len(sentence["gaps"][0]["pieces"]) == 6
+    for question, one in zip(QUESTIONS, result["filled"], strict=True):
+        before, after = re.split(r" \[MASK.*\]", question)
+        assert one["question"] == question and one["text"].startswith(before) and one["text"].endswith(after)
+        assert -60 < one["log_prob"] < 0 and one["log_prob"] == pytest.approx(one["gaps"][0]["log_prob"])
     steps = [line["step"] for line in read_jsonl(str(tmp_path / "run" / "metrics.jsonl"))]
     assert steps == list(range(1, 121)), "the run did not resume once on the way"
     starts = [line["step"] for line in read_jsonl(str(tmp_path / "run" / "runs.jsonl"))]

