@@ -123,6 +123,11 @@ class DataConfig:
     objective: str = key(
         "plm", "permutation LM (XLNet), causal LM with memory (Transformer-XL), masked LM (BERT)", choices="plm clm mlm"
     )
+    orders: str = key(
+        "spans",
+        "plm: XLNet's span law with A and B, or any unknown positions, in random order (uniform) or from left to right",
+        choices="spans uniform left_within",
+    )
     segment_len: int = key(512, "tokens T of an example")
     reuse_len: int = key(256, "fresh tokens R of an example: its first part, which enters the memory")
     num_predict: int = key(85, "target slots P")

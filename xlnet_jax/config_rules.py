@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 Rule = tuple[str, bool, str]
 """Key, whether its value is good, and the message if it is not."""
 
+OF_EXAMPLES = ("piece_spans", "fill_functional", "static_targets", "both_directions")
+"""The compat switches that change what is in an example or in a batch."""
+
 LARGEST_INT = 2**31 - 1
 """Of every whole number that has no entry in `LARGEST`: steps, rows and positions are int32 on the device."""
 
@@ -87,6 +90,8 @@ def rules(config: Config) -> list[Rule]:
         ("model.div_val", (model.d_embed or model.d_model) >= model.div_val ** (model.cutoffs.count(",") + 1),
          "leaves no width for the last cluster; use a smaller one or fewer model.cutoffs"),
         ("model.same_length", data.objective == "clm" or not model.same_length, "needs data.objective=clm"),
+        ("data.orders", data.orders == "spans" or (data.objective == "plm" and config.finetune.task == "none"),
+         "is for pretraining with data.objective=plm; use spans"),
         *(_layout_rules(config) if config.finetune.task == "none" else _task_rules(config)),
         *_vanilla_rules(config),
         ("data.weights", _positive(data), "must be positive numbers separated by commas"),
@@ -124,6 +129,8 @@ def _layout_rules(config: Config) -> list[Rule]:
     T, R, P = data.segment_len, data.reuse_len, data.num_predict
     few_targets = ("data.num_predict", P <= (T - 3) // 2,
                    f"leaves too little context in data.segment_len={T}; use at most {(T - 3) // 2}")  # fmt: skip
+    if data.objective == "plm" and data.orders != "spans":
+        return _order_rules(config)
     if data.objective == "plm":
         return [
             ("data.segment_len", T - R - 3 >= 2,
@@ -143,6 +150,18 @@ def _layout_rules(config: Config) -> list[Rule]:
         few_targets,
         ("model.memory_len", model.memory_len == 0,
          "must be 0 with data.objective=mlm: its examples do not follow each other"),
+    ]  # fmt: skip
+
+
+def _order_rules(config: Config) -> list[Rule]:
+    """Rules for a law that ranks an example as a whole; see `data.batches.orders`."""
+    data, law = config.data, f"with data.orders={config.data.orders}"
+    T, R, P = data.segment_len, data.reuse_len, data.num_predict
+    of_2019 = [name for name in OF_EXAMPLES if config.compat.on(name)]
+    return [
+        ("data.reuse_len", R == T, f"must be data.segment_len={T} {law}: all of it is fresh"),
+        ("data.num_predict", P == T, f"must be data.segment_len={T} {law}: all of it may be unknown"),
+        ("compat.switches", not of_2019, f"must leave out {', '.join(of_2019)} {law}: 2019 had no such examples"),
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
     plm  [ reuse window, R tokens ][ A ][SEP][ B ][SEP][CLS]     T tokens in all, some of them targets
            segment 0                 0    0    1    1    2
+         [ R = T tokens ]                                        with data.orders other than spans; see `orders`
     clm  [ R = T tokens ]                                        each predicts the one after it, or several
     mlm  [CLS][ A ][SEP][ B ][SEP]                               R = T - 3 tokens; the targets are corrupted
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from xlnet_jax.batch import Auxiliary, Batch
 from xlnet_jax.config import Config, DataConfig
-from xlnet_jax.data.batches import spans
+from xlnet_jax.data.batches import orders, spans
 from xlnet_jax.data.batches.sentence_pairs import Layout, Pairs, Text, choose_pairs, read_in_order
 from xlnet_jax.data.batches.stream import Windows, uniforms
 from xlnet_jax.data.tokenizer import CLS, MASK, SEP, SPECIAL_PIECES
@@ -45,6 +46,8 @@ def check(text: Text, config: Config, name: str) -> None:
     """Raises BadInput if the text is too short for a random B that does not overlap its own row, or for a segment."""
     shape = layout(config.data, config.model.memory_len)
     need, what = shape.own + 3 * shape.budget, "an example with its memory and a random segment B"
+    if config.data.orders != "spans":
+        need, what = config.data.segment_len, "a segment"
     if config.data.objective == "clm":
         need, what = config.data.segment_len + config.data.targets_ahead, "a segment with what it predicts"
     if text.tokens < need:
@@ -121,6 +124,8 @@ def build(
     builder = ExampleBuilder(text, word_start_V, config, name, step)
     if config.data.objective == "clm":
         return _causal(builder, where)
+    if config.data.orders != "spans":
+        return _ordered(builder, where, rows)
     return (_permuted if config.data.objective == "plm" else _masked)(builder, where, rows)
 
 
@@ -151,6 +156,23 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
         summary_position=np.full(len(rows), T - 1, np.int32),
         **_predicted(tokens_BT, target_BT, data.num_predict, where),
         **_labels(pairs, where),
+    )
+
+
+def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
+    """Text that is ranked as a whole. All of it enters the memory, and none of it is text of another step."""
+    data, B = builder.config.data, len(rows)
+    T = data.segment_len
+    rank_BT = orders.ranks(data.orders, builder.draws(where, rows, 0, orders.draws_needed(T)))
+    tokens_BT, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T)
+    return Batch(
+        tokens=tokens_BT.astype(np.int32),
+        segments=np.zeros((B, T), np.int32),
+        rank=rank_BT,
+        summary_position=np.full(B, T - 1, np.int32),
+        label=np.zeros(B, np.int32),
+        label_weight=np.zeros(B, np.float32),
+        **_predicted(tokens_BT, rank_BT >= 0, data.num_predict, where),
     )
 
 
