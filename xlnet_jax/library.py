@@ -170,7 +170,8 @@ class Model:
 
         Raises BadInput; see `Scorer`.
         """
-        warn_of_law(self.config, known)
+        usual = "left" if orders == 1 else "random"
+        warn_of_law(self.config, known, usual if order is None else order)
         scorer = Scorer(any_order(self.config, "this model"), self.params, self.config.data.segment_len,
                         self.batch_size)  # fmt: skip
         return scorer.log_prob(tokens, known, order, orders, seed)

@@ -108,14 +108,28 @@ def _prepare(
 
 
 def _evaluate(
-    context: bool, against: list[str], streams: int | None, blocks: int, sliding: bool, **options: Any
-) -> dict[str, Any]:
+    context: bool, against: list[str], streams: int | None, blocks: int, sliding: bool, law: str | None,
+    unknown: float | None, orders: int | None, windows: int | None, **options: Any,
+) -> dict[str, Any]:  # fmt: skip
+    if against and not context:
+        raise BadInput("--against is for --context; give both or neither")
+    if unknown is None and (orders, windows) != (None, None):
+        raise BadInput("--orders and --windows are for --unknown=SHARE; give that too")
+    if unknown is not None:
+        shared = {name: options.pop(name) for name in ("workdir", "step", "batch_size", "overrides")}
+        # What is left is None or off unless it was given.
+        if context or streams is not None or blocks or sliding or law or any(value for value in options.values()):
+            raise BadInput("--unknown scores windows of text; next to it there are --orders, --windows, --step and "
+                           "--batch_size only")  # fmt: skip
+        own = {"orders": orders, "windows": windows}
+        given = {name: value for name, value in own.items() if value is not None}
+        return _of("commands.joint", "joint")(unknown=unknown, **given, **shared)
     if not context:
-        if against:
-            raise BadInput("--against is for --context; give both or neither")
-        return _of("commands.evaluate", "evaluate")(streams=streams, blocks=blocks, sliding=sliding, **options)
-    if streams is not None or blocks or sliding:
-        raise BadInput("--context scores single tokens; leave --streams, --blocks and --sliding out")
+        return _of("commands.evaluate", "evaluate")(
+            streams=streams, blocks=blocks, sliding=sliding, law=law, **options
+        )  # fmt: skip
+    if streams is not None or blocks or sliding or law:
+        raise BadInput("--context scores single tokens; leave --streams, --blocks, --sliding and --law out")
     return _of("commands.context", "context")(against=against, **options)
 
 
@@ -324,7 +338,8 @@ VERBS = (
             _option("--corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
         ), _of("commands.doctor", "show"), overrides=False),
     Verb("evaluate", "Held-out loss of a checkpoint; of a left-to-right model also bits per character, byte and word.",
-         "xlnet-jax evaluate --workdir=run --json",
+         "xlnet-jax evaluate --workdir=run --json\n"
+         "xlnet-jax evaluate --workdir=run --unknown=0.5 --orders=8",
          _evaluate, (
             *_CHECKPOINT,
             _option("--batch_size", "rows at a time; does not change the result", type=int),
@@ -338,6 +353,12 @@ VERBS = (
             _option("--context", "left to right: instead, the loss by the length of the context, and a plot", False),
             _option("--against", "with --context: the work directory of another model; repeatable", [],
                     action="append", metavar="DIR"),
+            _option("--law", "permutation model: targets of this order law (default: as in training)",
+                    choices=("spans", "uniform", "left_within")),
+            _option("--unknown", "permutation model: instead, joint likelihoods of windows with this share unknown, by "
+                    "order", type=float, metavar="SHARE"),
+            _option("--orders", "with --unknown: random orders (default 8)", type=int),
+            _option("--windows", "with --unknown: windows of each corpus, 0 = all (default 64)", type=int),
             _option("--sliding", "absolute positions: every token from a full window of its own (slow)", False),
         ), stops=True),
     Verb("export", "Write a checkpoint for another library.",

@@ -28,7 +28,8 @@ log = logging.getLogger("xlnet_jax")
 def evaluate(
     workdir: str, *, step: int | None = None, blocks: int = 0, batch_size: int | None = None,
     streams: int | None = None, memory_len: int | None = None, segment_len: int | None = None,
-    clamp_len: int | None = None, same_length: bool = False, sliding: bool = False, overrides: Sequence[str] = (),
+    clamp_len: int | None = None, same_length: bool = False, sliding: bool = False, law: str | None = None,
+    overrides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Scores the held-out split with the parameters of a checkpoint.
 
@@ -38,6 +39,7 @@ def evaluate(
       batch_size: rows at a time; None = as configured.
       streams: of a left-to-right model: contiguous parts of each corpus's split, each of which starts without memory.
       memory_len, segment_len, clamp_len, same_length: of a left-to-right model: others than in training.
+      law: of a permutation model: the order law of the targets (`data.orders`); None = as in training.
       sliding: of a model with absolute positions: every token from a window of its own (`train.sliding`).
       overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
 
@@ -46,18 +48,18 @@ def evaluate(
 
     Raises:
       BadInput: no run or good checkpoint in `workdir`, a corpus without held-out documents or with another tokenizer,
-        an option for left-to-right models with another objective.
+        an option for left-to-right or permutation models with another objective.
     """
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     config = workdirs.load_config(workdir, [*overrides, *rows])
     reach = {"memory_len": memory_len, "segment_len": segment_len, "clamp_len": clamp_len}
-    config = as_asked(config, reach | {"same_length": same_length or None}, streams)
+    config = under_law(as_asked(config, reach | {"same_length": same_length or None}, streams), law)
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
     heldout = open_mixture(config, "heldout", weighted=False)
     train = open_mixture(config, weighted=False, opened=heldout)
     workdirs.check_tokenizer(workdir, heldout)
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--blocks": blocks, "--workdir": workdir}
-    equal["--streams"] = streams
+    equal |= {"--streams": streams, "--law": law}
     with session(config, equal) as processes:
         mesh = meshes.make_mesh(config.mesh)
         meshes.check_model(config.model, mesh)
@@ -95,3 +97,21 @@ def as_asked(config: Config, reach: dict[str, int | None], streams: int | None =
         f"--config.{key}={value}" for name, value in reach.items() if value is not None
         for key in (segment if name == "segment_len" else [f"model.{name}"])
     ])  # fmt: skip
+
+
+def under_law(config: Config, law: str | None) -> Config:
+    """The configuration with another order law, in segments of the same length; no parameter changes.
+
+    `spans` for a model of another law has the published shares: half of a segment is fresh, and a sixth predicted.
+
+    Raises BadInput.
+    """
+    if law is None or law == config.data.orders:
+        return config
+    if config.data.objective != "plm":
+        raise BadInput(f"--law is for permutation models (data.objective=plm), but this one has data.objective="
+                       f"{config.data.objective}; leave it out")  # fmt: skip
+    T = config.data.segment_len
+    fresh, predicted = (T // 2, T // 6) if law == "spans" else (T, T)
+    keys = {"orders": law, "reuse_len": fresh, "num_predict": predicted}
+    return configs.override(config, [f"--config.data.{key}={value}" for key, value in keys.items()])

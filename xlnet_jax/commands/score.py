@@ -61,7 +61,7 @@ def score(
     tokenizer = workdirs.tokenizer(workdir)
     pairs = [pieces_of(tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
     tokens, known = zip(*pairs, strict=True)
-    warn_of_law(config, known)
+    warn_of_law(config, known, order or ("left" if orders == 1 else "random"))
     with restored(config, workdir, step, repr(passages)) as params:
         scorer = Scorer(model, params, config.data.segment_len, batch_size)
         with progress("scoring", len(passages) * orders) as done:

@@ -120,13 +120,45 @@ def segments(ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segmen
     return found
 
 
-def warn_of_law(config: Config, known: Sequence[Sequence[bool]]) -> None:
-    """One line in the log if a `plm` text asks for more than training taught: more unknown positions than targets."""
-    share = max((1 - np.mean(each) for each in known if len(each)), default=0.0)
-    trained = config.data.num_predict / config.data.segment_len
-    if config.data.objective == "plm" and share > 1.5 * trained:
-        log.warning("up to %.0f %% of a text is unknown, but the model was trained with %.0f %% as targets: its "
-                    "probabilities of long unknown parts may be poor", 100 * share, 100 * trained)  # fmt: skip
+def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = "left") -> None:
+    """One line in the log if questions to a `plm` model go beyond what its order law (`data.orders`) has taught.
+
+    `spans`: far more unknown positions than targets in training, or known text farther right of an unknown position
+    than half a segment: a target of the first half sees nothing of the second. (A reversed row sees more of what is
+    right, but its memory is there too; here it is on the left.) `left_within`: another order than that of training.
+    """
+    data = config.data
+    if data.objective != "plm" or data.orders == "uniform":
+        return
+    T = data.segment_len
+    parts = [np.asarray(each[start : start + T], bool) for each in known for start in range(0, len(each), T)]
+    beyond = []
+    if data.orders == "spans":
+        share, trained = max((1 - np.mean(part) for part in parts), default=0.0), data.num_predict / T
+        if share > 1.5 * trained:
+            beyond.append(f"up to {100 * share:.0f} % of a segment is unknown (in training {100 * trained:.0f} %)")
+        right, most = max(map(_right, parts), default=0), max(data.reuse_len, T - data.reuse_len)
+        if right > most:
+            beyond.append(f"known text is up to {right} tokens right of what is unknown (in training {most})")
+    elif not _trained_order(order, data.bidirectional):
+        asked = order if isinstance(order, str) else "given"
+        beyond.append(f"order={asked} (in training left{' or reversed' * data.bidirectional})")
+    if beyond:
+        log.warning("the model was trained with data.orders=%s and may be poor here: %s", data.orders,
+                    "; ".join(beyond))  # fmt: skip
+
+
+def _right(known_N: np.ndarray) -> int:
+    """The largest distance from an unknown position to a known one on its right; 0 if there is none."""
+    known_U = np.flatnonzero(known_N)
+    return 0 if known_N.all() else max(0, int(known_U.max(initial=0)) - int(np.argmin(known_N)))
+
+
+def _trained_order(order: Order, bidirectional: bool) -> bool:
+    """Whether `left_within` has this order. Its reversed rows have the other one."""
+    if isinstance(order, str):
+        return order == "left" or (order == "reversed" and bidirectional)
+    return list(order) == sorted(order) or (bidirectional and list(order) == sorted(order, reverse=True))
 
 
 def power_of_two(number: int, least: int) -> int:

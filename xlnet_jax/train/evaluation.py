@@ -205,8 +205,9 @@ class HeldoutLoss:
             np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0])
             np.add(counts_V, here_V, out=counts_V)
         found = scores(totals_C3, names, counts_V, self._train_counts_V)
-        if self._config.data.left_to_right:
+        if self._config.data.left_to_right or self._config.data.orders != "spans":
             found |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
+        if self._config.data.left_to_right:
             found["streams"] = self._streams
         return found
 

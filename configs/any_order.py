@@ -1,0 +1,30 @@
+"""An any-order model of base size: 12 layers, width 768, 116,750,336 parameters, trained with `data.orders=uniform`.
+
+    xlnet-jax train --config=configs/any_order.py --config.data.corpus=CORPUS --workdir=RUN
+    xlnet-jax evaluate --workdir=RUN --unknown=0.5
+
+Hardware: TPU slices, as for configs/xlnet_base.py; `xlnet-jax compile` says what fits. A step reads the fresh tokens of
+a step there (131,072) in half as many rows. Each row predicts half of its positions on average and has a query for all.
+Published: the architecture, that of the released Base checkpoint (its xlnet_config.json). The law is the any-order
+objective of the literature (arXiv 1906.08237, equation 3; 2205.13554 calls it AO-ARM); no published run has this size,
+this text and these settings.
+Ours: every training setting below. No complete run yet: no expected result.
+"""
+
+from xlnet_jax import config as base
+
+
+def get_config():
+    config = base.default()
+    # Published: the released Base checkpoint's configuration.
+    config.model.update(layers=12, d_model=768, heads=12, head_dim=64, d_ff=3072)
+    # Ours: all of a row is fresh, may be unknown and enters the memory.
+    config.data.update(orders="uniform", segment_len=512, reuse_len=512, num_predict=512)
+    # Inside a segment a reversed row asks the same questions; its memory is the text on the right, and `score` and
+    # `fill` have the text on the left there.
+    config.data.bidirectional = False
+    config.model.memory_len = 512
+    config.optimizer.update(learning_rate=4e-4, warmup_steps=10_000)
+    config.train.update(steps=500_000, batch_size=256)
+    config.evaluation.update(every=10_000, blocks=256)
+    return config

@@ -1,0 +1,141 @@
+"""A run under an order law: trained, resumed, evaluated under any law, and its joint likelihoods by hand."""
+
+import json
+
+import data_fixtures
+import numpy as np
+import pytest
+import shared
+import tiny
+
+import xlnet_jax
+from xlnet_jax.cli import main
+from xlnet_jax.commands import joint
+from xlnet_jax.commands.evaluate import under_law
+from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.errors import BadInput
+from xlnet_jax.run import workdir as workdirs
+
+WHOLE = ("--config.data.orders=uniform", "--config.data.reuse_len=32", "--config.data.num_predict=32")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Four steps, and four more after a stop."""
+    workdir = tmp_path_factory.mktemp("laws") / "run"
+    for words in (["--stop_at=4"], ["--stop_at=8"]):
+        assert main(shared.train_words(workdir, *WHOLE, *words)) == 0
+    return str(workdir)
+
+
+def evaluated(capsys, run, *words, code=0):
+    assert main(["evaluate", f"--workdir={run}", "--json", *words]) == code
+    captured = capsys.readouterr()
+    return json.loads(captured.out) if code == 0 else captured.err
+
+
+@pytest.mark.slow
+def test_a_resumed_run_under_a_law_is_as_if_never_stopped(run, tmp_path):
+    assert main(shared.train_words(tmp_path / "whole", *WHOLE, "--stop_at=8")) == 0
+    assert shared.steps(run) == shared.steps(tmp_path / "whole") and len(shared.steps(run)) == 8
+
+
+@pytest.mark.slow
+def test_a_run_is_evaluated_under_any_law(run, capsys):
+    found = {law: evaluated(capsys, run, "--blocks=16", f"--law={law}") for law in ("spans", "uniform", "left_within")}
+    own = evaluated(capsys, run, "--blocks=16", "--batch_size=16")
+    assert own["loss"] == pytest.approx(found["uniform"]["loss"], rel=1e-6)
+    assert own["bits_per_byte"] > 0 and own["tokens"] == found["left_within"]["tokens"]
+    assert found["left_within"]["loss"] != found["uniform"]["loss"]
+    # 16 blocks of 4 windows, or what there is, with 5 targets each (a sixth of 32); some windows do not exist.
+    assert found["spans"]["tokens"] % 5 == 0 and found["spans"]["tokens"] != own["tokens"]
+
+
+@pytest.mark.slow
+def test_joint_likelihoods_equal_those_of_the_library_window_by_window(run, capsys):
+    words = ("--unknown=0.5", "--windows=3", "--orders=4")
+    found = evaluated(capsys, run, *words)
+    assert (found["windows"], found["tokens"], found["orders"], found["segment_len"]) == (3, 48, 4, 32)
+    assert evaluated(capsys, run, *words, "--batch_size=1")["left"] == pytest.approx(found["left"], rel=1e-6)
+
+    corpus = Mixture((Corpus(data_fixtures.corpus_path(), "heldout"),))
+    tokens = joint.held_out_windows(corpus, 32, 3)
+    known = joint.known_places(tokens.shape, 0.5)
+    model = xlnet_jax.load(run)
+    left, backwards = (model.log_prob(tokens, known, order=order) for order in ("left", "reversed"))
+    several = np.stack([each.joint_K for each in model.log_prob(tokens, known, orders=4)])
+    nats = {
+        "left": -sum(each.joint_K[0] for each in left),
+        "reversed": -sum(each.joint_K[0] for each in backwards),
+        "random": -several.mean(axis=1).sum(),
+        "log_mean_exp": -np.log(np.exp(several).mean(axis=1)).sum(),
+        "best": -several.max(axis=1).sum(),
+    }
+    assert len({round(value, 6) for value in nats.values()}) == 5
+    pieces = corpus.tokenizer.text_lengths()[0]
+    for name, value in nats.items():
+        assert found[name]["nats_per_token"] == pytest.approx(value / 48, rel=1e-5), name
+        bits = value / np.log(2) / pieces[tokens[~known]].sum()
+        assert found[name]["bits_per_character"] == pytest.approx(bits, rel=1e-5), name
+    assert nats["best"] < nats["log_mean_exp"] < nats["random"]
+
+
+def test_windows_are_evenly_spaced_and_short_splits_are_refused():
+    mixture = tiny.mixture(tiny.Words(tokens=100))
+    text = mixture.corpora[0].text
+    starts = [text[:32].tolist(), text[32:64].tolist(), text[64:96].tolist()]
+    assert joint.held_out_windows(mixture, 32, 0).tolist() == starts
+    assert joint.held_out_windows(mixture, 32, 9).tolist() == starts
+    assert joint.held_out_windows(mixture, 32, 2).tolist() == [starts[0], starts[1]]
+    assert joint.held_out_windows(tiny.mixture(tiny.Words(100), tiny.Words(40, seed=1)), 32, 0).shape == (4, 32)
+    with pytest.raises(BadInput, match="has 31 tokens, but a window has data.segment_len=32"):
+        joint.held_out_windows(tiny.mixture(tiny.Words(tokens=31)), 32, 4)
+
+
+def test_the_same_share_is_unknown_in_every_window_at_other_places():
+    known = joint.known_places((500, 32), 0.25)
+    assert ((~known).sum(axis=1) == 8).all() and len(np.unique(known, axis=0)) > 490
+    assert abs(known.mean(axis=0) - 0.75).max() < 0.1
+    assert ((~joint.known_places((5, 32), 0.001)).sum(axis=1) == 1).all()
+    assert not joint.known_places((5, 32), 1.0).any()
+    np.testing.assert_array_equal(joint.known_places((7, 32), 0.25), known[:7])
+
+
+def test_another_law_keeps_the_segment():
+    config = tiny.config(data={"orders": "uniform", "reuse_len": 32, "num_predict": 32})
+    assert under_law(config, None) is config and under_law(config, "uniform") is config
+    spans = under_law(config, "spans").data
+    assert (spans.orders, spans.segment_len, spans.reuse_len, spans.num_predict) == ("spans", 32, 16, 5)
+    left = under_law(tiny.config(), "left_within").data
+    assert (left.orders, left.segment_len, left.reuse_len, left.num_predict) == ("left_within", 32, 32, 32)
+    causal = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
+    with pytest.raises(BadInput, match="--law is for permutation models .data.objective=plm., but this one has"):
+        under_law(causal, "uniform")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--unknown=1.5"], "--unknown=1.5 must be a share above 0 and at most 1"),
+        (["--unknown=nan"], "--unknown=nan must be a share above 0"),
+        (["--unknown=0.5", "--orders=0"], "--orders=0 must be at least 1"),
+        (["--unknown=0.5", "--windows=-1"], "--windows=-1 must not be negative"),
+        (["--unknown=0.5", "--law=spans"], "--unknown scores windows of text; next to it"),
+        (["--unknown=0.5", "--memory_len=4"], "--unknown scores windows of text; next to it"),
+        (["--orders=3"], "--orders and --windows are for --unknown=SHARE"),
+    ],
+)
+def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_path, capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workdirs, "load_config", lambda *_: tiny.config())
+        assert main(["evaluate", f"--workdir={tmp_path}", *words]) == 2
+    told = capsys.readouterr().err
+    assert message in told and told.count("\n") == 1
+
+
+def test_a_left_to_right_model_has_no_such_windows(tmp_path, monkeypatch):
+    causal = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
+    monkeypatch.setattr(joint.workdirs, "load_config", lambda *_: causal)
+    with pytest.raises(BadInput, match="--unknown is for permutation models .*, but .* has data.objective=clm"):
+        joint.joint(str(tmp_path), unknown=0.5)

@@ -1,0 +1,152 @@
+"""`xlnet-jax evaluate --unknown`: joint likelihoods of held-out text, a share of which is unknown, by order.
+
+A window is T = `data.segment_len` tokens of a held-out split, without memory. The same share of each is unknown, at
+random places. Windows, places and random orders depend on T, the share and the number of windows alone: two models
+with the same tokenizer and T answer the same questions.
+
+    left, reversed   -log p(x_S | x_C) in this order
+    random           mean of -log p over K random orders
+    log_mean_exp     -log of the mean p over these K: the likelihood of the model that first draws one of them
+    best             the order, of the K, with the largest p: chosen with the answer in hand, so it bounds what a choice
+                     of the order can win, and is no likelihood of a model
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from xlnet_jax.checkpoint import restore
+from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.batches.stream import uniforms
+from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.orders import any_order, warn_of_law
+from xlnet_jax.infer.score import Likelihood, Scorer
+from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.parallel.processes import session
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run.progress import number
+from xlnet_jax.train.evaluation import bits_of_text
+from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.step import build_step
+
+log = logging.getLogger("xlnet_jax")
+
+WINDOWS = 64
+"""Windows of each corpus, evenly spaced, unless another number is asked for."""
+
+SEED = 0
+"""Of places and orders. Not that of the run: all models get the same questions."""
+
+
+def joint(
+    workdir: str, *, unknown: float, orders: int = 8, windows: int = WINDOWS, step: int | None = None,
+    batch_size: int | None = None, overrides: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Scores windows of the held-out split of which a share is unknown.
+
+    Args:
+      unknown: the share, above 0 and up to 1; at least one token of each window.
+      orders: number of random orders K.
+      windows: of each corpus, evenly spaced; 0 = all.
+      step: the checkpoint; None = the newest good one.
+      batch_size: windows times orders at a time; None = as configured. It does not change the result.
+      overrides: elastic or free config keys to change.
+
+    Returns:
+      `step`, `windows`, `segment_len`, `unknown` as asked, `tokens` (unknown ones scored), `orders`; and `described`.
+
+    Raises:
+      BadInput: no run or good checkpoint in `workdir`, a model that is not of `data.objective=plm`, a corpus without
+        held-out documents or with another tokenizer or with less than a window, or an option out of range.
+    """
+    rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
+    config = workdirs.load_config(workdir, [*overrides, *rows])
+    if config.data.objective != "plm":
+        raise BadInput(f"--unknown is for permutation models (data.objective=plm), but {workdir} has data.objective="
+                       f"{config.data.objective}; leave it out")  # fmt: skip
+    for good, what in (
+        (0 < unknown <= 1, f"--unknown={unknown} must be a share above 0 and at most 1"),
+        (orders >= 1, f"--orders={orders} must be at least 1"),
+        (windows >= 0, f"--windows={windows} must not be negative; 0 = all"),
+    ):
+        if not good:
+            raise BadInput(what)
+    model = any_order(config, workdir)
+    heldout = open_mixture(config, "heldout", weighted=False)
+    workdirs.check_tokenizer(workdir, heldout)
+    T = config.data.segment_len
+    tokens_NT = held_out_windows(heldout, T, windows)
+    known_NT = known_places(tokens_NT.shape, unknown)
+    warn_of_law(config, list(known_NT), "random")
+    equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--workdir": workdir, "--unknown": unknown,
+             "--orders": orders, "--windows": windows}  # fmt: skip
+    with session(config, equal) as processes:
+        mesh = meshes.make_mesh(config.mesh)
+        meshes.check_model(config.model, mesh)
+        workdirs.use_compilation_cache(config, workdir)
+        with jax.set_mesh(mesh):
+            abstract = build_step(make_recipe(config), mesh).abstract_state.params
+            params, found = restore.parameters(workdir, abstract, processes, step)
+            log.info("step %d: %d windows of %d tokens, %d unknown in each, in %d orders, after compiling", found,
+                     len(tokens_NT), T, (~known_NT[0]).sum(), 2 + orders)  # fmt: skip
+            scorer = Scorer(model, params, T, config.evaluation.batch_size or config.train.batch_size)
+            one = {name: scorer.log_prob(tokens_NT, known_NT, name) for name in ("left", "reversed")}
+            several = scorer.log_prob(tokens_NT, known_NT, "random", orders, SEED)
+    result = {"step": found, "windows": len(tokens_NT), "segment_len": T, "unknown": unknown,
+              "tokens": int((~known_NT).sum()), "orders": orders}  # fmt: skip
+    return result | described(one, several, tokens_NT[~known_NT], heldout.tokenizer)
+
+
+def held_out_windows(heldout: Mixture, length: int, most: int) -> np.ndarray:
+    """Up to `most` windows (0 = all) of every corpus, evenly spaced over those that tile it; int [N, T].
+
+    Raises BadInput if a split is shorter than a window.
+    """
+    found = []
+    for corpus, name in zip(heldout.corpora, heldout.described(), strict=True):
+        there = corpus.tokens // length
+        if not there:
+            raise BadInput(f"{name} has {corpus.tokens:,} tokens, but a window has data.segment_len={length}; "
+                           "hold out more text")  # fmt: skip
+        count = min(there, most or there)
+        found.append(corpus.read(np.arange(count) * there // count * length, length)[0])
+    return np.concatenate(found)
+
+
+def known_places(shape: tuple[int, int], unknown: float) -> np.ndarray:
+    """Which tokens of N windows of T are given, bool [N, T]: of each the same number, at random places."""
+    N, T = shape
+    draws_NT = uniforms(SEED, "joint", 0, np.arange(N), T)
+    return np.argsort(np.argsort(draws_NT, axis=1), axis=1) >= max(1, round(unknown * T))
+
+
+def described(
+    one: dict[str, list[Likelihood]], several: list[Likelihood], unknown_U: np.ndarray, tokenizer: Tokenizer
+) -> dict[str, dict[str, float | None]]:
+    """For each of `one` and for `random`, `log_mean_exp` and `best`: `nats_per_token`, and over the unknown text
+    `bits_per_character` and `bits_per_byte`. The lowest is the best.
+
+    Args:
+      one: by the name of an order, the windows under it.
+      several: the windows under random orders.
+      unknown_U: the unknown tokens of all windows.
+    """
+
+    def units(log_probs: Iterable[float]) -> dict[str, float | None]:
+        nats = -np.float64(sum(log_probs))
+        text = bits_of_text(nats, np.bincount(unknown_U, minlength=len(tokenizer.pieces)), tokenizer)
+        return {"nats_per_token": number(nats / len(unknown_U)),
+                **{name: text[name] for name in ("bits_per_character", "bits_per_byte")}}  # fmt: skip
+
+    return {
+        **{name: units(each.joint_K[0] for each in found) for name, found in one.items()},
+        "random": units(each.joint_K.mean() for each in several),
+        "log_mean_exp": units(each.log_mean_exp for each in several),
+        "best": units(each.joint_K.max() for each in several),
+    }
