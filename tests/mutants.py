@@ -348,6 +348,15 @@ MUTANTS = (
            one("data/batches/loader", "test_rows_from_the_batch_size_on_weigh_nothing_and_change_no_other")),
     Mutant("the_memory_of_other_devices_is_damaged", "xlnet_jax/checkpoint/store.py", "return checksums.of_trees(trees, shapes)", "return checksums.of_trees(trees)",
            one("checkpoint/store", "test_a_memory_comes_back_without_the_rows_of_weight_0_of_other_devices")),
+    Mutant("law_unknown_off_by_one", "xlnet_jax/data/batches/orders.py", "unknown_B1 = 1 + ", "unknown_B1 = 0 + ",
+           one("data/batches/order_laws", "test_the_number_of_unknown_positions_is_uniform_from_one_to_all")),
+    Mutant("law_reads_a_later_step", "xlnet_jax/data/batches/examples.py",
+           "tokens_BT, _ = read_in_order(builder.text, where.cursor_B, ",
+           "tokens_BT, _ = read_in_order(builder.text, where.cursor_B + where.direction_B, ",
+           one("data/batches/order_laws", "test_nothing_that_enters_the_memory_has_seen_text_of_a_later_step")),
+    Mutant("law_left_within_backwards", "xlnet_jax/data/batches/orders.py", "np.cumsum(unknown_BT, axis=1) - 1",
+           "unknown_B1 - np.cumsum(unknown_BT, axis=1)",
+           one("data/batches/order_laws", "test_known_positions_have_rank_minus_one_and_the_others_consecutive_ones")),
 )  # fmt: skip
 
 

@@ -58,6 +58,9 @@ def test_the_number_of_unknown_positions_is_uniform_from_one_to_all(law):
     assert abs(counts[1:] / rows - 1 / T).max() < 0.01
     # Any position as often as any other: (T + 1) / 2 of T on average.
     assert abs(unknown.mean(axis=0) - (T + 1) / (2 * T)).max() < 0.01
+    # A target that sees k tokens is as frequent as k + 1.
+    seen = (T - unknown.sum(axis=1, keepdims=True) + drawn(rows, T, law))[unknown]
+    assert abs(np.bincount(seen, minlength=T) / len(seen) - np.arange(1, T + 1) / (T * (T + 1) / 2)).max() < 0.01
     fewest, most = np.zeros((1, T + 1)), np.full((1, T + 1), np.nextafter(1, 0))
     fewest[:, 1:] = most[:, 1:] = np.linspace(0, 0.9, T)
     assert (orders.ranks(law, fewest) >= 0).sum() == 1 and (orders.ranks(law, most) >= 0).all()
