@@ -83,7 +83,8 @@ def joint(
     T = config.data.segment_len
     tokens_NT = held_out_windows(heldout, T, windows)
     known_NT = known_places(tokens_NT.shape, unknown)
-    warn_of_law(config, list(known_NT), "random")
+    tokens, known = tokens_NT.tolist(), known_NT.tolist()
+    warn_of_law(config, known, "random")
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--workdir": workdir, "--unknown": unknown,
              "--orders": orders, "--windows": windows}  # fmt: skip
     with session(config, equal) as processes:
@@ -96,8 +97,8 @@ def joint(
             log.info("step %d: %d windows of %d tokens, %d unknown in each, in %d orders, after compiling", found,
                      len(tokens_NT), T, (~known_NT[0]).sum(), 2 + orders)  # fmt: skip
             scorer = Scorer(model, params, T, config.evaluation.batch_size or config.train.batch_size)
-            one = {name: scorer.log_prob(tokens_NT, known_NT, name) for name in ("left", "reversed")}
-            several = scorer.log_prob(tokens_NT, known_NT, "random", orders, SEED)
+            one = {name: scorer.log_prob(tokens, known, name) for name in ("left", "reversed")}
+            several = scorer.log_prob(tokens, known, "random", orders, SEED)
     result = {"step": found, "windows": len(tokens_NT), "segment_len": T, "unknown": unknown,
               "tokens": int((~known_NT).sum()), "orders": orders}  # fmt: skip
     return result | described(one, several, tokens_NT[~known_NT], heldout.tokenizer)
