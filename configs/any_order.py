@@ -3,9 +3,9 @@
     xlnet-jax train --config=configs/any_order.py --config.data.corpus=CORPUS --workdir=RUN
     xlnet-jax evaluate --workdir=RUN --unknown=0.5
 
-Hardware: any TPU slice; `xlnet-jax compile --config=configs/any_order.py --topology=v5e:8x8` counts 5.3 of 16 GiB a chip.
-A step reads as many fresh tokens as one of configs/xlnet_base.py (131,072) in half as many rows; each row has a query at
-all of its positions.
+Hardware: any TPU slice. `xlnet-jax compile --config=configs/any_order.py --topology=v5e:8x8` counts 5.3 of 16 GiB.
+A step reads as many fresh tokens as one of configs/xlnet_base.py (131,072), in half as many rows; each row has a query
+at all of its positions.
 Published: the architecture, that of the released Base checkpoint (its xlnet_config.json). The factorisation in random
 orders is XLNet's (arXiv 1906.08237, equation 3); no published run has this law with this size and these settings.
 Ours: every training setting below. No complete run yet: no expected result.

@@ -147,7 +147,7 @@ class Model:
         if not asked:
             return []
         tokens, known = [text.ids for text in asked], [text.known for text in asked]
-        warn_of_law(self.config, known)
+        warn_of_law(self.config, known, order)
         sampling = Sampling(temperature, top_k, top_p, seed)
         found = filler(tokens, known, sampling, order, parallel, speculative, listener=listener)
         return [gaps.result(self.tokenizer, *pair, parallel == 1) for pair in zip(asked, found, strict=True)]

@@ -74,7 +74,7 @@ def fill(
     tokens, known = [text.ids for text in asked], [text.known for text in asked]
     check(order, parallel, speculative)
     checked(model, config.data.segment_len, tokens[: len(rows)], known[: len(rows)])
-    warn_of_law(config, known)
+    warn_of_law(config, known, order)
     with restored(config, workdir, step, repr(rows)) as params, _heard(console, tokenizer, asked) as heard:
         filler = Filler(model, params, config.data.segment_len, batch_size)
         filled = filler(tokens, known, sampling, order, parallel, speculative, listener=heard)

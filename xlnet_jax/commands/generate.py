@@ -64,7 +64,7 @@ def generate(
     display = None
     if any_order:
         asked = [appended(tokenizer.encode(prompt).tolist(), tokens, prompt) for prompt in prompts]
-        warn_of_law(config, [text.known for text in asked])
+        warn_of_law(config, [text.known for text in asked], order)
         display = Display(console, tokenizer, asked) if console is not None and order != "left" else None
     bar = progress("writing", len(prompts) if console is None else 0)
     with (
