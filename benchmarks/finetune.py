@@ -58,7 +58,7 @@ class Job(NamedTuple):
     segment_len: int
     batch_size: int
     steps: int
-    """So many that a run takes at most three minutes on two cores."""
+    """So many that the training of a run takes at most three minutes on two cores."""
     floor: float | None
     majority: float | None
 
