@@ -33,12 +33,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 namespace=default image="" topology="" chips="" slices=1 claim="" network=host account="" restarts=50 grace=600 only_print=""
 (($# > 0)) || refuse "no options; see --help"
 while (($# > 0)); do
-  case $1 in
-    --help) usage ;;
-    --*=) refuse "$1 has no value: is a variable empty in this shell?" ;;
-    --dry-run) DRY_RUN=1 ;;
+  common_option "$1" || case $1 in
     --print) only_print=1 ;;
-    --name=*) name=${1#*=} ;;
     --namespace=*) namespace=${1#*=} ;;
     --image=*) image=${1#*=} ;;
     --accelerator=*) accelerator=${1#*=} ;;
@@ -49,12 +45,8 @@ while (($# > 0)); do
     --mount=*) mount=${1#*=} ;;
     --network=*) network=${1#*=} ;;
     --service-account=*) account=${1#*=} ;;
-    --spot) spot=1 ;;
     --max-restarts=*) restarts=${1#*=} ;;
     --grace=*) grace=${1#*=} ;;
-    --shared-workdir) shared_workdir=1 ;;
-    --flags=*) flags=${1#*=} ;;
-    --delete) delete=1 ;;
     --) shift; train=("$@"); break ;;
     *) refuse "unknown option $1; see --help" ;;
   esac

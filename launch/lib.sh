@@ -34,6 +34,21 @@ note() {
   echo "$PROGRAM: $*" >&2
 }
 
+# The options that every script which launches a training has; 1 if it is another option.
+common_option() { # OPTION
+  case $1 in
+    --help) usage ;;
+    --*=) refuse "$1 has no value: is a variable empty in this shell?" ;;
+    --dry-run) DRY_RUN=1 ;;
+    --name=*) name=${1#*=} ;;
+    --spot) spot=1 ;;
+    --shared-workdir) shared_workdir=1 ;;
+    --flags=*) flags=${1#*=} ;;
+    --delete) delete=1 ;;
+    *) return 1 ;;
+  esac
+}
+
 # A command as one line, quoted so that a shell reads the same words.
 quoted() {
   local word line=""

@@ -15,11 +15,7 @@ boot="" poll=30 files=() all_hosts=()
 parse_tpu_options() {
   (($# > 0)) || refuse "no options; see --help"
   while (($# > 0)); do
-    case $1 in
-      --help) usage ;;
-      --*=) refuse "$1 has no value: is a variable empty in this shell?" ;;
-      --dry-run) DRY_RUN=1 ;;
-      --name=*) name=${1#*=} ;;
+    common_option "$1" || case $1 in
       --zone=*) zone=${1#*=} ;;
       --project=*) project=${1#*=} ;;
       --accelerator=*) accelerator=${1#*=} ;;
@@ -40,14 +36,10 @@ parse_tpu_options() {
       --network=*) network=${1#*=} ;;
       --subnetwork=*) subnetwork=${1#*=} ;;
       --poll=*) poll=${1#*=} ;;
-      --spot) spot=1 ;;
       --reserved) reserved=1 ;;
       --internal-ips) internal_ips=1 ;;
-      --shared-workdir) shared_workdir=1 ;;
-      --flags=*) flags=${1#*=} ;;
       --boot) boot=1 ;;
       --recreate) recreate=1 ;;
-      --delete) delete=1 ;;
       --) shift; train=("$@"); break ;;
       *) other_option "$1" || refuse "unknown option $1; see --help" ;;
     esac

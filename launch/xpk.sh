@@ -28,24 +28,16 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cluster="" image="" slices=1 priority=medium restarts=50 grace=600 places=() storage=()
 (($# > 0)) || refuse "no options; see --help"
 while (($# > 0)); do
-  case $1 in
-    --help) usage ;;
-    --*=) refuse "$1 has no value: is a variable empty in this shell?" ;;
-    --dry-run) DRY_RUN=1 ;;
+  common_option "$1" || case $1 in
     --cluster=*) cluster=${1#*=} ;;
     --project=* | --zone=*) places+=("$1") ;;
-    --name=*) name=${1#*=} ;;
     --tpu-type=*) accelerator=${1#*=} ;;
     --slices=*) slices=${1#*=} ;;
     --image=*) image=${1#*=} ;;
     --storage=*) storage+=("$1") ;;
     --priority=*) priority=${1#*=} ;;
-    --spot) spot=1 ;;
     --max-restarts=*) restarts=${1#*=} ;;
     --grace=*) grace=${1#*=} ;;
-    --shared-workdir) shared_workdir=1 ;;
-    --flags=*) flags=${1#*=} ;;
-    --delete) delete=1 ;;
     --) shift; train=("$@"); break ;;
     *) refuse "unknown option $1; see --help" ;;
   esac

@@ -36,8 +36,11 @@ def test_help_is_the_comment_at_the_top_and_begins_with_the_command(cloud, scrip
     assert "Requires" in done.stdout and "--dry-run" in done.stdout and "shellcheck" not in done.stdout
     text = (LAUNCH / script).read_text()
     # Every option that it takes is told.
-    shared = (LAUNCH / "tpu.sh").read_text() if "parse_tpu_options" in text else ""
-    for option in re.findall(r"^ +(?:\| )?(--[a-z-]+)=?\*?\)", text + shared, re.MULTILINE):
+    text += (LAUNCH / "tpu.sh").read_text() if "parse_tpu_options" in text else ""
+    text += (LAUNCH / "lib.sh").read_text() if "common_option" in text else ""
+    options = re.findall(r"^ +(?:\| )?(--[a-z-]+)=?\*?\)", text, re.MULTILINE)
+    assert {"--help", "--dry-run"} <= set(options)
+    for option in options:
         assert option in done.stdout or option in ("--help", "--"), option
 
 
