@@ -101,19 +101,20 @@ rented() { # SHAPE|CHIPS LARGEST SHAPES...
   return 1
 }
 
-# Number of hosts of a slice, from the name of its type, such as v5p-128; xpk also accepts a shape, such as v6e-4x4.
+# Number of hosts of all slices, from the name of their type, such as v5p-128; xpk also accepts a shape, such as v6e-4x4.
 # Refuses what cannot be rented.
-hosts_of() { # OPTION COLUMN TYPE: column 2 has gcloud's names, 3 those of xpk
-  local size=${3##*-} cores="" single largest shapes chips
-  read -r _ _ _ _ cores single largest _ shapes < <(rows_of "$2" "${3%-*}") || true
+hosts_of() { # OPTION COLUMN TYPE SLICES: column 2 has gcloud's names, 3 those of xpk
+  local size=${3##*-} cores="" single largest joined shapes chips
+  read -r _ _ _ _ cores single largest joined shapes < <(rows_of "$2" "${3%-*}") || true
   [[ -n $cores && $size =~ ^($SIZE|$SHAPE)$ ]] ||
     refuse "--$1=$3: not a type of Cloud TPU, such as v4-8, v5litepod-8, v6e-8"
   [[ $size == *x* ]] || size=$((size % cores ? 0 : size / cores))
   # shellcheck disable=SC2086 # the shapes are words
   rented "$size" "$largest" $shapes || refuse "--$1=$3: there is no such slice; ${3%-*} has the" \
     "shapes ${shapes/cubes/and multiples of 4}, up to $largest chips; a chip counts for $cores in ${3%-*}-NUMBER"
+  [[ $4 == 1 || $joined == yes ]] || refuse "--slices=$4: $3 cannot be joined, v4 and later can"
   chips=$((${size//x/*}))
-  echo $((chips <= single ? 1 : chips / 4))
+  echo $(($4 * (chips <= single ? 1 : chips / 4)))
 }
 
 runtime_of() {

@@ -59,7 +59,6 @@ if [[ -n $delete ]]; then
   exit
 fi
 need slices "$slices" "$NUMBER"
-[[ $slices == 1 || $accelerator != v[23]-* ]] || refuse "--slices=$slices: $accelerator cannot be joined, v4 and later can"
 check_tpu_options "$slices"
 # Otherwise gcloud starts with 64 hosts, and starts the next ones when these have ended.
 all_hosts=(--node=all --worker=all --batch-size=all)

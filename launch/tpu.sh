@@ -60,8 +60,7 @@ check_tpu_options() { # SLICES
   need poll "$poll" "0|$NUMBER"
   [[ -z $spot || -z $reserved ]] || refuse "--spot and --reserved exclude each other"
   [[ $accelerator != tpu7x-* ]] || refuse "--accelerator=$accelerator: TPU7x is available on GKE: use launch/gke.sh or launch/xpk.sh"
-  hosts=$(hosts_of accelerator 2 "$accelerator")
-  hosts=$((hosts * $1))
+  hosts=$(hosts_of accelerator 2 "$accelerator" "$1")
   [[ -z $disk ]] || ((hosts == 1)) || refuse "--disk=$disk: only one host may write to a disk, and $accelerator makes" \
     "$hosts hosts: leave it out, and keep corpus and work directory in a bucket"
   check_train "${train[@]}"

@@ -55,10 +55,9 @@ need image "$image" "$WORD"
 need priority "$priority" "very-low|low|medium|high|very-high"
 need max-restarts "$restarts" "[0-9]+"
 need grace "$grace" "$NUMBER"
-hosts=$(hosts_of tpu-type 3 "$accelerator")
+hosts=$(hosts_of tpu-type 3 "$accelerator" "$slices")
 # xpk's node pools have four chips per host, so eight chips are two hosts, also where Cloud TPU has hosts with eight.
-[[ $accelerator != @(v5litepod|v6e)-@(8|2x4) ]] || hosts=2
-hosts=$((hosts * slices))
+[[ $accelerator != @(v5litepod|v6e)-@(8|2x4) ]] || hosts=$((2 * slices))
 check_train "${train[@]}"
 pass_grace "$grace"
 read_flags
