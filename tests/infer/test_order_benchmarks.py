@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import tiny
 
+from xlnet_jax.config import DataConfig
+from xlnet_jax.model.flops import step_flops
+
 
 @pytest.fixture
 def toy(monkeypatch):
@@ -49,6 +52,31 @@ def test_any_number_of_cells_is_unknown_in_any_order(toy, name):
         np.testing.assert_array_equal(positions[used_P], np.flatnonzero(rank >= 0))
         np.testing.assert_array_equal(targets[used_P], cells_T[positions[used_P]])
         np.testing.assert_array_equal(np.sort(rank[rank >= 0]), np.arange(used_P.sum()))
+
+
+@pytest.fixture
+def laws(monkeypatch):
+    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
+    return importlib.import_module("order_laws")
+
+
+def test_laws_have_equal_budgets(laws):
+    spans, *others = [laws.config_of(law, "corpus", 2000, quick=False) for law in laws.LAWS]
+    assert spans.train.steps == 2000 and spans.data.orders == "spans"
+    for config in others:
+        budget = config.train.steps * step_flops(config)
+        assert budget == pytest.approx(2000 * step_flops(spans), rel=0.005)
+        assert config.model == spans.model and config.train.batch_size == spans.train.batch_size
+
+
+def test_questions_ask_for_what_they_are_called(laws):
+    words = np.random.default_rng(3).random((500, laws.WINDOW)) < 0.6
+    unknown = {name: ~laws.known_of(name, words, DataConfig()) for name in laws.QUESTIONS}
+    shares = {name: each.mean() for name, each in unknown.items()}
+    assert shares == pytest.approx({"sixth": 1 / 6, "half": 0.5, "rest": 0.5, "all": 1}, abs=0.01)
+    starts = {name: (each[:, 1:] & ~each[:, :-1]).sum() / each.sum() for name, each in unknown.items()}
+    assert starts["half"] > 0.45 and starts["sixth"] < 0.6, "single tokens would start at 0.5 and 0.83 of the places"
+    assert (unknown["rest"] == (np.arange(laws.WINDOW) >= laws.WINDOW // 2)).all()
 
 
 @pytest.mark.slow
