@@ -24,11 +24,11 @@ The questions are about windows of 64 tokens, without memory:
 Figures, for each side, question and order (left, reversed, random: the mean of K random orders, best: the best of
 these K for each window):
 
-  nats                 per unknown token, of the joint likelihood; the mean over the windows
+  nats                 per unknown token, of the joint likelihood; the mean over the windows and seeds
   bits_per_character   of the unknown characters
   error                standard error of `nats` over the windows
-  gain, gain_error     nats per unknown token by which a side is better than `spans` in the same windows, and its
-                       standard error
+  gain                 nats per unknown token by which a side is better than `spans` in the same windows, for each seed
+  gain_error           standard error of the mean gain over the windows
   order_spread         standard deviation over the K random orders, nats per unknown token; the mean over the windows
   budget               steps, FLOPs, fresh tokens, and seconds of the training of each side
 """
@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -59,7 +60,7 @@ ORDERS = ("left", "reversed", "random", "best")
 QUICK = {"layers": 1, "d_model": 32, "heads": 2, "head_dim": 16, "d_ff": 64}
 
 
-def config_of(law: str, corpus: str, steps: int, quick: bool) -> Any:
+def config_of(law: str, corpus: str, steps: int, quick: bool, seed: int = 0) -> Any:
     """The configuration of a side; `steps` are those of `spans`, and the others have as many FLOPs."""
     from xlnet_jax import config as configs
     from xlnet_jax.model.flops import step_flops
@@ -74,6 +75,7 @@ def config_of(law: str, corpus: str, steps: int, quick: bool) -> Any:
             data=dataclasses.replace(base.data, corpus=corpus, **LAWS[law]),
             optimizer=dataclasses.replace(base.optimizer, warmup_steps=min(base.optimizer.warmup_steps, steps // 4)),
             evaluation=dataclasses.replace(base.evaluation, final=False),
+            seeds=dataclasses.replace(base.seeds, init=base.seeds.init + seed, data=base.seeds.data + seed),
         )
 
     found = of(law)
@@ -105,7 +107,10 @@ def known_of(question: str, word_start_BN: np.ndarray, data: Any) -> np.ndarray:
 
 
 def answers(model: Any, windows_BN: np.ndarray, known_BN: np.ndarray, orders: int) -> dict[str, np.ndarray]:
-    """The joint log-likelihood of each window, nats [B], under each of ORDERS; [K, B] under the random ones."""
+    """The joint log-likelihood of each window, nats [B], under each of ORDERS.
+
+    `spread` is the standard deviation over the random orders, nats per unknown token.
+    """
     from xlnet_jax.infer.orders import any_order
     from xlnet_jax.infer.score import Scorer
 
@@ -113,10 +118,11 @@ def answers(model: Any, windows_BN: np.ndarray, known_BN: np.ndarray, orders: in
     asked = windows_BN.tolist(), known_BN.tolist()
     found = {name: np.array([each.joint_K[0] for each in score.log_prob(*asked, name)]) for name in ORDERS[:2]}
     random_KB = np.array([each.joint_K for each in score.log_prob(*asked, "random", orders)]).T
-    return {**found, "random": random_KB.mean(axis=0), "best": random_KB.max(axis=0), "each": random_KB}
+    spread_B = random_KB.std(axis=0) / (~known_BN).sum(axis=1)
+    return {**found, "random": random_KB.mean(axis=0), "best": random_KB.max(axis=0), "spread": spread_B}
 
 
-def run(folder: str, steps: int, count: int, orders: int, quick: bool) -> dict[str, Any]:
+def run(folder: str, steps: int, seeds: int, count: int, orders: int, quick: bool) -> dict[str, Any]:
     import xlnet_jax
     from xlnet_jax.commands.quickstart import HELDOUT, TOKENIZER_SAMPLE_BYTES, speeches
     from xlnet_jax.commands.train import train
@@ -131,50 +137,49 @@ def run(folder: str, steps: int, count: int, orders: int, quick: bool) -> dict[s
     heldout = Corpus(corpus, "heldout")
     starts = np.linspace(0, heldout.tokens - WINDOW, count).astype(int)
     windows_BN, _ = heldout.read(starts, WINDOW)
-    characters_V, _ = heldout.tokenizer.text_lengths()
-    budget, joint, known = {}, {}, {}
-    for law in LAWS:
-        config = config_of(law, corpus, steps, quick)
-        workdir = os.path.join(folder, f"{law}_{steps}")
+    budget: dict[str, Any] = {}
+    known: dict[str, np.ndarray] = {}
+    # Of each law and question, one dictionary for each seed.
+    joint: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
+    for seed, law in itertools.product(range(seeds), LAWS):
+        config = config_of(law, corpus, steps, quick, seed)
+        workdir = os.path.join(folder, f"{law}_{steps}_{seed}")
         trained = train(config, workdir)
-        budget[law] = {
+        budget.setdefault(law, {
             "steps": config.train.steps,
             "flops": config.train.steps * step_flops(config),
             "fresh_tokens": config.train.steps * config.train.batch_size * config.data.reuse_len,
-            "seconds": trained["seconds"]["steps"],
-        }
+            "seconds": [],
+        })["seconds"].append(trained["seconds"]["steps"])  # fmt: skip
         model = xlnet_jax.load(workdir)
         for question in QUESTIONS:
             known[question] = known_of(question, heldout.tokenizer.word_start[windows_BN], config.data)
-            joint[law, question] = answers(model, windows_BN, known[question], orders)
+            joint.setdefault((law, question), []).append(answers(model, windows_BN, known[question], orders))
+    characters_V, _ = heldout.tokenizer.text_lengths()
     rows = []
-    for question in QUESTIONS:
+    for question, order in itertools.product(QUESTIONS, ORDERS):
         unknown_BN = ~known[question]
-        tokens_B, characters = unknown_BN.sum(axis=1), characters_V[windows_BN][unknown_BN].sum()
-        for order in ORDERS:
-            nats = {law: -joint[law, question][order] / tokens_B for law in LAWS}
-            gains = {law: nats["spans"] - each for law, each in nats.items() if law != "spans"}
-            rows.append({
-                "question": question,
-                "order": order,
-                "nats": {law: float(each.mean()) for law, each in nats.items()},
-                "error": {law: float(each.std(ddof=1) / math.sqrt(count)) for law, each in nats.items()},
-                "bits_per_character": {
-                    law: float(-joint[law, question][order].sum() / math.log(2) / characters) for law in LAWS
-                },
-                "gain": {law: float(each.mean()) for law, each in gains.items()},
-                "gain_error": {law: float(each.std(ddof=1) / math.sqrt(count)) for law, each in gains.items()},
-            })  # fmt: skip
-    spread = {
-        question: {
-            law: float((joint[law, question]["each"].std(axis=0) / (~known[question]).sum(axis=1)).mean())
-            for law in LAWS
-        }
-        for question in QUESTIONS
-    }
+        characters = characters_V[windows_BN][unknown_BN].sum()
+        nats = {law: -np.stack([each[order] for each in joint[law, question]]) for law in LAWS}
+        per_token = {law: nats_SB / unknown_BN.sum(axis=1) for law, nats_SB in nats.items()}
+        gains = {law: per_token["spans"] - per_SB for law, per_SB in per_token.items() if law != "spans"}
+        rows.append({
+            "question": question,
+            "order": order,
+            "nats": {law: float(per_SB.mean()) for law, per_SB in per_token.items()},
+            "error": {law: error(per_SB) for law, per_SB in per_token.items()},
+            "bits_per_character": {
+                law: float(nats_SB.mean(axis=0).sum() / math.log(2) / characters) for law, nats_SB in nats.items()
+            },
+            "gain": {law: gain_SB.mean(axis=1).tolist() for law, gain_SB in gains.items()},
+            "gain_error": {law: error(gain_SB) for law, gain_SB in gains.items()},
+        })  # fmt: skip
     return {
         "rows": rows,
-        "order_spread": spread,
+        "order_spread": {
+            question: {law: float(np.mean([each["spread"] for each in joint[law, question]])) for law in LAWS}
+            for question in QUESTIONS
+        },
         "budget": budget,
         "windows": count,
         "orders": orders,
@@ -182,18 +187,24 @@ def run(folder: str, steps: int, count: int, orders: int, quick: bool) -> dict[s
     }
 
 
+def error(values_SB: np.ndarray) -> float:
+    """The standard error over the windows, of the means over the seeds."""
+    return float(values_SB.mean(axis=0).std(ddof=1) / math.sqrt(values_SB.shape[1]))
+
+
 def table(found: dict[str, Any]) -> str:
-    lines = ["nats per unknown token (bits per character), and by how much a law is better than spans"]
+    lines = ["nats per unknown token (bits per character), and by how much a law is better than spans with each seed"]
     lines.append(f"{'unknown':8}{'order':10}" + "".join(f"{law:>16}" for law in LAWS)
-                 + "".join(f"{law + ' better by':>26}" for law in list(LAWS)[1:]))  # fmt: skip
+                 + "".join(f"{law + ' better by':>32}" for law in list(LAWS)[1:]))  # fmt: skip
     for row in found["rows"]:
         sides = [f"{row['nats'][law]:.3f} ({row['bits_per_character'][law]:.3f})" for law in LAWS]
-        gains = [f"{gain:+.3f} +- {row['gain_error'][law]:.3f}" for law, gain in row["gain"].items()]
+        gains = [" ".join(f"{gain:+.3f}" for gain in each) + f" +- {row['gain_error'][law]:.3f}"
+                 for law, each in row["gain"].items()]  # fmt: skip
         lines.append(f"{row['question']:8}{row['order']:10}" + "".join(f"{side:>16}" for side in sides)
-                     + "".join(f"{gain:>26}" for gain in gains))  # fmt: skip
+                     + "".join(f"{gain:>32}" for gain in gains))  # fmt: skip
     for law, each in found["budget"].items():
         lines.append(f"{law}: {each['steps']} steps, {each['flops']:.3g} FLOPs, {each['fresh_tokens']:,} fresh tokens, "
-                     f"{each['seconds']:.0f} s")  # fmt: skip
+                     + ", ".join(f"{seconds:.0f} s" for seconds in each["seconds"]))  # fmt: skip
     spreads = ", ".join(
         f"{question} " + "/".join(f"{by[law]:.3f}" for law in LAWS) for question, by in found["order_spread"].items()
     )
@@ -217,13 +228,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tiny model for 20 steps, to try it")
     parser.add_argument("--folder", help="of corpus and runs (default: a temporary one)")
     parser.add_argument("--steps", type=int, default=2000, help="of `spans`")
+    parser.add_argument("--seeds", type=int, default=1, help="of parameters and data")
     parser.add_argument("--windows", type=int, default=256)
     parser.add_argument("--orders", type=int, default=8, help="K random orders")
     parser.add_argument("--picture", help="an SVG file to write")
     given = parser.parse_args()
     steps, count, orders = (20, 16, 2) if given.quick else (given.steps, given.windows, given.orders)
     with tempfile.TemporaryDirectory() as temporary:
-        found = run(given.folder or temporary, steps, count, orders, given.quick)
+        found = run(given.folder or temporary, steps, given.seeds, count, orders, given.quick)
     if given.picture:
         picture(found, given.picture)
     if not given.json:
