@@ -213,13 +213,16 @@ def table(found: dict[str, Any]) -> str:
 
 
 def picture(found: dict[str, Any], path: str) -> None:
-    """Nats per unknown token under random orders; error lines are standard errors over the windows."""
+    """By how much each law is better than spans, in two orders; error lines are standard errors over the windows."""
     import _bars
 
-    rows = [row for row in found["rows"] if row["order"] == "random"]
-    sides = [{law: [row[figure][law] for row in rows] for law in LAWS} for figure in ("nats", "error")]
-    _bars.draw(path, [row["question"] for row in rows], *sides, "nats per unknown token",
-               "Held-out windows by what is unknown and the law of training")  # fmt: skip
+    heights, errors = {}, {}
+    for law, order in itertools.product(list(LAWS)[1:], ("left", "random")):
+        rows = [row for row in found["rows"] if row["order"] == order]
+        heights[f"{law}, {order}"] = [float(np.mean(row["gain"][law])) for row in rows]
+        errors[f"{law}, {order}"] = [row["gain_error"][law] for row in rows]
+    _bars.draw(path, QUESTIONS, heights, errors, "nats per unknown token",
+               "Gain over the law spans, by what is unknown")  # fmt: skip
 
 
 def main() -> None:
