@@ -13,7 +13,7 @@ def draw(
     errors: Mapping[str, Any],
     label: str,
     title: str,
-    lines: Mapping[str, Sequence[float]] | None = None,
+    lines: Mapping[str, Sequence[float | None]] | None = None,
 ) -> None:
     """Writes one bar for each group and series.
 
@@ -34,9 +34,9 @@ def draw(
             places = [group - 0.4 + width * (turn + 0.5) for group in range(len(groups))]
             axes.bar(places, height, 0.9 * width, yerr=errors[name], capsize=2, label=name, error_kw={"linewidth": 1})
         for name, levels in (lines or {}).items():
-            there = [group for group, level in enumerate(levels) if level is not None]
-            axes.hlines([levels[group] for group in there], [group - 0.45 for group in there],
-                        [group + 0.45 for group in there], colors="black", linestyles=":", label=name)  # fmt: skip
+            there = [(group, level) for group, level in enumerate(levels) if level is not None]
+            axes.hlines([level for _, level in there], [group - 0.45 for group, _ in there],
+                        [group + 0.45 for group, _ in there], colors="black", linestyles=":", label=name)  # fmt: skip
         axes.set_xticks(range(len(groups)), groups)
         axes.set(ylabel=label, title=title)
         axes.spines[["top", "right"]].set_visible(False)
