@@ -20,7 +20,7 @@ VERSIONS := pyproject.toml constraints.txt
 SHELL_SCRIPTS := .ci/run $(wildcard launch/*.sh)
 # Not those that need the TPU compiler, nor one that takes hours.
 COMPILED := attention kernel_schedule topologies
-LONG := finetune
+LONG := finetune order_toy order_laws
 BENCHMARKS := $(filter-out benchmarks/_% $(patsubst %,benchmarks/%.py,$(COMPILED) $(LONG)),$(wildcard benchmarks/*.py))
 
 help: ## this list
