@@ -5,7 +5,7 @@
     python benchmarks/generation.py --objective=clm     a left-to-right model with and without its cache; no peer
 
 d_model 256, 4 layers, 32,000 pieces, random parameters, float32, greedy: 128 tokens after a prompt of 128, for 16 texts
-and for one. All sides run in one process and take turns, on the same cores:
+and for one. Segments and memory have 128 tokens. All sides run in one process and take turns, on the same cores:
 
   cached      `infer.fill.Filler`, order left; two rows of each layer for a new token and text, which is asserted
   uncached    the same model, which reads the whole text again for every token; must give equal tokens
@@ -20,6 +20,8 @@ Figures, of 16 texts; those of one text are under `one_text`:
                                                            time; medians over rounds
   ratio_uncached, ratio_peer, ratio_peer_mems              cached over the other side: median over rounds
   growth                                                   seconds of 256 tokens over seconds of 128, cached
+  growth_one_segment                                       the same with segments of 512: every new token attends to as
+                                                           many slots as the text has, not to a fixed number
   peer_mems_error                                          largest difference between the logits of the peer with and
                                                            without mems, for the same tokens of the one text
   spread                                                   smallest and largest seconds of each side
@@ -51,6 +53,8 @@ class Sides(NamedTuple):
 
     cached: Side
     others: dict[str, Side]
+    one_segment: Side | None
+    """`cached`, with longer segments."""
     compile: Side
     """What `uncached` compiles for such arguments."""
     mems_error: Callable[[list[list[int]], int], float] | None = None
@@ -76,15 +80,16 @@ def random_model(sizes: dict[str, int], objective: str, segment_len: int) -> tup
 
 
 def permutation_sides(sizes: dict[str, int]) -> Sides:
-    """Of one random model that knows no order: one segment holds prompt and new tokens."""
+    """Of one random model that knows no order. Prompt and memory are as long as a segment, so the first new segment
+    sees the whole prompt: it is one chain, with a fixed capacity."""
     from xlnet_jax.infer.fill import Filler, fillable
     from xlnet_jax.infer.sampling import Sampling
 
-    config, params = random_model(sizes, "plm", 4 * sizes["memory_len"])
+    config, params = random_model(sizes, "plm", sizes["memory_len"])
     filler = Filler(fillable(config, "this model"), params, config.data.segment_len)
     check_rows(filler)
 
-    def cached(prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    def run(filler: Filler, prompts: list[list[int]], tokens: int) -> list[list[int]]:
         known = [[True] * len(ids) + [False] * tokens for ids in prompts]
         found = filler([[*ids, *[0] * tokens] for ids in prompts], known, Sampling(temperature=0))
         return [one.token_N[len(ids) :].tolist() for ids, one in zip(prompts, found, strict=True)]
@@ -92,7 +97,9 @@ def permutation_sides(sizes: dict[str, int]) -> Sides:
     uncached = chain_without_cache(filler)
     compile = functools.partial(uncached, most=1)
     exact, mems, error = peers(config, params, filler)
-    return Sides(cached, {"uncached": uncached, "peer": exact, "peer_mems": mems}, compile, error)
+    others = {"uncached": uncached, "peer": exact, "peer_mems": mems}
+    longer = dataclasses.replace(filler, segment_len=4 * filler.segment_len)
+    return Sides(functools.partial(run, filler), others, functools.partial(run, longer), compile, error)
 
 
 def check_rows(filler: Any) -> None:
@@ -216,6 +223,7 @@ def left_to_right_sides(sizes: dict[str, int]) -> Sides:
     return Sides(
         lambda prompts, tokens: made(prompts, tokens, greedy),
         {"uncached": uncached},
+        None,
         lambda prompts, tokens: uncached(prompts, 2),
     )
 
@@ -273,6 +281,10 @@ def measure(sides: Sides, sizes: dict[str, int], texts: int, rounds: int) -> dic
         **{name: functools.partial(side, prompts, N) for name, side in sides.others.items()},
     }
     runs["cached"](), runs["twice"](), sides.compile(prompts, N)
+    if sides.one_segment is not None:
+        for name, tokens in (("one_segment", N), ("one_segment_twice", 2 * N)):
+            runs[name] = functools.partial(sides.one_segment, prompts, tokens)
+            runs[name]()
     turns: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for _ in range(rounds):
         found = {}
@@ -281,12 +293,15 @@ def measure(sides: Sides, sizes: dict[str, int], texts: int, rounds: int) -> dic
             found[name] = run()
             turns[name].append((time.perf_counter() - start, time.process_time() - cpu))
         assert found["cached"] == found["uncached"] == [ids[:N] for ids in found["twice"]]
+        assert found["cached"] == found.get("one_segment", found["cached"])
     seconds, cpu_seconds = ({name: [turn[which] for turn in turns[name]] for name in runs} for which in (0, 1))
     middle = {name: statistics.median(each) for name, each in seconds.items()}
     figures = {f"{name}_tokens_per_second": texts * N / middle[name] for name in ("cached", *sides.others)}
     for name in sides.others:
         pairs = zip(seconds["cached"], seconds[name], strict=True)
         figures[f"ratio_{name}"] = statistics.median(slow / fast for fast, slow in pairs)
+    if sides.one_segment is not None:
+        figures["growth_one_segment"] = middle["one_segment_twice"] / middle["one_segment"]
     if sides.mems_error is not None and texts == 1:
         figures["peer_mems_error"] = sides.mems_error(prompts, N)
     return {

@@ -117,7 +117,7 @@ MUTANTS = (
            one("kernels/vocabulary_loss", "test_any_mesh_gives_the_gradient_of_one_device")),
     Mutant("softmax_bias_missing", HEADS, "logits_BPV + bias_V", "logits_BPV + 0 * bias_V",
            oracle("plain")),
-    Mutant("cached_memory_rolls_a_slot_too_far", CACHE, "jnp.roll(x_LBKHE, -T, axis=2)", "jnp.roll(x_LBKHE, -T - 1, axis=2)",
+    Mutant("cached_memory_rolls_a_slot_too_far", CACHE, "jnp.roll(x_LBHKE, -T, axis=3)", "jnp.roll(x_LBHKE, -T - 1, axis=3)",
            one("infer/generate", "test_cached_equals_uncached")),
     Mutant("cached_row_at_the_wrong_place", GENERATE, "jnp.where(full_B, 0, texts.place_B)", "jnp.where(full_B, 1, texts.place_B)",
            one("infer/generate", "test_cached_equals_uncached")),

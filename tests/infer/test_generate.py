@@ -190,8 +190,8 @@ def test_sharded_equals_one_device(made):
         texts = split._read(prompts(), 0, 8)
         read, texts = generate._write(split.model, False, split.params, texts, greedy.arrays(), np.int32(9), None)
         assert all(x.is_fully_replicated for x in read) and not texts.place_B.is_fully_replicated
-        k_LBKHE = texts.cache.layers.k_BKHE
-        assert k_LBKHE.sharding.shard_shape(k_LBKHE.shape)[1::2] == (4, 1)
+        k_LBHKE = texts.cache.layers.k_BHKE
+        assert k_LBHKE.sharding.shard_shape(k_LBHKE.shape)[1:3] == (4, 1)
         assert [split(prompts(), 25, sampling) for sampling in (greedy, drawn)] == one
 
 

@@ -91,7 +91,7 @@ def start(
     B, P = len(number_B), method.predicted(slots)
     zero_B, zero_BU = jnp.zeros(B, jnp.int32), jnp.zeros((B, slots), jnp.int32)
     cache = empty_cache(model.transformer.config, params, B, segment_len, memory_len)
-    vectors_BPD = jnp.zeros((B, P, model.transformer.config.d_model), cache.layers.k_BKHE.dtype)
+    vectors_BPD = jnp.zeros((B, P, model.transformer.config.d_model), cache.layers.k_BHKE.dtype)
     logits_BPV = jax.eval_shape(lambda: model.logits(params, vectors_BPD))
     return State(
         cache=cache,

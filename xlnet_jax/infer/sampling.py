@@ -79,9 +79,12 @@ def sample(logits_BV: jax.Array, sampling: Sampling, number_B: jax.Array, count_
     if sort:
         token_BV, kept_BV = filtered(logits_BV, sampling)
         return jnp.take_along_axis(token_BV, draw(key_B, kept_BV)[:, None], axis=1)[:, 0].astype(jnp.int32)
-    greedy = sampling.temperature == 0
-    drawn_B = draw(key_B, logits_BV / jnp.where(greedy, 1, sampling.temperature))
-    return jnp.where(greedy, jnp.argmax(logits_BV, axis=1), drawn_B).astype(jnp.int32)
+    # To draw costs a random number for each token of the vocabulary.
+    return jax.lax.cond(
+        sampling.temperature == 0,
+        lambda: jnp.argmax(logits_BV, axis=1).astype(jnp.int32),
+        lambda: draw(key_B, logits_BV / sampling.temperature).astype(jnp.int32),
+    )
 
 
 def keys(sampling: Sampling, number_B: jax.Array, count_B: jax.Array) -> jax.Array:

@@ -109,8 +109,8 @@ class RelativeAttention(nn.Module):
         implementation = "xla" if self.is_initializing() else config.attention
         if isinstance(memory, Kept):
             implementation, rows = "xla", (k_BKHE, v_BKHE)
-            k_BKHE = join(memory.k_BKHE, k_BKHE, inputs.slot_BT)
-            v_BKHE = join(memory.v_BKHE, v_BKHE, inputs.slot_BT)
+            k_BKHE = join(memory.k_BHKE, k_BKHE, inputs.slot_BT)
+            v_BKHE = join(memory.v_BHKE, v_BKHE, inputs.slot_BT)
             position = None, memory.r_NHE[None], inputs.direction_B
         else:
             position, rows = position_keys(inputs, kernel["position"], dtype, implementation), None

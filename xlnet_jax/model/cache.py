@@ -9,6 +9,7 @@ had in its own segment. So the memory rolls by moving keys and values, and no hi
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -19,6 +20,7 @@ from xlnet_jax.batch import MEMORY_RANK, NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.model import positions
 from xlnet_jax.model.layers import accumulator
+from xlnet_jax.parallel import mesh as meshes
 
 
 @jax.tree_util.register_dataclass
@@ -26,8 +28,9 @@ from xlnet_jax.model.layers import accumulator
 class Kept:
     """What attention reads of earlier tokens, of all layers (a leading L) or of one."""
 
-    k_BKHE: jax.Array
-    v_BKHE: jax.Array
+    k_BHKE: jax.Array
+    """Heads in front, as attention multiplies them: else a CPU would copy all slots for every new token."""
+    v_BHKE: jax.Array
     r_NHE: jax.Array
     """Position keys of text that is read forward, N = K + T - 1 rows; see `kernels.xla`. They never change."""
 
@@ -55,22 +58,25 @@ class Cache:
         kept, Q, T, M = self.layers, rank_BQ.shape[1], self.segment_len, self.memory_len
         if position_BQ is not None:
             return kept, put(self.rank_BK, rank_BQ, M + position_BQ)
-        k_LBMHE, v_LBMHE = (x[:, :, :M] for x in (kept.k_BKHE, kept.v_BKHE))
+        k_LBHME, v_LBHME = (x[:, :, :, :M] for x in (kept.k_BHKE, kept.v_BHKE))
         r_LNHE = kept.r_NHE[:, T - Q : T + M + Q - 1]
-        return Kept(k_LBMHE, v_LBMHE, r_LNHE), jnp.concatenate([self.rank_BK[:, :M], rank_BQ], axis=1)
+        return Kept(k_LBHME, v_LBHME, r_LNHE), jnp.concatenate([self.rank_BK[:, :M], rank_BQ], axis=1)
 
     def write(
         self, rows_LBQHE: tuple[jax.Array, jax.Array], rank_BQ: jax.Array, position_BQ: jax.Array | None
     ) -> Cache:
         """The cache with the keys and values of the new rows, and their ranks."""
-        if position_BQ is None:
-            position_BQ = jnp.broadcast_to(jnp.arange(rank_BQ.shape[1])[None], rank_BQ.shape)
-        slot_BQ = self.memory_len + position_BQ
-        each_layer, kept = jax.vmap(put, in_axes=(0, 0, None)), self.layers
-        old_LBKHE = kept.k_BKHE, kept.v_BKHE
-        k_LBKHE, v_LBKHE = (each_layer(old, rows, slot_BQ) for old, rows in zip(old_LBKHE, rows_LBQHE, strict=True))
-        rank_BK = put(self.rank_BK, rank_BQ, slot_BQ)
-        return dataclasses.replace(self, layers=Kept(k_LBKHE, v_LBKHE, kept.r_NHE), rank_BK=rank_BK)
+        M, Q = self.memory_len, rank_BQ.shape[1]
+        slot_BQ = None if position_BQ is None else M + position_BQ
+        kept = self.layers
+        k_LBHKE, v_LBHKE = (
+            old_LBHKE.at[:, :, :, M : M + Q].set(new_LBQHE.transpose(0, 1, 3, 2, 4))
+            if slot_BQ is None
+            else _written(old_LBHKE, new_LBQHE, slot_BQ)
+            for old_LBHKE, new_LBQHE in zip((kept.k_BHKE, kept.v_BHKE), rows_LBQHE, strict=True)
+        )
+        rank_BK = self.rank_BK.at[:, M : M + Q].set(rank_BQ) if slot_BQ is None else put(self.rank_BK, rank_BQ, slot_BQ)
+        return dataclasses.replace(self, layers=Kept(k_LBHKE, v_LBHKE, kept.r_NHE), rank_BK=rank_BK)
 
     def next_segment(self, ended_B: jax.Array) -> Cache:
         """Rolls the memory of the texts whose segment is full: its last M slots are the memory of the next one."""
@@ -80,11 +86,11 @@ class Cache:
         filled_BK = (jnp.arange(K) < self.memory_len)[None] & (rank_BK != NEVER)
         rank_BK = jnp.where(filled_BK, MEMORY_RANK, NEVER)
 
-        def rolled(x_LBKHE: jax.Array) -> jax.Array:
-            return jnp.where(ended_B[None, :, None, None, None], jnp.roll(x_LBKHE, -T, axis=2), x_LBKHE)
+        def rolled(x_LBHKE: jax.Array) -> jax.Array:
+            return jnp.where(ended_B[None, :, None, None, None], jnp.roll(x_LBHKE, -T, axis=3), x_LBHKE)
 
         kept = self.layers
-        layers = Kept(rolled(kept.k_BKHE), rolled(kept.v_BKHE), kept.r_NHE)
+        layers = Kept(rolled(kept.k_BHKE), rolled(kept.v_BHKE), kept.r_NHE)
         return dataclasses.replace(self, layers=layers, rank_BK=jnp.where(ended_B[:, None], rank_BK, self.rank_BK))
 
     def hidden(self, position_BQ: jax.Array) -> Cache:
@@ -94,22 +100,52 @@ class Cache:
 
 
 def put(slots_BK: jax.Array, rows_BQ: jax.Array, slot_BQ: jax.Array) -> jax.Array:
-    """slots_BK... with rows_BQ... at the places `slot_BQ`; a row whose place is K or more is left out."""
-    return jax.vmap(lambda slots_K, rows_Q, at_Q: slots_K.at[at_Q].set(rows_Q, mode="drop"))(slots_BK, rows_BQ, slot_BQ)
+    """slots_BK with rows_BQ at the places `slot_BQ`; a row whose place is K or more is left out.
+
+    A comparison, because a CPU scatters slowly.
+    """
+    here_BQK = slot_BQ[:, :, None] == jnp.arange(slots_BK.shape[1])[None, None]
+    new_BK = jnp.take_along_axis(rows_BQ, here_BQK.argmax(axis=1), axis=1)
+    return jnp.where(here_BQK.any(axis=1), new_BK, slots_BK)
 
 
-def join(kept_BKHE: jax.Array, rows_BQHE: jax.Array, slot_BQ: jax.Array | None) -> jax.Array:
-    """Keys or values of one layer with those of the new rows: at their slots, or after the memory."""
+def join(kept_BHKE: jax.Array, rows_BQHE: jax.Array, slot_BQ: jax.Array | None) -> jax.Array:
+    """Keys or values of one layer with those of the new rows: at their slots, or after the memory; [B, K, H, E]."""
+    rows_BHQE = rows_BQHE.transpose(0, 2, 1, 3)
     if slot_BQ is None:
-        return jnp.concatenate([kept_BKHE, rows_BQHE], axis=1)
-    return put(kept_BKHE, rows_BQHE, slot_BQ)
+        return jnp.concatenate([kept_BHKE, rows_BHQE], axis=2).transpose(0, 2, 1, 3)
+    at_K, joined_BHKE = jnp.arange(kept_BHKE.shape[2]), kept_BHKE
+    for q in range(slot_BQ.shape[1]):
+        here_B1K1 = (slot_BQ[:, q : q + 1] == at_K[None])[:, None, :, None]
+        joined_BHKE = jnp.where(here_B1K1, rows_BHQE[:, :, q : q + 1], joined_BHKE)
+    return joined_BHKE.transpose(0, 2, 1, 3)
+
+
+def _written(old_LBHKE: jax.Array, new_LBQHE: jax.Array, slot_BQ: jax.Array) -> jax.Array:
+    """Keys or values of all layers with those of the new rows at their slots."""
+    B, Q = slot_BQ.shape
+    if meshes.device().platform != "cpu" or math.prod(jax.sharding.get_abstract_mesh().shape.values()) > 1:
+        row_B1 = jnp.arange(B)[:, None]
+        return old_LBHKE.at[:, row_B1, :, slot_BQ].set(new_LBQHE.transpose(1, 2, 0, 3, 4), mode="drop")
+
+    # One after the other, and in place: a CPU would copy all slots to scatter into them.
+    def one(at: jax.Array, x_LBHKE: jax.Array) -> jax.Array:
+        b, q = at // Q, at % Q
+        slot, none = slot_BQ[b, q].astype(at.dtype), jnp.zeros_like(at)
+        row_L1H1E = jax.lax.dynamic_slice(new_LBQHE, (none, b, q, none, none), (L, 1, 1, H, E)).transpose(0, 1, 3, 2, 4)
+        there = none, b, none, slot, none
+        kept_L1H1E = jax.lax.dynamic_slice(x_LBHKE, there, row_L1H1E.shape)
+        return jax.lax.dynamic_update_slice(x_LBHKE, jnp.where(slot < K, row_L1H1E, kept_L1H1E), there)
+
+    L, _, H, K, E = old_LBHKE.shape
+    return jax.lax.fori_loop(0, B * Q, one, old_LBHKE)
 
 
 def empty_cache(config: ModelConfig, params: Any, batch_size: int, segment_len: int, memory_len: int) -> Cache:
     """A cache without filled slots, for the parameters of an `XLNet`; a text of one segment needs no memory."""
     K, dtype = memory_len + segment_len, jnp.dtype(config.compute_dtype)
-    shape = (config.layers, batch_size, K, config.heads, config.head_dim)
-    zeros = nn.with_logical_constraint(jnp.zeros(shape, dtype), (None, "batch", None, "heads", None))
+    shape = (config.layers, batch_size, config.heads, K, config.head_dim)
+    zeros = nn.with_logical_constraint(jnp.zeros(shape, dtype), (None, "batch", "heads", None, None))
     high = accumulator(dtype)
     table_ND = positions.sinusoids(segment_len, memory_len, config.d_model, config.clamp_len, high)
     kernel_LDHE = params["layers"]["attention"]["position"]
