@@ -175,7 +175,7 @@ def test_a_run_is_evaluated_with_another_memory_and_its_context_is_drawn(tmp_pat
     assert len(found["models"][workdir]["loss"]) == 6 and os.path.exists(found["picture"])
     for words, message in (
         (["--against=x"], "--against is for --context"),
-        (["--context", "--streams=2"], "leave --streams, --blocks and --sliding out"),
+        (["--context", "--streams=2"], "leave --streams, --blocks, --sliding and --law out"),
         (["--memory_len=-1"], "model.memory_len=-1"),
         (["--streams=0"], "--streams=0 must be at least 1"),
         (["--segment_len=100000"], "needs 100,001"),
