@@ -384,6 +384,7 @@ def test_row_9_the_learning_rate_starts_at_0_and_a_step_worked_by_hand(x64):
             assert float(params["kernel"][0]) == pytest.approx(after, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_row_10_a_resumed_run_reproduces_the_undisturbed_one():
     """10. Stopped at step 3 of 6 and resumed from numpy arrays and a plan in JSON: tokens, masks, memory, loss.
 

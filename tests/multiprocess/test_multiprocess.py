@@ -103,6 +103,7 @@ def interrupted(workdir, cache, victim, number):
     return step
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_of_two_stops_both_at_one_step_and_one_process_goes_on(tmp_path, cache, undisturbed):
     step = interrupted(tmp_path, cache, 1, signal.SIGTERM)
     assert not os.path.exists(tmp_path / ".shared")

@@ -161,6 +161,7 @@ def test_one_flipped_bit_changes_the_checksum(dtype):
         assert (sums_of(jnp.asarray(flipped.view(np.asarray(x).dtype))) != sums_of(x)).all()
 
 
+@pytest.mark.slow
 def test_a_gradient_that_differs_the_second_time_ends_the_run_before_anything_is_saved(
     tmp_path, monkeypatch, pytestconfig
 ):

@@ -174,6 +174,7 @@ def test_glorot_mask_embedding_fills_its_bound():
         assert abs(np.std(vector) - (bound / 3**0.5 if glorot else 0.1)) < 0.02
 
 
+@pytest.mark.slow
 def test_core_clip_averages_and_clips_each_cores_rows_by_themselves():
     config = with_switches(
         "core_clip", cores=4, model={"dropout": 0.0, "attention_dropout": 0.0}, optimizer={"clip": 0.2}

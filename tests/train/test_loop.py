@@ -95,6 +95,7 @@ def test_other_frozen_keys_are_refused_and_nothing_is_overwritten(finished, cach
     assert before == {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
 
 
+@pytest.mark.slow
 def test_the_batch_size_may_change_the_memory_is_then_emptied_and_no_block_read_twice(tmp_path, cache):
     workdir = str(tmp_path)
     train(config(cache), workdir, stop_at=4)

@@ -113,6 +113,7 @@ def record(workdir, step):
         return checkpoints.record(step)
 
 
+@pytest.mark.slow
 def test_without_its_memory_a_killed_run_ends_as_one_that_stops_at_the_steps_of_its_record(tmp_path, pytestconfig):
     """Would fail if the memory were saved, or depended on anything but the checkpoint and its step."""
     killed, clean = tmp_path / "killed", tmp_path / "clean"

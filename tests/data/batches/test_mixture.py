@@ -107,6 +107,7 @@ def test_a_corpus_too_small_for_its_share_of_a_batch_is_named(second):
         mixture.stream(config).check(512, mixture.described())
 
 
+@pytest.mark.slow
 def test_a_run_tells_its_corpora_apart(second, tmp_path, pytestconfig):
     log = {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))}
     config = tiny.config(

@@ -109,6 +109,7 @@ def test_a_bucket_that_does_not_answer(bucket):
     _prepare()
 
 
+@pytest.mark.slow
 def test_killed(bucket, tmp_path):
     options = ["--tokenizer=" + data.tokenizer_path(), "--heldout=0.2", "--shard_bytes=8000", "--workers=2"]
     words = [sys.executable, "-m", "xlnet_jax", "prepare", "--input=gs://bucket/text", *options]
