@@ -119,6 +119,8 @@ class Model:
         sampling = Sampling(temperature, top_k, top_p, seed)
         if self.config.data.objective == "plm":
             generator = gaps.Appender(self._filler(), order, parallel, speculative)
+            asked = [gaps.appended(self.tokenizer.encode(prompt).tolist(), tokens) for prompt in prompts]
+            warn_of_law(self.config, [text.known for text in asked], order)
         else:
             model = left_to_right(self.config, "this model")
             left_to_right_only(order, parallel, speculative)

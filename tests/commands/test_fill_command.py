@@ -69,7 +69,7 @@ def on_a_terminal(monkeypatch, capsys, words):
 
 
 def test_a_permutation_model_continues_texts(workdir, capsys, monkeypatch):
-    """In another order as the library; on a terminal the same texts, with their order."""
+    """In another order as the library, which warns too; on a terminal the same texts, with their order."""
     words = ["generate", f"--workdir={workdir}", *(f"--prompt={prompt}" for prompt in PROMPTS), "--tokens=8"]
     found = lines(capsys, [*words, "--order=random"])
     heard = []
@@ -77,6 +77,7 @@ def test_a_permutation_model_continues_texts(workdir, capsys, monkeypatch):
         PROMPTS, tokens=8, order="random", listener=lambda number, text, ended: heard.append((number, text, ended))
     )
     assert [one["text"] for one in found] == expected and all(expected)
+    assert capsys.readouterr().err.count("may be poor here") == 1
     assert sorted(heard) == [(number, text, True) for number, text in enumerate(expected)]
     assert [(one["prompt"], one["exact"]) for one in found] == [(prompt, True) for prompt in PROMPTS]
     monkeypatch.setenv("TERM", "dumb")
