@@ -80,6 +80,7 @@ def test_questions_ask_for_what_they_are_called(laws):
 
 
 @pytest.mark.slow
+@pytest.mark.production
 def test_confidence_finds_the_easy_order_of_sums(toy, monkeypatch):
     """From left to right the sum of all comes first, which the model cannot guess: one of five. A filler that ignores
     the order, or a model that sees its targets, would solve as many in both orders."""

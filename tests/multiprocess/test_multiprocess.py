@@ -89,41 +89,33 @@ def two(tmp_path_factory, cache):
     return workdir
 
 
-def interrupted(workdir, cache, victim, number):
-    """A run of two processes that a signal to one of them has stopped; the step it stopped at."""
-    hosts = Hosts("train", workdir, SAVES, count=2, cache=cache)
-    wait_for(workdir / "checkpoints" / "2", hosts.processes)
-    hosts.processes[victim].send_signal(number)
+@pytest.mark.slow
+def test_sigterm_to_one_of_two_stops_both_at_one_step_and_one_process_or_two_go_on(tmp_path, cache, two, undisturbed):
+    both, alone = tmp_path / "both", tmp_path / "alone"
+    hosts = Hosts("train", both, SAVES, count=2, cache=cache)
+    wait_for(both / "checkpoints" / "2", hosts.processes)
+    hosts.processes[1].send_signal(signal.SIGTERM)
     ended = hosts.finish(42)
-    step = newest_checkpoint(workdir)
+    step = newest_checkpoint(both)
     assert 2 <= step < STEPS
     for _, err in ended.values():
-        assert f"{number.name} in process {victim} at step {step}: saved" in err and "Traceback" not in err
+        assert f"SIGTERM in process 1 at step {step}: saved" in err and "Traceback" not in err
         assert "attention: xla, because there is no kernel for cpu" in err
-    return step
-
-
-@pytest.mark.slow
-def test_sigterm_to_one_of_two_stops_both_at_one_step_and_one_process_goes_on(tmp_path, cache, undisturbed):
-    step = interrupted(tmp_path, cache, 1, signal.SIGTERM)
-    assert not os.path.exists(tmp_path / ".shared")
-    shared.finish(shared.start(tmp_path, f"--stop_at={step + 2}", undisturbed.cache))
-    first, second = read_jsonl(os.path.join(tmp_path, "runs.jsonl"))
+    assert not os.path.exists(both / ".shared")
+    shutil.copytree(both, alone)
+    shared.finish(shared.start(alone, f"--stop_at={step + 2}", undisturbed.cache))
+    first, second = read_jsonl(os.path.join(alone, "runs.jsonl"))
     assert (first["processes"], first["devices"], second["processes"], second["step"]) == (2, 2, 1, step)
     assert first["attention"] == second["attention"] == "xla"
-    assert_same_run(lines(tmp_path), lines(undisturbed.workdir))
-    assert len(lines(tmp_path)) == step + 2
+    assert_same_run(lines(alone), lines(undisturbed.workdir))
+    assert len(lines(alone)) == step + 2
 
-
-@pytest.mark.slow
-def test_control_c_at_process_0_stops_both_and_the_run_then_ends_with_the_same_bits(tmp_path, cache, two):
-    step = interrupted(tmp_path, cache, 0, signal.SIGINT)
-    ended = Hosts("train", tmp_path, count=2, cache=cache).finish()
+    ended = Hosts("train", both, count=2, cache=cache).finish()
     for _, err in ended.values():
         assert f"resuming at step {step}" in err
         # Every process finds the programs of the earlier runs, although only process 0 writes them.
         assert "compilation cache: hit" in err and "compilation cache: miss" not in err
-    assert lines(tmp_path) == lines(two)
+    assert lines(both) == lines(two)
 
 
 @pytest.mark.slow
@@ -205,9 +197,9 @@ def test_four_devices_in_one_two_and_four_processes(tmp_path, cache):
     assert all("resuming at step 4" in err for _, err in ended.values())
     assert_same_run(lines(four), lines(alone))
     # The whole split; then two batches, of which the second has blocks for one process only.
-    for options in ([], ["--blocks=5", "--batch_size=4"]):
+    for options, ways in (([], [(4, 1)]), (["--blocks=5", "--batch_size=4"], [(1, 4), (2, 2), (4, 1)])):
         one = evaluated(alone, *options, count=1, cache=cache)
-        for count, devices in ((1, 4), (2, 2), (4, 1)):
+        for count, devices in ways:
             several = evaluated(alone, *options, count=count, devices=devices, cache=cache)
             assert several == pytest.approx(one, rel=1e-6)
         assert one["loss"] == pytest.approx(evaluated(four, *options, count=1, cache=cache)["loss"], abs=1e-5)

@@ -153,6 +153,7 @@ def words(pytestconfig):
     return train_words(RUN, f"--config.log.compilation_cache={pytestconfig.cache.mkdir('xla')}")
 
 
+@pytest.mark.slow
 def test_a_bucket_that_goes_away_in_the_middle(bucket, words, monkeypatch, capfd):
     save = loop.Run._save
     # As the launch scripts set it. A restart by hand waits for a sign of life first.

@@ -117,6 +117,7 @@ def test_both_directions_of_a_text_are_read_in_the_same_step():
     assert batch_of(with_switches(), 0).direction.tolist() != [1] * 4 + [-1] * 4
 
 
+@pytest.mark.slow
 def test_zero_memory_attends_to_zeros_and_is_emptied_every_1000_steps():
     config = with_switches("zero_memory", model={"dropout": 0.0, "attention_dropout": 0.0})
     batch = batch_of(config, 0)

@@ -139,6 +139,7 @@ def test_a_run_goes_on_with_three_of_four_slices_and_back_with_four_as_if_untouc
             assert record["checksums"]["memory/valid"].startswith("int32[8] ")
 
 
+@pytest.mark.slow
 def test_a_model_without_memory_is_saved_and_resumed_and_a_short_grace_is_told_once(tmp_path, cache, caplog):
     settings = config(cache, model={"memory_len": 0}, checkpoint={"every": 2, "grace_seconds": 1e-4})
     train(settings, str(tmp_path), stop_at=4)
