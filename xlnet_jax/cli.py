@@ -1,6 +1,6 @@
 """The command line: parses, runs one of the `verbs`, prints its result, and ends with an exit code of `errors`.
 
-With `--json` one JSON object goes to stdout and everything else to stderr.
+With `--json` one JSON object, or one for each text, goes to stdout and everything else to stderr.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
             groups[group] = above.add_subparsers(dest="what", required=True, metavar="WHAT")
         sub = groups[group].add_parser(name, **_help(verb.help, verb.example))
         sub.set_defaults(verb=verb)
-        sub.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+        sub.add_argument("--json", action="store_true", help="print JSON on stdout: one object, or one for each text")
         for option, keywords in verb.options:
             sub.add_argument(option, **keywords)
     return parser

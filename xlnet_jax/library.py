@@ -35,7 +35,7 @@ from xlnet_jax.infer import fill, gaps
 from xlnet_jax.infer.generate import Generator, left_to_right, left_to_right_only
 from xlnet_jax.infer.orders import Order, any_order, warn_of_law
 from xlnet_jax.infer.sampling import Sampling
-from xlnet_jax.infer.score import Likelihood, Scorer
+from xlnet_jax.infer.score import Likelihood, Scorer, order_of
 from xlnet_jax.infer.texts import Passage, TextListener, around, continue_texts, pieces_of
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run import workdir as workdirs
@@ -172,10 +172,9 @@ class Model:
 
         Raises BadInput; see `Scorer`.
         """
-        usual = "left" if orders == 1 else "random"
-        warn_of_law(self.config, known, usual if order is None else order)
-        scorer = Scorer(any_order(self.config, "this model"), self.params, self.config.data.segment_len,
-                        self.batch_size)  # fmt: skip
+        model = any_order(self.config, "this model")
+        warn_of_law(self.config, known, order_of(model, order, orders, seed))
+        scorer = Scorer(model, self.params, self.config.data.segment_len, self.batch_size)
         return scorer.log_prob(tokens, known, order, orders, seed)
 
     def score(

@@ -113,10 +113,11 @@ def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):
     assert checked >= 3
 
 
-def test_tokens_drawn_in_parallel_do_not_know_of_each_other(x64):
+def test_tokens_drawn_in_parallel_do_not_know_of_each_other(x64, caplog):
     """Two at a time: the first of each pair as in the chain, the second as if the first were not there."""
     ids, known = questions(2, (T,))
     (found,) = filler()(ids, known, Sampling(seed=3), "random", parallel=2)
+    assert "parallel=2 is inexact" in caplog.text
     filled = found.position_U.tolist()
     assert found.calls == -(-len(filled) // 2)
     assert len(filled) > 2

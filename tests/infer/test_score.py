@@ -146,7 +146,7 @@ def test_bad_input_is_one_line(x64):
         (lambda: made.log_prob([[1, 30, 2]], [none]), "id 30 is outside of the vocabulary of 30"),
         (lambda: made.log_prob([ids], [none], [0, 1]), "no permutation of the unknown positions"),
         (lambda: made.log_prob([ids], [none], "right"), "order=right: there are left, reversed, random"),
-        (lambda: made.log_prob([ids], [none], "left", orders=2), "several orders are random"),
+        (lambda: made.log_prob([ids], [none], "left", orders=2), "several orders are random ones; leave out one"),
         (lambda: made.log_prob([ids], [none], orders=2, seed=-1), "seed=-1 must not be negative"),
         (lambda: made.log_prob([[1] * 10], [[False] * 10], [9, *range(9)]), "returns to a segment"),
         (lambda: scorer(memory_len=0).log_prob([[1] * 10], [[False] * 10]), "model.memory_len=0"),

@@ -16,7 +16,7 @@ from xlnet_jax.commands.inputs import read_rows
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.orders import any_order, warn_of_law
-from xlnet_jax.infer.score import Likelihood, Scorer
+from xlnet_jax.infer.score import Likelihood, Scorer, order_of
 from xlnet_jax.infer.texts import Passage, pieces_of
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import session
@@ -61,7 +61,7 @@ def score(
     tokenizer = workdirs.tokenizer(workdir)
     pairs = [pieces_of(tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
     tokens, known = zip(*pairs, strict=True)
-    warn_of_law(config, known, order or ("left" if orders == 1 else "random"))
+    warn_of_law(config, known, order_of(model, order, orders, seed))
     with restored(config, workdir, step, repr(passages)) as params:
         scorer = Scorer(model, params, config.data.segment_len, batch_size)
         with progress("scoring", len(passages) * orders) as done:

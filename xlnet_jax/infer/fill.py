@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ from xlnet_jax.infer.generate import rows_at_a_time
 from xlnet_jax.infer.orders import SHORTEST_SEGMENT, Order, Segment, any_order, checked, places, segments
 from xlnet_jax.infer.sampling import PLAIN, Sampling
 from xlnet_jax.train.loss import LanguageModel
+
+log = logging.getLogger("xlnet_jax")
 
 FEWEST_GAPS = 8
 """Slots of unknown tokens that are compiled at least."""
@@ -95,6 +98,9 @@ class Filler:
         if self.batch_size < 1:
             raise BadInput(f"batch_size={self.batch_size} must be at least 1")
         check(order, parallel, speculative, stop)
+        if parallel > 1:
+            log.warning("parallel=%d is inexact: the pieces of one call do not know of each other, so the result is no "
+                        "draw of the model, and has no joint likelihood", parallel)  # fmt: skip
         method = Method(parallel, speculative, order == "confidence", sampling.filtered)
         rows = []
         for number, (ids_N, known_N) in enumerate(checked(self.model, self.segment_len, tokens, known), 1):

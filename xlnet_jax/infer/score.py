@@ -59,6 +59,21 @@ class Likelihood(NamedTuple):
         return float(np.logaddexp.reduce(self.joint_K) - np.log(len(self.joint_K)))
 
 
+def order_of(model: LanguageModel, order: Order | None, orders: int = 1, seed: int = 0) -> Order:
+    """The order that is asked for: by default `left`, and `random` for several. Raises BadInput if it cannot be."""
+    if orders < 1:
+        raise BadInput(f"orders={orders} must be at least 1")
+    if order is None:
+        order = "left" if orders == 1 else "random"
+    if orders > 1 and order != "random":
+        raise BadInput(f"orders={orders} with order={order}: several orders are random ones; leave out one of the two")
+    if seed < 0:
+        raise BadInput(f"seed={seed} must not be negative")
+    if model.transformer.left_to_right and order != "left":
+        raise BadInput(f"order={order}: a left-to-right model has one order, left; leave out order and orders")
+    return order
+
+
 @dataclasses.dataclass(frozen=True)
 class Scorer:
     """A model that scores texts. Programs are shared by all scorers of an equal model.
@@ -98,13 +113,7 @@ class Scorer:
         permutation of the unknown positions, a text that segment and memory cannot hold, or parameters that are not
         finite.
         """
-        order = order if order is not None else ("left" if orders == 1 else "random")
-        if orders < 1 or (orders > 1 and order != "random"):
-            raise BadInput(f"orders={orders}: several orders are random ones, and there is at least one")
-        if seed < 0:
-            raise BadInput(f"seed={seed} must not be negative")
-        if self.model.transformer.left_to_right and order != "left":
-            raise BadInput(f"order={order}: a left-to-right model has one order, left")
+        order = order_of(self.model, order, orders, seed)
         texts = checked(self.model, self.segment_len, tokens, known)
         rows = [
             self._segments(ids_N, known_N, places(number, known_N, order, (seed, number, turn), self.segment_len))
