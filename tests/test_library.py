@@ -52,6 +52,30 @@ def model(params, tmp_path_factory):
     return xj.load(folder, batch_size=3)
 
 
+def test_what_is_no_list_of_texts_is_one_line(model):
+    array = np.array([3, 1, 2])
+    for wrong, message in (
+        (lambda: model.score("The end"), "put it into a list"),
+        (lambda: model.infill("abc [MASK]"), "put it into a list"),
+        (lambda: model.generate("Once"), "put it into a list"),
+        (lambda: model.score(xj.Passage("Bado")), "put it into a list"),
+        (lambda: model.hidden(["Bado", None]), "text 2: NoneType where a string is expected"),
+        (lambda: model.infill(["\ud800 [MASK]"]), "text 1: a lone surrogate"),
+        (lambda: model.infill(["Bado [MASK]"], seed=-1), "seed=-1 must be from 0"),
+        (lambda: model.infill(["Bado [MASK]"], seed=1.5), "seed=1.5 must be a whole number"),
+        (lambda: model.infill(["Bado [MASK:3]"], order=array / 2), "give its name, or a list"),
+        (lambda: model.generate(["Bado"], tokens=2.5), "tokens=2.5 must be a whole number"),
+    ):
+        with pytest.raises(BadInput, match=message) as raised:
+            wrong()
+        assert "\n" not in str(raised.value)
+    ids, known = model.tokenizer.encode("Bado kilu"), [True] + [False] * (len(model.tokenizer.encode("Bado kilu")) - 1)
+    backwards = np.arange(1, len(ids))[::-1]
+    (found,) = model.log_prob([ids], [known], order=backwards)
+    (same,) = model.log_prob([ids.tolist()], [known], order="reversed")
+    np.testing.assert_array_equal(found.log_prob_KU, same.log_prob_KU)
+
+
 def test_texts_together_are_those_alone(model, params):
     """Padding, batches and order change nothing; the last text is also computed by the model itself."""
     hidden, logits = model.hidden(TEXTS), model.logits(TEXTS)

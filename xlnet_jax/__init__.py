@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`load`, imported when it is used: the command line must answer before JAX is there."""
-    if name == "load":
-        return importlib.import_module("xlnet_jax.library").load
+    """`load` and `Passage`, imported when they are used: the command line must answer before JAX is there."""
+    if name in ("load", "Passage"):
+        return getattr(importlib.import_module("xlnet_jax.library"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

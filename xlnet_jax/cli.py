@@ -41,8 +41,8 @@ class _Parser(argparse.ArgumentParser):
 
 def program() -> None:
     """The console script: `main`, then the end of the process."""
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    # Closed by the caller.
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     try:
         code = main()
     except SystemExit as ended:  # --help and --version

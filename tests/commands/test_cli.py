@@ -14,6 +14,7 @@ import tiny
 from xlnet_jax import cli, messages
 from xlnet_jax.cli import main
 from xlnet_jax.commands import inspect
+from xlnet_jax.commands.inputs import read_lines
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.messages import print_lines
 from xlnet_jax.parallel import mesh
@@ -249,6 +250,18 @@ def test_a_closed_pipe_is_quiet_and_a_full_device_is_one_line(words):
             words[2] = "nowhere"
             done = subprocess.run([sys.executable, "-m", "xlnet_jax", *words], cwd=os.path.dirname(HERE), stderr=full)
             assert done.returncode == 2
+
+
+def test_a_closed_stderr_changes_no_exit_code():
+    words = [sys.executable, "-m", "xlnet_jax", "corpus", "info", data_fixtures.corpus_path()]
+    shell = ["bash", "-c", '"$@" 2>&-', "bash", *words]
+    assert subprocess.run(shell, cwd=os.path.dirname(HERE), stdout=subprocess.PIPE, check=False).returncode == 0
+
+
+def test_a_closed_stdin_is_one_line(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(BadInput, match="stdin is closed"):
+        read_lines("-")
 
 
 def test_a_platform_that_is_not_here(monkeypatch):

@@ -56,6 +56,9 @@ def test_samples_differ_and_the_first_is_that_without_samples(workdir, capsys):
     assert [one["sample"] for one in several] == [1, 2, 3] * 2
     assert [one["text"] for one in several[::3]] == [one["text"] for one in single]
     assert len({one["text"] for one in several}) == 6
+    # The most probable pieces of a gap whose length is drawn.
+    drawn = lines(capsys, ["fill", f"--workdir={workdir}", TEXTS[1], "--samples=9"])
+    assert len({len(one["gaps"][0]["pieces"]) for one in drawn}) > 1
 
 
 def on_a_terminal(monkeypatch, capsys, words):

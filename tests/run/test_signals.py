@@ -51,7 +51,7 @@ def test_a_signal_where_there_is_nothing_to_save_ends_there_and_disturbs_no_libr
     with stop_request():
         os.kill(os.getpid(), signal.SIGINT)
         until(lambda: said)
-    assert said == [(42, "SIGINT during start-up: rerun the same command to resume")]
+    assert said == [(42, "SIGINT: there was nothing to save; rerun the same command")]
 
 
 def never(event):
@@ -150,7 +150,7 @@ def result(workdir):
 
 CASES = {
     # Where the signal comes: the fault, what to wait for, the step that is saved, what is said.
-    "first compilation": ("compile_wait=60", "planted: compile_wait", None, "SIGTERM during start-up"),
+    "first compilation": ("compile_wait=60", "planted: compile_wait", None, "SIGTERM: there was nothing to save"),
     "waiting for data": ("data_wait=6", "planted: data_wait", 6, "SIGTERM while waiting for data at step 6: saved"),
     "evaluation": (
         "heldout_slow=2",
@@ -224,7 +224,7 @@ def test_a_signal_while_the_program_imports(tmp_path):
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
-    assert "SIGTERM during start-up: rerun the same command" in finish(process, 42)[1]
+    assert "SIGTERM: there was nothing to save; rerun the same command" in finish(process, 42)[1]
 
 
 def catches(pid, number):

@@ -60,13 +60,14 @@ def fill(
         raise BadInput("--top_k and --top_p change nothing with --temperature=0, the default; give --temperature=1")
     if not 1 <= samples <= MOST_SAMPLES:
         raise BadInput(f"--samples={samples} must be from 1 to {MOST_SAMPLES:,}")
-    if samples > 1 and temperature == 0 and order != "random":
-        raise BadInput(f"--samples={samples} of the most probable pieces are alike; give --temperature=1")
     if batch_size < 1:
         raise BadInput(f"--batch_size={batch_size} must be at least 1")
     rows = [*texts, *(_read(input) if input else ())]
     if not rows:
         raise BadInput(f"--input={input} has no text" if input else "no text; give texts, or --input=FILE")
+    drawn = temperature > 0 or order == "random" or any(gaps.is_drawn(text) for text in rows)
+    if samples > 1 and not drawn:
+        raise BadInput(f"--samples={samples} of the most probable pieces are alike; give --temperature=1")
     tokenizer = workdirs.tokenizer(workdir)
     # Sample after sample: text n has number n, and what becomes of it does not depend on how many samples there are.
     asked = [gaps.gapped(tokenizer, text, number, seed, sample)

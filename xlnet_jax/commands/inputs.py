@@ -14,6 +14,8 @@ from xlnet_jax.storage import files
 def read_lines(path: str) -> list[str]:
     """The lines of `--input`, a file or `-` for stdin. Raises BadInput."""
     if path == "-":
+        if sys.stdin is None:
+            raise BadInput("--input=-: stdin is closed; give a file, or send the lines to stdin")
         data = sys.stdin.buffer.read()
     else:
         with files.translate_errors(path):

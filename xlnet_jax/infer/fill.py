@@ -19,11 +19,11 @@ import numpy as np
 from xlnet_jax.batch import NEVER
 from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import PAD
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, check_whole
 from xlnet_jax.infer import decode
 from xlnet_jax.infer.decode import Method
 from xlnet_jax.infer.generate import rows_at_a_time
-from xlnet_jax.infer.orders import SHORTEST_SEGMENT, Order, Segment, any_order, checked, places, segments
+from xlnet_jax.infer.orders import SHORTEST_SEGMENT, Order, Segment, any_order, checked, listed, places, segments
 from xlnet_jax.infer.sampling import PLAIN, Sampling
 from xlnet_jax.train.loss import LanguageModel
 
@@ -95,6 +95,7 @@ class Filler:
         or if the parameters are not finite.
         """
         sampling.check(1)
+        order = listed(order)
         if self.batch_size < 1:
             raise BadInput(f"batch_size={self.batch_size} must be at least 1")
         check(order, parallel, speculative, stop)
@@ -213,6 +214,7 @@ class _Rows:
 
 def check(order: Order, parallel: int, speculative: int, stop: int | None = None) -> None:
     """Raises BadInput for a combination that cannot be; see `Filler`."""
+    check_whole(parallel=parallel, speculative=speculative)
     if parallel < 1:
         raise BadInput(f"parallel={parallel} must be at least 1: tokens drawn at a time")
     if speculative < 0 or speculative == 1:

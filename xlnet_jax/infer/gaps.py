@@ -100,6 +100,11 @@ def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
     return Gapped(ids, known, gaps, parts)
 
 
+def is_drawn(text: str) -> bool:
+    """Whether the length of a gap is drawn."""
+    return any("-" in mark[0] for mark in MARK.finditer(text))
+
+
 def _bounds(mark: re.Match[str], number: int) -> tuple[int, int]:
     """The fewest and the most pieces of a gap."""
     if mark[1] is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,14 +60,17 @@ def checked(
     Raises BadInput for a text without unknown positions, an id outside of the vocabulary, or a text that segment and
     memory cannot hold.
     """
+    if len(tokens) != len(known):
+        raise BadInput(f"{len(tokens)} texts, but `known` is for {len(known)}")
     return [_checked(model, segment_len, *text) for text in zip(range(1, len(tokens) + 1), tokens, known, strict=True)]
 
 
 def _checked(
     model: LanguageModel, segment_len: int, number: int, tokens: Sequence[int], known: Sequence[bool]
 ) -> tuple[np.ndarray, np.ndarray]:
-    ids_N, known_N = np.asarray(tokens, np.int32), np.asarray(known, bool)
     config, where = model.transformer.config, f"text {number}"
+    ids_N = _array(f"{where}: give ids as a list of whole numbers", tokens, "iu")
+    known_N = _array(f"{where}: give `known` as a list of booleans", known, "b")
     if ids_N.shape != known_N.shape:
         raise BadInput(f"{where}: {len(ids_N)} tokens, but `known` has {len(known_N)}")
     if known_N.all():
@@ -82,7 +85,25 @@ def _checked(
     if len(ids_N) > segment_len and not config.memory_len:
         raise BadInput(f"{where} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
                        f"data.segment_len={segment_len}; shorten it")  # fmt: skip
-    return ids_N, known_N
+    return ids_N.astype(np.int32), known_N
+
+
+def _array(otherwise: str, values: Any, kinds: str) -> np.ndarray:
+    """One dimension of numbers of these kinds. Raises BadInput with the reason `otherwise`."""
+    try:
+        found_N = np.asarray(values)
+    except ValueError:  # lists of several lengths
+        found_N = np.zeros(())
+    if found_N.ndim != 1 or (len(found_N) and found_N.dtype.kind not in kinds):
+        raise BadInput(otherwise)
+    return found_N if len(found_N) else found_N.astype("bool" if kinds == "b" else "int")
+
+
+def listed(order: Order) -> Order:
+    """An order by its name, or the positions of any sequence or array as a list. Raises BadInput for anything else."""
+    if isinstance(order, str):
+        return order
+    return _array(f"order={order!r}: give its name, or a list of the unknown positions", order, "iu").tolist()
 
 
 def places(number: int, known_N: np.ndarray, order: Order, key: tuple[int, ...], segment_len: int) -> np.ndarray:

@@ -7,12 +7,13 @@ fewest most probable whose probabilities sum to at least p. Equally probable tok
 from __future__ import annotations
 
 import dataclasses
+import numbers
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, check_whole
 
 
 @jax.tree_util.register_dataclass
@@ -30,6 +31,10 @@ class Sampling:
 
     def check(self, tokens: int) -> None:
         """Raises BadInput for a value that no distribution has, or if no token is asked for."""
+        check_whole(tokens=tokens, top_k=self.top_k, seed=self.seed)
+        for name, value in (("temperature", self.temperature), ("top_p", self.top_p)):
+            if not isinstance(value, numbers.Real):
+                raise BadInput(f"{name}={value!r} must be a number")
         if tokens < 1:
             raise BadInput(f"tokens={tokens} must be at least 1")
         if not 0 <= self.temperature < float("inf"):

@@ -30,9 +30,9 @@ import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, Memory, forward_text
 from xlnet_jax.data.tokenizer import EOD, PAD
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, check_whole
 from xlnet_jax.infer.generate import program, rows_at_a_time
-from xlnet_jax.infer.orders import SHORTEST_SEGMENT, Order, Segment, checked, places, power_of_two, segments
+from xlnet_jax.infer.orders import SHORTEST_SEGMENT, Order, Segment, checked, listed, places, power_of_two, segments
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
 
@@ -61,10 +61,10 @@ class Likelihood(NamedTuple):
 
 def order_of(model: LanguageModel, order: Order | None, orders: int = 1, seed: int = 0) -> Order:
     """The order that is asked for: by default `left`, and `random` for several. Raises BadInput if it cannot be."""
+    check_whole(orders=orders, seed=seed)
     if orders < 1:
         raise BadInput(f"orders={orders} must be at least 1")
-    if order is None:
-        order = "left" if orders == 1 else "random"
+    order = listed(order if order is not None else ("left" if orders == 1 else "random"))
     if orders > 1 and order != "random":
         raise BadInput(f"orders={orders} with order={order}: several orders are random ones; leave out one of the two")
     if seed < 0:

@@ -82,7 +82,7 @@ class StopRequest:
                 if self.name is None:
                     came, self.name = time.monotonic(), number.name
                     if not self._working:
-                        line = f"{self.name} during start-up: rerun the same command to resume"
+                        line = f"{self.name}: there was nothing to save; rerun the same command"
                         messages.end(RestartMe.exit_code, line)
                     log.warning("%s: saving after this dispatch; a second Ctrl-C ends at once", self.name)
                 elif interrupts > 1 or time.monotonic() - came > SAME_SECONDS:
