@@ -277,7 +277,7 @@ VERBS = (
             *_ORDER,
             _option("--temperature", "0: always the most probable piece (default 0)", 0.0),
             *_DRAWS,
-            _option("--samples", "of each text, with --temperature above 0 (default 1)", 1),
+            _option("--samples", "of each text: of draws, random orders or drawn lengths (default 1)", 1),
             _option("--batch_size", "texts at a time (default 16)", 16),
          ), stops=True),
     Verb("generate", "Continue texts, from left to right or in any order; one JSON object per line, or as text on a "
@@ -337,7 +337,7 @@ VERBS = (
             _option("--bucket", "in place of --workdir: rights", metavar="gs://..."),
             _option("--corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
         ), _of("commands.doctor", "show"), overrides=False),
-    Verb("evaluate", "Held-out loss of a checkpoint; of a left-to-right model also bits per character, byte and word.",
+    Verb("evaluate", "Held-out loss; left to right, and with --law, also bits per character, byte and word.",
          "xlnet-jax evaluate --workdir=run --json\n"
          "xlnet-jax evaluate --workdir=run --unknown=0.5 --orders=8",
          _evaluate, (
