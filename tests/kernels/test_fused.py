@@ -76,6 +76,7 @@ def test_equals_the_reference(kernels, case, rate, far, data):
     compare(arguments, data.draw(st.sampled_from(kernels)), dropout=dropout, max_distance=far)
 
 
+@pytest.mark.slow
 def test_strided_rolls_several_blocks_dropout_and_a_bound():
     """One case of the test above that every change runs: the shift as v5e and later make it."""
     arguments = cast(draw(T=20, M=120, E=128, H=1), jnp.float32) | {"rows_B": jnp.array([2, 9])}

@@ -151,6 +151,7 @@ def test_a_mask_is_the_same_on_one_two_and_eight_devices():
     np.testing.assert_array_equal(there[1], drawn[0][1, [2, 3, 1]])
 
 
+@pytest.mark.slow
 def test_every_site_stream_layer_and_step_has_a_mask_of_its_own(monkeypatch):
     config = tiny.config(model={"activation_dropout": 0.3})
     model, batch, memory = make_recipe(config).model.transformer, batch_of(config), empty_memory(config.model, 8)

@@ -184,7 +184,11 @@ def test_a_bucket_that_goes_away_in_the_middle(bucket, words, monkeypatch, capfd
 
 @pytest.mark.parametrize(
     ("pattern", "status"),
-    [("POST .*lock.json|POST .*/upload/", 403), ("GET .*config.json", 403), ("upload", 404), ("POST .*ocdbt", 403)],
+    [
+        ("POST .*lock.json|POST .*/upload/", 403),
+        ("GET .*config.json", 403),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("upload", 404), ("POST .*ocdbt", 403))),
+    ],
 )
 def test_a_bucket_that_refuses(bucket, words, capfd, pattern, status):
     bucket.refused = {pattern: status}

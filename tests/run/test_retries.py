@@ -158,7 +158,9 @@ def settings(pytestconfig):
     )
 
 
-@pytest.mark.parametrize("where", ["flush", "wait", pytest.param("save", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "where", ["flush", *(pytest.param(where, marks=pytest.mark.slow) for where in ("wait", "save"))]
+)
 def test_a_run_lives_through_a_disk_that_refuses_for_a_while(tmp_path, monkeypatch, caplog, settings, where):
     owner = AppendFile if where == "flush" else Checkpoints
     whole, left = getattr(owner, where), [3]

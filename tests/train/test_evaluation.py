@@ -90,6 +90,7 @@ def forward(config, batch, memory):
     return recipe.model.nll(params(), out.target_vectors_BPD, jnp.asarray(batch.target_tokens))[0], out.memory
 
 
+@pytest.mark.slow
 def test_one_stream_is_a_plain_loop_over_the_text(x64):
     """Catches: a token scored twice or never, a memory lost between dispatches, a padded tail that counts."""
     words = text(T * 9 + 4)  # more than one dispatch, and a last segment of three tokens

@@ -179,7 +179,9 @@ def nowhere(batch: Batch) -> Batch:
     return dataclasses.replace(batch, target_positions=np.zeros_like(batch.target_positions))
 
 
-@pytest.mark.parametrize("fault", [scrambled, nowhere], ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(scrambled, marks=pytest.mark.slow), nowhere], ids=["scrambled", "nowhere"]
+)
 def test_a_broken_query_stream_stays_above_the_floor(fault):
     loss, floor = learn(SOUND(), edit=fault)
     assert loss > floor + 0.4

@@ -66,6 +66,7 @@ def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(tmp_pat
     assert os.path.exists(train(settings, workdir)["picture"])
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_the_last_step_is_not_repeated_and_half_a_run_has_none(tmp_path, settings):
     settings = dataclasses.replace(settings, evaluation=dataclasses.replace(settings.evaluation, every=2))
     longer = dataclasses.replace(settings, train=dataclasses.replace(settings.train, steps=4))
