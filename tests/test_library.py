@@ -1,5 +1,6 @@
 """The package as a library: what `xlnet_jax.load` gives, against the model applied to one text alone."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ import xlnet_jax as xj
 from xlnet_jax import config as configs
 from xlnet_jax.batch import Batch
 from xlnet_jax.convert import huggingface
+from xlnet_jax.data import vocabulary
 from xlnet_jax.data.tokenizer import CLS, MASK, SEP
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import XLNet, empty_memory
@@ -74,6 +76,15 @@ def test_what_is_no_list_of_texts_is_one_line(model):
     (found,) = model.log_prob([ids], [known], order=backwards)
     (same,) = model.log_prob([ids.tolist()], [known], order="reversed")
     np.testing.assert_array_equal(found.log_prob_KU, same.log_prob_KU)
+
+
+def test_a_text_for_a_vocabulary_of_bytes_may_hold_any_byte(model, tmp_path):
+    text, path = b"B\xffa".decode(errors="surrogateescape"), str(tmp_path / "vocabulary.json")
+    vocabulary.write(path, "bytes", vocabulary.count([text], "bytes"), None, True)
+    of_bytes = dataclasses.replace(model, tokenizer=vocabulary.open_tokenizer(path))
+    assert of_bytes.score([text])[0].log_prob_KU.shape == (1, 3)
+    with pytest.raises(BadInput, match="text 2: a lone surrogate"):
+        of_bytes.score([text, "\ud800"])
 
 
 def test_texts_together_are_those_alone(model, params):

@@ -79,7 +79,7 @@ class Model:
 
     def hidden(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The content stream after the last layer: [n, D] of each text, for its n pieces with SEP and CLS."""
-        found = self._run([self.pieces(text) for text in _texts(texts)])
+        found = self._run([self.pieces(text) for text in self._texts(texts)])
         return [hidden_TD[:length] for hidden_TD, _, length in found]
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
@@ -93,7 +93,7 @@ class Model:
 
     def logits(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Logits over the vocabulary at every `<mask>` of a text, given the text without any of them: [P, V] each."""
-        found = self._run([self.pieces(text) for text in _texts(texts)])
+        found = self._run([self.pieces(text) for text in self._texts(texts)])
         return [logits_PV for _, logits_PV, _ in found]
 
     def pieces(self, text: str) -> list[int]:
@@ -116,7 +116,7 @@ class Model:
 
         Raises BadInput for a masked model, a number that cannot be, or what a left-to-right model cannot do.
         """
-        prompts, order = _texts(prompts), listed(order)
+        prompts, order = self._texts(prompts), listed(order)
         sampling = Sampling(temperature, top_k, top_p, seed)
         sampling.check(tokens)
         if self.config.data.objective == "plm":
@@ -146,7 +146,7 @@ class Model:
 
         Raises BadInput if the model is no permutation one, and as `infer.gaps.gapped` and `infer.fill.Filler`.
         """
-        filler, texts, order = self._filler(), _texts(texts), listed(order)
+        filler, texts, order = self._filler(), self._texts(texts), listed(order)
         sampling = Sampling(temperature, top_k, top_p, seed)
         sampling.check(1)
         asked = [gaps.gapped(self.tokenizer, text, number, seed) for number, text in enumerate(texts, 1)]
@@ -176,7 +176,8 @@ class Model:
         Raises BadInput; see `Scorer`.
         """
         model = any_order(self.config, "this model")
-        warn_of_law(self.config, known, order_of(model, order, orders, seed))
+        order = order_of(model, order, orders, seed)
+        warn_of_law(self.config, known, order)
         scorer = Scorer(model, self.params, self.config.data.segment_len, self.batch_size)
         return scorer.log_prob(tokens, known, order, orders, seed)
 
@@ -184,11 +185,29 @@ class Model:
         self, texts: Sequence[str | Passage], *, order: Order | None = None, orders: int = 1, seed: int = 0
     ) -> list[Likelihood]:
         """`log_prob` of texts of which nothing is given, or of passages, whose other parts are."""
-        passages = [text if isinstance(text, Passage) else Passage(text) for text in _texts(texts)]
+        passages = [text if isinstance(text, Passage) else Passage(text) for text in self._texts(texts)]
         pairs = [pieces_of(self.tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
         return (
             self.log_prob(*map(list, zip(*pairs, strict=True)), order=order, orders=orders, seed=seed) if pairs else []
         )
+
+    def _texts(self, texts: Sequence[Any]) -> Sequence[Any]:
+        """The same, of strings and passages. Raises BadInput, also for one text in place of a list of texts."""
+        if isinstance(texts, (str, bytes, Passage)):
+            raise BadInput("one text where a list of texts is expected; put it into a list")
+        # In a text for a vocabulary of bytes they are bytes that are not UTF-8.
+        errors = "surrogateescape" if self.tokenizer.level == "bytes" else "strict"
+        for number, text in enumerate(texts, 1):
+            for part in text if isinstance(text, Passage) else (text,):
+                if not isinstance(part, str):
+                    raise BadInput(f"text {number}: {type(part).__name__} where a string is expected")
+                try:
+                    part.encode(errors=errors)
+                except UnicodeEncodeError as error:
+                    raise BadInput(
+                        f"text {number}: a lone surrogate, which is no character; decode the text again"
+                    ) from error
+        return texts
 
     def _run(self, rows: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray, int]]:
         """Hidden states [T, D], logits [P, V] and the length of each row; rows of similar length run together."""
@@ -206,19 +225,6 @@ class Model:
                 length, masks = len(rows[index]), rows[index].count(MASK)
                 found[index] = hidden_TD, logits_PV[:masks], length
         return found
-
-
-def _texts(texts: Sequence[Any]) -> Sequence[Any]:
-    """The same, of strings and passages. Raises BadInput, also for one text in place of a list of texts."""
-    if isinstance(texts, (str, bytes, Passage)):
-        raise BadInput("one text where a list of texts is expected; put it into a list")
-    for number, text in enumerate(texts, 1):
-        for part in text if isinstance(text, Passage) else (text,):
-            if not isinstance(part, str):
-                raise BadInput(f"text {number}: {type(part).__name__} where a string is expected")
-            if any("\ud800" <= character <= "\udfff" for character in part):
-                raise BadInput(f"text {number}: a lone surrogate, which is no character; decode the text again")
-    return texts
 
 
 def _batch(rows: list[list[int]], batch_size: int, two_streams: bool) -> Batch:

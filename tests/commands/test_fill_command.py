@@ -123,6 +123,7 @@ def test_a_terminal_shows_the_gaps_and_nothing_of_json(workdir, capsys, monkeypa
         (["[MASK]", "--temperature=-1"], "temperature=-1.0 must be 0 "),
         (["[MASK]", "--top_p=0.5"], "--top_k and --top_p change nothing with --temperature=0, the default"),
         (["[MASK]", "--samples=2"], "--samples=2 of the most probable pieces are alike"),
+        (["[MASK:3-3]", "--samples=2"], "--samples=2 of the most probable pieces are alike"),
         (["[MASK]", "--samples=0"], "--samples=0 must be from 1 to 10,000"),
         (["[MASK]", "--batch_size=0"], "--batch_size=0 must be at least 1"),
         (["[MASK]", "--seed=-1"], "seed=-1 must be from 0"),

@@ -89,18 +89,24 @@ def two(tmp_path_factory, cache):
     return workdir
 
 
-@pytest.mark.slow
-def test_sigterm_to_one_of_two_stops_both_at_one_step_and_one_process_or_two_go_on(tmp_path, cache, two, undisturbed):
-    both, alone = tmp_path / "both", tmp_path / "alone"
-    hosts = Hosts("train", both, SAVES, count=2, cache=cache)
-    wait_for(both / "checkpoints" / "2", hosts.processes)
-    hosts.processes[1].send_signal(signal.SIGTERM)
+def interrupted(workdir, cache, victim, number, after):
+    """A run of two processes that a signal to one of them has stopped after a step; the step it stopped at."""
+    hosts = Hosts("train", workdir, SAVES, count=2, cache=cache)
+    wait_for(workdir / "checkpoints" / str(after), hosts.processes)
+    hosts.processes[victim].send_signal(number)
     ended = hosts.finish(42)
-    step = newest_checkpoint(both)
-    assert 2 <= step < STEPS
+    step = newest_checkpoint(workdir)
+    assert after <= step < STEPS
     for _, err in ended.values():
-        assert f"SIGTERM in process 1 at step {step}: saved" in err and "Traceback" not in err
+        assert f"{number.name} in process {victim} at step {step}: saved" in err and "Traceback" not in err
         assert "attention: xla, because there is no kernel for cpu" in err
+    return step
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_process_or_two_go_on(tmp_path, cache, two, undisturbed):
+    both, alone = tmp_path / "both", tmp_path / "alone"
+    step = interrupted(both, cache, 1, signal.SIGTERM, 2)
     assert not os.path.exists(both / ".shared")
     shutil.copytree(both, alone)
     shared.finish(shared.start(alone, f"--stop_at={step + 2}", undisturbed.cache))
@@ -110,6 +116,7 @@ def test_sigterm_to_one_of_two_stops_both_at_one_step_and_one_process_or_two_go_
     assert_same_run(lines(alone), lines(undisturbed.workdir))
     assert len(lines(alone)) == step + 2
 
+    step = interrupted(both, cache, 0, signal.SIGINT, step + 2 - step % 2)
     ended = Hosts("train", both, count=2, cache=cache).finish()
     for _, err in ended.values():
         assert f"resuming at step {step}" in err

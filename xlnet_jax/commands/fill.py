@@ -65,7 +65,9 @@ def fill(
     rows = [*texts, *(_read(input) if input else ())]
     if not rows:
         raise BadInput(f"--input={input} has no text" if input else "no text; give texts, or --input=FILE")
-    drawn = temperature > 0 or order == "random" or any(gaps.is_drawn(text) for text in rows)
+    drawn = (
+        temperature > 0 or order == "random" or any(gaps.is_drawn(text, number) for number, text in enumerate(rows, 1))
+    )
     if samples > 1 and not drawn:
         raise BadInput(f"--samples={samples} of the most probable pieces are alike; give --temperature=1")
     tokenizer = workdirs.tokenizer(workdir)

@@ -100,9 +100,9 @@ def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
     return Gapped(ids, known, gaps, parts)
 
 
-def is_drawn(text: str) -> bool:
-    """Whether the length of a gap is drawn."""
-    return any("-" in mark[0] for mark in MARK.finditer(text))
+def is_drawn(text: str, number: int) -> bool:
+    """Whether the length of a gap is drawn. Raises BadInput for a gap that is none."""
+    return any(least < most for least, most in (_bounds(mark, number) for mark in MARK.finditer(text)))
 
 
 def _bounds(mark: re.Match[str], number: int) -> tuple[int, int]:
