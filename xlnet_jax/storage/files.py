@@ -178,6 +178,15 @@ def array_bytes(array: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def read_array(path: str) -> np.ndarray:
-    """Reads a `.npy` file."""
-    return np.load(io.BytesIO(read(path)))
+def int64_of(data: bytes, length: int) -> np.ndarray:
+    """The int64 [length] array whose `array_bytes` these are. Raises ValueError for all other bytes.
+
+    `np.load` accepts more than this one form, and cannot be called in threads: it parses the header as Python. In
+    Python 3.11 a garbage collection meanwhile, with a callback such as JAX has, lets another thread parse, and one of
+    the two gets "SystemError: AST constructor recursion depth mismatch".
+    """
+    empty = array_bytes(np.zeros(length, np.int64))
+    header = empty[: len(empty) - 8 * length]
+    if len(data) != len(empty) or not data.startswith(header):
+        raise ValueError(f"not an int64 array of {length} numbers")
+    return np.frombuffer(data, "<i8", length, len(header)).copy()

@@ -226,7 +226,7 @@ def test_other_tokenizer_or_counts(copy, tmp_path):
     (copy / MANIFEST).write_text(json.dumps(manifest))
     for content in (b"", b"junk", whole[:-1], whole.replace(b"<i8", b"<u8"), pickle.dumps([1] * 400)):
         counts.write_bytes(content)
-        _refused(copy, "token_counts-train.npy is damaged: it is not an int64 array of 200 counts")
+        _refused(copy, "token_counts-train.npy is damaged (not an int64 array of 200 numbers)")
     counts.write_bytes(whole[:-1] + b"\x01")
     _refused(copy, "token_counts-train.npy does not add up to the")
     counts.write_bytes(whole)

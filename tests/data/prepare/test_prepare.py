@@ -1,10 +1,12 @@
 """Preparing: what is written, that it is the same however it was made, and what is refused."""
 
+import ast
 import gzip
 import json
 import logging
 import os
 import shutil
+import threading
 
 import data_fixtures as data
 import numpy as np
@@ -149,6 +151,18 @@ def test_two_workers_write_the_same_bytes(tmp_path):
     one, two = data.contents(data.corpus_path()), data.contents(tmp_path / "c")
     assert sum(name.startswith("corpus-train") for name in one) > 2
     assert one == two
+
+
+def test_no_thread_parses_python(tmp_path, monkeypatch):
+    """As `np.load` does: in Python 3.11 two threads at once get a SystemError now and then."""
+    parse = ast.parse
+
+    def in_the_main_thread(*arguments, **options):
+        assert threading.current_thread() is threading.main_thread()
+        return parse(*arguments, **options)
+
+    monkeypatch.setattr(ast, "parse", in_the_main_thread)
+    data.make_corpus(tmp_path / "c")
 
 
 class _Killed(Exception):

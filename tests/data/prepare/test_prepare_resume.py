@@ -100,6 +100,16 @@ def test_a_broken_note(tmp_path, monkeypatch, damage, message):
         data.make_corpus(folder)
 
 
+def test_damaged_counts_of_a_unit(tmp_path, monkeypatch):
+    folder = _begun(tmp_path, monkeypatch)
+    (folder / "units" / "00002.train.npy").write_bytes(b"junk")
+    with pytest.raises(BadInput, match=r"train.npy is damaged \(not an int64 array .*; remove .*00002.json and rerun"):
+        data.make_corpus(folder)
+    (folder / "units" / "00002.json").unlink()
+    data.make_corpus(folder)
+    assert data.contents(folder) == data.contents(data.corpus_path())
+
+
 def test_a_file_in_place_of_a_folder(tmp_path):
     shutil.copytree(data.corpus_path(), tmp_path / "c")
     (tmp_path / "c" / "manifest.json").unlink()

@@ -187,11 +187,10 @@ def read_counts(path: str, manifest: dict[str, Any], split: str) -> np.ndarray:
         raise BadInput(f"{file} is missing or cannot be read; {ADVICE}") from error
     if entry["token_counts_sha256"] not in (None, hashlib.sha256(data).hexdigest()):
         raise BadInput(f"{file} does not match its hash in the manifest; {ADVICE}")
-    # Compared with the bytes that numpy writes: `np.load` accepts far more than this one form.
-    empty = files.array_bytes(np.zeros(vocab_size, np.int64))
-    if len(data) != len(empty) or not data.startswith(empty[: -8 * vocab_size]):
-        raise BadInput(f"{file} is damaged: it is not an int64 array of {vocab_size} counts; {ADVICE}")
-    counts = np.frombuffer(data, "<i8", vocab_size, len(data) - 8 * vocab_size).copy()
+    try:
+        counts = files.int64_of(data, vocab_size)
+    except ValueError as error:
+        raise BadInput(f"{file} is damaged ({error}); {ADVICE}") from error
     if counts.min() < 0 or counts.sum() != entry["tokens"]:
         raise BadInput(f"{file} does not add up to the {entry['tokens']} tokens of {split}; {ADVICE}")
     return counts

@@ -296,9 +296,9 @@ def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]], v
     def finish(index: int, name: str) -> None:
         shard, counts, note = (work_unit.file_name(output, index, end) for end in (split, f"{split}.npy", "json"))
         try:
-            counts_V = files.read_array(counts)
-        except (ValueError, EOFError) as error:
-            raise BadInput(f"{counts} is damaged; remove {note} and rerun the same command") from error
+            counts_V = files.int64_of(files.read(counts), vocab_size)
+        except ValueError as error:
+            raise BadInput(f"{counts} is damaged ({error}); remove {note} and rerun the same command") from error
         # Added as they come: the counts of all units together would be gigabytes.
         with lock:
             np.add(total_V, counts_V, out=total_V)
