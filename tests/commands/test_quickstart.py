@@ -42,9 +42,9 @@ def test_the_filled_texts_are_shown_with_their_probability(capsys):
 def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setenv("XLNET_INSTALL_SECONDS", "12.5")
-    words = ["quickstart", f"--config={CONFIG}", f"--workdir={tmp_path}", "--json", "--config.train.steps=120",
-             "--config.checkpoint.every=60", "--config.optimizer.warmup_steps=20", "--config.mesh.data=1",
-             "--config.mesh.fsdp=8"]  # fmt: skip
+    words = ["quickstart", f"--config={CONFIG}", f"--workdir={tmp_path}", "--json", "--config.train.steps=100",
+             "--config.checkpoint.every=50", "--config.optimizer.warmup_steps=20", "--config.evaluation.blocks=60",
+             "--config.mesh.data=1", "--config.mesh.fsdp=8"]  # fmt: skip
     assert main(words) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
@@ -61,9 +61,9 @@ def test_the_quick_start_goes_all_the_way_and_says_done_the_second_time(tmp_path
         assert one["question"] == question and one["text"].startswith(before) and one["text"].endswith(after)
         assert -60 < one["log_prob"] < 0 and one["log_prob"] == pytest.approx(one["gaps"][0]["log_prob"])
     steps = [line["step"] for line in read_jsonl(str(tmp_path / "run" / "metrics.jsonl"))]
-    assert steps == list(range(1, 121)), "the run did not resume once on the way"
+    assert steps == list(range(1, 101)), "the run did not resume once on the way"
     starts = [line["step"] for line in read_jsonl(str(tmp_path / "run" / "runs.jsonl"))]
-    assert starts == [0, 60]
+    assert starts == [0, 50]
     assert main(words) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["heldout_loss"] == result["heldout_loss"]
