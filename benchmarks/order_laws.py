@@ -1,11 +1,11 @@
 """Which order law for what? The same text, model and FLOPs with each, and questions about held-out windows.
 
-    python benchmarks/order_laws.py [--json] [--folder=runs/order_laws] [--picture=FILE.svg]  half an hour on two cores
+    python benchmarks/order_laws.py [--json] [--seeds=3] [--folder=runs/order_laws] [--picture=FILE.svg]
     python benchmarks/order_laws.py --quick                                                   tiny sizes, to try it
 
-The text, the model and the optimizer are the quick start's (configs/quickstart.py), with more steps. A second start of
-the same command continues in `--folder`. The sides read 64 fresh tokens of each row and step, with the 64 before them
-as memory:
+The text, the model and the optimizer are the quick start's (configs/quickstart.py), with more steps. A seed takes ten
+minutes on two cores, and the same command, started again, continues in `--folder`. The sides read 64 fresh tokens of
+each row and step, with the 64 before them as memory:
 
   spans        XLNet's law: segments of 128, of which 64 tokens are read a second time, with 21 targets in short spans
   uniform      segments of 64: any number of unknowns from one to all, at random places, in a random order
