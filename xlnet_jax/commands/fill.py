@@ -65,10 +65,8 @@ def fill(
     rows = [*texts, *(_read(input) if input else ())]
     if not rows:
         raise BadInput(f"--input={input} has no text" if input else "no text; give texts, or --input=FILE")
-    drawn = (
-        temperature > 0 or order == "random" or any(gaps.is_drawn(text, number) for number, text in enumerate(rows, 1))
-    )
-    if samples > 1 and not drawn:
+    certain = temperature == 0 and order != "random"
+    if samples > 1 and certain and not any(gaps.is_drawn(text, number) for number, text in enumerate(rows, 1)):
         raise BadInput(f"--samples={samples} of the most probable pieces are alike; give --temperature=1")
     tokenizer = workdirs.tokenizer(workdir)
     # Sample after sample: text n has number n, and what becomes of it does not depend on how many samples there are.
