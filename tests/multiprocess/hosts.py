@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import random
 import socket
 import subprocess
 import sys
@@ -15,16 +16,19 @@ HEARTBEAT = 10
 
 
 def free_port() -> int:
-    """A port that is free together with the next one, which the rendezvous takes."""
+    """A port that is free together with the next one, which the rendezvous takes.
+
+    Not one of those that the system gives to connections, from 32768 on, which may be taken before the process listens.
+    No other worker of this test run tries the same.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8
     while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
+        port = random.SystemRandom().randrange(12_000 + 2 * worker, 32_000, 16)
+        try:
+            with socket.create_server(("", port)), socket.create_server(("", port + 1)):
+                return port
+        except OSError:
+            continue
 
 
 class Hosts:

@@ -43,6 +43,13 @@ def together(*sides, processes=None, settings=SOON, apart=0.0, port=None):
     return results
 
 
+def until(condition):
+    """Waits for a condition, for 20 seconds at most."""
+    ends = time.monotonic() + 20
+    while not condition() and time.monotonic() < ends:
+        time.sleep(0.02)
+
+
 def close(results):
     """All end as at the end of a run."""
     threads = [threading.Thread(target=watch.leave, args=(0, "")) for watch in results]
@@ -75,6 +82,25 @@ def test_a_missing_coordinator_is_named(caplog):
     (error,) = together((1, {}), processes=2, settings=DistributedConfig(rendezvous_seconds=-4, report_seconds=0.2))
     assert isinstance(error, RestartMe) and "process 0 did not come within -4 s (localhost:" in str(error)
     assert "refused" in str(error) and "waiting for process 0 of 2 (localhost:" in caplog.text
+
+
+def test_a_process_that_reaches_itself_still_waits_for_process_0(monkeypatch):
+    """Fails if it takes its own signs of life for those of process 0: it waited for ever, and kept the port."""
+    tries = []
+
+    def itself(address, timeout):
+        """The system does so by chance, once in 20,000 tries."""
+        tries.append(address)
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        connection.bind(address)
+        connection.connect(address)
+        return connection
+
+    monkeypatch.setattr(socket, "create_connection", itself)
+    (error,) = together((1, {}), processes=2, settings=DistributedConfig(rendezvous_seconds=-4.5))
+    assert isinstance(error, RestartMe) and "Connection refused); start it, then restart all" in str(error)
+    assert len(tries) >= 2
 
 
 def test_values_that_differ_are_refused_everywhere_with_both():
@@ -188,7 +214,7 @@ def test_the_end_of_a_process_is_passed_on_with_its_code(ends):
     first = together((0, {}), (1, {}), (2, {}))
     first[1].leave(3, "diverged")
     first[1].close()
-    time.sleep(0.5)
+    until(lambda: len(ends) == 2)
     why = f"process 1 ({socket.gethostname()}) ended: diverged"
     assert ends == {0: (3, why), 2: (3, why)}
     close([first[0], first[2]])
@@ -197,7 +223,7 @@ def test_the_end_of_a_process_is_passed_on_with_its_code(ends):
 def test_a_lost_process_is_named_to_all(ends):
     first = together((0, {}), (1, {}), (2, {}))
     first[1].close()
-    time.sleep(0.5)
+    until(lambda: len(ends) == 2)
     why = f"lost process 1 ({socket.gethostname()}): its connection closed; rerun the same command on all hosts"
     assert ends == {0: (42, why), 2: (42, why)}
     close([first[0], first[2]])

@@ -271,7 +271,7 @@ class Watch:
 
         Raises OSError: no answer, or none for `patience` seconds; BadInput or RestartMe: the refusal of process 0.
         """
-        connection = await asyncio.to_thread(socket.create_connection, (host, self.ports[1]), CONNECT_SECONDS)
+        connection = await asyncio.to_thread(connected, host, self.ports[1])
         link = self.links[0] = Link(*await asyncio.open_connection(sock=connection, limit=MESSAGE_BYTES))
         try:
             link.send(**self.hello)
@@ -376,6 +376,17 @@ def listening(port: int) -> socket.socket:
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     return socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=both)
+
+
+def connected(host: str, port: int) -> socket.socket:
+    """A connection to a port of a host. Raises OSError."""
+    connection = socket.create_connection((host, port), CONNECT_SECONDS)
+    if connection.getsockname() == connection.getpeername():
+        # If nobody listens at a port of this host, the system may choose that port for our own end: TCP then connects
+        # the socket to itself. It would hear its own signs of life for ever, and keep process 0 from the port.
+        connection.close()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    return connection
 
 
 def _who(processes: list[int]) -> str:
