@@ -216,7 +216,7 @@ MUTANTS = (
     Mutant("both_streams_drop_the_same", ATTENTION, "config.attention_dropout, number)", "config.attention_dropout, 0)",
            one("model/numerics", "test_every_site_stream_layer_and_step_has_a_mask_of_its_own")),
     Mutant("dropout_by_the_target_slot", ATTEND, "dropout(probability_BHQK, rows_B, position_BQ)",
-           "dropout(probability_BHQK, rows_B, position_BQ * 0 + jnp.arange(len(limit_BQ[0]))[None])",
+           "dropout(probability_BHQK, rows_B, position_BQ * 0 + jnp.arange(position_BQ.shape[1])[None])",
            one("kernels/xla", "test_dropout_is_on_the_weights_of_the_values_and_keyed_by_the_position")),
     Mutant("query_and_content_drop_the_same", TRANSFORMER, "T + batch.target_positions", "batch.target_positions",
            one("model/numerics", "test_every_site_stream_layer_and_step_has_a_mask_of_its_own")),

@@ -2,6 +2,7 @@
 
 import collections
 import subprocess
+import sys
 import types
 
 import mutants
@@ -18,6 +19,16 @@ def test_every_fault_can_be_planted_and_its_tests_exist():
             file, _, name = test.partition("::")
             name = name.partition("[")[0].rstrip("*")
             assert f"def {name}" in (tiny.ROOT / file).read_text(encoding="utf-8"), f"{mutant.name}: no {test}"
+
+
+def test_a_planted_fault_is_a_program(tmp_path):
+    """Fails if the code has other names by now: such a fault would stop every test, and show nothing."""
+    for mutant in mutants.MUTANTS:
+        source = (tiny.ROOT / mutant.file).read_text(encoding="utf-8")
+        (tmp_path / f"{mutant.name}.py").write_text(source.replace(mutant.before, mutant.after), encoding="utf-8")
+    words = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "--output-format=concise", tmp_path]
+    found = subprocess.run(words, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
 
 
 REPORT = '<testsuite><testcase><failure message="{}"/></testcase></testsuite>'
