@@ -31,9 +31,6 @@ from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.resume import restore_or_init
 from xlnet_jax.train.step import build_step, create_state
 
-# Orbax leaves coroutines behind when it fails.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 STEPS = (4, 8, 12)
 END = 16
 PARTS = ("params", "optimizer", "memory", "metadata")

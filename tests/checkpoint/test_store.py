@@ -136,8 +136,6 @@ def test_each_device_reads_a_part_of_a_replicated_array_and_gets_the_whole(tmp_p
         np.testing.assert_array_equal(back["params"][name], values)
 
 
-# Orbax may leave tasks of a failed read behind, which find their event loop closed.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_array_that_the_metadata_do_not_name_is_missing(tmp_path):
     """One flipped bit in a name: Orbax then returns what was asked for, abstract, in place of the array."""
     with Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as writer:
