@@ -101,3 +101,5 @@ def test_masks_are_of_32_bit_arithmetic_with_x64_too():
     with jax.enable_x64(True):
         wide = kept(0.5, rows=jnp.arange(B), positions=jnp.broadcast_to(jnp.arange(Q), (B, Q)))
     np.testing.assert_array_equal(wide, kept(0.5))
+    with jax.enable_x64(True), pytest.raises(TypeError, match="must be uint32, not uint64"):
+        drop(jnp.ones(4), 0.1, jax.random.bits(jax.random.key(0)), jnp.arange(4))

@@ -75,8 +75,19 @@ def threshold(rate: float) -> int:
     return min(max(round((1 - rate) * 2**32), 1), 2**32 - 1)
 
 
+def draw_key(rng: jax.Array) -> jax.Array:
+    """A key for the masks of one place of the model: uint32 []."""
+    # Without the dtype JAX draws 64 bits where JAX_ENABLE_X64 is set.
+    return jax.random.bits(rng, dtype=jnp.uint32)
+
+
 def bits(key: jax.Array, *indices: jax.Array) -> jax.Array:
-    """The hash of the indices: uint32, of the shape they broadcast to."""
+    """The hash of the indices: uint32, of the shape they broadcast to.
+
+    Raises TypeError if the key is not uint32: nearly every hash of 64 bits is above every threshold.
+    """
+    if key.dtype != jnp.uint32:
+        raise TypeError(f"the key of a dropout mask must be uint32, not {key.dtype}; see draw_key")
     word = key
     for index in indices:
         word = _mixed(word ^ (index.astype(jnp.uint32) * GOLDEN))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import xla
-from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.kernels.dropout import AttentionDropout, draw_key
 from xlnet_jax.model.attention import AttentionInputs
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 
@@ -52,7 +52,7 @@ class AbsoluteAttention(nn.Module):
         q_BSHE = product("bsd,dhe->bshe", y_BTD, kernel["query"])
         dropout = None
         if config.attention_dropout and not deterministic:
-            dropout = AttentionDropout(jax.random.bits(self.make_rng("dropout")), config.attention_dropout, 0)
+            dropout = AttentionDropout(draw_key(self.make_rng("dropout")), config.attention_dropout, 0)
         limit_BS = jnp.minimum(rank_BS + 1, NEVER)
         o_BSHE, probability_BHSK = xla.attend_by_content(
             q_BSHE, k_BKHE, v_BKHE, limit_BS, inputs.rank_BK, position_BS, inputs.rows_B, dropout

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import fused, xla
-from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.kernels.dropout import AttentionDropout, draw_key
 from xlnet_jax.model import positions
 from xlnet_jax.model.cache import Kept, join
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
@@ -116,7 +116,7 @@ class RelativeAttention(nn.Module):
             position, rows = position_keys(inputs, kernel["position"], dtype, implementation), None
         max_distance = config.memory_len - 1 if config.same_length else None
         drops = config.attention_dropout and not deterministic
-        dropout_key = jax.random.bits(self.make_rng("dropout")) if drops else None
+        dropout_key = draw_key(self.make_rng("dropout")) if drops else None
 
         def stream(number: int, name: str, q_BQHE: jax.Array, limit_BQ: jax.Array, segment_BQ: jax.Array,
                    query_position_BQ: jax.Array | None) -> jax.Array:  # fmt: skip

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.kernels.dropout import drop
+from xlnet_jax.kernels.dropout import draw_key, drop
 from xlnet_jax.parallel import mesh as meshes
 
 
@@ -140,9 +140,8 @@ class Dropout(nn.Module):
             return x_BQF
         _, Q, F = x_BQF.shape
         position_BQ = jnp.arange(Q)[None] if position_BQ is None else position_BQ
-        key = jax.random.bits(self.make_rng("dropout"))
         indices = rows_B[:, None, None], position_BQ[:, :, None], jnp.arange(F)[None, None]
-        return drop(x_BQF, self.rate, key, *indices)
+        return drop(x_BQF, self.rate, draw_key(self.make_rng("dropout")), *indices)
 
 
 class Dense(nn.Module):
