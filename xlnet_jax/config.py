@@ -306,15 +306,15 @@ class FinetuneConfig:
 
 COMPAT_SWITCHES = {
     "piece_spans": "spans are n pieces, not n words",
-    "fill_functional": "the fill may pick SEP and CLS, which are not targets then: fewer targets than slots",
-    "static_targets": "targets and segments A and B of a window are the same in every epoch",
+    "fill_functional": "spans and the fill may cover SEP and CLS, which are not targets then: fewer targets than slots",
+    "static_targets": "windows, their targets and their segments A and B are the same in every epoch",
     "both_directions": "every text is read forward and reversed in the same step, by rows r and r + B/2",
     "zero_memory": "empty memory slots are zeros that every position sees, and all slots are emptied every 1000 steps",
     "position_dropout_per_row": "every row has its own dropout mask on the position table",
     "glorot_mask_embedding": "the query stream's first vector is drawn uniformly, by Glorot's bound",
     "core_clip": "each of `compat.cores` cores averages and clips the gradient of its own rows before the sum",
-    "no_bias_correction": "Adam's moments are used without bias correction",
-    "layer_decay_on_gradients": "layer-wise decay scales gradients (of the layers only), not learning rates",
+    "no_bias_correction": "Adam without bias correction; if `optimizer.weight_decay` is 0, with epsilon outside of it",
+    "layer_decay_on_gradients": "layer-wise decay scales gradients, not rates; no embeddings and no relative biases",
 }
 """Differences of the 2019 code, by name."""
 

@@ -8,7 +8,7 @@ Published: every setting but the evaluations, on a TPU v3-8, in about two hours;
 in the paper, and an F1 of about 88.6 (median) with that command. Ours: not measured.
 SQuAD 1.1 with the files of that version: exact match 88.95.
 Here the layer decay scales learning rates, of the embeddings too. The 2019 code scales gradients, which acts through
-Adam's epsilon alone: --config.compat.switches=layer_decay_on_gradients
+Adam's epsilon alone, and adds that elsewhere: --config.compat.switches=layer_decay_on_gradients,no_bias_correction
 """
 
 from xlnet_jax import config as base

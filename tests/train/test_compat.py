@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import math
+import re
 
 import flax.linen as nn
 import jax
@@ -14,10 +16,12 @@ import tiny
 from xlnet_jax import config as configs
 from xlnet_jax.batch import Memory
 from xlnet_jax.config import COMPAT_SWITCHES, CompatConfig
-from xlnet_jax.data.batches import loader
+from xlnet_jax.convert import names
+from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
 from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.model import heads
+from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.train import state as states
@@ -71,24 +75,63 @@ def test_piece_spans_are_the_data_key_spans_pieces():
     np.testing.assert_array_equal(pieces.target_positions, by_key.target_positions)
 
 
-def test_fill_functional_leaves_slots_unused():
-    counts = {"": [], "fill_functional": []}
-    for switches, found in counts.items():
-        for step in range(30):
-            batch = batch_of(with_switches(switches), step)
-            found.extend(batch.target_weights.sum(axis=1))
-            used = batch.target_tokens[batch.target_weights > 0]
-            assert not np.isin(used, [SEP, CLS]).any()
-    assert set(counts[""]) == {6}
-    assert min(counts["fill_functional"]) < 6 == max(counts["fill_functional"])
+def sampled_in_2019(start, goal, lengths, places, fill):
+    """The original's `_sample_mask` for a row in its own order, with the draws given; SEP and CLS are pieces like any.
+
+    A span is n pieces from a word start on, put at a uniform place in 6 n pieces of context.
+    """
+    N, mask, done, cursor = len(start), np.zeros(len(start), bool), 0, 0
+    for n, place in zip(lengths, places, strict=True):
+        if cursor >= N or done >= goal:
+            break
+        n = min(n, goal - done)
+        lead = int(place * 6 * n)
+        begin = cursor + lead
+        while begin < N and not start[begin]:
+            begin += 1
+        end = begin + n
+        if end >= N:
+            break
+        mask[begin:end] = True
+        done, cursor = done + n, end + 6 * n - lead
+    for position in np.argsort(fill):
+        if mask.sum() < goal:
+            mask[position] = True
+    return mask
+
+
+def test_fill_functional_picks_as_the_original_and_drops_sep_and_cls_after():
+    rng = np.random.default_rng(0)
+    B, N, goal = 60, 128, 21
+    word_start = tiny.words().tokenizer.word_start.copy()
+    word_start[[SEP, CLS]] = True
+    tokens, direction = rng.integers(9, tiny.VOCAB, (B, N)), np.where(np.arange(B) % 2, -1, 1)
+    tokens[np.arange(B), rng.integers(1, N - 2, B)] = SEP
+    tokens[:, -2:] = SEP, CLS
+    draws = rng.random((B, spans.draws_needed(N, 6, 1)))
+    lengths, places, fill = np.split(draws, [(draws.shape[1] - N) // 2, draws.shape[1] - N], axis=1)
+    shares = np.cumsum(1 / np.arange(1, 6)) / np.sum(1 / np.arange(1, 6))
+    lengths = 1 + np.searchsorted(shares, lengths, side="right")
+
+    config = with_switches("piece_spans,fill_functional")
+    mask = examples.ExampleBuilder(tiny.words(), word_start, config, "train", 0).targets(tokens, direction, goal, draws)
+    counts = mask.sum(axis=1)
+    for row in range(B):
+        natural = tokens[row][:: direction[row]]
+        picked = sampled_in_2019(word_start[natural], goal, lengths[row], places[row], fill[row])
+        assert picked.sum() == goal
+        np.testing.assert_array_equal(mask[row][:: direction[row]], picked & (natural != SEP) & (natural != CLS))
+    assert counts.min() < goal == counts.max()
+    without = examples.ExampleBuilder(tiny.words(), word_start, with_switches("piece_spans"), "train", 0)
+    assert (without.targets(tokens, direction, goal, draws).sum(axis=1) == goal).all()
 
 
 def test_static_targets_come_again_in_every_epoch():
-    text = tiny.Words(tokens=32 * 16 * 4)  # no tail, so that the second epoch's blocks are the first's
-    blocks = 32
+    """Whatever is left over of the text: the original cut it once. Epoch 2 reads in the direction of epoch 0."""
+    text, blocks = tiny.Words(tokens=32 * 16 * 4 + 37), 32
 
     def epoch(switches, number):
-        config = with_switches(switches, data={"bidirectional": False})
+        config = with_switches(switches)
         rows = np.arange(blocks)
         plan = (PlanEntry(0, number * blocks, blocks),)
         dispatches = loader.TrainDispatches(tiny.mixture(text), config, plan, rows, 0, 1)
@@ -98,9 +141,9 @@ def test_static_targets_come_again_in_every_epoch():
         return batch.target_positions[order], batch.tokens[order], batch.rank[order]
 
     for switches, same in (("static_targets", True), ("", False)):
-        first, second = epoch(switches, 0), epoch(switches, 1)
+        first, second = epoch(switches, 0), epoch(switches, 2)
         assert np.array_equal(first[0], second[0]) == same
-        assert np.array_equal(first[1], second[1]) == same, "segments A and B"
+        assert np.array_equal(first[1], second[1]) == same, "the window and segments A and B"
         assert not np.array_equal(first[2], second[2]), "the factorisation order is always new"
 
 
@@ -148,31 +191,53 @@ def test_zero_memory_attends_to_zeros_and_is_emptied_every_1000_steps():
     assert losses[1000, "junk"] == losses[1000, "empty"] and losses[999, "junk"] != losses[999, "empty"]
 
 
-def test_position_dropout_per_row_draws_a_mask_for_every_row():
-    def masks(switches):
-        config = with_switches(switches)
-        params = params_of(config)
-        batch, memory = batch_of(config, 0), empty_memory(config.model, 8)
+def test_position_dropout_per_row_draws_a_mask_for_every_row_once_for_all_layers():
+    """The original copied the table for each row before its dropout, and gave the result to all layers."""
+    config = dataclasses.replace(tiny.config().model, dropout=0.3)
+    N, D, rows = 24 + 2 * 32 - 1, config.d_model, jnp.array([5, 0, 3])
+    distance_N, frequency = 24 + 32 - 1 - np.arange(N), 10000.0 ** (-2 * np.arange(D // 2) / D)
+    angle = distance_N[:, None] * frequency
+    table = np.concatenate([np.sin(angle), np.cos(angle)], axis=1) / 0.7
 
-        def run(params, key):
-            model = make_recipe(config).model.transformer
-            return model.apply({"params": params}, batch, memory, deterministic=False, rngs={"dropout": key})
+    def drawn(switches, rows_B):
+        module = RelativePositions(config, CompatConfig(switches))
+        return np.asarray(module.apply({}, 32, 24, rows_B, deterministic=False, rngs={"dropout": jax.random.key(0)}))
 
-        text = str(jax.make_jaxpr(run)(params, jax.random.key(0)))
-        rows = 24 + 2 * 32 - 1
-        return [f"bool[{n},{rows},16]" in text for n in (1, 8)]
+    each, one = drawn("position_dropout_per_row", rows), drawn("", rows)
+    assert each.shape == (3, N, D) and one.shape == (1, N, D)
+    for x in (*each, *one):
+        np.testing.assert_allclose(x, np.where(x == 0, 0, table), atol=1e-4)
+        assert abs(np.mean(x == 0) - 0.3) < 5 * np.sqrt(0.21 / x.size) + np.mean(table == 0)
+    # Of a row by itself the same, and of two rows different ones.
+    np.testing.assert_array_equal(drawn("position_dropout_per_row", rows[1:2])[0], each[1])
+    for i, j in ((0, 1), (1, 2), (0, 2)):
+        assert abs(np.mean((each[i] == 0) & (each[j] == 0)) - 0.09) < 0.03
 
-    assert masks("") == [True, False]
-    assert masks("position_dropout_per_row") == [False, True]
+    def count(switches):
+        """Masks of the table in one step of the model."""
+        recipe = make_recipe(with_switches(switches))
+        batch, memory = batch_of(recipe.config, 0), empty_memory(recipe.config.model, 8)
+        run = functools.partial(recipe.model.transformer.init_with_output, deterministic=False)
+        text = str(jax.make_jaxpr(run)({"params": jax.random.key(0), "dropout": jax.random.key(1)}, batch, memory))
+        return [len(re.findall(rf"bool\[{n},{N},16\] = lt", text)) for n in (1, 8)]
+
+    assert count("") == [1, 0] and count("position_dropout_per_row") == [0, 1]
 
 
-def test_glorot_mask_embedding_fills_its_bound():
-    wide = {"d_model": 128}
-    bound = (6 / 129) ** 0.5
-    for switches, glorot in (("glorot_mask_embedding", True), ("", False)):
-        vector = params_of(with_switches(switches, model=wide))["mask_embedding"]
-        assert (bound * 0.9 < np.abs(vector).max() <= bound) == glorot
-        assert abs(np.std(vector) - (bound / 3**0.5 if glorot else 0.1)) < 0.02
+@pytest.mark.parametrize(("width", "bound"), [(1024, 0.0765), (768, 0.0883)])
+def test_glorot_mask_embedding_is_uniform_within_the_bound_of_the_released_models(width, bound):
+    """TensorFlow's default for a variable [1, 1, d]: +-sqrt(6 / (1 + d))."""
+
+    def vector(switches):
+        config = dataclasses.replace(tiny.config().model, d_model=width, init_std=0.02)
+        run = functools.partial(Embedding(config, CompatConfig(switches)).init, deterministic=True)
+        params = run(jax.random.key(0), jnp.zeros((1, 4), int), None, jnp.arange(1))["params"]
+        return np.sort(nn.meta.unbox(params)["mask_embedding"])
+
+    drawn, even = vector("glorot_mask_embedding"), np.linspace(-bound, bound, width)
+    assert drawn.shape == (width,) and np.abs(drawn).max() <= bound * 1.001
+    assert np.abs(drawn - even).max() < 0.06 * 2 * bound, "not uniform"  # Kolmogorov's bound at 0.1 %
+    assert abs(np.std(vector("")) - 0.02) < 0.002
 
 
 @pytest.mark.slow
@@ -227,10 +292,23 @@ def first_update(config, compat=""):
     return jax.tree.map(lambda x: np.asarray(x).reshape(-1, 2)[:, 0], updates)
 
 
-def test_no_bias_correction_by_hand():
-    corrected, raw = first_update(OPTIMIZER), first_update(OPTIMIZER, "no_bias_correction")
-    np.testing.assert_allclose(corrected["lm_head"], -0.1, rtol=1e-5)
-    np.testing.assert_allclose(raw["lm_head"], -0.1 * (0.1 * 0.3) / np.sqrt(0.001 * 0.09), rtol=1e-5)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+def test_no_bias_correction_by_hand(weight_decay):
+    """The original had two: TensorFlow's Adam, which is corrected, and for weight decay its own, which is not."""
+    config = dataclasses.replace(OPTIMIZER, weight_decay=weight_decay, adam_epsilon=0.01)
+    optimizer = make_optimizer(config, 10, {"kernel": 0}, CompatConfig("no_bias_correction"))
+    params = {"kernel": jnp.ones(1)}
+    state, value, m, v = optimizer.init(params), 1.0, 0.0, 0.0
+    for t, g in ((1, 0.3), (2, -0.1), (3, 0.2)):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        moved = m / (math.sqrt(v) + 0.01)
+        if weight_decay:
+            value -= 0.1 * (moved + weight_decay * value)
+        else:
+            value -= 0.1 * math.sqrt(1 - 0.999**t) / (1 - 0.9**t) * moved
+        updates, state = optimizer.update({"kernel": jnp.array([g])}, state, params)
+        params = optax.apply_updates(params, updates)
+        assert float(params["kernel"][0]) == pytest.approx(value, rel=2e-5)
 
 
 def test_layer_decay_is_a_learning_rate_and_under_compat_only_a_gradient_scale():
@@ -242,8 +320,22 @@ def test_layer_decay_is_a_learning_rate_and_under_compat_only_a_gradient_scale()
     # Adam undoes the scale of a gradient, but for epsilon: the original's rule acts through that alone.
     scaled = first_update(decayed, "layer_decay_on_gradients")
     np.testing.assert_allclose(scaled["layers"]["query"], [-0.1] * 3, rtol=1e-5)
-    large = dataclasses.replace(decayed, adam_epsilon=0.3)
-    through_epsilon = first_update(large, "layer_decay_on_gradients")
-    expected = [-0.1 * g / (g + 0.3) for g in (0.075, 0.15, 0.3)]
-    np.testing.assert_allclose(through_epsilon["layers"]["query"], expected, rtol=1e-5)
-    np.testing.assert_allclose(through_epsilon["word_embedding"], [-0.05], rtol=1e-5)
+
+
+@pytest.mark.parametrize("untie", [True, False], ids=["untied", "tied"])
+def test_layer_decay_on_gradients_scales_what_has_a_layer_in_its_name(untie):
+    """By the names of the original's variables, as it did: rate^(layers - 1 - l) after `layer_{l}/`, and no others."""
+    model = make_recipe(tiny.config(model={"untie_biases": untie, "layers": 3})).model
+    forms = jax.eval_shape(lambda: model.init(jax.random.key(0), make_recipe(tiny.config()).example_batch(1)))
+    params = jax.tree.map(lambda x: jnp.zeros(x.shape), nn.meta.unbox(forms))
+    config = dataclasses.replace(OPTIMIZER, layer_decay=0.5, adam_epsilon=0.3)
+    optimizer = make_optimizer(config, 10, model.depths, CompatConfig("layer_decay_on_gradients"))
+    updates, _ = optimizer.update(jax.tree.map(lambda x: x + 0.3, params), optimizer.init(params), params)
+    scales = set()
+    for name, update in names.to_foreign(names.TENSORFLOW, updates).items():
+        layer = re.search(r"model/transformer/layer_(\d+)/", name)
+        scale = 0.5 ** (3 - 1 - int(layer[1])) if layer else 1.0
+        expected = -0.1 * 0.3 * scale / (0.3 * scale + 0.3)
+        np.testing.assert_allclose(update, expected, rtol=1e-4, err_msg=name)
+        scales.add(scale)
+    assert scales == {1.0, 0.5, 0.25}

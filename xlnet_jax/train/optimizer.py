@@ -1,7 +1,7 @@
 """AdamW with a clipped global gradient, linear warm-up and linear or cosine decay (XLNet, appendix A.4).
 
-The clip acts on the averaged gradient of the whole batch. Adam is bias-corrected. docs/training.md describes the
-differences of the 2019 code (per-core clipping, no bias correction).
+The clip acts on the averaged gradient of the whole batch. Adam is bias-corrected. docs/compat.md describes the
+differences of the 2019 code (per-core clipping, no bias correction, layer-wise decay of gradients).
 """
 
 from __future__ import annotations
@@ -40,11 +40,15 @@ def decay_mask(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: _names(path)[-1] not in spared, params)
 
 
-def scale_layers(rate: float, depths: Depths, embeddings: bool = True) -> optax.GradientTransformation:
+OUTSIDE_LAYERS = frozenset({"content_bias", "position_bias", "segment_bias", "segment_embedding"})
+"""Parameters of a layer that were one variable for all layers in 2019, `r_w_bias` and so on, beside `layer_0`."""
+
+
+def scale_layers(rate: float, depths: Depths, as_in_2019: bool = False) -> optax.GradientTransformation:
     """Multiplies updates at depth d by rate^(L-d), where L is the depth of the top layer; heads keep theirs.
 
     Args:
-      embeddings: whether depth 0 is scaled as well.
+      as_in_2019: scale only what had a layer in its name in the 2019 code: no embeddings, no relative biases.
 
     Its `init` raises ValueError if a parameter has no depth: it would learn at a rate that nobody chose.
     """
@@ -57,12 +61,14 @@ def scale_layers(rate: float, depths: Depths, embeddings: bool = True) -> optax.
         return optax.EmptyState()
 
     def scale(path: tuple, x: jax.Array) -> jax.Array:
-        depth = np.asarray(depths[_names(path)[0]])
+        names = _names(path)
+        depth = np.asarray(depths[names[0]])
+        if as_in_2019 and (not depth.ndim or names[-1] in OUTSIDE_LAYERS):
+            return x
         if depth.ndim:
             factor_L = rate ** jnp.asarray(top - depth, x.dtype)
             return x * factor_L.reshape(-1, *[1] * (x.ndim - 1))
-        exempt = depth > top or (depth == 0 and not embeddings)
-        return x if exempt else x * rate ** int(top - depth)
+        return x if depth > top else x * rate ** int(top - depth)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         return jax.tree_util.tree_map_with_path(scale, updates), state
@@ -75,8 +81,13 @@ def _names(path: tuple) -> list[str]:
     return [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
 
 
-def moments_without_bias_correction(b1: float, b2: float, epsilon: float) -> optax.GradientTransformation:
-    """m / (sqrt(v) + epsilon) with uncorrected moments: the AdamW of the 2019 code, whose first steps are larger."""
+def adam_of_2019(b1: float, b2: float, epsilon: float, corrected: bool) -> optax.GradientTransformation:
+    """m / (sqrt(v) + epsilon) with raw moments: the AdamW of the 2019 code, whose first steps are larger.
+
+    Args:
+      corrected: TensorFlow's Adam, which that code used without weight decay: the whole, epsilon included, times
+        sqrt(1 - b2^t) / (1 - b1^t) at the t-th update.
+    """
 
     def init(params: Any) -> optax.ScaleByAdamState:
         return optax.scale_by_adam().init(params)  # type: ignore[return-value]
@@ -84,8 +95,10 @@ def moments_without_bias_correction(b1: float, b2: float, epsilon: float) -> opt
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, updates)
-        scaled = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
-        return scaled, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
+        count = state.count + 1
+        factor = jnp.sqrt(1 - b2**count) / (1 - b1**count) if corrected else jnp.ones(())
+        scaled = jax.tree.map(lambda m, v: factor.astype(m.dtype) * m / (jnp.sqrt(v) + epsilon), mu, nu)
+        return scaled, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
 
     return optax.GradientTransformation(init, update)
 
@@ -98,15 +111,16 @@ def make_optimizer(
     Args:
       depths: of all parameters; with L layers the embeddings learn at layer_decay^L of the rate.
     """
-    adam = moments_without_bias_correction if compat.on("no_bias_correction") else optax.scale_by_adam
+    raw, moments = compat.on("no_bias_correction"), (config.adam_b1, config.adam_b2, config.adam_epsilon)
+    adam = adam_of_2019(*moments, corrected=not config.weight_decay) if raw else optax.scale_by_adam(*moments)
     on_gradients = compat.on("layer_decay_on_gradients")
     # With core_clip each core's gradient is clipped already.
     clip = config.clip and not compat.on("core_clip")
     decay = config.layer_decay
     return optax.chain(
         optax.clip_by_global_norm(config.clip) if clip else optax.identity(),
-        scale_layers(decay, depths, embeddings=False) if on_gradients else optax.identity(),
-        adam(config.adam_b1, config.adam_b2, config.adam_epsilon),
+        scale_layers(decay, depths, as_in_2019=True) if on_gradients else optax.identity(),
+        adam,
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
         optax.identity() if on_gradients else scale_layers(decay, depths),
         optax.scale_by_learning_rate(schedule(config, steps)),

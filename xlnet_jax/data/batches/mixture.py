@@ -76,6 +76,7 @@ class Mixture:
             seed=config.seeds.data,
             cycle=self.cycle,
             both_directions=config.compat.on("both_directions"),
+            static=config.compat.on("static_targets"),
         )
 
     def single_pass(self, config: Config, limit: int = 0) -> SinglePass:

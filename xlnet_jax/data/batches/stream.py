@@ -111,6 +111,8 @@ class ShuffledBlocks:
     window: int
     windows_per_block: int
     seed: int
+    static: bool = False
+    """Every epoch has the same blocks; otherwise each leaves out another part of the text."""
 
     @property
     def block_len(self) -> int:
@@ -127,7 +129,8 @@ class ShuffledBlocks:
         epoch_B, index_B = np.divmod(numbers_B, self.blocks)
         block_B = np.array([self._shuffled(int(e), int(i)) for e, i in zip(epoch_B, index_B, strict=True)], np.int64)
         # The tokens that do not fill a block are left out; the offset changes which ones with the epoch.
-        offset_B = (epoch_B * self.window) % (self.tokens - self.blocks * self.block_len + 1)
+        most = 0 if self.static else self.tokens - self.blocks * self.block_len
+        offset_B = (epoch_B * self.window) % (most + 1)
         return epoch_B, block_B, offset_B + block_B * self.block_len
 
     def _shuffled(self, epoch: int, index: int) -> int:
@@ -148,6 +151,7 @@ class Stream:
       bidirectional: every second block is read from its end to its start, alternating with the epoch.
       cycle: maps block numbers to corpora.
       both_directions: instead, rows r and r + B/2 read the same block, one forward and one reversed (as in 2019).
+      static: every epoch has the same blocks (as in 2019).
     """
 
     tokens: tuple[int, ...]
@@ -157,11 +161,13 @@ class Stream:
     seed: int
     cycle: Cycle = ONE
     both_directions: bool = False
+    static: bool = False
 
     @property
     def corpora(self) -> list[ShuffledBlocks]:
         """The blocks of each corpus."""
-        return [ShuffledBlocks(tokens, self.window, self.windows_per_block, self.seed) for tokens in self.tokens]
+        shape = self.window, self.windows_per_block, self.seed, self.static
+        return [ShuffledBlocks(tokens, *shape) for tokens in self.tokens]
 
     @property
     def rows_per_block(self) -> int:
