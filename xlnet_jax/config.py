@@ -33,9 +33,12 @@ from xlnet_jax.errors import BadInput, check_link, summary
 FROZEN, ELASTIC, FREE = "frozen", "elastic", "free"
 
 
-def key(default: Any, doc: str, resume: str = FROZEN, choices: str = "") -> Any:
-    """A dataclass field with its documentation, its rule on resume and its allowed values, separated by spaces."""
-    metadata = {"doc": doc, "resume": resume, "choices": tuple(choices.split())}
+def key(default: Any, doc: str, resume: str = FROZEN, choices: str = "", of_run: bool = False) -> Any:
+    """A dataclass field with its documentation, its rule on resume and its allowed values, separated by spaces.
+
+    A key of `model` is architecture, which parameters bring with them to another run, unless it is free or `of_run`.
+    """
+    metadata = {"doc": doc, "resume": resume, "choices": tuple(choices.split()), "of_run": of_run}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -70,22 +73,27 @@ class ModelConfig:
         choices="relative absolute",
     )
     layer_losses: bool = key(
-        False, "layer l of n predicts too, with a softmax of its own, until l / 2n of train.steps (Vanilla Transformer)"
+        False,
+        "layer l of n predicts too, with a softmax of its own, until l / 2n of train.steps (Vanilla Transformer)",
+        of_run=True,
     )
-    memory_len: int = key(384, "memory slots M; 0 = no memory")
+    memory_len: int = key(384, "memory slots M; 0 = no memory", of_run=True)
     same_length: bool = key(
-        False, "a query sees the `memory_len` newest positions, itself included: all queries see equally many"
+        False,
+        "a query sees the `memory_len` newest positions, itself included: all queries see equally many",
+        of_run=True,
     )
     clamp_len: int = key(-1, "clip relative distances to +-clamp_len; -1 = off")
-    dropout: float = key(0.1, "embedding, position table, both sub-layer outputs, final output")
-    attention_dropout: float = key(0.1, "attention probabilities")
-    activation_dropout: float = key(0.0, "after the feed-forward activation")
-    init_std: float = key(0.02, "standard deviation of the normal initialiser")
+    dropout: float = key(0.1, "embedding, position table, both sub-layer outputs, final output", of_run=True)
+    attention_dropout: float = key(0.1, "attention probabilities", of_run=True)
+    activation_dropout: float = key(0.0, "after the feed-forward activation", of_run=True)
+    init_std: float = key(0.02, "standard deviation of the normal initialiser", of_run=True)
     layer_norm_epsilon: float = key(1e-12, "as in the original")
     compute_dtype: str = key(
         "bfloat16",
         "dtype of activations and memory; softmax, LayerNorm, positions and loss are at least float32",
         choices="bfloat16 float32 float64",
+        of_run=True,
     )
     remat: str = key(
         "none", "recomputed in the backward pass: nothing, all but matmuls, or whole layers", FREE, "none dots full"
@@ -110,6 +118,11 @@ class ModelConfig:
     def adaptive(self) -> bool:
         """Whether embedding and head are those of `model.adaptive`, with clusters, projections or their own weights."""
         return bool(self.cutoffs or self.d_embed not in (0, self.d_model) or not self.tie_embedding)
+
+
+ARCHITECTURE = tuple(field.name for field in dataclasses.fields(ModelConfig)
+                     if field.metadata["resume"] == FROZEN and not field.metadata["of_run"])  # fmt: skip
+"""Keys of `model` that parameters bring with them: what there is, and what is computed with it."""
 
 
 @dataclasses.dataclass(frozen=True)

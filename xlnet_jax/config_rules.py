@@ -172,8 +172,8 @@ def _vanilla_rules(config: Config) -> list[Rule]:
     absolute = model.position_scheme == "absolute"
     return [
         ("model.position_scheme", not absolute or left_to_right,
-         "is for pretraining with data.objective=clm; use relative"),
-        ("model.memory_len", not absolute or model.memory_len == 0,
+         "is for pretraining with data.objective=clm; all else needs relative"),
+        ("model.memory_len", not (absolute and left_to_right) or model.memory_len == 0,
          "must be 0 with model.position_scheme=absolute: a position in the memory would have two meanings"),
         ("model.untie_biases", not absolute or model.untie_biases,
          "must be True with model.position_scheme=absolute, which has no such biases"),

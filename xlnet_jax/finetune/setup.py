@@ -1,7 +1,7 @@
 """From a configuration to a task, its tokenizer and its encoded examples, before any device is used.
 
-The model, except for dropout, dtype and memory, and the tokenizer are those of the pretrained run
-(`checkpoint.init_from`), or later of the work directory itself; a run from scratch takes them from the configuration.
+The architecture (`config.ARCHITECTURE`) and the tokenizer are those of the pretrained run (`checkpoint.init_from`), or
+later of the work directory itself; a run from scratch takes them from the configuration.
 """
 
 from __future__ import annotations
@@ -39,12 +39,6 @@ TASKS: dict[str, tuple[Any, Read]] = {
     "embeddings": (Embeddings, readers.pairs),
 }
 """The class and the reader of each `finetune.task`."""
-
-ARCHITECTURE = (
-    "vocab_size", "layers", "d_model", "heads", "head_dim", "d_ff", "activation", "untie_biases", "share_layers",
-    "clamp_len", "layer_norm_epsilon",
-)  # fmt: skip
-"""Keys of `model` that the pretrained parameters decide."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +109,11 @@ def _model(config: Config, workdir: str) -> tuple[Config, Tokenizer]:
                            "directory")  # fmt: skip
         tokenizer = workdirs.tokenizer(source)
         model = vars(workdirs.load_config(source).model)
-        config = replace(config, "model", **{name: model[name] for name in ARCHITECTURE})
+        config = replace(config, "model", **{name: model[name] for name in configs.ARCHITECTURE})
+        try:
+            configs.check(config)
+        except BadInput as error:
+            raise BadInput(f"the model of {source} does not fit this task: {error}") from error
         if named and (found := _tokenizer(named)).sha256 != tokenizer.sha256:
             raise BadInput(
                 f"finetune.tokenizer={named} ({found.sha256[:12]}) is not the tokenizer of {source} "

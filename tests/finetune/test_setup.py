@@ -1,0 +1,93 @@
+"""What a task takes from the run that it starts from: the whole architecture, and nothing of how it was trained."""
+
+import dataclasses
+
+import data_fixtures
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax import config as configs
+from xlnet_jax.checkpoint import restore
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.commands.finetune import finetune
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.recipe import task_recipe
+from xlnet_jax.finetune.setup import prepare
+from xlnet_jax.parallel.processes import Session
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.state import init_params
+
+ARCHITECTURE = dict(
+    layers=3, d_model=24, heads=3, head_dim=6, d_ff=20, activation="relu", untie_biases=False, norm="pre",
+    scale_embedding=True, cutoffs="50,100", div_val=2, d_embed=12, tie_embedding=False, tie_projections="none",
+    share_layers=True, clamp_len=7, layer_norm_epsilon=1e-6,
+)  # fmt: skip
+"""Another value of each key, but for those of the test below and for `vocab_size`, which the tokenizer decides."""
+OF_RUN = dict(
+    memory_len=5, dropout=0.3, attention_dropout=0.2, activation_dropout=0.1, init_std=0.5, compute_dtype="bfloat16",
+    remat="full", attention="xla", unroll="on",
+)  # fmt: skip
+
+
+def pretrained(workdir, params=False, **changes):
+    """A work directory of a run, with random parameters if asked for."""
+    config, tokenizer = tiny.config(**changes), data_fixtures.tokenizer()
+    identity = workdirs.identity(config, "1" * 64, tokenizer.sha256)
+    files.make_folder(workdir)
+    workdirs.write_tokenizer(workdir, tokenizer)
+    files.write(f"{workdir}/config.json", files.to_json(identity))
+    if params:
+        forms = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
+        values = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), forms)
+        with Checkpoints(workdir, config.checkpoint) as checkpoints:
+            checkpoints.save(4, {"params": values}, identity)
+
+
+def test_a_task_has_the_whole_architecture_of_its_source_and_its_own_way_to_train(tmp_path, settings):
+    source = str(tmp_path / "run")
+    pretrained(source, params=True, model=ARCHITECTURE | OF_RUN)
+    asked = settings(checkpoint={"init_from": source}, finetune={"tokenizer": ""})
+    assert set(configs.ARCHITECTURE) == {*ARCHITECTURE, "vocab_size", "position_scheme"}
+    of_run = {field.name for field in dataclasses.fields(asked.model)} - set(configs.ARCHITECTURE)
+    assert of_run == {*OF_RUN, "same_length", "layer_losses"}  # these two are for `data.objective=clm`
+    prepared = prepare(asked, str(tmp_path / "task"))
+    found = vars(prepared.config.model)
+    assert {name: found[name] for name in ARCHITECTURE} == ARCHITECTURE
+    assert {name: found[name] for name in OF_RUN} == {name: getattr(asked.model, name) for name in OF_RUN}
+    before = vars(asked.model)
+    assert all(before[name] != value for name, value in (ARCHITECTURE | OF_RUN).items())
+    # All parameters are taken, but for the head.
+    recipe = task_recipe(prepared.task, prepared.train.rows[0], prepared.config)
+    leaves = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
+    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    leaves = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), leaves)
+    _, origin = restore.foreign_parameters(source, leaves, Session())
+    assert {name.split("/")[1] for name in origin["fresh"]} == {"head"}
+    assert {name.split("/")[1] for name in origin["left_over"]} == {"lm_head"}
+
+
+def test_a_model_that_no_task_can_have_is_refused_in_one_line(tmp_path, settings):
+    source = str(tmp_path / "run")
+    clm = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
+    pretrained(source, model={"position_scheme": "absolute", "memory_len": 0, "layer_losses": True}, data=clm)
+    config = settings(checkpoint={"init_from": source}, finetune={"tokenizer": ""})
+    with pytest.raises(BadInput) as raised:
+        finetune(config, str(tmp_path / "task"))
+    assert str(raised.value) == (
+        f"the model of {source} does not fit this task: model.position_scheme=absolute is for pretraining with "
+        "data.objective=clm; all else needs relative"
+    )
+    assert not (tmp_path / "task").exists()
+
+
+def test_the_page_says_what_the_configuration_decides():
+    """docs/finetune.md; all other keys of the model come with the parameters."""
+    page = (tiny.ROOT / "docs" / "finetune.md").read_text(encoding="utf-8")
+    (row,) = [line for line in page.splitlines() if line.endswith("| the configuration |")]
+    named = {name for name in vars(configs.ModelConfig()) if f"`{name}`" in row}
+    assert named == set(vars(configs.ModelConfig())) - set(configs.ARCHITECTURE)
