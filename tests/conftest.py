@@ -30,6 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # By default JAX keeps nothing that compiles in less than a second: most of our programs.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"  # of the processes that tests start
+    # What a verb keeps for its user.
+    os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("user"))
     # Grain reads absl flags, which nobody parses here.
     flags.FLAGS.mark_as_parsed()
 

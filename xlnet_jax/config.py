@@ -284,7 +284,7 @@ class LogConfig:
     tensorboard: bool = key(True, "write TensorBoard events beside metrics.jsonl", FREE)
     profile_start: int = key(-1, "first step of a profiler capture; -1 = none", FREE)
     profile_steps: int = key(5, "steps in the capture (rounded up to whole dispatches)", FREE)
-    compilation_cache: str = key("", "folder; empty = <workdir>/compilation_cache, none = no persistent cache", FREE)
+    compilation_cache: str = key("", "folder; empty = <workdir>/compilation_cache in training, none = none", FREE)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,7 +37,9 @@ from xlnet_jax.infer.orders import Order, any_order, listed, warn_of_law
 from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.infer.score import Likelihood, Scorer, order_of
 from xlnet_jax.infer.texts import Passage, TextListener, around, continue_texts, pieces_of
+from xlnet_jax.model import implementation
 from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import language_model
@@ -65,7 +67,8 @@ def load(path: str, *, step: int | None = None, batch_size: int = 16, compute_dt
         config, tokenizer = workdirs.load_config(path), workdirs.tokenizer(path)
         params, _ = restore.saved_parameters(path, step)
     model = dataclasses.replace(config.model, compute_dtype=compute_dtype, unroll="off")
-    return Model(dataclasses.replace(config, model=model), tokenizer, jax.device_put(params), batch_size)
+    config = implementation.decided(dataclasses.replace(config, model=model), Session())
+    return Model(config, tokenizer, jax.device_put(params), batch_size)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,19 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from xlnet_jax.checkpoint import restore
 from xlnet_jax.commands.evaluate import as_asked
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model import implementation
-from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.infer.opened import opened
 from xlnet_jax.parallel.processes import Session, session
 from xlnet_jax.run import loss_curve
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train import context as contexts
-from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.step import build_step
 
 log = logging.getLogger("xlnet_jax")
 
@@ -66,7 +62,6 @@ def context(
     windows_NX = contexts.windows(heldout, steps[-1], targets)
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--workdir": workdir, "--against": list(against)}
     with session(first, equal) as processes:
-        workdirs.use_compilation_cache(first, workdir)
         scored = {name: _losses(name, config, step, windows_NX, steps, processes) for name, config in configs.items()}
         found = contexts.described(steps, np.stack([loss_CN for _, loss_CN in scored.values()]))
         models = {name: {"step": scored[name][0], **each} for name, each in zip(folders, found, strict=True)}
@@ -79,12 +74,9 @@ def _losses(
     workdir: str, config: Config, step: int | None, windows_NX: np.ndarray, lengths: Sequence[int], processes: Session
 ) -> tuple[int, np.ndarray]:
     """The step of the checkpoint, and see `train.context.losses`."""
-    mesh = meshes.make_mesh(config.mesh)
-    meshes.check_model(config.model, mesh)
-    recipe = make_recipe(implementation.decided(config, processes))
-    with jax.set_mesh(mesh):
-        params, found = restore.parameters(workdir, build_step(recipe, mesh).abstract_state.params, processes, step)
+    with opened(config, processes) as model:
+        params, found = model.restore(workdir, step)
         log.info(
             "scoring %d tokens of step %d of %s with up to %d before them", len(windows_NX), found, workdir, lengths[-1]
         )
-        return found, contexts.losses(recipe, mesh, params, windows_NX, lengths)
+        return found, contexts.losses(model.recipe, model.mesh, params, windows_NX, lengths)

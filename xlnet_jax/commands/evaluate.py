@@ -6,21 +6,16 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from xlnet_jax import config as configs
-from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model import implementation
-from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.infer.opened import opened
 from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.sliding import SlidingLoss
-from xlnet_jax.train.step import build_step
 
 log = logging.getLogger("xlnet_jax")
 
@@ -60,21 +55,15 @@ def evaluate(
     workdirs.check_tokenizer(workdir, heldout)
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--blocks": blocks, "--workdir": workdir}
     equal |= {"--streams": streams, "--law": law}
-    with session(config, equal) as processes:
-        mesh = meshes.make_mesh(config.mesh)
-        meshes.check_model(config.model, mesh)
-        recipe = make_recipe(implementation.decided(config, processes))
-        workdirs.use_compilation_cache(config, workdir)
-        with jax.set_mesh(mesh):
-            score: SlidingLoss | HeldoutLoss
-            if sliding:
-                score = SlidingLoss(recipe, mesh, heldout, train.token_counts, blocks)
-            else:
-                score = HeldoutLoss(recipe, mesh, heldout, train.token_counts, blocks, streams or 0)
-            abstract = build_step(recipe, mesh).abstract_state.params
-            params, found = restore.parameters(workdir, abstract, processes, step)
-            log.info("evaluating step %d over %s, after compiling", found, score.scope)
-            return {"step": found, **score(params)}
+    with session(config, equal) as processes, opened(config, processes) as model:
+        score: SlidingLoss | HeldoutLoss
+        if sliding:
+            score = SlidingLoss(model.recipe, model.mesh, heldout, train.token_counts, blocks)
+        else:
+            score = HeldoutLoss(model.recipe, model.mesh, heldout, train.token_counts, blocks, streams or 0)
+        params, found = model.restore(workdir, step)
+        log.info("evaluating step %d over %s, after compiling", found, score.scope)
+        return {"step": found, **score(params)}
 
 
 def as_asked(config: Config, reach: dict[str, int | None], streams: int | None = None) -> Config:

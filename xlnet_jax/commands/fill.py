@@ -76,8 +76,8 @@ def fill(
     check(order, parallel, speculative)
     checked(model, config.data.segment_len, tokens[: len(rows)], known[: len(rows)])
     warn_of_law(config, known, order)
-    with restored(config, workdir, step, repr(rows)) as params, _heard(console, tokenizer, asked) as heard:
-        filler = Filler(model, params, config.data.segment_len, batch_size)
+    with restored(config, workdir, step, repr(rows)) as (config, params), _heard(console, tokenizer, asked) as heard:
+        filler = Filler(fillable(config, workdir), params, config.data.segment_len, batch_size)
         filled = filler(tokens, known, sampling, order, parallel, speculative, listener=heard)
     found = [gaps.result(tokenizer, text, one, parallel == 1) for text, one in zip(asked, filled, strict=True)]
     if isinstance(heard, Display):

@@ -51,7 +51,8 @@ def generate(
     """
     config = workdirs.load_config(workdir, list(overrides))
     any_order = config.data.objective == "plm"
-    model = (fillable if any_order else left_to_right)(config, workdir)
+    model_of = fillable if any_order else left_to_right
+    model_of(config, workdir)  # refuses before anything is read
     if not any_order:
         left_to_right_only(order, parallel, speculative)
     check(order, parallel, speculative)
@@ -68,11 +69,12 @@ def generate(
         display = Display(console, tokenizer, asked) if console is not None and order != "left" else None
     bar = progress("writing", len(prompts) if console is None else 0)
     with (
-        restored(config, workdir, step, "\n".join(prompts)) as params,
+        restored(config, workdir, step, "\n".join(prompts)) as (config, params),
         display or contextlib.nullcontext(),
         bar as done,
     ):
         listener = Terminal(prompts) if console is not None and order == "left" else _Ended(done)
+        model = model_of(config, workdir)
         if any_order:
             filler = Filler(model, params, config.data.segment_len, batch_size)
             generator = Appender(filler, order, parallel, speculative, display)

@@ -17,23 +17,19 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
-from xlnet_jax.checkpoint import restore
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.batches.stream import uniforms
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.opened import opened
 from xlnet_jax.infer.orders import any_order, warn_of_law
 from xlnet_jax.infer.score import Likelihood, Scorer
-from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import number
 from xlnet_jax.train.evaluation import bits_of_text
-from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.step import build_step
 
 log = logging.getLogger("xlnet_jax")
 
@@ -77,7 +73,7 @@ def joint(
     ):
         if not good:
             raise BadInput(what)
-    model = any_order(config, workdir)
+    any_order(config, workdir)  # refuses before a corpus is asked for
     heldout = open_mixture(config, "heldout", weighted=False)
     workdirs.check_tokenizer(workdir, heldout)
     T = config.data.segment_len
@@ -87,18 +83,14 @@ def joint(
     warn_of_law(config, known, "random")
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--workdir": workdir, "--unknown": unknown,
              "--orders": orders, "--windows": windows}  # fmt: skip
-    with session(config, equal) as processes:
-        mesh = meshes.make_mesh(config.mesh)
-        meshes.check_model(config.model, mesh)
-        workdirs.use_compilation_cache(config, workdir)
-        with jax.set_mesh(mesh):
-            abstract = build_step(make_recipe(config), mesh).abstract_state.params
-            params, found = restore.parameters(workdir, abstract, processes, step)
-            log.info("step %d: %d windows of %d tokens, %d unknown in each, in %d orders, after compiling", found,
-                     len(tokens_NT), T, (~known_NT[0]).sum(), 2 + orders)  # fmt: skip
-            scorer = Scorer(model, params, T, config.evaluation.batch_size or config.train.batch_size)
-            one = {name: scorer.log_prob(tokens, known, name) for name in ("left", "reversed")}
-            several = scorer.log_prob(tokens, known, "random", orders, SEED)
+    with session(config, equal) as processes, opened(config, processes) as model:
+        params, found = model.restore(workdir, step)
+        log.info("step %d: %d windows of %d tokens, %d unknown in each, in %d orders, after compiling", found,
+                 len(tokens_NT), T, (~known_NT[0]).sum(), 2 + orders)  # fmt: skip
+        scorer = Scorer(any_order(model.config, workdir), params, T,
+                        config.evaluation.batch_size or config.train.batch_size)  # fmt: skip
+        one = {name: scorer.log_prob(tokens, known, name) for name in ("left", "reversed")}
+        several = scorer.log_prob(tokens, known, "random", orders, SEED)
     result = {"step": found, "windows": len(tokens_NT), "segment_len": T, "unknown": unknown,
               "tokens": int((~known_NT).sum()), "orders": orders}  # fmt: skip
     return result | described(one, several, tokens_NT[~known_NT], heldout.tokenizer)

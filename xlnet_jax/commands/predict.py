@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.inputs import read_rows
 from xlnet_jax.config import Config
@@ -22,12 +22,11 @@ from xlnet_jax.finetune.evaluation import Predictor, best_step
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import trained
 from xlnet_jax.finetune.task import Example, Row
-from xlnet_jax.model import implementation
+from xlnet_jax.infer.opened import opened
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
-from xlnet_jax.train.step import build_step
 
 log = logging.getLogger("xlnet_jax")
 
@@ -69,26 +68,22 @@ def predict(
         raise BadInput(f"--batch_size={batch_size} must be at least 1")
     rows = rows_of(task, examples)
     digest = hashlib.sha256(b"".join(tokens.tobytes() for row in rows for tokens in row.tokens)).hexdigest()
-    with session(config, {"the texts (sha256)": digest, "--step": step, "--workdir": workdir}) as processes:
-        mesh = meshes.make_mesh(config.mesh)
-        meshes.check_model(config.model, mesh)
-        recipe = task_recipe(task, rows[0], implementation.decided(config, processes))
-        with jax.set_mesh(mesh):
-            abstract = build_step(recipe, mesh).abstract_state.params
-            if given is None:
-                workdirs.use_compilation_cache(config, workdir)
-                if step is None:
-                    with Checkpoints(workdir) as checkpoints:
-                        step = best_step(workdir, checkpoints.steps())
-                params, found = restore.parameters(workdir, abstract, processes, step)
-                log.info("predicting with step %d", found)
-            else:
-                params = jax.tree.map(lambda leaf, form: jax.device_put(leaf, form.sharding), given, abstract)
-            size = batch_size or config.evaluation.batch_size or config.train.batch_size
-            # Few texts need no whole batch.
-            devices = meshes.row_devices(mesh)
-            predictor = Predictor(recipe, mesh, min(size, -(-len(rows) // devices) * devices))
-            predictions = _by_length(predictor, params, rows, config.data.segment_len, task.any_length)
+    equal = {"the texts (sha256)": digest, "--step": step, "--workdir": workdir}
+    make_recipe = functools.partial(task_recipe, task, rows[0])
+    with session(config, equal) as processes, opened(config, processes, make_recipe) as model:
+        if given is None:
+            if step is None:
+                with Checkpoints(workdir) as checkpoints:
+                    step = best_step(workdir, checkpoints.steps())
+            params, found = model.restore(workdir, step)
+            log.info("predicting with step %d", found)
+        else:
+            params = jax.tree.map(lambda leaf, form: jax.device_put(leaf, form.sharding), given, model.abstract_params)
+        size = batch_size or config.evaluation.batch_size or config.train.batch_size
+        # Few texts need no whole batch.
+        devices = meshes.row_devices(model.mesh)
+        predictor = Predictor(model.recipe, model.mesh, min(size, -(-len(rows) // devices) * devices))
+        predictions = _by_length(predictor, params, rows, config.data.segment_len, task.any_length)
     return task.outputs(predictions, rows, examples)
 
 

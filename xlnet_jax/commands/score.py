@@ -8,21 +8,16 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
-
-from xlnet_jax.checkpoint import restore
 from xlnet_jax.commands.display import progress
 from xlnet_jax.commands.inputs import read_rows
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.opened import opened
 from xlnet_jax.infer.orders import any_order, warn_of_law
 from xlnet_jax.infer.score import Likelihood, Scorer, order_of
 from xlnet_jax.infer.texts import Passage, pieces_of
-from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.step import build_step
 
 log = logging.getLogger("xlnet_jax")
 
@@ -62,26 +57,22 @@ def score(
     pairs = [pieces_of(tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
     tokens, known = zip(*pairs, strict=True)
     warn_of_law(config, known, order_of(model, order, orders, seed))
-    with restored(config, workdir, step, repr(passages)) as params:
-        scorer = Scorer(model, params, config.data.segment_len, batch_size)
+    with restored(config, workdir, step, repr(passages)) as (config, params):
+        scorer = Scorer(any_order(config, workdir), params, config.data.segment_len, batch_size)
         with progress("scoring", len(passages) * orders) as done:
             found = scorer.log_prob(tokens, known, order, orders, seed, done)
     return [_result(tokenizer, *one) for one in zip(passages, tokens, found, strict=True)]
 
 
 @contextlib.contextmanager
-def restored(config: Config, workdir: str, step: int | None, inputs: str) -> Iterator[Any]:
-    """The parameters of a run on the devices of its mesh, which is set, for inference on `inputs`."""
+def restored(config: Config, workdir: str, step: int | None, inputs: str) -> Iterator[tuple[Config, Any]]:
+    """The configuration and the parameters of a run for inference on `inputs`; see `infer.opened.opened`."""
     digest = hashlib.sha256(inputs.encode()).hexdigest()
-    with session(config, {"the texts (sha256)": digest, "--step": step, "--workdir": workdir}) as processes:
-        mesh = meshes.make_mesh(config.mesh)
-        meshes.check_model(config.model, mesh)
-        workdirs.use_compilation_cache(config, workdir)
-        with jax.set_mesh(mesh):
-            abstract = build_step(make_recipe(config), mesh).abstract_state.params
-            params, found = restore.parameters(workdir, abstract, processes, step)
-            log.info("computing with step %d, after compiling", found)
-            yield params
+    equal = {"the texts (sha256)": digest, "--step": step, "--workdir": workdir}
+    with session(config, equal) as processes, opened(config, processes) as model:
+        params, found = model.restore(workdir, step)
+        log.info("computing with step %d, after compiling", found)
+        yield model.config, params
 
 
 def _result(tokenizer: Any, passage: Passage, tokens: Sequence[int], found: Likelihood) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import logging
 import math
 import os
 import platform
+import stat
 import subprocess
 import sys
 import time
@@ -36,7 +37,7 @@ from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import Vocabulary
-from xlnet_jax.errors import BadInput, check_link
+from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.storage import files
@@ -51,6 +52,7 @@ ALLOWED = {"lost+found", "compilation_cache"}
 TOKENIZER = "tokenizer"
 """The folder with the tokenizer."""
 IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
+_KERNEL = ("model.attention", "fused")
 
 
 def identity(config: Config, data_sha256: str, tokenizer_sha256: str) -> dict[str, Any]:
@@ -128,6 +130,9 @@ def read_config(workdir: str) -> dict[str, Any] | None:
 def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
     """The configuration of a run, for evaluation and export, with some keys changed.
 
+    Of what it says about the machine of its training nothing counts here: other processes compute, the folder of
+    compiled programs may be anyone's, and a kernel that was asked for there is used here if there is one.
+
     Raises BadInput if the folder holds no run, or if a frozen key would differ from the trained model.
     """
     found = read_config(workdir)
@@ -137,7 +142,8 @@ def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Co
     nested: dict[str, dict[str, Any]] = {}
     for name, value in found["config"].items():
         section, key = name.split(".")
-        nested.setdefault(section, {})[key] = value
+        if section != "distributed" and name != "log.compilation_cache" and (name, value) != _KERNEL:
+            nested.setdefault(section, {})[key] = value
     config = configs.override(configs.from_dict(nested), overrides)
     frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
     if frozen:
@@ -285,9 +291,55 @@ def absolute(corpus: str) -> str:
     return ",".join(path and files.resolve(path) for path in DataConfig(corpus=corpus).folders())
 
 
-def use_compilation_cache(config: Config, workdir: str) -> None:
-    """Sets JAX's persistent compilation cache to the configured folder, on disk or in a bucket."""
-    folder = config.log.compilation_cache or os.path.join(workdir, "compilation_cache")
+def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
+    """Sets JAX's persistent compilation cache to the configured folder, on disk or in a bucket, or to the default.
+
+    Its programs are machine code, which runs as it is found. So only this user may have written them.
+
+    Args:
+      workdir: of the run that is trained; None = the folder of this user: a run that is only read may be anyone's.
+    """
+    folder = config.log.compilation_cache or (_cache_of_run(workdir) if workdir else _cache_of_user())
     jax.config.update("jax_compilation_cache_dir", None if folder == "none" else files.resolve(folder))
     # JAX chooses a folder (or none) at the first compilation of the process; after this it chooses again.
     compilation_cache.reset_cache()
+
+
+def _cache_of_run(workdir: str) -> str:
+    """In a bucket that of the run: who may write there writes checkpoints and the lock, too."""
+    folder = os.path.join(workdir, "compilation_cache")
+    if "://" in folder or not os.path.exists(folder):
+        return folder
+    if problem := _shared(folder, stat.S_IWOTH):
+        log.warning("%s %s, and it may hold any machine code: not used; to use it all the same, name it as "
+                    "--config.log.compilation_cache", folder, problem)  # fmt: skip
+        return _cache_of_user()
+    return folder
+
+
+def _cache_of_user() -> str:
+    """`$XDG_CACHE_HOME/xlnet_jax`, by default in `~/.cache`; `none` where it cannot be written."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    folder = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "xlnet_jax")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        problem = _shared(folder, stat.S_IWGRP | stat.S_IWOTH) or (
+            None if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"
+        )
+    except OSError as error:
+        problem = summary(error)
+    if problem:
+        log.info("no compiled programs are kept: %s %s", folder, problem)
+    return "none" if problem else folder
+
+
+def _shared(folder: str, writable: int) -> str | None:
+    """Why other users may have written into a folder; None if they cannot have.
+
+    Args:
+      writable: bits of its mode that allow it.
+    """
+    found = os.stat(folder)
+    if found.st_uid != os.geteuid():
+        return f"belongs to user {found.st_uid}"
+    return "can be written by others" if found.st_mode & writable else None

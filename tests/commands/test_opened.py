@@ -1,0 +1,125 @@
+"""How a trained model is opened by those who only read it: the attention of this machine, and no program of the run."""
+
+import json
+import os
+import stat
+import warnings
+
+import data_fixtures
+import jax
+import pytest
+import tiny
+from test_generate_command import write_workdir
+
+import xlnet_jax as xj
+from xlnet_jax.cli import main
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer import fill, score
+from xlnet_jax.model import implementation
+from xlnet_jax.run import workdir as workdirs
+
+
+class Seen(BadInput):
+    """Ends a verb before it compiles."""
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory):
+    """Its config.json names the kernel of another machine and a folder with programs."""
+    folder = tmp_path_factory.mktemp("opened") / "run"
+    config = tiny.config(
+        model={"attention": "fused"},
+        data={"corpus": data_fixtures.corpus_path()},
+        log={"compilation_cache": str(folder / "programs")},
+    )
+    return write_workdir(str(folder), config)
+
+
+@pytest.mark.parametrize("words", [
+    ["score", "--workdir=RUN", "Bado kilu."],
+    ["fill", "--workdir=RUN", "Bado [MASK]."],
+    ["generate", "--workdir=RUN", "--prompt=Bado"],
+    ["evaluate", "--workdir=RUN", "--unknown=0.5", "--windows=1"],
+], ids=lambda words: words[0])  # fmt: skip
+def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(fused, monkeypatch, words, capsys):
+    """Catches `auto` that nobody resolves, which is XLA on a TPU, and machine code from a work directory."""
+    asked, computed = [], []
+
+    def choose(config, absent=None):
+        asked.append(config.attention)
+        return "xla", "attention: xla, says the test"
+
+    def seen(self, *args, **kwargs):
+        computed.append((self.model.transformer.config.attention, jax.config.jax_compilation_cache_dir))
+        raise Seen("seen")
+
+    monkeypatch.setattr(implementation, "choose", choose)
+    monkeypatch.setattr(score.Scorer, "log_prob", seen)
+    monkeypatch.setattr(fill.Filler, "__call__", seen)
+    assert main([word.replace("RUN", fused) for word in words]) == 2
+    assert "seen" in capsys.readouterr().err
+    assert asked == ["auto"] and computed == [("xla", os.path.join(os.environ["XDG_CACHE_HOME"], "xlnet_jax"))]
+
+
+def test_a_model_trained_with_a_kernel_is_loaded_where_there_is_none(fused):
+    model = xj.load(fused)
+    assert model.config.model.attention == "xla"
+    assert model.score(["Bado kilu."])[0].joint_K < 0
+    with pytest.raises(BadInput, match="model.attention=fused: there is no kernel for cpu"):
+        implementation.choose(workdirs.load_config(fused, ["--config.model.attention=fused"]).model)
+
+
+def test_what_a_run_says_of_its_machine_does_not_count_here(tmp_path):
+    """Catches a config.json that sends the reader to another host, or to programs of another user."""
+    folder = str(tmp_path)
+    identity = workdirs.identity(tiny.config(), "", "")
+    identity["config"] |= {"distributed.coordinator": "far:1234", "distributed.processes": 2,
+                           "log.compilation_cache": folder}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(identity))
+    config = workdirs.load_config(folder)
+    assert config.distributed == tiny.config().distributed and config.log.compilation_cache == ""
+    chosen = workdirs.load_config(folder, [f"--config.log.compilation_cache={folder}"])
+    assert chosen.log.compilation_cache == folder
+
+
+def cache(*arguments):
+    workdirs.use_compilation_cache(*arguments)
+    return jax.config.jax_compilation_cache_dir
+
+
+def test_whose_programs_are_used(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO", "xlnet_jax")
+    workdir, config = str(tmp_path / "run"), tiny.config()
+    own, users = os.path.join(workdir, "compilation_cache"), str(tmp_path / "cache" / "xlnet_jax")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert cache(config, workdir) == own, "a new run"
+    assert cache(config) == users and stat.S_IMODE(os.stat(users).st_mode) == 0o700
+    os.makedirs(own)
+    assert cache(config, workdir) == own and caplog.text == ""
+    os.chmod(own, 0o777)
+    assert cache(config, workdir) == users and f"{own} can be written by others, and it may hold any" in caplog.text
+    os.chmod(own, 0o755)
+    with monkeypatch.context() as other:
+        other.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        caplog.clear()
+        assert cache(config, workdir) is None, "neither folder is this user's"
+        assert (
+            f"{own} belongs to user {os.getuid()}, and" in caplog.text
+            and "no compiled programs are kept" in caplog.text
+        )
+        assert cache(tiny.config(log={"compilation_cache": own}), workdir) == own, "who names it trusts it"
+    os.chmod(users, 0o770)
+    assert cache(config) is None
+    assert cache(tiny.config(log={"compilation_cache": "none"})) is None
+
+
+@pytest.mark.parametrize("home", ["file/cache", "relative"])
+def test_no_folder_for_programs_is_no_error(tmp_path, monkeypatch, caplog, home):
+    caplog.set_level("INFO", "xlnet_jax")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_CACHE_HOME", home if home == "relative" else str(tmp_path / home))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache(tiny.config()) is None
+    assert caplog.text.count("no compiled programs are kept: ") == 1 and "Not a directory" in caplog.text
