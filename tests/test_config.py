@@ -49,6 +49,12 @@ def test_overrides_take_the_type_of_their_key():
     [
         ("--config.train.stps=10", "no config key 'train.stps'. Did you mean 'train.steps'?"),
         ("--config.modl.heads=10", "Did you mean 'model"),
+        ("--config.optimizer.lr=1", "no config key 'optimizer.lr'. Did you mean 'optimizer.learning_rate'?"),
+        ("--config.train.lr=1", "Did you mean 'optimizer.learning_rate'?"),
+        ("--config.train.learning_rate=1", "Did you mean 'optimizer.learning_rate'?"),
+        ("--config.model.dim=8", "Did you mean 'model.d_model'?"),
+        ("--config.batch_size=8", "Did you mean 'train.batch_size'?"),
+        ("--config.zzz=8", "no config key 'zzz'; docs/configuration.md lists them"),
         ("--config.train.steps=ten", "--config.train.steps=ten"),
         ("--config.train.steps", "has no value; write --config.train.steps=VALUE"),
         ("--steps=10", "unknown option '--steps=10'"),
@@ -99,14 +105,27 @@ WRONG_KEYS = {
     "c.data.segment_len = c.data.segmentlen": ("segment_len", "segmentlen"),
     "c.modl.d_model = 3": ("model", "modl"),
 }
+FAR_KEYS = {
+    "c.optimizer.lr = 3": "AttributeError: no key 'lr'. Did you mean 'optimizer.learning_rate'?",
+    "c.model.zzz = 3": "AttributeError: no key 'zzz'",
+}
 
 
-@pytest.mark.parametrize("line", WRONG_KEYS)
+def test_names_of_other_programs_are_no_keys_here_and_name_keys():
+    keys = configs.fields()
+    assert {key for named in config_rules.NAMES.values() for key in named} <= keys.keys()
+    assert not config_rules.NAMES.keys() & {key.split(".")[1] for key in keys}
+
+
+@pytest.mark.parametrize("line", [*WRONG_KEYS, *FAR_KEYS])
 def test_a_wrong_key_in_a_file_is_told_with_its_line_and_the_nearest(tmp_path, line):
     path = tmp_path / "typo.py"
     path.write_text(f"from xlnet_jax import config\ndef get_config():\n  c = config.default()\n  {line}\n  return c\n")
     with pytest.raises(BadInput) as raised:
         configs.load(str(path))
+    if line in FAR_KEYS:
+        assert str(raised.value) == f"--config={path}, line 4: {FAR_KEYS[line]}"
+        return
     right, wrong = WRONG_KEYS[line]
     said = re.fullmatch(rf"--config={path}, line 4: \w+Error: (.*)", str(raised.value))
     assert said and said[1] == f'Did you mean "{right}" instead of "{wrong}"?'
@@ -121,6 +140,7 @@ def test_a_wrong_key_in_a_file_is_told_with_its_line_and_the_nearest(tmp_path, l
         ("import sys\nsys.exit(0)\n", ", line 2: ended the program (SystemExit: 0)"),
         ("import json\ndef get_config():\n  json.loads('{')\n", ", line 3: JSONDecodeError: Expecting property"),
         ("class Odd(Exception): pass\ndef get_config(): raise Odd\n", ", line 2: Odd"),
+        ("class Odd(BaseException): pass\nraise Odd('end')\n", ", line 2: Odd: end"),
         ("print('hello')\n", ": KeyError: 'get_config'"),
         ("x = '\\udc80'\nopen('nowhere/x')\n", ", line 2: FileNotFoundError"),
     ],

@@ -42,6 +42,7 @@ SIDEWAYS = {
     ("__main__", "cli"),
     ("config", "errors"),
     ("config", "config_rules"),
+    ("config", "messages"),
     ("config_rules", "config"),
     ("batch", "errors"),
 }

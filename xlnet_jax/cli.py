@@ -11,13 +11,15 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 import traceback
 from typing import Any, NoReturn
 
 from xlnet_jax import __version__, messages
 from xlnet_jax.errors import BadInput, Interrupted, XLNetError, summary
-from xlnet_jax.verbs import VERBS, call
+from xlnet_jax.messages import suggest
+from xlnet_jax.verbs import VERBS, call, unknown
 
 GROUPS = {"corpus": ("Look into a corpus, or check all of it.", "xlnet-jax corpus info corpus")}
 """Help and example of verbs of two words, by the first word."""
@@ -30,13 +32,15 @@ _NO_OPTIONS = ("command", "what", "verb", "json")
 _SMALLER = "use a smaller model or train.batch_size, model.remat=full, or more devices with mesh.fsdp"
 
 
+class _Rejected(BadInput):
+    """Words that a parser cannot read: the parser, and its message."""
+
+
 class _Parser(argparse.ArgumentParser):
-    """Prints its errors like all others."""
+    """Leaves its errors to `main`, which prints them like all others."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        messages.error(self.prog, message, BadInput.exit_code)
-        raise BadInput(message)
+        raise _Rejected(self, message)
 
 
 def program() -> None:
@@ -60,8 +64,12 @@ def main(argv: list[str] | None = None) -> int:
     messages.use_json("--json" in argv)
     try:
         args, overrides = make_parser().parse_known_args(argv)
-    except BadInput as rejected:
-        return rejected.exit_code
+    except _Rejected as rejected:
+        parser, message = rejected.args
+        explained = _explained(parser, message, argv)
+        if explained == message:
+            parser.print_usage(sys.stderr)
+        return _fail(parser.prog, explained, BadInput.exit_code)
     who = f"xlnet-jax {args.command}"
     # A terminal may not be able to show every character of a corpus.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -118,6 +126,19 @@ def _fail(who: str, line: str, code: int) -> int:
     return code
 
 
+def _explained(parser: argparse.ArgumentParser, message: str, argv: list[str]) -> str:
+    """The message of a parser. With a missing option: the unknown word that was meant; of a wrong word: the nearest."""
+    verb = parser.get_default("verb")
+    if verb and message.startswith("the following arguments are required"):
+        known = {"--json", "--help", *(option.name for option in verb.options)}
+        for word in argv:
+            if word.startswith("--") and not word.startswith("--config.") and word.split("=")[0] not in known:
+                return unknown(verb, word)
+    if wrong := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+        return message + suggest(wrong[1], re.findall(r"[\w-]+", wrong[2]))
+    return message
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all verbs, each with an example."""
     parser = _Parser(prog="xlnet-jax", description="Pretrain XLNet in JAX.")
@@ -132,8 +153,8 @@ def make_parser() -> argparse.ArgumentParser:
         sub = groups[group].add_parser(name, **_help(verb.help, verb.example))
         sub.set_defaults(verb=verb)
         sub.add_argument("--json", action="store_true", help="print JSON on stdout: one object, or one for each text")
-        for option, keywords in verb.options:
-            sub.add_argument(option, **keywords)
+        for option in verb.options:
+            sub.add_argument(option.name, **option.keywords)
     return parser
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import math
 import os
 import re
@@ -27,8 +26,9 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from xlnet_jax.config_rules import LARGEST, LARGEST_INT, rules
+from xlnet_jax.config_rules import LARGEST, LARGEST_INT, NAMES, rules
 from xlnet_jax.errors import BadInput, check_link, summary
+from xlnet_jax.messages import suggest, suggest_file
 
 FROZEN, ELASTIC, FREE = "frozen", "elastic", "free"
 
@@ -394,13 +394,15 @@ def load(path: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
     """
     check_link("--config", path)
     if not os.path.isfile(path) or not path.endswith(".py"):
-        what = "not a Python file; give one that defines get_config()" if os.path.exists(path) else "no such file"
-        raise BadInput(f"--config={path}: {what}")
+        what = "not a Python file; give one that defines get_config()"
+        raise BadInput(f"--config={path}: " + (what if os.path.exists(path) else f"no such file{suggest_file(path)}"))
     try:
         # stdout is for the result of the command.
         with contextlib.redirect_stdout(sys.stderr):
             values = runpy.run_path(path)["get_config"]()
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # it may raise what it likes
         raise BadInput(f"--config={path}{_mistake(error, path)}") from error
     if not isinstance(values, ConfigDict):
         raise BadInput(f"--config={path}: get_config() must return a ConfigDict; start from xlnet_jax.config.default()")
@@ -439,15 +441,25 @@ def _mistake(error: BaseException, path: str) -> str:
     at = f", line {lines[-1]}" if lines else ""
     if isinstance(error, SystemExit):
         return f"{at}: ended the program (SystemExit: {error.code}); a config file only returns its values"
-    # Of a wrong key, ml_collections lists all others first, and then the nearest.
-    nearest = re.search(r"Did you mean .*\?", text)
-    return f"{at}: {type(error).__name__}: {' '.join((nearest[0] if nearest else text).split())}".removesuffix(": ")
+    # Of a wrong key, ml_collections lists all others first, and then the nearest, if one is very near.
+    if nearest := re.search(r"Did you mean .*\?", text):
+        text = nearest[0]
+    elif wrong := re.match(r"\W*Key \W*(\w+)\W* does not exist", text):
+        text = f"no key {wrong[1]!r}{suggest_key(wrong[1])}"
+    return f"{at}: {type(error).__name__}: {' '.join(text.split())}".removesuffix(": ")
+
+
+def suggest_key(dotted: str) -> str:
+    """`messages.suggest` for what is no key: the key that other programs call so, the same in another section."""
+    keys, (section, _, name) = list(flat(Config())), dotted.rpartition(".")
+    of_name = NAMES.get(name) or [key for key in keys if key.endswith(f".{name}")]
+    same = [key for key in of_name if key.startswith(f"{section}.")] or of_name
+    return suggest(same[0], same[:1]) if same else suggest(dotted, keys)
 
 
 def _check_key(dotted: str) -> None:
     if dotted not in flat(Config()):
-        near = difflib.get_close_matches(dotted, list(flat(Config())), n=1, cutoff=0.0)
-        raise BadInput(f"no config key {dotted!r}. Did you mean {near[0]!r}?")
+        raise BadInput(f"no config key {dotted!r}{suggest_key(dotted) or '; docs/configuration.md lists them'}")
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -501,8 +513,7 @@ def _conflicts(config: Config) -> Iterator[str]:
         return  # the rules compare numbers
     for name in config.compat.switches.split(",") if config.compat.switches not in ("", "2019") else ():
         if name not in COMPAT_SWITCHES:
-            near = difflib.get_close_matches(name, COMPAT_SWITCHES, n=1, cutoff=0.0)
-            yield f"compat.switches has no {name!r}. Did you mean {near[0]!r}?"
+            yield f"compat.switches has no {name!r}{suggest(name, COMPAT_SWITCHES)}"
     for name, holds, what in rules(config):
         if not holds:
             yield f"{name}={values[name]} {what}"

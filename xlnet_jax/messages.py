@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 _JOINERS = "\u200c\u200d"
@@ -67,6 +68,23 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() or character in _JOINERS else ascii(character)[1:-1] for character in text
     )
+
+
+def suggest(word: str, choices: Iterable[str]) -> str:
+    """The end of a message about a word that is no choice: `. Did you mean 'train'?`; empty if none is near."""
+    near = difflib.get_close_matches(word, sorted(choices), n=1)
+    return f". Did you mean {near[0]!r}?" if near else ""
+
+
+def suggest_file(path: str) -> str:
+    """`suggest` for a file or folder on disk that does not exist: another name in the same folder."""
+    folder, name = os.path.split(path.rstrip("/"))
+    try:
+        there = os.listdir(folder or ".")
+    except (OSError, ValueError):  # nor is there a folder, or it is an address
+        return ""
+    near = difflib.get_close_matches(name, sorted(there), n=1)
+    return suggest(path, [os.path.join(folder, near[0])]) if near else ""
 
 
 def how_to_install(extra: str) -> str:

@@ -12,11 +12,40 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from xlnet_jax.config_rules import LARGEST_INT
 from xlnet_jax.errors import BadInput
-from xlnet_jax.messages import print_lines, printable
+from xlnet_jax.messages import print_lines, printable, suggest
 
-Option = tuple[str, dict[str, Any]]
-"""The arguments of `add_argument`."""
+MOST_ROWS = 2**22
+"""Of a batch."""
+MOST_ORDERS = 10_000
+"""Random orders of a text, or samples of one: far more are a typing error."""
+
+
+class Option(NamedTuple):
+    """An option of a verb, or a word without a name.
+
+    Attributes:
+      name, keywords: the arguments of `add_argument`.
+      least, most: of a whole number.
+    """
+
+    name: str
+    keywords: dict[str, Any]
+    least: int | None = None
+    most: int = LARGEST_INT
+
+    def check(self, value: Any) -> None:
+        """Raises BadInput for a number out of range, and for an empty text where the default is another."""
+        if isinstance(value, str):
+            if not value and self.keywords.get("default") != "":
+                needed = self.keywords.get("required") or not self.name.startswith("--")
+                raise BadInput(f"{self.name} is empty; give a value{'' if needed else ', or leave it out'}")
+        elif self.least is not None and value is not None:
+            if value < self.least:
+                raise BadInput(f"{self.name}={value} must be at least {self.least}")
+            if value > self.most:
+                raise BadInput(f"{self.name}={value} must be at most {self.most:,}")
 
 
 class Verb(NamedTuple):
@@ -47,31 +76,39 @@ class Verb(NamedTuple):
 
 
 def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
-    """Loads the configuration and runs the verb. Raises the errors of both."""
+    """Checks the options, loads the configuration and runs the verb. Raises the errors of all three."""
     from xlnet_jax.run.signals import stop_request
 
-    if overrides and not verb.overrides:
-        raise BadInput(f"unknown option {overrides[0]!r}; see --help")
+    for word in overrides:
+        if not (verb.overrides and word.startswith("--config.")):
+            raise BadInput(unknown(verb, word))
+    for option in verb.options:
+        option.check(options[option.keywords.get("dest", option.name.lstrip("-"))])
     # Before the imports of the verb, which take seconds.
     with stop_request() if verb.stops else contextlib.nullcontext():
         if "config" in options:
-            options = options | {"config": _config(options["config"], options.get("workdir"), overrides)}
+            from xlnet_jax.config import load
+
+            options = options | {"config": load(options["config"], overrides)}
         elif verb.overrides:
             options = options | {"overrides": overrides}
         return verb.run(**options)
 
 
-def _config(path: str | None, workdir: str | None, overrides: list[str]) -> Any:
-    """Of a file, or of a verb that works on a run without one, that of the run."""
-    if path is None:
-        from xlnet_jax.run.workdir import load_config
+def unknown(verb: Verb, word: str) -> str:
+    """The message about a word that the verb does not know."""
+    if not word.startswith("--"):
+        together = any(option.keywords.get("nargs") == "*" for option in verb.options)
+        return f"unknown word {word!r}; {'give all texts side by side' if together else 'see --help'}"
+    if word.startswith("--config."):
+        return f"unknown option {word!r}; this command takes no configuration keys"
+    name = word.split("=")[0]
+    near = suggest(name, [*(option.name for option in verb.options if option.name.startswith("--")), "--json"])
+    if not near and verb.overrides:
+        from xlnet_jax.config import suggest_key
 
-        if workdir is None:
-            raise BadInput("give --config=FILE, or the --workdir of a run")
-        return load_config(workdir, overrides)
-    from xlnet_jax.config import load
-
-    return load(path, overrides)
+        near = suggest_key(name.lstrip("-")).replace("mean '", "mean '--config.")
+    return f"unknown option {word!r}{near or '; see --help'}"
 
 
 def _of(module: str, function: str) -> Callable[..., Any]:
@@ -82,9 +119,14 @@ def _of(module: str, function: str) -> Callable[..., Any]:
 def _option(name: str, help: str, default: Any = None, **more: Any) -> Option:
     """An option of the type of its default; False makes a flag, `type` is for an option without a default."""
     if default is False:
-        return name, {"help": help, "action": "store_true"}
+        return Option(name, {"help": help, "action": "store_true"})
     kind = {"type": type(default)} if isinstance(default, int | float) else {}
-    return name, {"help": help, "default": default, **kind, **more}
+    return Option(name, {"help": help, "default": default, **kind, **more})
+
+
+def _count(name: str, help: str, default: int | None = None, least: int = 1, most: int = LARGEST_INT) -> Option:
+    """An option that is a whole number from `least` to `most`."""
+    return Option(name, {"help": help, "default": default, "type": int}, least, most)
 
 
 def _prepare(
@@ -149,8 +191,11 @@ def _show_samples(result: dict[str, Any]) -> None:
         print(f"{each['split']}, token {each['start']}:\n  {printable(each['text'])}\n")
 
 
-def _inspect(config: Any, workdir: str | None, **options: Any) -> dict[str, Any]:
-    del workdir  # its configuration is `config`
+def _inspect(path: str | None, workdir: str | None, overrides: list[str], **options: Any) -> dict[str, Any]:
+    if (path is None) == (workdir is None):
+        raise BadInput("give --config=FILE or the --workdir of a run" + ", not both" * (path is not None))
+    load, where = ("config.load", path) if workdir is None else ("run.workdir.load_config", workdir)
+    config = _of(*load.rsplit(".", 1))(where, overrides)
     return _of("commands.inspect", "inspect")(config, **options)
 
 
@@ -164,22 +209,27 @@ def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
     return compile_for(name=topology, slices=slices, **options)
 
 
+def _texts(help: str) -> Option:
+    return Option("texts", {"help": help, "nargs": "*", "metavar": "TEXT"})
+
+
 _CORPUS = _option("path", "folder that `xlnet-jax prepare` wrote, also gs://", metavar="DIR")
 _CONFIG = _option("--config", "Python file; --config.KEY=VALUE changes a key", required=True)
 _ORDER = (
     _option("--order", "in which pieces are filled; confidence: the surest first (default left)", "left",
             choices=("left", "reversed", "random", "confidence")),
-    _option("--parallel", "draw so many pieces at a time, which do not know of each other: inexact (default 1)", 1),
-    _option("--speculative", "draft so many pieces at a time and verify them: exact, fewer calls (default 0: none)", 0),
+    _count("--parallel", "draw so many pieces at a time, which do not know of each other: inexact (default 1)", 1),
+    _count("--speculative", "draft so many pieces at a time and verify them: exact, fewer calls (default 0: none)", 0,
+           least=0),
 )  # fmt: skip
 _DRAWS = (
-    _option("--top_k", "draw from the K most probable tokens (default 0: from all)", 0),
+    _count("--top_k", "draw from the K most probable tokens (default 0: from all)", 0, 0),
     _option("--top_p", "draw from the fewest tokens of this probability together (default 1: from all)", 1.0),
-    _option("--seed", "of the draws (default 0)", 0),
+    _count("--seed", "of the draws (default 0)", 0, 0),
 )
 _CHECKPOINT = (
     _option("--workdir", "of the training run; --config.KEY=VALUE changes a key", required=True),
-    _option("--step", "checkpoint (default: the newest)", type=int),
+    _count("--step", "checkpoint (default: the newest)", least=0),
 )
 
 VERBS = (
@@ -221,7 +271,7 @@ VERBS = (
     Verb("corpus verify", "Read a whole corpus and compare it with all its hashes and counts.",
          "xlnet-jax corpus verify gs://bucket/corpus --workers=8\n\n"
          "Every problem is a line on stderr, and the exit code is 2.",
-         _corpus_verify, (_CORPUS, _option("--workers", "shards at a time (default: the cores)", type=int)),
+         _corpus_verify, (_CORPUS, _count("--workers", "shards at a time (default: the cores)")),
          overrides=False),
     Verb("corpus sample", "Show excerpts of a corpus as text: what the model will read.",
          "xlnet-jax corpus sample corpus --split=heldout --count=3 --length=200\n\n"
@@ -229,24 +279,24 @@ VERBS = (
          lambda **options: {"samples": _of("data.corpus.verify", "sample")(**options)}, (
             _CORPUS,
             _option("--split", "(default: train)", "train", choices=("train", "heldout")),
-            _option("--seed", "of the choice (default 0)", 0),
-            _option("--count", "number of excerpts (default 5)", 5),
-            _option("--length", "tokens of each (default 100)", 100),
+            _count("--seed", "of the choice (default 0)", 0, 0, 2**64 - 1),
+            _count("--count", "number of excerpts (default 5)", 5, most=10**5),
+            _count("--length", "tokens of each (default 100)", 100, most=10**6),
         ), _show_samples, overrides=False),
     Verb("configure", "Write a configuration file that suits a corpus, this machine and the time available.",
          "xlnet-jax configure corpus --minutes=30 --output=config.py", _of("commands.configure", "configure"), (
             _option("corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
             _option("--minutes", "how long training may take (default 30)", 30.0),
             _option("--output", "Python file to write (default: config.py)", "config.py"),
-            ("--no_probe", {"help": "estimate the speed; measuring takes about a minute", "dest": "probe",
-                            "action": "store_false"}),
+            Option("--no_probe", {"help": "estimate the speed; measuring takes about a minute", "dest": "probe",
+                                  "action": "store_false"}),
         ), overrides=False),
     Verb("train", "Pretrain, or resume, in a work directory.",
          "xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=corpus --workdir=run",
          _of("commands.train", "train"), (
             _CONFIG,
             _option("--workdir", "folder for checkpoints, metrics and manifest, also gs://", required=True),
-            _option("--stop_at", "save and stop after this step", type=int),
+            _count("--stop_at", "save and stop after this step"),
             _option("--dry_run", "check everything up to the first step; write nothing", False),
         ), stops=True),
     Verb("finetune", "Train a task on labelled examples from a pretrained model, or resume.",
@@ -254,67 +304,69 @@ VERBS = (
          _of("commands.finetune", "finetune"), (
             _CONFIG,
             _option("--workdir", "new folder for checkpoints, scores and predictions, also gs://", required=True),
-            _option("--seeds", "runs with different seeds, below the work directory (default 1)", 1),
-            _option("--stop_at", "save and stop after this step", type=int),
+            _count("--seeds", "runs with different seeds, below the work directory (default 1)", 1, most=1000),
+            _count("--stop_at", "save and stop after this step"),
             _option("--dry_run", "check everything up to the first step; write nothing", False),
         ), stops=True),
     Verb("predict", "Labels, scores, answers or vectors of texts, from a fine-tuned model; one JSON object per line.",
          "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
          "Several texts of one example, such as a pair, are separated by a tab, or are a JSON object of an --input.",
          _of("commands.predict", "predict"), (
-            ("texts", {"help": "examples", "nargs": "*", "metavar": "TEXT"}),
+            _texts("examples"),
             _option("--input", "more examples: a file with one per line (.jsonl: a JSON object), or - for stdin"),
             *_CHECKPOINT,
-            _option("--batch_size", "examples at a time; does not change the result", type=int),
+            _count("--batch_size", "examples at a time; does not change the result", most=MOST_ROWS),
          ), stops=True),
     Verb("fill", "Fill the gaps of texts with a permutation model; one JSON object per line, or a view on a terminal.",
          "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' --order=confidence\n\n"
          "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws.",
          _of("commands.fill", "show_or_return"), (
-            ("texts", {"help": "texts with [MASK]", "nargs": "*", "metavar": "TEXT"}),
+            _texts("texts with [MASK]"),
             _option("--input", "more: a file with one per line (.jsonl: objects with `text`), or - for stdin"),
             *_CHECKPOINT,
             *_ORDER,
             _option("--temperature", "0: always the most probable piece (default 0)", 0.0),
             *_DRAWS,
-            _option("--samples", "of each text: of draws, random orders or drawn lengths (default 1)", 1),
-            _option("--batch_size", "texts at a time (default 16)", 16),
+            _count("--samples", "of each text: of draws, random orders or drawn lengths (default 1)", 1,
+                   most=MOST_ORDERS),
+            _count("--batch_size", "texts at a time (default 16)", 16, most=MOST_ROWS),
          ), stops=True),
     Verb("generate", "Continue texts, from left to right or in any order; one JSON object per line, or as text on a "
          "terminal.",
-         "xlnet-jax generate --workdir=run --prompt='Once upon a time' --tokens=200 --top_p=0.9",
+         "xlnet-jax generate --workdir=run 'Once upon a time' --tokens=200 --top_p=0.9",
          _of("commands.generate", "show_or_return"), (
-            _option("--prompt", "text to continue; repeatable", [], action="append"),
+            _texts("texts to continue"),
+            _option("--prompt", "the same; repeatable", [], action="append"),
             _option("--input", "more prompts: a file with one per line, or - for stdin"),
             *_CHECKPOINT,
-            _option("--tokens", "the most new ones; from left to right the end of a document ends a text before "
-                    "(default 100)", 100),
+            _count("--tokens", "the most new ones; from left to right the end of a document ends a text before "
+                   "(default 100)", 100),
             *_ORDER,
             _option("--temperature", "0: always the most probable token (default 1)", 1.0),
             *_DRAWS,
-            _option("--batch_size", "texts at a time (default 16)", 16),
+            _count("--batch_size", "texts at a time (default 16)", 16, most=MOST_ROWS),
          ), stops=True),
     Verb("score", "Log-likelihood of texts, or of a part of each given the rest; one JSON object per line.",
          "xlnet-jax score --workdir=run 'The end of the war.' 'The end of the car.'\n"
          "echo '{\"before\": \"The \", \"text\": \"end\", \"after\": \" of the war.\"}' | "
          "xlnet-jax score --workdir=run --input=-",
          _of("commands.score", "score"), (
-            ("texts", {"help": "texts of which nothing is given", "nargs": "*", "metavar": "TEXT"}),
+            _texts("texts of which nothing is given"),
             _option("--input", "more: a file with one per line (.jsonl: text, before, after), or - for stdin"),
             *_CHECKPOINT,
             _option("--order", "in which unknown tokens are predicted (default: left; random for several)",
                     choices=("left", "reversed", "random")),
-            _option("--orders", "random orders to average over (default 1)", 1),
-            _option("--seed", "of random orders (default 0)", 0),
-            _option("--batch_size", "texts times orders at a time (default 16)", 16),
+            _count("--orders", "random orders to average over (default 1)", 1, most=MOST_ORDERS),
+            _count("--seed", "of random orders (default 0)", 0, 0),
+            _count("--batch_size", "texts times orders at a time (default 16)", 16, most=MOST_ROWS),
          ), stops=True),
     Verb("inspect", "Show one training example, or count parameters.",
          "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
          _inspect, (
-            _option("--config", "Python file; --config.KEY=VALUE changes a key"),
+            _option("--config", "Python file; --config.KEY=VALUE changes a key", dest="path"),
             _option("--workdir", "run or imported model, in place of --config"),
-            _option("--step", "(default 0)", 0),
-            _option("--row", "(default 0)", 0),
+            _count("--step", "(default 0)", 0, 0),
+            _count("--row", "(default 0)", 0, 0),
             _option("--output", "PNG of the content and the query mask"),
             _option("--parameters", "count parameters and tensors instead", False),
         ), _of("commands.inspect", "show")),
@@ -322,7 +374,7 @@ VERBS = (
          "xlnet-jax compile --config=configs/xlnet_large.py --topology=v5e:16x16", _compile, (
             _CONFIG,
             _option("--topology", "chips of a slice, such as v3:16x16, v4:8x8x4, v6e:16x16", required=True),
-            _option("--slices", "equal slices, joined by a network (default 1)", 1),
+            _count("--slices", "equal slices, joined by a network (default 1)", 1),
             _option("--budget", "search the largest batch per device that fits: many compilations", False),
         ), _of("aot.report", "print_report")),
     Verb("quickstart", "The whole way on real prose in about five minutes.",
@@ -342,13 +394,13 @@ VERBS = (
          "xlnet-jax evaluate --workdir=run --unknown=0.5 --orders=8",
          _evaluate, (
             *_CHECKPOINT,
-            _option("--batch_size", "rows at a time; does not change the result", type=int),
-            _option("--blocks", "score only the first blocks (default: all)", 0),
-            _option("--streams", "left to right: rows of text, which start without memory (default: few)", type=int),
-            _option("--memory_len", "left to right: memory slots (default: as in training)", type=int),
-            _option("--segment_len", "left to right: tokens of a segment (default: as in training)", type=int),
-            _option("--clamp_len", "left to right: farther distances count as this one (default: as in training)",
-                    type=int),
+            _count("--batch_size", "rows at a time; does not change the result", most=MOST_ROWS),
+            _count("--blocks", "score only the first blocks (default: all)", 0, 0),
+            _count("--streams", "left to right: rows of text, which start without memory (default: few)"),
+            _count("--memory_len", "left to right: memory slots (default: as in training)", least=0),
+            _count("--segment_len", "left to right: tokens of a segment (default: as in training)"),
+            _count("--clamp_len", "left to right: farther distances count as this one (default: as in training)",
+                   least=-1),
             _option("--same_length", "left to right: every query sees as many tokens as there are slots", False),
             _option("--context", "left to right: instead, the loss by the length of the context, and a plot", False),
             _option("--against", "with --context: the work directory of another model; repeatable", [],
@@ -357,8 +409,8 @@ VERBS = (
                     choices=("spans", "uniform", "left_within")),
             _option("--unknown", "permutation model: instead, joint likelihoods of windows with this share unknown, by "
                     "order", type=float, metavar="SHARE"),
-            _option("--orders", "with --unknown: random orders (default 8)", type=int),
-            _option("--windows", "with --unknown: windows of each corpus, 0 = all (default 64)", type=int),
+            _count("--orders", "with --unknown: random orders (default 8)", most=MOST_ORDERS),
+            _count("--windows", "with --unknown: windows of each corpus, 0 = all (default 64)", least=0),
             _option("--sliding", "absolute positions: every token from a full window of its own (slow)", False),
         ), stops=True),
     Verb("export", "Write a checkpoint for another library.",
@@ -368,7 +420,8 @@ VERBS = (
             _option("--format", "orbax: the parameters alone (default: huggingface)", "huggingface",
                     choices=("huggingface", "orbax")),
             _option("--output", "new folder, also gs://", required=True),
-            _option("--shard_bytes", "largest file of weights in a Hugging Face folder (default: 5 GB)", 5 * 10**9),
+            _count("--shard_bytes", "largest file of weights in a Hugging Face folder (default: 5 GB)", 5 * 10**9,
+                   most=2**63 - 1),
         )),
     Verb("import", "Make a work directory of a model from elsewhere: Hugging Face, TensorFlow, Orbax.",
          "xlnet-jax import xlnet_cased_L-12_H-768_A-12 --workdir=imported\n\n"

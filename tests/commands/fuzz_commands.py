@@ -100,8 +100,8 @@ def draw(world: World, number: int, seed: int) -> list[str]:
         return [one([*TEXTS, "train", "corpus", "--version", "--help"]) for _ in range(int(rng.integers(3)))]
     verb = one([verb for verb in cli.VERBS if verb.name != "quickstart"])
     parser = argparse.ArgumentParser()
-    for option, keywords in verb.options:
-        parser.add_argument(option, **keywords)
+    for option in verb.options:
+        parser.add_argument(option.name, **option.keywords)
     words = verb.name.split()
     fresh = str(world.folder / f"new{number}")
     good = {"config": world.config, "input": data_fixtures.text_folder(), "tokenizer": data_fixtures.tokenizer_path(),

@@ -15,11 +15,12 @@ from xlnet_jax import cli, messages
 from xlnet_jax.cli import main
 from xlnet_jax.commands import inspect
 from xlnet_jax.commands.inputs import read_lines
+from xlnet_jax.config_rules import LARGEST_INT
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.messages import print_lines
 from xlnet_jax.parallel import mesh
 from xlnet_jax.run import workdir
-from xlnet_jax.verbs import Verb, _show_samples
+from xlnet_jax.verbs import VERBS, Verb, _show_samples, call
 
 HERE = str(tiny.TESTS)
 CONFIG = f"--config={HERE}/tiny_config.py"
@@ -66,9 +67,24 @@ def corpus_option():
         (["train", CONFIG, "--workdir=W", "--bogus"], "unknown option '--bogus'"),
         (["evaluate", "--workdir=W"], "W: no config.json"),
         (["export", "--workdir=W", "--output=X"], "W: no config.json"),
-        (["export", "--workdir=W", "--output=X", "--steps=2"], "W: no config.json"),
+        (["export", "--workdir=W", "--output=X", "--steps=2"], "unknown option '--steps=2'. Did you mean '--step'?"),
+        (["train", CONFIG, "--workdir=W", "--stopat=3"], "unknown option '--stopat=3'. Did you mean '--stop_at'?"),
+        (["train", CONFIG, "--workdr=W"], "unknown option '--workdr=W'. Did you mean '--workdir'?"),
+        (["train", CONFIG, "--workdir=W", "--train.steps=3"], "Did you mean '--config.train.steps'?"),
+        (["train", CONFIG, "--workdir=W", "--lr=3"], "Did you mean '--config.optimizer.learning_rate'?"),
+        (["score", "--workdir=W", "--order=lft"], "invalid choice: 'lft'"),
+        (["generate", "--workdir=W", "one", "--seed=1", "two"], "unknown word 'two'; give all texts side by side"),
+        (
+            ["train", f"--config={HERE}/tiny_cofnig.py", "--workdir=W"],
+            f"no such file. Did you mean '{HERE}/tiny_config.py'?",
+        ),
         (["train", CONFIG, "--workdir=W", "--stop_at=0"], "--stop_at=0 must be at least 1"),
-        (["train", CONFIG, "--workdir="], "--workdir is empty; name a new folder"),
+        (["score", "--workdir=W", "--orders=1000000", "x"], "--orders=1000000 must be at most 10,000"),
+        (["evaluate", "--workdir=W", "--batch_size=0"], "--batch_size=0 must be at least 1"),
+        (["train", CONFIG, "--workdir="], "--workdir is empty; give a value"),
+        (["configure", "corpus", "--output="], "--output is empty; give a value, or leave it out"),
+        (["inspect", CONFIG, "--workdir=W"], "give --config=FILE or the --workdir of a run, not both"),
+        (["inspect"], "give --config=FILE or the --workdir of a run"),
         (["train", CONFIG, "--workdir=s3://b/W"], "s3://b/W: of the addresses only gs://BUCKET/... works"),
         (["prepare", "--input=x", "--output=X", "--bogus"], "unknown option '--bogus'"),
         (["inspect", CONFIG, "--parameters", "--output=x.png"], "leave it out with --parameters"),
@@ -78,7 +94,6 @@ def corpus_option():
         (["corpus", "sample", "CORPUS", "--count=100000", "--length=1000000"], "must be at most 10,000,000 tokens"),
         (["prepare", "--input=nothing/*.txt", "--output=X"], "nothing"),
         (["inspect", CONFIG, "--row=99", "CORPUS"], "--row=99 is not in [0, train.batch_size=8)"),
-        (["inspect", CONFIG, "--step=-1", "CORPUS"], "--step=-1 must lie in"),
         (
             ["train", CONFIG, "--workdir=W", "CORPUS", "--config.model.attention=fused"],
             "model.attention=fused: there is no kernel for cpu, only for TPU v4, ",
@@ -94,6 +109,28 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, wo
     assert message in captured.err and captured.err.count("\n") == 1 and captured.out == ""
     assert captured.err.startswith(f"xlnet-jax {words[0]}: ")
     assert os.listdir(tmp_path) == [] or words[0] == "prepare"
+
+
+def test_every_whole_number_of_every_verb_has_a_range():
+    """But for `prepare`, which is also called by itself and checks its own."""
+    numbers = [(verb, option) for verb in VERBS for option in verb.options if option.keywords.get("type") is int]
+    assert {verb.name for verb, option in numbers if option.least is None} == {"prepare"}
+    assert any(option.most != LARGEST_INT for _, option in numbers)
+    for verb, option in numbers:
+        options = {one.keywords.get("dest", one.name.lstrip("-")): None for one in verb.options}
+        name = option.name.lstrip("-")
+        never = verb._replace(run=lambda **_: pytest.fail("it ran"))
+        for value in (option.least - 1, option.most + 1) if option.least is not None else ():
+            with pytest.raises(BadInput, match=f"^{option.name}={value} must be at "):
+                call(never, options | {name: value}, [])
+
+
+def test_a_mistyped_verb_is_told_the_nearest(capsys):
+    for words, near in ((["trian"], "train"), (["corpus", "vrify"], "verify"), (["corpus", "trian"], None)):
+        assert main(words) == 2
+        err = capsys.readouterr().err
+        assert f"invalid choice: '{words[-1]}'" in err and err.endswith(f". Did you mean '{near}'?\n") == bool(near)
+        assert ("usage: " in err) == (near is None)
 
 
 def test_inspect_prints_the_example_as_json_and_draws_it(tmp_path, capsys):

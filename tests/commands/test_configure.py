@@ -101,7 +101,7 @@ def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_t
         (["CORPUS", "--output=config.json"], "give a file that ends in .py"),
         (["CORPUS", "--output=no/config.py"], "in a folder that exists"),
         (["CORPUS", "--config.train.steps=3"], "unknown option"),
-        ([""], "data.corpus is empty"),
+        ([""], "corpus is empty; give a value"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, message):

@@ -51,7 +51,7 @@ def write_workdir(folder, config):
 def test_one_object_for_each_prompt(workdir, tmp_path, capsys, monkeypatch):
     """From the command line and a file, as the library gives them; eight rows are spread over eight devices."""
     (tmp_path / "prompts.txt").write_text(f"{PROMPTS[1]}\n\n")
-    words = ["generate", f"--workdir={workdir}", f"--prompt={PROMPTS[0]}", f"--input={tmp_path}/prompts.txt"]
+    words = ["generate", f"--workdir={workdir}", PROMPTS[0], f"--input={tmp_path}/prompts.txt"]
     words += ["--tokens=20", "--temperature=0"]
     assert main([*words, "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -94,13 +94,11 @@ def test_the_text_after_a_prompt():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no prompt; give --prompt=TEXT, or --input=FILE"),
+        ([], "no text; give texts, or --input=FILE"),
         (["--input=empty.txt"], "--input=empty.txt has no text"),
         (["--input=none.txt"], "--input=none.txt: no such file"),
-        (["--prompt=x", "--tokens=0"], "tokens=0 must be at least 1"),
         (["--prompt=x", "--temperature=-1"], "temperature=-1.0 must be 0 "),
         (["--prompt=x", "--top_p=0"], "top_p=0.0 must be above 0"),
-        (["--prompt=x", "--batch_size=0"], "batch_size=0 must be at least 1"),
     ],
 )
 def test_bad_input_is_one_line(workdir, tmp_path, monkeypatch, capsys, words, message):
@@ -146,9 +144,7 @@ def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys)
     for words, message in (
         (["  "], "has no pieces"),
         ([], "no text; give texts, or --input=FILE"),
-        (["Bado", "--orders=0"], "orders=0"),
         (["Bado", "--order=left", "--orders=2"], "several orders are random"),
-        (["Bado", "--batch_size=0"], "--batch_size=0"),
     ):
         assert main(["score", f"--workdir={folder}", *words]) == 2
         assert message in capsys.readouterr().err

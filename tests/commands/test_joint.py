@@ -119,8 +119,6 @@ def test_another_law_keeps_the_segment():
     [
         (["--unknown=1.5"], "--unknown=1.5 must be a share above 0 and at most 1"),
         (["--unknown=nan"], "--unknown=nan must be a share above 0"),
-        (["--unknown=0.5", "--orders=0"], "--orders=0 must be at least 1"),
-        (["--unknown=0.5", "--windows=-1"], "--windows=-1 must not be negative"),
         (["--unknown=0.5", "--law=spans"], "--unknown scores windows of text; next to it"),
         (["--unknown=0.5", "--memory_len=4"], "--unknown scores windows of text; next to it"),
         (["--orders=3"], "--orders and --windows are for --unknown=SHARE"),

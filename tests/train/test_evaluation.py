@@ -177,8 +177,6 @@ def test_a_run_is_evaluated_with_another_memory_and_its_context_is_drawn(tmp_pat
     for words, message in (
         (["--against=x"], "--against is for --context"),
         (["--context", "--streams=2"], "leave --streams, --blocks, --sliding and --law out"),
-        (["--memory_len=-1"], "model.memory_len=-1"),
-        (["--streams=0"], "--streams=0 must be at least 1"),
         (["--segment_len=100000"], "needs 100,001"),
     ):
         assert main(["evaluate", f"--workdir={workdir}", *words]) == 2

@@ -149,8 +149,6 @@ def check(name: str, slices: int = 1) -> Chip:
         raise BadInput(
             f"--topology={name}: no such slice is rented; {kind} has {shapes}, up to {sold.largest} chips{more}"
         )
-    if slices < 1:
-        raise BadInput(f"--slices={slices} must be at least 1")
     if slices > 1 and not sold.joined:
         raise BadInput(f"--slices={slices}: {kind} slices cannot be joined; those of v4 and later can")
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:

@@ -79,8 +79,6 @@ def as_asked(config: Config, reach: dict[str, int | None], streams: int | None =
         )
     if given and config.model.position_scheme == "absolute" and given != ["--streams"]:
         raise BadInput(f"{given[0]}: a model with model.position_scheme=absolute has its own lengths; leave it out")
-    if streams is not None and streams < 1:
-        raise BadInput(f"--streams={streams} must be at least 1")
     segment = ["data.segment_len", "data.reuse_len", "data.num_predict"]
     return configs.override(config, [
         f"--config.{key}={value}" for name, value in reach.items() if value is not None

@@ -47,8 +47,6 @@ def export(
             return {"output": output, "process": me.process}
         # The devices of a pod only start together, and reading parameters does not need them.
         jax.config.update("jax_platforms", "cpu")
-    if shard_bytes < 1:
-        raise BadInput(f"--shard_bytes={shard_bytes} must be at least 1")
     for_orbax = format == "orbax"
     huggingface.check_output(output) if for_orbax else huggingface.check(config.model, output)
     if not for_orbax and config.data.objective == "clm":

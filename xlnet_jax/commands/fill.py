@@ -21,8 +21,6 @@ from xlnet_jax.infer.orders import checked, warn_of_law
 from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.run import workdir as workdirs
 
-MOST_SAMPLES = 10_000
-
 
 def fill(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, order: str = "left", parallel: int = 1,
@@ -58,10 +56,6 @@ def fill(
     sampling.check(1)
     if temperature == 0 and (top_k or top_p < 1):
         raise BadInput("--top_k and --top_p change nothing with --temperature=0, the default; give --temperature=1")
-    if not 1 <= samples <= MOST_SAMPLES:
-        raise BadInput(f"--samples={samples} must be from 1 to {MOST_SAMPLES:,}")
-    if batch_size < 1:
-        raise BadInput(f"--batch_size={batch_size} must be at least 1")
     rows = [*texts, *(_read(input) if input else ())]
     if not rows:
         raise BadInput(f"--input={input} has no text" if input else "no text; give texts, or --input=FILE")

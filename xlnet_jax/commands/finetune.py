@@ -47,9 +47,6 @@ def finetune(
       RestartMe: a signal arrived; everything is saved.
     """
     with stop_request() as request:
-        for name, value in (("--seeds", seeds), ("--stop_at", stop_at)):
-            if value is not None and value < 1:
-                raise BadInput(f"{name}={value} must be at least 1")
         files.resolve(workdir)  # refuses an unusable address first
         folders = [workdir] if seeds == 1 else [os.path.join(workdir, f"seed_{seed}") for seed in range(seeds)]
         for folder in folders:

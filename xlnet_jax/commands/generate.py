@@ -24,7 +24,7 @@ from xlnet_jax.run import workdir as workdirs
 
 
 def generate(
-    workdir: str, *, prompt: Sequence[str] = (), input: str | None = None, tokens: int = 100,
+    workdir: str, *, texts: Sequence[str] = (), prompt: Sequence[str] = (), input: str | None = None, tokens: int = 100,
     order: str = "left", parallel: int = 1, speculative: int = 0, temperature: float = 1.0, top_k: int = 0,
     top_p: float = 1.0, seed: int = 0, step: int | None = None, batch_size: int = 16, console: Console | None = None,
     overrides: Sequence[str] = (),
@@ -32,7 +32,7 @@ def generate(
     """Continues every prompt by `tokens` tokens; from left to right at most to the end of a document.
 
     Args:
-      prompt: texts; an empty one is the start of a document.
+      texts, prompt: to continue, in this order; an empty one is the start of a document.
       input: a file with more, one per line; `-` = stdin. Empty lines are left out.
       order, parallel, speculative: of a permutation model; see `Filler`.
       temperature, top_k, top_p, seed: see `Sampling`.
@@ -58,9 +58,9 @@ def generate(
     check(order, parallel, speculative)
     sampling = Sampling(temperature, top_k, top_p, seed)
     sampling.check(tokens)
-    prompts = [*prompt, *(line for line in (read_lines(input) if input else ()) if line.strip())]
+    prompts = [*texts, *prompt, *(line for line in (read_lines(input) if input else ()) if line.strip())]
     if not prompts:
-        raise BadInput(f"--input={input} has no text" if input else "no prompt; give --prompt=TEXT, or --input=FILE")
+        raise BadInput(f"--input={input} has no text" if input else "no text; give texts, or --input=FILE")
     tokenizer = workdirs.tokenizer(workdir)
     display = None
     if any_order:

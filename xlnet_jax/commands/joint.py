@@ -66,13 +66,8 @@ def joint(
     if config.data.objective != "plm":
         raise BadInput(f"--unknown is for permutation models (data.objective=plm), but {workdir} has data.objective="
                        f"{config.data.objective}; leave it out")  # fmt: skip
-    for good, what in (
-        (0 < unknown <= 1, f"--unknown={unknown} must be a share above 0 and at most 1"),
-        (orders >= 1, f"--orders={orders} must be at least 1"),
-        (windows >= 0, f"--windows={windows} must not be negative; 0 = all"),
-    ):
-        if not good:
-            raise BadInput(what)
+    if not 0 < unknown <= 1:
+        raise BadInput(f"--unknown={unknown} must be a share above 0 and at most 1")
     any_order(config, workdir)  # refuses before a corpus is asked for
     heldout = open_mixture(config, "heldout", weighted=False)
     workdirs.check_tokenizer(workdir, heldout)

@@ -64,8 +64,6 @@ def predict(
                 *(_read(input, words) if input else ())]  # fmt: skip
     if not examples:
         raise BadInput("no text; give texts, or --input=FILE")
-    if batch_size is not None and batch_size < 1:
-        raise BadInput(f"--batch_size={batch_size} must be at least 1")
     rows = rows_of(task, examples)
     digest = hashlib.sha256(b"".join(tokens.tobytes() for row in rows for tokens in row.tokens)).hexdigest()
     equal = {"the texts (sha256)": digest, "--step": step, "--workdir": workdir}

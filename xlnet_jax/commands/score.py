@@ -51,8 +51,6 @@ def score(
     passages = [*(Passage(text) for text in texts), *(_read(input) if input else ())]
     if not passages:
         raise BadInput(f"--input={input} has no text" if input else "no text; give texts, or --input=FILE")
-    if batch_size < 1:
-        raise BadInput(f"--batch_size={batch_size} must be at least 1")
     tokenizer = workdirs.tokenizer(workdir)
     pairs = [pieces_of(tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
     tokens, known = zip(*pairs, strict=True)

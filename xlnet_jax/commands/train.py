@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
-from xlnet_jax.errors import BadInput
 from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import loss_curve
 from xlnet_jax.run import workdir as workdirs
@@ -46,8 +45,6 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
     """
     goodput = Goodput()
     with stop_request() as request:
-        if stop_at is not None and stop_at < 1:
-            raise BadInput(f"--stop_at={stop_at} must be at least 1")
         files.resolve(workdir)  # refuses an unusable address first
         workdirs.check_folder(workdir)
         # The run records its corpus, and may be evaluated from another folder.

@@ -159,8 +159,6 @@ class HeldoutLoss:
         streams: int = 0,
     ) -> None:  # fmt: skip
         config = recipe.config
-        if blocks < 0:
-            raise BadInput(f"--blocks={blocks} must not be negative; 0 = the whole split")
         batch_size = config.evaluation.batch_size or config.train.batch_size
         batch_size = meshes.device_rows(batch_size, mesh, "evaluation.batch_size", elastic=config.train.elastic)
         mixture.check(config)

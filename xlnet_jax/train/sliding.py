@@ -138,8 +138,6 @@ class SlidingLoss:
         self, recipe: Recipe, mesh: Mesh, mixture: Mixture, train_counts_V: np.ndarray, blocks: int = 0
     ) -> None:
         config = recipe.config
-        if blocks < 0:
-            raise BadInput(f"--blocks={blocks} must not be negative; 0 = the whole split")
         mixture.check(config)
         batch_size = config.evaluation.batch_size or config.train.batch_size
         self._sliding = Sliding(recipe, mesh, config.data.segment_len, batch_size)

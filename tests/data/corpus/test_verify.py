@@ -16,7 +16,6 @@ from xlnet_jax.cli import main
 from xlnet_jax.data.corpus import pages, verify
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.manifest import MANIFEST, content_hash, read_manifest
-from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
 GOLDEN = str(tiny.TESTS / "golden" / "corpus_v1")
@@ -191,11 +190,6 @@ def test_bad_requests(capsys, tmp_path):
     assert command(capsys, "info", data.corpus_path(), "--fast")[2] == [
         "xlnet-jax corpus: unknown option '--fast'; see --help"
     ]
-    for words in (["--count=0"], ["--length=0"], ["--seed=-1"], ["--count=100000000000000000000000000"]):
-        code, _, err = command(capsys, "sample", data.corpus_path(), *words)
-        assert code == 2 and f"{words[0]} must lie in" in err[0]
-    with pytest.raises(BadInput, match="--workers=0 must be at least 1"):
-        verify.verify(data.corpus_path(), workers=0)
     for words in (["corpus"], ["corpus", "info"], ["corpus", "verify"], ["corpus", "sample"]):
         with pytest.raises(SystemExit):
             main([*words, "--help"])
