@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from xlnet_jax.run import metrics, workdir
+from xlnet_jax.run import goodput, metrics, workdir
 from xlnet_jax.train.evaluation import scores
 
 
@@ -32,6 +32,23 @@ def test_an_incomplete_last_line_is_left_out_and_no_file_is_no_lines(tmp_path):
     assert metrics.read_jsonl(str(path)) == []
     path.write_text('{"step": 1}\n{"step"')
     assert metrics.read_jsonl(str(path)) == [{"step": 1}]
+
+
+def test_a_line_with_text_for_a_number_is_damaged(tmp_path, caplog):
+    path = tmp_path / "time.jsonl"
+    good = goodput.Goodput().line(2)
+    lines = [good, {**good, "time": "noon"}, {**good, "seconds": {**good["seconds"], "device": "x"}},
+             {**good, "seconds": "many"}, {"step": 3, "loss": [1]}]  # fmt: skip
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": ' * 100_000 + "\n")
+    assert metrics.read_jsonl(str(path)) == [good] and caplog.text.count("is damaged and is ignored") == 5
+    less = [{**good, "seconds": None}, {**good, "seconds": {"device": 1.0}}, {**good, "time": None}]
+    assert goodput.last_complete([good, *less]) == good
+    again = goodput.Goodput()
+    again.resume_from([good, *less])
+    assert again.seconds["restarts"] > 0
+    path = tmp_path / "runs.jsonl"
+    path.write_text('{"step": 0, "time": "noon"}\n')
+    assert metrics.read_jsonl(str(path)) == [{"step": 0, "time": "noon"}]
 
 
 def test_float32_values_survive_exactly(tmp_path):

@@ -146,4 +146,5 @@ def best_step(workdir: str, steps: Sequence[int]) -> int | None:
 
 def best(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Of lines of `evaluations.jsonl` the one with the highest score, the first of equal ones; None without lines."""
+    lines = [line for line in lines if line.get("score") is not None]
     return max(lines, key=lambda line: (line["score"], -line["step"]), default=None)

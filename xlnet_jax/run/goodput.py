@@ -78,8 +78,15 @@ class Goodput:
 
 
 def last_complete(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The last line of `time.jsonl` with all the keys that are read."""
-    return next((line for line in reversed(lines) if line.keys() >= {"time", "ended", "seconds"}), None)
+    """The last line of `time.jsonl` with all that is read."""
+    return next(filter(_complete, reversed(lines)), None)
+
+
+def _complete(line: dict[str, Any]) -> bool:
+    seconds = line.get("seconds")
+    if not isinstance(seconds, dict) or not seconds.keys() >= {DEVICE, HOST} or "ended" not in line:
+        return False
+    return all(isinstance(value, int | float) for value in (line.get("time"), *seconds.values()))
 
 
 def summary(line: dict[str, Any] | None) -> dict[str, Any]:

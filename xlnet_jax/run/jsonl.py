@@ -20,6 +20,9 @@ log = logging.getLogger("xlnet_jax")
 PART_BYTES = 1 << 20
 """A part with this many bytes is complete: about 3000 steps."""
 
+STARTS = "runs.jsonl"
+"""The only file of a work directory whose lines hold text; the others hold numbers."""
+
 
 def open_jsonl(path: str, step: int) -> AppendFile | AppendParts:
     """Opens `path`, a name as on disk, to append lines (`to_line`). Lines of steps after `step` are removed first."""
@@ -58,12 +61,18 @@ def read_jsonl(path: str) -> list[dict[str, Any]]:
 
 def _values(path: str, number: int, line: str) -> dict[str, Any] | None:
     """The values of a line; None, with a warning, if a crash of the machine has left something else in its place."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         values = json.loads(line)
-        if isinstance(values, dict) and isinstance(values.get("step"), int):
+        known = isinstance(values, dict) and isinstance(values.get("step"), int)
+        if known and (path.endswith(STARTS) or _numbers(values)):
             return values
     log.warning("%s: line %d is damaged and is ignored", path, number)
     return None
+
+
+def _numbers(values: dict[str, Any]) -> bool:
+    """Whether all values are numbers, booleans or null, or objects of these."""
+    return all(_numbers(x) if isinstance(x, dict) else x is None or isinstance(x, int | float) for x in values.values())
 
 
 def _folder(path: str) -> str:

@@ -30,7 +30,7 @@ def draw(workdir: str, scores: dict[str, Any]) -> str | None:
       BadInput: a full disk, a lost permission.
       RestartMe: the bucket does not answer.
     """
-    lines = [line for line in read_jsonl(os.path.join(workdir, "metrics.jsonl")) if line["loss"] is not None]
+    lines = [line for line in read_jsonl(os.path.join(workdir, "metrics.jsonl")) if line.get("loss") is not None]
     steps, losses = [line["step"] for line in lines], [line["loss"] for line in lines]
 
     def fill(axes: Any) -> None:

@@ -39,7 +39,7 @@ from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import Vocabulary
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.parallel.processes import Session
-from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.run.jsonl import STARTS, read_jsonl
 from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")
@@ -238,7 +238,7 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
         )
         write_tokenizer(workdir, data.tokenizer)
         line = json.dumps({"step": step, **origin, **manifest()}) + "\n"
-        files.append_line(os.path.join(workdir, "runs.jsonl"), line)
+        files.append_line(os.path.join(workdir, STARTS), line)
 
 
 def manifest() -> dict[str, Any]:
