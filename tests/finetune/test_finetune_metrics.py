@@ -61,6 +61,8 @@ def test_answers_are_compared_by_the_official_rules(answer, predicted, exact, f1
 def test_the_nearest_of_several_answers_counts():
     scores = squad.score({"q": ["Santa Clara", "Santa Clara, California", "the"]}, {"q": "santa clara california"})
     assert scores == {"exact": 1, "f1": 1}
+    # A true answer of nothing but articles is none, unless there is no other: it is not near to an empty one.
+    assert squad.score({"q": ["Santa Clara", "The."]}, {"q": "a"}) == {"exact": 0, "f1": 0}
 
 
 def test_questions_without_an_answer():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlnet_jax.infer.sampling import Sampling, filtered, sample
+from xlnet_jax.infer.sampling import Sampling, filtered, log_distribution, sample
 
 P = np.array([0.08, 0.4, 0.02, 0.25, 0.15, 0.1])
 
@@ -33,6 +33,15 @@ def test_masses(sampling, expected, x64):
     p_V = np.zeros(len(P))
     p_V[np.asarray(token_BV[0])] = jax.nn.softmax(logits_BV)[0]
     np.testing.assert_allclose(p_V, np.array(expected) / np.sum(expected), rtol=0, atol=1e-14)
+    # What drafts and the chain are compared by, with and without the sort where nothing is left out.
+    for sort in {True, sampling.filtered}:
+        log_p_V = log_distribution(jnp.log(P)[None], sampling, sort)[0]
+        np.testing.assert_allclose(np.exp(log_p_V), p_V, rtol=0, atol=1e-14)
+
+
+def test_greedy_has_one_token():
+    greedy = log_distribution(jnp.log(P)[None], Sampling(temperature=0), sort=False)[0]
+    assert np.exp(greedy).tolist() == [0, 1, 0, 0, 0, 0]
 
 
 def test_equal_tokens_rank_by_id():

@@ -111,6 +111,8 @@ def test_equals_the_chain_rule_by_hand(before, x64):
         mask[-1] = False
     for likelihood, mask in zip(made.log_prob(texts, known, orders=2), known, strict=True):
         assert likelihood.log_prob_KU.shape == (2, (~mask).sum())
+    drawn = made.log_prob(texts[:1] * 2, known[:1] * 2, orders=2)
+    assert len({joint for likelihood in drawn for joint in likelihood.joint_K}) == 4, "each text and turn has its own"
     left = made.log_prob(texts, known)
     for likelihood, text, mask in zip(left, texts, known, strict=True):
         assert likelihood.position_U.tolist() == np.flatnonzero(~mask).tolist()

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.batch import Batch, Memory, forward_text
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model.transformer import XLNet
+from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import example_batch
 
@@ -84,6 +84,28 @@ def test_with_same_length_each_query_sees_the_memory_len_newest_positions(x64):
         np.testing.assert_array_equal(of_slots[query] > 0, seen[:M])
         moved = np.abs(d_table[query]).max(axis=(0, 2)) > 0
         assert set(np.flatnonzero(moved)) == set(batch.tokens[0][np.flatnonzero(seen[M:])]) | {token}
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_text_in_two_segments_is_the_text_in_one(norm, x64):
+    """A memory that holds the whole past is the past: it is normed as its text is, once."""
+    model = make_model(norm=norm, memory_len=T).transformer
+    params = make_params(LanguageModel(model))
+    tokens = np.random.default_rng(2).integers(9, 30, (B, 2 * T)).astype(np.int32)
+
+    @jax.jit
+    def run(tokens_BT, memory):
+        rank_BT = np.broadcast_to(np.arange(tokens_BT.shape[1], dtype=np.int32), tokens_BT.shape)
+        batch = forward_text(tokens_BT, rank_BT, np.zeros_like(rank_BT), np.zeros((B, 1), np.int32), continues=True)
+        out = model.apply({"params": params}, batch, memory, deterministic=True)
+        return out.hidden_BTD, out.memory  # type: ignore[union-attr]
+
+    first_BTD, memory = run(tokens[:, :T], empty_memory(model.config, B))
+    second_BTD, _ = run(tokens[:, T:], memory)
+    whole_BTD, _ = run(tokens, empty_memory(model.config, B))
+    np.testing.assert_allclose(jnp.concatenate([first_BTD, second_BTD], axis=1), whole_BTD, rtol=1e-9, atol=1e-12)
+    alone_BTD, _ = run(tokens[:, T:], empty_memory(model.config, B))
+    assert np.abs(alone_BTD - second_BTD).max() > 0.01, "the memory has no effect"
 
 
 @pytest.mark.parametrize(
