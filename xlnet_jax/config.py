@@ -66,7 +66,7 @@ class ModelConfig:
         "all", "clusters whose softmax has the projection of the embedding: all, all but the first, or none",
         choices="all rest none",
     )  # fmt: skip
-    share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT); such a model has no export")
+    share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT); no export to Hugging Face")
     position_scheme: str = key(
         "relative",
         "distances in every score (Transformer-XL), or learned positions added at every layer (Vanilla Transformer)",
@@ -473,13 +473,24 @@ def fields() -> dict[str, dataclasses.Field[Any]]:
             for field in dataclasses.fields(section)}  # fmt: skip
 
 
-def from_dict(values: dict[str, Any]) -> Config:
-    """Builds the dataclasses from nested dictionaries and checks them. Raises BadInput."""
+def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The inverse of `flat`, for `from_dict`."""
+    found: dict[str, dict[str, Any]] = {}
+    for dotted, value in values.items():
+        section, _, name = dotted.partition(".")
+        found.setdefault(section, {})[name] = value
+    return found
+
+
+def from_dict(values: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Config:
+    """Builds the dataclasses from nested dictionaries, changes keys as `override` and checks them. Raises BadInput."""
     known = vars(Config())
     for section, given in values.items():
         for dotted in [f"{section}.{name}" for name in given] if section in known else [section]:
             _check_key(dotted)
     config = Config(**{name: type(default)(**values.get(name, {})) for name, default in known.items()})
+    if overrides:
+        return override(config, overrides)
     check(config)
     return config
 

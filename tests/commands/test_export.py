@@ -199,7 +199,11 @@ def test_accents_are_the_characters_the_normalization_drops(tokenizer):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(share_layers=True), "model.share_layers=True: .* no export of this model"),
+        (dict(share_layers=True), "model.share_layers=True: .* has only model.share_layers=False; use --format=orbax"),
+        (
+            dict(norm="pre", scale_embedding=True),
+            "norm=pre, model.scale_embedding=True: .* only model.norm=post, model",
+        ),
         (dict(head_dim=5), "model.heads=3 times model.head_dim=5 is not model.d_model=12.*head_dim=4 to export"),
         (dict(vocab_size=VOCAB + 1), f"has {VOCAB} pieces, the model {VOCAB + 1}"),
     ],

@@ -1,8 +1,10 @@
 """Models from elsewhere become work directories, bit for bit; what does not fit is refused in one line."""
 
+import dataclasses
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import data_fixtures
 import fake_gcs
@@ -18,7 +20,7 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.cli import main
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.import_ import import_
-from xlnet_jax.convert import huggingface, tensorflow, tokenizer_json
+from xlnet_jax.convert import fields, huggingface, tensorflow, tokenizer_json
 from xlnet_jax.convert.names import Arrays
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
@@ -67,7 +69,7 @@ def folder(params, tmp_path_factory):
     """A Hugging Face folder."""
     path = str(tmp_path_factory.mktemp("folder") / "model")
     tokenizer = Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION)
-    huggingface.export(params, CONFIG.model, tokenizer, path, max_length=32)
+    huggingface.export(params, CONFIG.model, tokenizer, path, max_length=32, own=fields.own(CONFIG))
     return path
 
 
@@ -86,12 +88,13 @@ def test_huggingface_and_back(folder, params, tmp_path, caplog):
     caplog.set_level("INFO")
     workdir = str(tmp_path / "work")
     arrays = len(load_file(f"{folder}/model.safetensors"))
-    assert import_(folder, workdir, overrides=REST) == {"arrays": arrays, "workdir": workdir}
+    assert import_(folder, workdir) == {"arrays": arrays, "workdir": workdir}
+    assert "assumed" not in caplog.text and "without a key" not in caplog.text
     assert "model.activation=gelu_erf: the erf form" in caplog.text
     assert f"--config.checkpoint.init_from={workdir} --config.model.vocab_size={tiny.VOCAB}" in caplog.text
     assert_equal(imported_params(workdir), params)
     found = workdirs.load_config(workdir)
-    assert found.model == configs.override(CONFIG, ["--config.model.init_std=0.1"]).model
+    assert found.model == dataclasses.replace(CONFIG.model, unroll="auto") and found.data == CONFIG.data
     tokenizer = workdirs.tokenizer(workdir)
     assert (tokenizer.sha256, tokenizer.normalization) == (data_fixtures.tokenizer().sha256, NORMALIZATION)
     again = export(workdir, str(tmp_path / "again"), step=0)
@@ -101,6 +104,57 @@ def test_huggingface_and_back(folder, params, tmp_path, caplog):
         assert files.read(f"{folder}/{name}") == files.read(str(tmp_path / "again" / name)), name
     card = files.read(str(tmp_path / "again" / "README.md")).decode()
     assert "library_name: transformers" in card and "| width | 16 |" in card and "the parameters were imported" in card
+
+
+def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(copy, tmp_path, caplog):
+    """An import of our own export took bfloat16, 512 and 384 in silence, where the run had others."""
+    caplog.set_level("INFO")
+    words = ["--config.data.segment_len=40", "--config.data.reuse_len=20", "--config.data.num_predict=4"]
+    import_(str(copy), str(tmp_path / "told"), overrides=words)
+    found = workdirs.load_config(str(tmp_path / "told"))
+    assert (found.data.segment_len, found.data.reuse_len, found.model.memory_len) == (40, 20, CONFIG.model.memory_len)
+    assert "assumed" not in caplog.text
+    (copy / fields.OWN).unlink()
+    edit(copy / "config.json", mem_len=7)
+    import_(str(copy), str(tmp_path / "untold"), overrides=words)
+    assert (
+        f"{copy} does not say how its model was trained; assumed: model.compute_dtype=bfloat16 data.objective=plm;"
+        in (caplog.text)
+    )
+    assert workdirs.load_config(str(tmp_path / "untold")).model.memory_len == 7
+    (copy / fields.OWN).write_text('{"data.sgment_len": 3}')
+    with pytest.raises(BadInput, match=r"copy: no config key 'data.sgment_len'. Did you mean 'data.segment_len'?"):
+        import_(str(copy), str(tmp_path / "other"))
+
+
+def test_a_run_that_starts_from_an_import_writes_again_what_its_source_said(copy, params, tmp_path, caplog):
+    """Import, a run that starts from it, one that starts from that one; export. What cannot be kept is named."""
+    caplog.set_level("INFO")
+    said = dict(mem_len=7, reuse_len=3, bi_data=True, use_mems_eval=False)
+    edit(copy / "config.json", **said, task_specific_params={"text-generation": {"max_length": 250}}, finetuned=None)
+    work, first, second = (str(tmp_path / name) for name in ("work", "first", "second"))
+    import_(str(copy), work)
+    assert ("without a key here, so that a later export will lack it: "
+            "task_specific_params={'text-generation': {'max_length': 250}}\n") in caplog.text  # fmt: skip
+    data = SimpleNamespace(sha256="1" * 64, tokenizer=data_fixtures.tokenizer())
+    for run, source in ((first, work), (second, first), (second, "gone")):
+        config = tiny.config(model={"activation": "gelu_erf"}, checkpoint={"init_from": source})
+        files.make_folder(run)
+        workdirs.write_start(run, config, data, 0, {})
+    own = str(tmp_path / "own")
+    files.make_folder(own)
+    workdirs.write_start(own, CONFIG, data, 0, {})
+    for run, expected in ((work, said), (second, said), (own, fields.KEPT)):
+        if run != work:
+            with Checkpoints(run, CONFIG.checkpoint) as checkpoints:
+                checkpoints.save(1, {"params": params}, workdirs.identity(CONFIG, "1" * 64, data.tokenizer.sha256))
+        export(run, f"{run}.exported")
+        found = files.read_json_object(f"{run}.exported/config.json")
+        assert {key: found[key] for key in expected} == expected
+        assert found.items() >= {"mem_len": expected["mem_len"], "use_mems_train": False}.items()
+    edit(tmp_path / "work" / "config.json", source_config=5)
+    with pytest.raises(BadInput, match="config.json: source_config='5' is no JSON object; leave it out"):
+        export(work, str(tmp_path / "other"))
 
 
 def test_shards_and_back(params, tmp_path):

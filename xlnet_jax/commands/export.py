@@ -11,7 +11,7 @@ import jax
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, save_parameters
 from xlnet_jax.config import Config
-from xlnet_jax.convert import huggingface
+from xlnet_jax.convert import fields, huggingface
 from xlnet_jax.convert.card import model_card
 from xlnet_jax.convert.source import PARAMS
 from xlnet_jax.errors import BadInput
@@ -71,7 +71,8 @@ def export(
         card = _card(config, workdir, found)
         written = huggingface.export(
             params, config.model, tokenizer, output, card=card, max_length=config.data.segment_len,
-            shard_bytes=shard_bytes, task=config.finetune,
+            shard_bytes=shard_bytes, task=config.finetune, own=fields.own(config),
+            kept=workdirs.source_config(workdir),
         )  # fmt: skip
     return {"output": output, "step": found, "files": sorted(written)}
 

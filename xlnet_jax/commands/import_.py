@@ -70,11 +70,17 @@ def _write(workdir: str, found: Source) -> dict[str, Any]:
         with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
             checkpoints.save(0, {"params": params}, identity | {"imported_from": found.path})
         workdirs.write_tokenizer(workdir, found.tokenizer)
-        files.write(os.path.join(workdir, "config.json"), files.to_json(identity))
+        kept = {workdirs.SOURCE_CONFIG: found.kept} if found.kept else {}
+        files.write(os.path.join(workdir, "config.json"), files.to_json(identity | kept))
     log.info(
         "imported %d arrays of %s (%s); model.activation=%s: %s", len(found.arrays.forms), found.path, found.format,
         config.model.activation, _ACTIVATION[config.model.activation],
     )  # fmt: skip
+    if found.assumed:
+        log.info("%s does not say how its model was trained; assumed: %s; if that is wrong, import it again with "
+                 "--config.KEY=VALUE", found.path, " ".join(found.assumed))  # fmt: skip
+    if found.lost:
+        log.info("without a key here, so that a later export will lack it: %s", ", ".join(found.lost))
     log.info("train it further in a new work directory with --config.checkpoint.init_from=%s %s", workdir,
              " ".join(_changed(config)))  # fmt: skip
     return {"arrays": len(found.arrays.forms), "workdir": workdir}

@@ -20,40 +20,22 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from xlnet_jax.config import FinetuneConfig, ModelConfig
-from xlnet_jax.convert import names, tokenizer_json
-from xlnet_jax.data.tokenizer import BOS, EOS, PAD, Normalization, Tokenizer
+from xlnet_jax.convert import fields, names, tokenizer_json
+from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
-ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
-"""That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
-CLASSES = {
-    "classification": "XLNetForSequenceClassification", "regression": "XLNetForSequenceClassification",
-    "choice": "XLNetForMultipleChoice", "tokens": "XLNetForTokenClassification",
-    "spans": "XLNetForQuestionAnswering", "embeddings": "XLNetModel",
-}  # fmt: skip
-"""That library's class of each `finetune.task`."""
 SHARD_BYTES = 5 * 10**9
 """Size from which the weights are split into several files, as that library does."""
-
 NO_TASK = FinetuneConfig()
 
-_SIZES = {
-    "vocab_size": "vocab_size", "layers": "n_layer", "d_model": "d_model", "heads": "n_head", "head_dim": "d_head",
-    "d_ff": "d_inner", "layer_norm_epsilon": "layer_norm_eps", "dropout": "dropout",
-    "init_std": "initializer_range", "clamp_len": "clamp_len",
-}  # fmt: skip
-"""Keys of `ModelConfig` that have the same meaning in config.json."""
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TIED = "lm_loss.weight"
 
 
 def check(model: ModelConfig, output: str) -> None:
     """Checks the model and the folder before a checkpoint is read. Raises BadInput."""
-    if model.share_layers:
-        raise BadInput(
-            "model.share_layers=True: Hugging Face's XLNet has parameters of each layer; no export of this model"
-        )
+    fields.check(model)
     if model.heads * model.head_dim != model.d_model:
         raise BadInput(
             f"model.heads={model.heads} times model.head_dim={model.head_dim} is not model.d_model={model.d_model}, "
@@ -73,6 +55,7 @@ def check_output(output: str) -> None:
 def export(
     params: Mapping[str, Any], model: ModelConfig, tokenizer: Tokenizer, output: str, *, card: str = "",
     max_length: int = 512, shard_bytes: int = SHARD_BYTES, task: FinetuneConfig = NO_TASK,
+    own: Mapping[str, Any] | None = None, kept: Mapping[str, Any] | None = None,
 ) -> list[str]:  # fmt: skip
     """Writes the folder; on disk it appears complete or not at all.
 
@@ -87,6 +70,8 @@ def export(
       max_length: tokens to which its tokenizer cuts a text if asked to: the length of a segment in training.
       shard_bytes: the weights are split into files of at most this size, or of one array.
       task: that the model was fine-tuned on; its head is then in `params`.
+      own: `fields.own` of the run, for an import; None: the folder gets no such file.
+      kept: `fields.read_kept` of the folder that the run started from; None: it started from none.
 
     Returns:
       Paths of the files written, sorted.
@@ -107,13 +92,14 @@ def export(
             "pieces; use --format=orbax"
         )
     pieces = files.read(tokenizer.path)
-    bos_eos_pad = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
     documents = {
-        "config.json": _config(model) | _task(task) | bos_eos_pad,
-        "generation_config.json": {"_from_model_config": True} | bos_eos_pad,
+        "config.json": fields.config_json(model, task, kept or {}),
+        "generation_config.json": {"_from_model_config": True} | fields.BOS_EOS_PAD,
         "tokenizer.json": tokenizer_json.tokenizer_json(pieces, tokenizer.normalization, tokenizer.path),
         "tokenizer_config.json": tokenizer_json.tokenizer_config(tokenizer.normalization, max_length),
     }
+    if own is not None:
+        documents[fields.OWN] = dict(own)
     if task.task == "embeddings":
         documents |= _sentence_transformers(task, model, max_length)
     tensors = names.to_foreign(names.HUGGINGFACE + names.HEADS[task.task], params)
@@ -127,47 +113,6 @@ def export(
         files.write(os.path.join(partial, "README.md"), card.encode())
         _write_weights(partial, tensors, shard_bytes)
     return sorted(os.path.join(output, name) for name in files.listing(output))
-
-
-def _config(model: ModelConfig) -> dict[str, Any]:
-    return {
-        "architectures": ["XLNetLMHeadModel"],
-        "model_type": "xlnet",
-        "dtype": "float32",  # it has no working half-precision two-stream attention
-        **{theirs: getattr(model, ours) for ours, theirs in _SIZES.items()},
-        "ff_activation": ACTIVATIONS[model.activation],
-        "attn_type": "bi",
-        "untie_r": True,
-        "tie_word_embeddings": True,
-        # The lengths of pretraining would change inference and generation there.
-        "mem_len": None,
-        "reuse_len": None,
-        "bi_data": False,
-        "same_length": False,
-        "use_mems_train": False,
-        "use_mems_eval": True,
-        "summary_type": "last",
-        "summary_use_proj": True,
-        "summary_activation": "tanh",
-        "summary_last_dropout": model.dropout,
-    }
-
-
-def _task(task: FinetuneConfig) -> dict[str, Any]:
-    """The keys of config.json that belong to a fine-tuned model."""
-    if task.task == "none":
-        return {}
-    labels = {"regression": ["score"], "classification": task.label_list(), "tokens": task.label_list()}
-    kinds = {"regression": "regression", "classification": "single_label_classification"}
-    names_of = labels.get(task.task)
-    return {
-        "architectures": [CLASSES[task.task]],
-        "start_n_top": task.beam,
-        "end_n_top": task.beam,
-        **({"problem_type": kinds[task.task]} if task.task in kinds else {}),
-        **({"id2label": {str(i): name for i, name in enumerate(names_of)},
-            "label2id": {name: i for i, name in enumerate(names_of)}} if names_of else {}),
-    }  # fmt: skip
 
 
 def _sentence_transformers(task: FinetuneConfig, model: ModelConfig, max_length: int) -> dict[str, Any]:
@@ -232,22 +177,17 @@ def read_model(folder: str) -> dict[str, Any]:
 
     Raises BadInput if the folder holds another architecture, or an XLNet that this package cannot express.
     """
-    path = os.path.join(folder, "config.json")
-    found = files.read_json_object(path)
+    path, found = fields.read_config_json(folder)
     if found.get("model_type") != "xlnet":
         raise BadInput(f"{path}: model_type is {found.get('model_type')!r}; only 'xlnet' can be imported")
     if found.get("attn_type", "bi") != "bi" or found.get("same_length"):
         raise BadInput(f"{path}: attn_type='uni' and same_length=true cannot be imported")
     if found.get("tie_word_embeddings") is False:
         raise BadInput(f"{path}: tie_word_embeddings=false; here the softmax has the word embedding as its weights")
-    theirs, ours = found.get("ff_activation", "gelu"), {theirs: ours for ours, theirs in ACTIVATIONS.items()}
+    theirs, ours = found.get("ff_activation", "gelu"), {theirs: ours for ours, theirs in fields.ACTIVATIONS.items()}
     if theirs not in ours:
         raise BadInput(f"{path}: ff_activation={theirs!r} is not one of {', '.join(ours)}")
-    # Other names of the same keys.
-    other = {"n_token": "vocab_size", "num_hidden_layers": "n_layer", "hidden_size": "d_model",
-             "num_attention_heads": "n_head"}  # fmt: skip
-    found = {other.get(name, name): value for name, value in found.items()}
-    values = {ours: found[theirs] for ours, theirs in _SIZES.items() if theirs in found}
+    values = {ours: found[theirs] for ours, theirs in fields.NAMED.items() if theirs in found}
     # Its default, which follows the width.
     sizes = {name: values.get(name, getattr(ModelConfig(), name)) for name in ("d_model", "heads")}
     if "head_dim" not in values and all(isinstance(size, int) and size > 0 for size in sizes.values()):
@@ -260,14 +200,13 @@ def read_task(folder: str) -> dict[str, dict[str, Any]]:
 
     Raises BadInput if its head computes in another way than ours.
     """
-    path = os.path.join(folder, "config.json")
-    found = files.read_json_object(path)
+    path, found = fields.read_config_json(folder)
     classes = found.get("architectures") or [""]
     if not isinstance(classes, list):
         raise BadInput(f"{path}: architectures={str(classes)[:60]!r} is no list of classes")
     name = classes[0]
-    tasks = [task for task, theirs in CLASSES.items() if theirs == name]
-    if not tasks or (name == CLASSES["embeddings"] and "modules.json" not in files.listing(folder)):
+    tasks = [task for task, theirs in fields.CLASSES.items() if theirs == name]
+    if not tasks or (name == fields.CLASSES["embeddings"] and "modules.json" not in files.listing(folder)):
         return {}
     labels = found.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     if not (isinstance(labels, dict) and all(key.isdecimal() and isinstance(x, str) for key, x in labels.items())):
@@ -276,9 +215,8 @@ def read_task(folder: str) -> dict[str, dict[str, Any]]:
     # Classification and regression are one class there.
     regression = len(tasks) == 2 and (found.get("problem_type") == "regression" or len(names_of) == 1)
     task = "regression" if regression else tasks[0]
-    summary = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
-    if other := [key for key, value in summary.items() if found.get(key, value) != value]:
-        raise BadInput(f"{path}: {other[0]}={found[other[0]]!r}; here it is {summary[other[0]]!r}")
+    if other := [key for key, value in fields.SUMMARY.items() if found.get(key, value) != value]:
+        raise BadInput(f"{path}: {other[0]}={found[other[0]]!r}; here it is {fields.SUMMARY[other[0]]!r}")
     pooling = {}
     if task == "embeddings":
         pooling = files.read_json_object(os.path.join(folder, "1_Pooling", "config.json"))

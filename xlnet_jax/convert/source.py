@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -16,7 +16,7 @@ from flax import traverse_util
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint.store import load_parameters
 from xlnet_jax.config import Config
-from xlnet_jax.convert import huggingface, names, tensorflow, transformer_xl
+from xlnet_jax.convert import fields, huggingface, names, tensorflow, transformer_xl
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput, check_link
 from xlnet_jax.finetune.setup import any_recipe
@@ -26,6 +26,9 @@ from xlnet_jax.train.state import init_params
 
 PARAMS = "params"
 """The folder with the arrays in an export for Orbax."""
+ASSUMED = {"data.objective", "data.segment_len", "data.reuse_len", "model.memory_len", "model.compute_dtype"}
+"""Keys that change what a model makes of a text, and that only an export of ours names all."""
+NOTHING: Mapping[str, Any] = {}
 
 
 class Source(NamedTuple):
@@ -38,6 +41,12 @@ class Source(NamedTuple):
     arrays: names.Arrays
     convert: Callable[[dict[str, Any], names.Arrays], dict[str, Any]]
     """Our tree of the arrays, given the abstract one."""
+    assumed: Sequence[str] = ()
+    """KEY=VALUE of `ASSUMED` that neither the source nor the caller says."""
+    kept: Mapping[str, Any] = NOTHING
+    """`fields.KEPT` of a Hugging Face folder, also of the one that an Orbax folder came from."""
+    lost: Sequence[str] = ()
+    """KEY=VALUE of its configuration that have no place here."""
 
     def params(self) -> dict[str, Any]:
         """Our tree of numpy arrays. Raises BadInput if any is missing, left over, of another form, or not finite."""
@@ -71,19 +80,24 @@ def open_source(source: str, tokenizer: str | None = None, overrides: Sequence[s
     if f"{PARAMS}/" in listed:
         config = workdirs.load_config(source, list(overrides))
         arrays = names.Arrays.of(source, load_parameters(files.resolve(os.path.join(source, PARAMS))))
-        yield Source(source, "orbax", config, workdirs.tokenizer(source), arrays, names.from_ours)
+        yield Source(source, "orbax", config, workdirs.tokenizer(source), arrays, names.from_ours,
+                     kept=workdirs.source_config(source))  # fmt: skip
     elif "checkpoints/" in listed:
         raise BadInput(f"{source} is a work directory; start from it with --config.checkpoint.init_from={source}")
     elif tensorflow.is_checkpoint(source, listed):
         with contextlib.ExitStack() as stack:
             yield _of_tensorflow(source, folder, tokenizer, overrides, stack)
     elif "config.json" in listed:
-        config = _config(huggingface.read_model(source), overrides, **huggingface.read_task(source))
+        theirs = fields.merged({"model": huggingface.read_model(source)}, huggingface.read_task(source))
+        own = fields.merged(fields.read_lengths(source), fields.read_own(source))
+        config, assumed = _config(source, fields.merged(own, theirs), overrides)
         with contextlib.ExitStack() as stack:
             own = _checked(stack.enter_context(huggingface.open_tokenizer(source, tokenizer)), config, source)
             arrays = stack.enter_context(huggingface.open_weights(source))
             table = names.HUGGINGFACE + names.HEADS[config.finetune.task]
-            yield Source(source, "huggingface", config, own, arrays, functools.partial(names.from_foreign, table))
+            convert = functools.partial(names.from_foreign, table)
+            yield Source(source, "huggingface", config, own, arrays, convert, assumed,
+                         *fields.read_kept(source, config))  # fmt: skip
     else:
         raise BadInput(
             f"{source}: no model found; name a Hugging Face folder (config.json, model.safetensors), a TensorFlow "
@@ -96,21 +110,21 @@ def _of_tensorflow(
 ) -> Source:
     """An XLNet has its configuration beside it, a Transformer-XL none."""
     if os.path.exists(os.path.join(folder, tensorflow.CONFIG)):
-        config = _config(tensorflow.read_model(folder), overrides)
+        config, assumed = _config(source, {"model": tensorflow.read_model(folder)}, overrides)
         own = _checked(Tokenizer(tokenizer or os.path.join(folder, "spiece.model")), config, source)
         arrays = tensorflow.open_checkpoint(tensorflow.prefix_of(source))
-        return Source(
-            source, "tensorflow", config, own, arrays, functools.partial(names.from_foreign, names.TENSORFLOW)
-        )
+        convert = functools.partial(names.from_foreign, names.TENSORFLOW)
+        return Source(source, "tensorflow", config, own, arrays, convert, assumed)
     arrays = tensorflow.open_checkpoint(tensorflow.prefix_of(source))
     transformer_xl.check(arrays, tensorflow.CONFIG)
     own, ids_N = stack.enter_context(transformer_xl.open_vocabulary(tokenizer, source))
     sizes = transformer_xl.read_model(arrays, ids_N)
-    config = _config({**sizes, **transformer_xl.CONSTANTS}, overrides, data=transformer_xl.DATA)
+    known = {"model": {**sizes, **transformer_xl.CONSTANTS}, "data": transformer_xl.DATA}
+    config, assumed = _config(source, known, overrides, guessed={"data": transformer_xl.LENGTHS})
     if changed := [f"model.{key}={value}" for key, value in sizes.items() if getattr(config.model, key) != value]:
         raise BadInput(f"{source} has {', '.join(changed)}; leave these keys out")
     convert = functools.partial(transformer_xl.from_original, config.model, ids_N)
-    return Source(source, "tensorflow", config, own, arrays, convert)
+    return Source(source, "tensorflow", config, own, arrays, convert, assumed)
 
 
 def _checked(tokenizer: Tokenizer, config: Config, source: str) -> Tokenizer:
@@ -122,5 +136,18 @@ def _checked(tokenizer: Tokenizer, config: Config, source: str) -> Tokenizer:
     return tokenizer
 
 
-def _config(model: dict[str, Any], overrides: Sequence[str], **sections: dict[str, Any]) -> Config:
-    return configs.override(configs.from_dict({"model": model, **sections}), list(overrides))
+def _config(
+    source: str, known: Mapping[str, Any], overrides: Sequence[str], guessed: Mapping[str, Any] = NOTHING
+) -> tuple[Config, list[str]]:
+    """The configuration, and of `ASSUMED` what nothing says.
+
+    Args:
+      known, guessed: sections, as the source says them, and in place of our defaults.
+    """
+    try:
+        config = configs.from_dict(fields.merged(guessed, known), list(overrides))
+    except BadInput as error:
+        raise BadInput(f"{source}: {error}") from error
+    said = {f"{section}.{key}" for section, values in known.items() for key in values}
+    said |= {word.removeprefix("--config.").partition("=")[0] for word in overrides}
+    return config, [f"{name}={value}" for name, value in configs.flat(config).items() if name in ASSUMED - said]

@@ -39,8 +39,10 @@ from xlnet_jax.storage import files
 CONSTANTS = {"activation": "relu", "scale_embedding": True}
 """Keys of `ModelConfig` that the code fixes. Its LayerNorm has the epsilon 1e-12, which is our default."""
 
-DATA = {"objective": "clm", "segment_len": 512, "reuse_len": 512, "num_predict": 512, "bidirectional": False}
-"""Keys of `DataConfig`. The checkpoint knows no length: `evaluate` and a new run name their own."""
+DATA = {"objective": "clm", "bidirectional": False}
+"""Keys of `DataConfig`."""
+LENGTHS = {"segment_len": 512, "reuse_len": 512, "num_predict": 512}
+"""The checkpoint knows no length: `evaluate` and a new run name their own."""
 
 BIAS_OF_SPECIAL_PIECES = -20.0
 """Beside the mean bias of the shortlist."""

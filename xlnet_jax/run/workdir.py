@@ -32,6 +32,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import xlnet_jax
 from xlnet_jax import config as configs
+from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
@@ -53,6 +54,9 @@ TOKENIZER = "tokenizer"
 """The folder with the tokenizer."""
 IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
 _KERNEL = ("model.attention", "fused")
+SOURCE_CONFIG = "source_config"
+"""In `config.json` of an import and of runs that start from one: what the source said and no key here says, for a later
+export. A run of its own has none."""
 
 
 def identity(config: Config, data_sha256: str, tokenizer_sha256: str) -> dict[str, Any]:
@@ -127,6 +131,14 @@ def read_config(workdir: str) -> dict[str, Any] | None:
     return found
 
 
+def source_config(workdir: str) -> dict[str, Any]:
+    """What `config.json` has of an imported source; {} if nothing. Raises BadInput."""
+    found = (read_config(workdir) or {}).get(SOURCE_CONFIG, {})
+    if not isinstance(found, dict):
+        raise BadInput(f"{workdir}/config.json: {SOURCE_CONFIG}={str(found)[:60]!r} is no JSON object; leave it out")
+    return found
+
+
 def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
     """The configuration of a run, for evaluation and export, with some keys changed.
 
@@ -139,12 +151,11 @@ def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Co
     if found is None:
         check_link("--workdir", workdir)
         raise BadInput(f"{workdir}: no config.json; give the --workdir of a training run")
-    nested: dict[str, dict[str, Any]] = {}
-    for name, value in found["config"].items():
-        section, key = name.split(".")
-        if section != "distributed" and name != "log.compilation_cache" and (name, value) != _KERNEL:
-            nested.setdefault(section, {})[key] = value
-    config = configs.override(configs.from_dict(nested), overrides)
+    values = {
+        name: value for name, value in found["config"].items()
+        if not name.startswith("distributed.") and name != "log.compilation_cache" and (name, value) != _KERNEL
+    }  # fmt: skip
+    config = configs.from_dict(configs.nested(values), overrides)
     frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
     if frozen:
         raise BadInput(f"{workdir} was trained with other frozen keys: {'; '.join(frozen)}; leave them as they are")
@@ -232,10 +243,13 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
     """Writes `config.json` and `tokenizer`, and appends this start to `runs.jsonl`, with `origin`: of its state."""
     if jax.process_index() != 0:
         return
+    # That of the first start: later the source may be gone.
+    before = workdir if read_config(workdir) is not None else restore.run_of(config.checkpoint.init_from)[0]
+    found = identity(config, data.sha256, data.tokenizer.sha256)
+    if before and (kept := source_config(before)):
+        found[SOURCE_CONFIG] = kept
     with files.translate_errors(workdir):
-        files.write(
-            os.path.join(workdir, "config.json"), files.to_json(identity(config, data.sha256, data.tokenizer.sha256))
-        )
+        files.write(os.path.join(workdir, "config.json"), files.to_json(found))
         write_tokenizer(workdir, data.tokenizer)
         line = json.dumps({"step": step, **origin, **manifest()}) + "\n"
         files.append_line(os.path.join(workdir, STARTS), line)

@@ -1,0 +1,187 @@
+"""Where each key of our configuration goes in a folder of Hugging Face `transformers`, and where it comes from again.
+
+    config.json      what that library has a name for
+    xlnet_jax.json   what it has no name for: the lengths and the memory of the run, its objective, its computation type
+    nowhere          on which machine and text the model was trained
+
+A folder of another program has no `xlnet_jax.json`; where the two disagree, config.json is right.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from xlnet_jax import config as configs
+from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
+from xlnet_jax.data.tokenizer import BOS, EOS, PAD
+from xlnet_jax.errors import BadInput
+from xlnet_jax.storage import files
+
+OWN = "xlnet_jax.json"
+"""A file of ours beside config.json: values by dotted key."""
+
+
+class Only(NamedTuple):
+    """That library computes with this value alone."""
+
+    value: Any
+
+
+MODEL: dict[str, str | Only | None] = {
+    "vocab_size": "vocab_size",
+    "layers": "n_layer",
+    "d_model": "d_model",
+    "heads": "n_head",
+    "head_dim": "d_head",
+    "d_ff": "d_inner",
+    "activation": "ff_activation",
+    "untie_biases": "untie_r",  # always true: tied biases are copied to each layer
+    "norm": Only("post"),
+    "scale_embedding": Only(False),
+    "cutoffs": Only(""),
+    "div_val": Only(1),
+    "d_embed": Only(0),
+    "tie_embedding": Only(True),
+    "tie_projections": None,  # there are none without `cutoffs` and `d_embed`
+    "share_layers": Only(False),
+    "position_scheme": Only("relative"),
+    "layer_losses": Only(False),
+    "memory_len": None,
+    "same_length": Only(False),
+    "clamp_len": "clamp_len",
+    "dropout": "dropout",
+    "attention_dropout": None,
+    "activation_dropout": None,
+    "init_std": "initializer_range",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "compute_dtype": None,
+    "remat": None,
+    "attention": None,
+    "unroll": None,
+}
+"""A row for every key of `ModelConfig`: its name in config.json, its only value there, or None for no place there."""
+
+NAMED = {ours: theirs for ours, theirs in MODEL.items() if isinstance(theirs, str)}
+
+KEPT = {"mem_len": None, "reuse_len": None, "bi_data": False, "use_mems_train": False, "use_mems_eval": True}
+"""Keys of config.json that say how the model is used there, with the values for a run of ours: the lengths of
+pretraining would change inference and generation there. A run that starts from an import keeps those of its source."""
+
+ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
+"""That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
+CLASSES = {
+    "classification": "XLNetForSequenceClassification", "regression": "XLNetForSequenceClassification",
+    "choice": "XLNetForMultipleChoice", "tokens": "XLNetForTokenClassification",
+    "spans": "XLNetForQuestionAnswering", "embeddings": "XLNetModel",
+}  # fmt: skip
+"""That library's class of each `finetune.task`."""
+SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
+"""Our classifier, in config.json."""
+BOS_EOS_PAD = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
+
+_IN_CONFIG_JSON = {"finetune.task", "finetune.labels", "finetune.pooling", "finetune.beam"}
+_OF_RUN = {
+    "model.remat", "model.attention", "model.unroll", "data.corpus", "data.weights", "data.read_threads",
+    "data.prefetch", "data.workers", "compat.cores", "finetune.train", "finetune.dev", "finetune.tokenizer",
+    "finetune.columns", "finetune.metric", "finetune.patience",
+}  # fmt: skip
+
+
+def check(model: ModelConfig) -> None:
+    """Raises BadInput if that library computes this model in another way, or has no parameters for it."""
+    # A projection of the same width is none.
+    values = vars(model) | ({"d_embed": 0} if model.d_embed == model.d_model else {})
+    only = {name: row.value for name, row in MODEL.items() if isinstance(row, Only) and values[name] != row.value}
+    if only:
+        found, wanted = (", ".join(f"model.{name}={of[name]}" for name in only) for of in (values, only))
+        raise BadInput(f"{found}: Hugging Face's XLNet has only {wanted}; use --format=orbax")
+
+
+def own(config: Config) -> dict[str, Any]:
+    """The content of `xlnet_jax.json`: values by dotted key."""
+    model = {f"model.{name}" for name, row in MODEL.items() if row is not None}
+    left_out = model | _IN_CONFIG_JSON | _OF_RUN
+    sections = ("model", "data", "compat", "finetune")
+    return {name: value for name, value in configs.flat(config).items()
+            if name.split(".")[0] in sections and name not in left_out}  # fmt: skip
+
+
+def read_own(folder: str) -> dict[str, dict[str, Any]]:
+    """The sections that a folder's `xlnet_jax.json` sets; {} if it has none. Raises BadInput."""
+    found = files.read_json_object(os.path.join(folder, OWN)) if OWN in files.listing(folder) else {}
+    return configs.nested(found)
+
+
+def config_json(model: ModelConfig, task: FinetuneConfig, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of config.json, with the keys `kept` of the folder that the run started from."""
+    return {
+        "architectures": ["XLNetLMHeadModel"],
+        "model_type": "xlnet",
+        "dtype": "float32",  # it has no working half-precision two-stream attention
+        **{theirs: getattr(model, ours) for ours, theirs in NAMED.items()},
+        "ff_activation": ACTIVATIONS[model.activation],
+        "attn_type": "bi",
+        "untie_r": True,
+        "tie_word_embeddings": True,
+        "same_length": False,
+        **KEPT,
+        **kept,
+        **SUMMARY,
+        "summary_last_dropout": model.dropout,
+        "start_n_top": task.beam,
+        "end_n_top": task.beam,
+        **BOS_EOS_PAD,
+        **_task(task),
+    }
+
+
+def _task(task: FinetuneConfig) -> dict[str, Any]:
+    """The keys of config.json that belong to a fine-tuned model."""
+    if task.task == "none":
+        return {}
+    labels = {"regression": ["score"], "classification": task.label_list(), "tokens": task.label_list()}
+    kinds = {"regression": "regression", "classification": "single_label_classification"}
+    names_of = labels.get(task.task)
+    return {
+        "architectures": [CLASSES[task.task]],
+        **({"problem_type": kinds[task.task]} if task.task in kinds else {}),
+        **({"id2label": {str(i): name for i, name in enumerate(names_of)},
+            "label2id": {name: i for i, name in enumerate(names_of)}} if names_of else {}),
+    }  # fmt: skip
+
+
+def read_config_json(folder: str) -> tuple[str, dict[str, Any]]:
+    """The path and the content of config.json; keys that have several names there under one."""
+    other = {"n_token": "vocab_size", "num_hidden_layers": "n_layer", "hidden_size": "d_model",
+             "num_attention_heads": "n_head", "torch_dtype": "dtype"}  # fmt: skip
+    path = os.path.join(folder, "config.json")
+    return path, {other.get(name, name): value for name, value in files.read_json_object(path).items()}
+
+
+def read_lengths(folder: str) -> dict[str, dict[str, Any]]:
+    """The sections `model` and `data` as far as config.json has lengths of segments."""
+    _, found = read_config_json(folder)
+    of = {"model": {"memory_len": found.get("mem_len")}, "data": {"reuse_len": found.get("reuse_len")}}
+    return {name: {key: value for key, value in keys.items() if value is not None} for name, keys in of.items()}
+
+
+def read_kept(folder: str, config: Config) -> tuple[dict[str, Any], list[str]]:
+    """The keys of `KEPT` as config.json has them, and KEY=VALUE of those with no place here: a later export lacks them.
+
+    Args:
+      config: what was read of the folder.
+    """
+    _, found = read_config_json(folder)
+    kept = {key: found[key] for key in KEPT if key in found}
+    again = config_json(config.model, config.finetune, kept)
+    known = {*NAMED.values(), "transformers_version", "_name_or_path"}
+    return kept, [f"{key}={value!r:.60}" for key, value in found.items()
+                  if value is not None and key not in known and again.get(key) != value]  # fmt: skip
+
+
+def merged(*sections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Nested dictionaries as one; of a key that several have, the last value."""
+    names = dict.fromkeys(name for each in sections for name in each)
+    return {name: {key: value for each in sections for key, value in each.get(name, {}).items()} for name in names}
