@@ -78,6 +78,36 @@ def test_what_is_no_list_of_texts_is_one_line(model):
     np.testing.assert_array_equal(found.log_prob_KU, same.log_prob_KU)
 
 
+@pytest.mark.parametrize("gap", ["[MASK]", "<mask>", "[MASK:2]"])
+def test_a_gap_is_one_everywhere_and_where_it_makes_no_sense_one_line(model, gap):
+    """Catches letters of a word that only some functions know, and an answer of no rows."""
+    count = 2 if gap == "[MASK:2]" else 1
+    assert model.pieces(f"Kilu {gap} menora").count(MASK) == count
+    (same,) = model.logits([f"Kilu {gap} menora"])
+    assert same.shape == (count, tiny.VOCAB)
+    for wrong, message in (
+        (lambda: model.vectors(["Kilu", f"Kilu {gap}"]), "and a vector is that of a whole text; fill it first"),
+        (lambda: model.score(["Kilu", f"Kilu {gap}"]), "and a likelihood is that of words; `fill`"),
+        (lambda: model.score(["Kilu", xj.Passage("Kilu", after=f" {gap}")]), "and a likelihood is that of words"),
+        (lambda: model.generate(["Kilu", f"Kilu {gap}"]), "and a text is continued only at its end; use `fill`"),
+    ):
+        with pytest.raises(BadInput) as raised:
+            wrong()
+        assert str(raised.value).startswith(f"text 2: {gap} is a gap, {message}")
+
+
+def test_where_a_gap_is_needed_or_ids_have_one(model):
+    for wrong, message in (
+        (lambda: model.logits(["Kilu [MASK]", "Kilu menora"]), "text 2, 'Kilu menora', has no gap; write [MASK] for"),
+        (lambda: model.logits(["Kilu [MASK:2-8]"]), "text 1: no length of a gap is drawn here; write [MASK] or"),
+        (lambda: model.hidden(["Kilu", "[MASK:0]"]), "text 2: '[MASK:0]' is no gap"),
+        (lambda: model.log_prob([[9, 10], [9, MASK]], [[True, False]] * 2), "text 2: id 6 (<mask>) is a gap, and a"),
+    ):
+        with pytest.raises(BadInput) as raised:
+            wrong()
+        assert str(raised.value).startswith(message) and "\n" not in str(raised.value)
+
+
 def test_a_text_for_a_vocabulary_of_bytes_may_hold_any_byte(model, tmp_path):
     text, path = b"B\xffa".decode(errors="surrogateescape"), str(tmp_path / "vocabulary.json")
     vocabulary.write(path, "bytes", vocabulary.count([text], "bytes"), None, True)
@@ -89,11 +119,12 @@ def test_a_text_for_a_vocabulary_of_bytes_may_hold_any_byte(model, tmp_path):
 
 def test_texts_together_are_those_alone(model, params):
     """Padding, batches and order change nothing; the last text is also computed by the model itself."""
-    hidden, logits = model.hidden(TEXTS), model.logits(TEXTS)
+    hidden, logits = model.hidden(TEXTS), model.logits([f"{text} [MASK]" for text in TEXTS])
     for text, h_TD, logits_PV in zip(TEXTS, hidden, logits, strict=True):
         assert len(h_TD) == len(model.pieces(text)) and model.pieces(text)[-2:] == [SEP, CLS]
         np.testing.assert_allclose(model.hidden([text])[0], h_TD, atol=2e-5)
-        assert logits_PV.shape == (text.count("<mask>"), tiny.VOCAB)
+        assert logits_PV.shape == (text.count("<mask>") + 1, tiny.VOCAB)
+    logits = model.logits(TEXTS[-1:])
     ids = model.pieces(TEXTS[-1])
     one = batch(ids, [i for i, piece in enumerate(ids) if piece == MASK])
     ours = LanguageModel(XLNet(CONFIG.model))
@@ -122,8 +153,8 @@ def test_a_masked_piece_is_not_read(model):
 
 
 def test_vectors(model):
-    hidden, vectors = model.hidden(TEXTS), model.vectors(TEXTS)
-    assert vectors.shape == (4, 16)
+    hidden, vectors = model.hidden(TEXTS), model.vectors(TEXTS[:3])
+    assert vectors.shape == (3, 16)
     np.testing.assert_allclose(vectors[0], hidden[0].mean(axis=0), rtol=1e-5)
     config = configs.override(model.config, ["--config.finetune.pooling=cls"])
     of_cls = type(model)(config, model.tokenizer, model.params, 3)

@@ -4,7 +4,7 @@
     model = xj.load("run")                                # a work directory, or a Hugging Face folder
     model.vectors(["A text.", "Another."])                # [2, D]
     model.hidden(["A text."])[0]                          # [pieces, D]
-    model.logits(["The <mask> of the union."])[0]         # [1, V]
+    model.logits(["The [MASK] of the union."])[0]         # [1, V]
     model.score(["The state of the union."])[0].joint_K   # [1]: log p of the text, in nats
     model.infill(["The [MASK] of the union"])[0].text     # filled with the most probable piece
     model.generate(["Once upon a time"], tokens=50, top_p=0.9)    # what follows each prompt
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -36,7 +36,7 @@ from xlnet_jax.infer.generate import Generator, left_to_right, left_to_right_onl
 from xlnet_jax.infer.orders import Order, any_order, listed, warn_of_law
 from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.infer.score import Likelihood, Scorer, order_of
-from xlnet_jax.infer.texts import Passage, TextListener, around, continue_texts, pieces_of
+from xlnet_jax.infer.texts import Passage, TextListener, continue_texts, pieces_of, prompt_ids, refuse_gap
 from xlnet_jax.model import implementation
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel.processes import Session
@@ -81,28 +81,42 @@ class Model:
     batch_size: int
 
     def hidden(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The content stream after the last layer: [n, D] of each text, for its n pieces with SEP and CLS."""
-        found = self._run([self.pieces(text) for text in self._texts(texts)])
+        """The content stream after the last layer: [n, D] of each text, for its n pieces with SEP and CLS.
+
+        What is in a gap of a text (`infer.gaps`) is seen by none of the others.
+        """
+        found = self._run([self.pieces(text, number) for number, text in enumerate(self._texts(texts), 1)])
         return [hidden_TD[:length] for hidden_TD, _, length in found]
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
         """One vector for each text, [N, D]: the mean of its pieces with SEP and CLS, as of the task `embeddings`.
 
-        With `finetune.pooling=cls` in the model's configuration it is the vector of CLS.
+        With `finetune.pooling=cls` in the model's configuration it is the vector of CLS. Raises BadInput for a gap.
         """
+        for number, text in enumerate(self._texts(texts), 1):
+            refuse_gap(text, number, "a vector is that of a whole text; fill it first, with `infill`")
         hidden, cls = self.hidden(texts), self.config.finetune.pooling == "cls"
         rows = [h_TD[-1] if cls else h_TD.mean(axis=0) for h_TD in hidden]
         return np.stack(rows) if rows else np.zeros((0, self.config.model.d_model), np.float32)
 
     def logits(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Logits over the vocabulary at every `<mask>` of a text, given the text without any of them: [P, V] each."""
-        found = self._run([self.pieces(text) for text in self._texts(texts)])
+        """Logits over the vocabulary at every unknown piece of a text, given the text without any of them: [P, V] each.
+
+        Raises BadInput for a text without a gap; see `infer.gaps` for how it is written.
+        """
+        found = self._run([self.pieces(text, number, gaps.gapped) for number, text in enumerate(self._texts(texts), 1)])
         return [logits_PV for _, logits_PV, _ in found]
 
-    def pieces(self, text: str) -> list[int]:
-        """The ids of a text, SEP and CLS; `<mask>` in it is the special piece."""
-        parts = around(self.tokenizer, text.split("<mask>"))
-        return [*parts[0], *(piece for part in parts[1:] for piece in (MASK, *part)), SEP, CLS]
+    def pieces(self, text: str, number: int = 1, parse: Callable[..., gaps.Gapped] = gaps.parsed) -> list[int]:
+        """The ids of a text, SEP and CLS; `<mask>` where it has gaps, of a length that is given.
+
+        Args:
+          number: of the text, for errors.
+          parse: `gaps.gapped` for a text that must have a gap.
+        """
+        if gaps.is_drawn(text, number):
+            raise BadInput(f"text {number}: no length of a gap is drawn here; write [MASK] or [MASK:5]")
+        return [*parse(self.tokenizer, text, number).ids, SEP, CLS]
 
     def generate(
         self, prompts: Sequence[str], *, tokens: int = 100, order: Order = "left", parallel: int = 1,
@@ -124,7 +138,7 @@ class Model:
         sampling.check(tokens)
         if self.config.data.objective == "plm":
             generator = gaps.Appender(self._filler(), order, parallel, speculative)
-            asked = [gaps.appended(self.tokenizer.encode(prompt).tolist(), tokens) for prompt in prompts]
+            asked = [gaps.appended(ids, tokens) for ids in prompt_ids(self.tokenizer, prompts)]
             warn_of_law(self.config, [text.known for text in asked], order)
         else:
             model = left_to_right(self.config, "this model")
@@ -171,7 +185,8 @@ class Model:
         """The exact log-likelihood of the unknown tokens of each text given the known ones; see `infer.score`.
 
         Args:
-          tokens: ids, as of `tokenizer.encode`: without SEP and CLS.
+          tokens: ids, as of `tokenizer.encode`: without SEP and CLS, and without `<mask>`: what is unknown to the model
+            is given here, too.
           known: of each text, whether its tokens are given.
           order: `left`, `reversed`, `random`, or the unknown positions in the order in which they are predicted; None:
             `left` for one order, `random` for several.
@@ -181,6 +196,10 @@ class Model:
         model = any_order(self.config, "this model")
         order = order_of(model, order, orders, seed)
         warn_of_law(self.config, known, order)
+        for number, ids in enumerate(tokens, 1):
+            if (np.asarray(ids, object) == MASK).any():
+                raise BadInput(f"text {number}: id {MASK} (<mask>) is a gap, and a likelihood is that of words; give "
+                               "the ids whose likelihood is wanted, or fill it with `infill`")  # fmt: skip
         scorer = Scorer(model, self.params, self.config.data.segment_len, self.batch_size)
         return scorer.log_prob(tokens, known, order, orders, seed)
 

@@ -115,7 +115,7 @@ def test_a_masked_model_is_refused(tmp_path, capsys):
     assert main(["generate", f"--workdir={tmp_path}", "--prompt=x"]) == 2
     assert "data.objective=mlm, and only a left-to-right model (clm), or one of any" in capsys.readouterr().err
     assert main(["fill", f"--workdir={tmp_path}", "x [MASK]"]) == 2
-    assert "use `xlnet_jax.load(...).logits`, which gives those of every `<mask>`" in capsys.readouterr().err
+    assert "use `xlnet_jax.load(...).logits`, which gives those of every `[MASK]`" in capsys.readouterr().err
 
 
 def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys):

@@ -19,7 +19,7 @@ from xlnet_jax.infer.gaps import Appender, appended
 from xlnet_jax.infer.generate import Generator, left_to_right, left_to_right_only
 from xlnet_jax.infer.orders import warn_of_law
 from xlnet_jax.infer.sampling import Sampling
-from xlnet_jax.infer.texts import continue_texts
+from xlnet_jax.infer.texts import continue_texts, prompt_ids
 from xlnet_jax.run import workdir as workdirs
 
 
@@ -62,9 +62,9 @@ def generate(
     if not prompts:
         raise BadInput(f"--input={input} has no text" if input else "no text; give texts, or --input=FILE")
     tokenizer = workdirs.tokenizer(workdir)
-    display = None
+    display, ids = None, prompt_ids(tokenizer, prompts)
     if any_order:
-        asked = [appended(tokenizer.encode(prompt).tolist(), tokens, prompt) for prompt in prompts]
+        asked = [appended(*pair) for pair in zip(ids, [tokens] * len(ids), prompts, strict=True)]
         warn_of_law(config, [text.known for text in asked], order)
         display = Display(console, tokenizer, asked) if console is not None and order != "left" else None
     bar = progress("writing", len(prompts) if console is None else 0)

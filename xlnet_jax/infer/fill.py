@@ -238,7 +238,7 @@ def fillable(config: Config, path: str) -> LanguageModel:
     """The model of a configuration that fills gaps. Raises BadInput if it does not."""
     if config.data.objective == "mlm":
         raise BadInput(f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself: use "
-                       "`xlnet_jax.load(...).logits`, which gives those of every `<mask>`, or train one with "
+                       "`xlnet_jax.load(...).logits`, which gives those of every `[MASK]`, or train one with "
                        "data.objective=plm")  # fmt: skip
     if config.data.objective == "clm":
         raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or train "

@@ -21,13 +21,11 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import fill, generate
 from xlnet_jax.infer.orders import Order
 from xlnet_jax.infer.sampling import PLAIN, Sampling
-from xlnet_jax.infer.texts import around, text_after
+from xlnet_jax.infer.texts import MARK, around, text_after
 
 LONGEST = 10_000
 """Pieces of a gap at most."""
 
-MARK = re.compile(r"\[MASK(:[^\]]*)?\]|<mask>")
-"""A gap in a text."""
 _LENGTH = re.compile(r":(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
@@ -77,12 +75,17 @@ def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
     Args:
       number: of the text, from 1; with `seed` and `row` it decides drawn lengths.
 
-    Raises BadInput for a text without a gap, a gap that is none, or a text that the tokenizer does not know.
+    Raises BadInput for a text without a gap, and as `parsed`.
     """
-    marks = list(MARK.finditer(text))
-    if not marks:
+    if not MARK.search(text):
         raise BadInput(f"text {number}, {_shortened(text)}, has no gap; write [MASK] for a piece that is missing, "
                        "[MASK:5] for five")  # fmt: skip
+    return parsed(tokenizer, text, number, seed, row)
+
+
+def parsed(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int = 0) -> Gapped:
+    """As `gapped`, of any text. Raises BadInput for a gap that is none, or a text that the tokenizer does not know."""
+    marks = list(MARK.finditer(text))
     # Of other keys than the draws of an order.
     random = np.random.default_rng((seed, number, 1, row))
     lengths = [int(random.integers(*_bounds(mark, number), endpoint=True)) for mark in marks]

@@ -257,7 +257,7 @@ def left_to_right(config: Config, path: str) -> LanguageModel:
         raise BadInput(
             f"{path} was trained with data.objective={config.data.objective}, and only a left-to-right model (clm), or "
             "one of any order (plm) with `infer.fill`, continues a text; train one, or use "
-            "`xlnet_jax.load(...).logits`, which gives those of every `<mask>`"
+            "`xlnet_jax.load(...).logits`, which gives those of every `[MASK]`"
         )
     if config.compat.on("zero_memory"):
         raise BadInput(

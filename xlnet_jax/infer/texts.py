@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -10,6 +11,10 @@ from xlnet_jax.data.tokenizer import EOP, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.generate import Listener
 from xlnet_jax.infer.sampling import PLAIN, Sampling
+
+MARK = re.compile(r"\[MASK(:[^\]]*)?\]|<mask>")
+"""A gap in a text; see `infer.gaps`. The same for every vocabulary, also of characters or bytes, whose texts may hold
+these letters: read as letters here and as a gap there, nobody would notice. As ids they are letters (`log_prob`)."""
 
 TextListener = Callable[[int, str, bool], None]
 """Called with the number of a prompt, the text that is new since the last call, and whether it has ended."""
@@ -30,6 +35,19 @@ class Continues(Protocol):
         ...
 
 
+def refuse_gap(text: str, number: int, why: str) -> None:
+    """Raises BadInput, with the reason, for a text with a gap where that makes no sense."""
+    if found := MARK.search(text):
+        raise BadInput(f"text {number}: {found[0]} is a gap, and {why}")
+
+
+def prompt_ids(tokenizer: Tokenizer, prompts: Sequence[str]) -> list[list[int]]:
+    """The ids of texts that are continued. Raises BadInput for one with a gap."""
+    for number, text in enumerate(prompts, 1):
+        refuse_gap(text, number, "a text is continued only at its end; use `fill` (in Python `infill`)")
+    return [tokenizer.encode(text).tolist() for text in prompts]
+
+
 def continue_texts(
     generator: Continues,
     tokenizer: Tokenizer,
@@ -39,7 +57,7 @@ def continue_texts(
     listener: TextListener | None = None,
 ) -> list[str]:
     """What follows each prompt, without the prompt. Raises BadInput; see `Continues`."""
-    ids = [tokenizer.encode(text).tolist() for text in prompts]
+    ids = prompt_ids(tokenizer, prompts)
     new: list[list[int]] = [[] for _ in prompts]
     shown = [""] * len(prompts)
 
@@ -102,8 +120,11 @@ class Passage(NamedTuple):
 def pieces_of(tokenizer: Tokenizer, passage: Passage, number: int) -> tuple[list[int], list[bool]]:
     """The ids of a whole passage, and which of them are given; a piece that is partly of the text is not.
 
-    Raises BadInput if the text has no piece.
+    Raises BadInput if the text has no piece, or for a gap.
     """
+    for part in passage:
+        refuse_gap(part, number, "a likelihood is that of words; `fill` (in Python `infill`) fills it and says how "
+                   "likely that is")  # fmt: skip
     if not len(tokenizer.encode(passage.text)):
         raise BadInput(f"text {number}, {passage.text!r}, has no pieces; give at least one word to score")
     if tokenizer.level != "sentencepiece":
