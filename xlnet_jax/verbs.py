@@ -193,7 +193,7 @@ def _show_samples(result: dict[str, Any]) -> None:
 
 def _inspect(path: str | None, workdir: str | None, overrides: list[str], **options: Any) -> dict[str, Any]:
     if (path is None) == (workdir is None):
-        raise BadInput("give --config=FILE or the --workdir of a run" + ", not both" * (path is not None))
+        raise BadInput("give --config=FILE, or the --workdir of a run" + ", not both" * (path is not None))
     load, where = ("config.load", path) if workdir is None else ("run.workdir.load_config", workdir)
     config = _of(*load.rsplit(".", 1))(where, overrides)
     return _of("commands.inspect", "inspect")(config, **options)

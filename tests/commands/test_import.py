@@ -304,16 +304,21 @@ def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys
     edit(config, vocab_size=201)
     assert "has 200 pieces, the model" in refused()
     edit(config, vocab_size=200, d_model="16")
-    assert "model.d_model='16' must be of type int" in refused()
+    assert 'config.json: d_model is "16" and must be a whole number' in refused()
     for changes, said in (
         (dict(ff_activation="silu"), "ff_activation='silu' is not one of"), (dict(attn_type="uni"), "attn_type"),
         (dict(tie_word_embeddings=False), "tie_word_embeddings=false"), (dict(model_type="bert"), "is 'bert'; only"),
-        (dict(architectures=5), "architectures='5' is no list"),
+        (dict(ff_activation=["gelu"]), 'ff_activation is ["gelu"] and must be a string'),
+        (dict(architectures=5), "architectures is 5 and must be a list"), (dict(same_length=0), "same_length is 0 and"),
         (dict(architectures=["XLNetForSequenceClassification"], id2label={"a": "x"}), "does not name the label of"),
     ):  # fmt: skip
         shutil.copy(f"{folder}/config.json", config)
         edit(config, **changes)
         assert said in refused()
+    shutil.copy(f"{folder}/config.json", config)
+    shutil.copy(f"{folder}/model.safetensors", copy)
+    edit(copy / "tokenizer_config.json", do_lower_case="no")
+    assert 'tokenizer_config.json: do_lower_case is "no" and must be true or false' in refused()
     config.write_text("[]")
     assert "holds no JSON object" in refused()
     (work / "checkpoints").mkdir(parents=True)

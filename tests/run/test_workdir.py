@@ -37,6 +37,34 @@ def test_the_tokenizer_and_its_normalization_come_back(tmp_path):
     assert workdirs.tokenizer(workdir).normalization == tokenizer.normalization
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.json", {"corpus_sha256": 5}, "config.json: corpus_sha256 is 5 and must be a string; restore it"),
+        ("config.json", {"config": ["model"]}, r'config is \["model"\] and must be an object; restore it'),
+        ("config.json", {"tokenizer_sha256": None}, "it lacks tokenizer_sha256; restore it"),
+        ("config.json", [], "holds no JSON object; restore it"),
+        ("tokenizer/normalization.json", {"lower": "no"}, 'lower is "no" and must be true or false; restore it from'),
+        ("tokenizer/normalization.json", {"keep_accents": 3}, "keep_accents is 3 and must be true or false; restore"),
+        ("tokenizer/normalization.json", 5, "normalization.json: holds no JSON object; restore it from"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_told(tmp_path, file, content, message):
+    workdir = workdir_of(tmp_path / "run")
+    workdirs.write_tokenizer(workdir, Tokenizer(data_fixtures.tokenizer_path()))
+    workdirs.tokenizer(workdir)
+    path = tmp_path / "run" / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | content if isinstance(content, dict) else content))
+    with pytest.raises(BadInput, match=message):
+        workdirs.tokenizer(workdir)
+
+
+def test_an_exported_folder_is_told_from_a_damaged_run(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "xlnet"}')
+    with pytest.raises(BadInput, match=f"Hugging Face.*`xlnet-jax import {tmp_path} --workdir=NEW`$"):
+        workdirs.load_config(str(tmp_path))
+
+
 def test_a_counted_vocabulary_comes_back(tmp_path):
     path = str(tmp_path / "vocabulary.json")
     vocabulary.write(path, "characters", {"a": 2, "b": 1}, None, verbatim=False)

@@ -64,6 +64,12 @@ MODEL: dict[str, str | Only | None] = {
 """A row for every key of `ModelConfig`: its name in config.json, its only value there, or None for no place there."""
 
 NAMED = {ours: theirs for ours, theirs in MODEL.items() if isinstance(theirs, str)}
+_TYPES = {
+    **{theirs: type(getattr(ModelConfig(), ours)) for ours, theirs in NAMED.items()},
+    "attn_type": str, "same_length": bool, "tie_word_embeddings": bool, "architectures": list, "id2label": dict,
+    "problem_type": str, "start_n_top": int,
+}  # fmt: skip
+"""Of the keys of config.json that are read."""
 
 KEPT = {"mem_len": None, "reuse_len": None, "bi_data": False, "use_mems_train": False, "use_mems_eval": True}
 """Keys of config.json that say how the model is used there, with the values for a run of ours: the lengths of
@@ -153,11 +159,16 @@ def _task(task: FinetuneConfig) -> dict[str, Any]:
 
 
 def read_config_json(folder: str) -> tuple[str, dict[str, Any]]:
-    """The path and the content of config.json; keys that have several names there under one."""
+    """The path and the content of config.json; keys that have several names there under one.
+
+    Raises BadInput for a value of a wrong type.
+    """
     other = {"n_token": "vocab_size", "num_hidden_layers": "n_layer", "hidden_size": "d_model",
              "num_attention_heads": "n_head", "torch_dtype": "dtype"}  # fmt: skip
     path = os.path.join(folder, "config.json")
-    return path, {other.get(name, name): value for name, value in files.read_json_object(path).items()}
+    found = {other.get(name, name): value for name, value in files.read_json_object(path).items()}
+    files.check_types(found, _TYPES, path)
+    return path, found
 
 
 def read_lengths(folder: str) -> dict[str, dict[str, Any]]:

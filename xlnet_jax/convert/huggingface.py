@@ -29,6 +29,8 @@ SHARD_BYTES = 5 * 10**9
 """Size from which the weights are split into several files, as that library does."""
 NO_TASK = FinetuneConfig()
 
+_RULES = {"do_lower_case": bool, "keep_accents": bool, "remove_space": bool, "nfkc": bool, "model_max_length": float}
+"""Of the keys of tokenizer_config.json that are read."""
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TIED = "lm_loss.weight"
 
@@ -81,6 +83,7 @@ def export(
         cannot be written or is not empty.
     """
     check(model, output)
+    table = names.of_huggingface(task.task)
     if tokenizer.vocab_size != model.vocab_size:
         raise BadInput(
             f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model {model.vocab_size}; "
@@ -102,7 +105,7 @@ def export(
         documents[fields.OWN] = dict(own)
     if task.task == "embeddings":
         documents |= _sentence_transformers(task, model, max_length)
-    tensors = names.to_foreign(names.HUGGINGFACE + names.HEADS[task.task], params)
+    tensors = names.to_foreign(table, params)
     output = files.resolve(output)
     with files.translate_errors(output), files.new_folder(output) as partial:
         for file_name, document in documents.items():
@@ -195,21 +198,26 @@ def read_model(folder: str) -> dict[str, Any]:
     return values | {"activation": ours[theirs], "untie_biases": True}
 
 
+def _read_config(folder: str) -> tuple[str, dict[str, Any]]:
+    """The path and the content of a folder's config.json. Raises BadInput for a value of a wrong type."""
+    path = os.path.join(folder, "config.json")
+    found = files.read_json_object(path)
+    files.check_types(found, _TYPES, path)
+    return path, found
+
+
 def read_task(folder: str) -> dict[str, dict[str, Any]]:
     """The sections `finetune` and `data` of a folder that `export` wrote of a fine-tuned model; {} of a pretrained one.
 
     Raises BadInput if its head computes in another way than ours.
     """
     path, found = fields.read_config_json(folder)
-    classes = found.get("architectures") or [""]
-    if not isinstance(classes, list):
-        raise BadInput(f"{path}: architectures={str(classes)[:60]!r} is no list of classes")
-    name = classes[0]
+    name = (found.get("architectures") or [""])[0]
     tasks = [task for task, theirs in fields.CLASSES.items() if theirs == name]
     if not tasks or (name == fields.CLASSES["embeddings"] and "modules.json" not in files.listing(folder)):
         return {}
     labels = found.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-    if not (isinstance(labels, dict) and all(key.isdecimal() and isinstance(x, str) for key, x in labels.items())):
+    if not all(key.isdecimal() and isinstance(x, str) for key, x in labels.items()):
         raise BadInput(f"{path}: id2label={str(labels)[:60]!r} does not name the label of each number")
     names_of = [labels[key] for key in sorted(labels, key=int)]
     # Classification and regression are one class there.
@@ -299,6 +307,7 @@ def open_tokenizer(folder: str, model_file: str | None = None) -> Iterator[Token
     """
     listed, path = files.listing(folder), os.path.join(folder, "tokenizer_config.json")
     rules = files.read_json_object(path) if "tokenizer_config.json" in listed else {}
+    files.check_types(rules, _RULES, path)
     normalization = Normalization(
         lower=bool(rules.get("do_lower_case", False)),
         keep_accents=bool(rules.get("keep_accents", False)),

@@ -130,6 +130,13 @@ HEADS: dict[str, Table] = {
 """What the state dict of a task's class has beside the transformer, by `finetune.task`."""
 
 
+def of_huggingface(task: str) -> Table:
+    """`HUGGINGFACE` with the head of a `finetune.task`. Raises BadInput for a task whose head has no names there."""
+    if task not in HEADS:
+        raise BadInput(f"finetune.task={task}: Hugging Face's XLNet has no such head; use --format=orbax")
+    return HUGGINGFACE + HEADS[task]
+
+
 def same_names(params: Mapping[str, Any]) -> Table:
     """The table of a program that has our tree, such as Orbax."""
     return tuple(Entry(path, path) for path in traverse_util.flatten_dict(dict(params), sep="/"))

@@ -94,8 +94,7 @@ def open_source(source: str, tokenizer: str | None = None, overrides: Sequence[s
         with contextlib.ExitStack() as stack:
             own = _checked(stack.enter_context(huggingface.open_tokenizer(source, tokenizer)), config, source)
             arrays = stack.enter_context(huggingface.open_weights(source))
-            table = names.HUGGINGFACE + names.HEADS[config.finetune.task]
-            convert = functools.partial(names.from_foreign, table)
+            convert = functools.partial(names.from_foreign, names.of_huggingface(config.finetune.task))
             yield Source(source, "huggingface", config, own, arrays, convert, assumed,
                          *fields.read_kept(source, config))  # fmt: skip
     else:

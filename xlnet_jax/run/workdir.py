@@ -52,7 +52,7 @@ OURS = {"config.json", "checkpoints", "lock.json"}
 ALLOWED = {"lost+found", "compilation_cache"}
 TOKENIZER = "tokenizer"
 """The folder with the tokenizer."""
-IDENTITY = {"config", "corpus_sha256", "tokenizer_sha256"}
+IDENTITY = {"config": dict, "corpus_sha256": str, "tokenizer_sha256": str}
 _KERNEL = ("model.attention", "fused")
 SOURCE_CONFIG = "source_config"
 """In `config.json` of an import and of runs that start from one: what the source said and no key here says, for a later
@@ -120,14 +120,20 @@ def read_config(workdir: str) -> dict[str, Any] | None:
     if data is None:
         return None
     try:
-        found = json.loads(data)
-        if not isinstance(found, dict) or not found.keys() >= IDENTITY:
-            raise ValueError(f"it lacks {', '.join(sorted(IDENTITY))}")
-        if not isinstance(found["config"], dict) or not all(name.count(".") == 1 for name in found["config"]):
-            raise ValueError("`config` does not hold SECTION.KEY: VALUE")
-    except (ValueError, RecursionError) as error:
-        why = f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else error
-        raise BadInput(f"{path}: {why}; restore it, or give another --workdir") from error
+        found = files.json_object(data, path)
+        lacks = [name for name in IDENTITY if found.get(name) is None]
+        if lacks and "model_type" not in found:
+            raise BadInput(f"{path}: it lacks {', '.join(lacks)}")
+        files.check_types(found, IDENTITY, path)
+        if not all(name.count(".") == 1 for name in found.get("config") or ()):
+            raise BadInput(f"{path}: `config` does not hold SECTION.KEY: VALUE")
+    except BadInput as error:
+        raise BadInput(f"{error}; restore it, or give another --workdir") from error
+    if lacks:
+        raise BadInput(
+            f"{workdir} is a folder of Hugging Face, not of a run; make a work directory of it: "
+            f"`xlnet-jax import {workdir} --workdir=NEW`"
+        )
     return found
 
 
@@ -174,10 +180,15 @@ def tokenizer(workdir: str, overrides: Sequence[str] = ()) -> Tokenizer:
         rules = files.read_if_there(os.path.join(folder, "normalization.json"))
     if rules is None:
         return _tokenizer_of_corpus(workdir, overrides)
+    where, types = f"{folder}/normalization.json", {field.name: bool for field in dataclasses.fields(Normalization)}
     try:
-        normalization = Normalization(**json.loads(rules))
-    except (ValueError, TypeError) as error:
-        raise BadInput(f"{folder}/normalization.json: {error}; restore it from a copy") from error
+        switches = files.json_object(rules, where)
+        files.check_types(switches, types, where)
+        if unknown := sorted(switches.keys() - types.keys()):
+            raise BadInput(f"{where}: unknown key {unknown[0]!r}")
+    except BadInput as error:
+        raise BadInput(f"{error}; restore it from a copy") from error
+    normalization = Normalization(**switches)
     kind = Vocabulary if Vocabulary.file_name in files.listing(folder) else Tokenizer
     found, expected = kind(os.path.join(folder, kind.file_name), normalization), read_config(workdir)
     if expected is not None and expected["tokenizer_sha256"] != found.sha256:

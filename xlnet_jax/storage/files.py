@@ -12,7 +12,7 @@ import functools
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -26,6 +26,9 @@ __all__ = ["publish", "temporary"]
 _LOCAL, _BUCKET = Local(), Bucket()
 # Errors of ArrayRecord have no number, only the text of these.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
+
+_IN_JSON = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", list: "a list",
+            dict: "an object"}  # fmt: skip
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -154,9 +157,14 @@ def read_json_object(path: str) -> dict[str, Any]:
     """Reads a JSON file of another program. Raises BadInput if it is missing or holds no object."""
     with translate_errors(path):
         data = read(path)
-    found = parse_json(data, path)
+    return json_object(data, path)
+
+
+def json_object(data: bytes, where: str) -> dict[str, Any]:
+    """`parse_json` of a file that holds an object. Raises BadInput."""
+    found = parse_json(data, where)
     if not isinstance(found, dict):
-        raise BadInput(f"{path}: holds no JSON object")
+        raise BadInput(f"{where}: holds no JSON object")
     return found
 
 
@@ -169,6 +177,16 @@ def parse_json(data: str | bytes, where: str) -> Any:
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{where}: not JSON ({error})") from error
     return value
+
+
+def check_types(found: Mapping[str, Any], types: Mapping[str, type], where: str) -> None:
+    """Raises BadInput for a value of JSON that has another type than its name asks for; null and no value are good."""
+    for name, kind in types.items():
+        value = found.get(name)
+        if value is not None and type(value) is not kind and not (kind is float and type(value) is int):
+            text = json.dumps(value)
+            text = text if len(text) <= 60 else f"{text[:57]}..."
+            raise BadInput(f"{where}: {name} is {text} and must be {_IN_JSON[kind]}")
 
 
 def array_bytes(array: np.ndarray) -> bytes:
