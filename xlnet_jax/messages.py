@@ -77,11 +77,11 @@ def suggest(word: str, choices: Iterable[str]) -> str:
 
 
 def suggest_file(path: str) -> str:
-    """`suggest` for a file or folder on disk that does not exist: another name in the same folder."""
+    """`suggest` for a path where nothing is: another name in the same folder. Empty for one where something is."""
     folder, name = os.path.split(path.rstrip("/"))
     try:
-        there = os.listdir(folder or ".")
-    except (OSError, ValueError):  # nor is there a folder, or it is an address
+        there = [] if os.path.lexists(path) else os.listdir(folder or ".")
+    except (OSError, ValueError):  # the folder is not there either, or it is an address
         return ""
     near = difflib.get_close_matches(name, sorted(there), n=1)
     return suggest(path, [os.path.join(folder, near[0])]) if near else ""

@@ -13,7 +13,7 @@ import tiny
 
 from xlnet_jax import cli, messages
 from xlnet_jax.cli import main
-from xlnet_jax.commands import inspect
+from xlnet_jax.commands import inspect, quickstart
 from xlnet_jax.commands.inputs import read_lines
 from xlnet_jax.config_rules import LARGEST_INT
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
@@ -63,7 +63,11 @@ def corpus_option():
         (["train", CONFIG, "--workdir=W", "--config.train.stps=3"], "Did you mean 'train.steps'?"),
         (["train", "--config=missing.py", "--workdir=W"], "missing.py: no such file"),
         (["train", CONFIG, "--workdir=W"], "data.corpus is empty"),
-        (["train", CONFIG, "--workdir=W", "--config.data.corpus=nowhere"], "nowhere: no such folder"),
+        (
+            ["train", CONFIG, "--workdir=W", "--config.data.corpus=nowhere"],
+            "has moved, name its folder: --config.data.co",
+        ),
+        (["prepare", "--input=x", "--output=a,b"], "--output=a,b: commas separate the folders of data.corpus; choose"),
         (["train", CONFIG, "--workdir=W", "--bogus"], "unknown option '--bogus'"),
         (["evaluate", "--workdir=W"], "W: no config.json"),
         (["export", "--workdir=W", "--output=X"], "W: no config.json"),
@@ -131,6 +135,37 @@ def test_a_mistyped_verb_is_told_the_nearest(capsys):
         err = capsys.readouterr().err
         assert f"invalid choice: '{words[-1]}'" in err and err.endswith(f". Did you mean '{near}'?\n") == bool(near)
         assert ("usage: " in err) == (near is None)
+
+
+def test_a_mistyped_file_or_folder_is_told_the_nearest(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "first.txt").write_text("text")
+    for words, near in (
+        (["corpus", "info", "boks"], "books"),
+        (["configure", "boks/"], "books"),
+        (["prepare", "--input=books/frist.txt", "--output=X"], "books/first.txt"),
+        (["evaluate", "--workdir=book"], "books"),
+        (["import", "books/first.tx", "--workdir=W"], "books/first.txt"),
+        (["finetune", f"--config={HERE}/../configs/finetune/sst2.py", "--workdir=W", "--config.finetune.train=boks",
+          f"--config.finetune.tokenizer={data_fixtures.tokenizer_path()}"], "books"),
+    ):  # fmt: skip
+        assert main(words) == 2
+        err = capsys.readouterr().err
+        assert ". Did you mean '" in err and err.endswith(f"{near}'?\n")
+    with pytest.raises(BadInput, match="no such file. Did you mean 'books/first.txt'"):
+        read_lines("books/frst.txt")
+    # Nothing is near a name that is there, or in a folder that is not.
+    assert (
+        messages.suggest_file("books") == messages.suggest_file("nowhere/first.txt") == messages.suggest_file("") == ""
+    )
+
+
+def test_a_pipe_is_no_file_of_text(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (f"{tmp_path}/pipe", "/dev/null"):
+        assert main(["prepare", f"--input={path}", f"--output={tmp_path}/X"]) == 2
+        assert f"input {path}: a pipe or a device, not a file; copy the text to a file" in capsys.readouterr().err
 
 
 def test_inspect_prints_the_example_as_json_and_draws_it(tmp_path, capsys):
@@ -344,6 +379,19 @@ def test_a_work_directory_that_cannot_be_one_is_refused_before_anything_is_writt
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(BadInput, match="no permission to write"):
         workdir.check_folder(str(tmp_path / "new"))
+
+
+def test_the_quick_start_writes_only_into_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(quickstart, "speeches", lambda: pytest.fail("it began"))
+    words = ["quickstart", f"--config={HERE}/../configs/quickstart.py"]
+    shutil.copytree(data_fixtures.corpus_path(), tmp_path / "corpus")
+    before = data_fixtures.contents(tmp_path)
+    assert main([*words, f"--workdir={tmp_path}/corpus"]) == 2
+    err = capsys.readouterr().err
+    assert "holds other files (" in err and "and no quick start; name a new folder, or that of a quick start" in err
+    assert data_fixtures.contents(tmp_path) == before
+    with pytest.raises(pytest.fail.Exception, match="it began"):
+        main([*words, f"--workdir={tmp_path}"])
 
 
 def test_a_work_directory_may_hold_what_systems_and_killed_runs_leave(tmp_path):

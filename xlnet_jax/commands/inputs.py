@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
 
 
@@ -21,7 +22,7 @@ def read_lines(path: str) -> list[str]:
         with files.translate_errors(path):
             found = files.read_if_there(path)
         if found is None:
-            raise BadInput(f"--input={path}: no such file")
+            raise BadInput(f"--input={path}: no such file{suggest_file(path)}")
         data = found
     try:
         return [line.rstrip("\r") for line in data.decode("utf-8-sig").split("\n")]

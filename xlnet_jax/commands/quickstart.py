@@ -29,6 +29,8 @@ from xlnet_jax.run import workdir as workdirs
 
 log = logging.getLogger("xlnet_jax")
 
+CORPUS, RUN = "corpus", "run"
+"""What it writes first, and then, into its work directory."""
 HELDOUT = 0.05
 TOKENIZER_SAMPLE_BYTES = 4_000_000
 HELDOUT_CHARACTERS = 0.02
@@ -54,10 +56,11 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
       `question`; or of a left-to-right model `bits_per_character` of the whole held-out split and `text`.
 
     Raises:
-      BadInput: the package with the text is not installed.
+      BadInput: the package with the text is not installed, or `workdir` holds something else.
     """
+    workdirs.check_folder(workdir, ours=(CORPUS, RUN), what="quick start")
     began = time.perf_counter()
-    corpus, run = os.path.join(workdir, "corpus"), os.path.join(workdir, "run")
+    corpus, run = os.path.join(workdir, CORPUS), os.path.join(workdir, RUN)
     by_characters = config.data.left_to_right
     if by_characters:
         manifest = prepare([speeches()], corpus, vocabulary="characters", document="file", heldout=HELDOUT_CHARACTERS)

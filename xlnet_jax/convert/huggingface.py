@@ -198,14 +198,6 @@ def read_model(folder: str) -> dict[str, Any]:
     return values | {"activation": ours[theirs], "untie_biases": True}
 
 
-def _read_config(folder: str) -> tuple[str, dict[str, Any]]:
-    """The path and the content of a folder's config.json. Raises BadInput for a value of a wrong type."""
-    path = os.path.join(folder, "config.json")
-    found = files.read_json_object(path)
-    files.check_types(found, _TYPES, path)
-    return path, found
-
-
 def read_task(folder: str) -> dict[str, dict[str, Any]]:
     """The sections `finetune` and `data` of a folder that `export` wrote of a fine-tuned model; {} of a pretrained one.
 

@@ -20,6 +20,7 @@ from xlnet_jax.convert import fields, huggingface, names, tensorflow, transforme
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput, check_link
 from xlnet_jax.finetune.setup import any_recipe
+from xlnet_jax.messages import suggest_file
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.state import init_params
@@ -101,6 +102,7 @@ def open_source(source: str, tokenizer: str | None = None, overrides: Sequence[s
         raise BadInput(
             f"{source}: no model found; name a Hugging Face folder (config.json, model.safetensors), a TensorFlow "
             f"checkpoint ({tensorflow.CONFIG}, NAME.index), or a folder of `xlnet-jax export --format=orbax`"
+            f"{suggest_file(source)}"
         )
 
 

@@ -24,6 +24,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.prepare import tfds
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.finetune.task import Example
+from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
 
 TEXTS = (
@@ -212,7 +213,8 @@ def _records(config: Config, name: str) -> Iterator[Record]:
         found, others = files.find(name, (".txt",))
     if not found:
         check_link("finetune", name)
-        raise BadInput(f"{name}: " + ("no such file" if others is None else "this folder holds no .txt file"))
+        what = f"no such file{suggest_file(name)}" if others is None else "this folder holds no .txt file"
+        raise BadInput(f"{name}: {what}")
     for path in sorted(file.path for file in found):
         yield from _of_file(config, path, in_folder=others is not None)
 

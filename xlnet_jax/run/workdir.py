@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -39,6 +39,7 @@ from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import Vocabulary
 from xlnet_jax.errors import BadInput, check_link, summary
+from xlnet_jax.messages import suggest_file
 from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.jsonl import STARTS, read_jsonl
 from xlnet_jax.storage import files
@@ -94,21 +95,24 @@ def check_resume(found: dict[str, Any], config: Config, data: TrainingData, wher
             log.info("resuming with another %s key: %s", rule, line)
 
 
-def check_folder(workdir: str) -> None:
+def check_folder(workdir: str, ours: Collection[str] = OURS, what: str = "run") -> None:
     """Raises BadInput unless the folder can hold a run: it is new, empty, or the folder of a run.
 
     It may contain hidden files, `lost+found` and `*.log`. Nothing is written.
+
+    Args:
+      ours: names of which a folder of `what` has one.
     """
     if not workdir:
-        raise BadInput("--workdir is empty; name a new folder, or that of a run")
+        raise BadInput(f"--workdir is empty; name a new folder, or that of a {what}")
     files.check_writable(workdir, "--workdir")
     with files.translate_errors(workdir):
         names = [name.rstrip("/") for name in files.listing(workdir)]
     strange = [name for name in names if name not in ALLOWED and not name.startswith(".") and not name.endswith(".log")]
-    if strange and not OURS & set(names):
+    if strange and not {*ours} & {*names}:
         some = ", ".join(sorted(strange)[:2]) + (", ..." if len(strange) > 2 else "")
         raise BadInput(
-            f"--workdir={workdir} holds other files ({some}) and no run; name a new folder, or that of a run"
+            f"--workdir={workdir} holds other files ({some}) and no {what}; name a new folder, or that of a {what}"
         )
 
 
@@ -156,7 +160,7 @@ def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Co
     found = read_config(workdir)
     if found is None:
         check_link("--workdir", workdir)
-        raise BadInput(f"{workdir}: no config.json; give the --workdir of a training run")
+        raise BadInput(f"{workdir}: no config.json; give the --workdir of a training run{suggest_file(workdir)}")
     values = {
         name: value for name, value in found["config"].items()
         if not name.startswith("distributed.") and name != "log.compilation_cache" and (name, value) != _KERNEL

@@ -106,6 +106,7 @@ class Local:
             if not paths and not glob.has_magic(name) and os.path.lexists(os.path.dirname(name) or "."):
                 with contextlib.suppress(FileNotFoundError):
                     os.stat(name)  # raises the reason
+                    raise OSError(errno.EINVAL, "a pipe or a device, not a file; copy the text to a file", name)
         # A file with two names is read once, under the first name.
         stats = {os.path.realpath(path): (os.path.abspath(path), os.stat(path)) for path in sorted(paths, reverse=True)}
         return [File(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats.values()], others

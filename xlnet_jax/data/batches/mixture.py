@@ -15,6 +15,7 @@ from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.mixing import ONE, Cycle, from_weights
 from xlnet_jax.data.batches.stream import ContiguousStreams, SinglePass, Stream, Windows
 from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.data.corpus.manifest import NoCorpus
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 
@@ -132,7 +133,10 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
         )
     cache_bytes = PAGE_CACHE_BYTES // len(paths)
     others = opened.corpora if opened else [None] * len(paths)
-    corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, others, strict=True))
+    try:
+        corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, others, strict=True))
+    except NoCorpus as error:
+        raise BadInput(f"{error}; if it has moved, name its folder: --config.data.corpus=DIR") from error
     for corpus in corpora:
         if corpus.tokenizer.vocab_size != config.model.vocab_size:
             raise BadInput(

@@ -30,6 +30,7 @@ from xlnet_jax.data.corpus.pages import features
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import Vocabulary
 from xlnet_jax.errors import BadInput, check_link, summary
+from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
 
 FORMAT_VERSION = 2
@@ -87,6 +88,10 @@ def write_tfds_metadata(path: str, manifest: dict[str, Any]) -> None:
     )
 
 
+class NoCorpus(BadInput):
+    """Nothing is at the path, and nothing of a like name beside it."""
+
+
 def read_manifest(path: str) -> dict[str, Any]:
     """As `open_folder`, without the listing."""
     return open_folder(path)[0]
@@ -108,7 +113,9 @@ def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     try:
         there = files.listing(path)
         if not there:
-            raise BadInput(f"{path}: no such folder, or nothing in it; make a corpus with `xlnet-jax prepare`")
+            if near := suggest_file(path):
+                raise BadInput(f"{path}: no such folder{near}")
+            raise NoCorpus(f"{path}: no such folder, or nothing in it; make a corpus with `xlnet-jax prepare`")
         if MANIFEST not in there:
             if REQUEST in there:
                 raise BadInput(

@@ -105,6 +105,8 @@ def prepare(
     ):
         if not good:
             raise BadInput(f"--{name}={value} must {rule}")
+    if "," in output:
+        raise BadInput(f"--output={output}: commas separate the folders of data.corpus; choose a name without")
     if beam_options and engine != "beam":
         raise BadInput("--beam_options is for --engine=beam; give both or neither")
     beam = list(beam_options) if engine == "beam" else None

@@ -23,6 +23,7 @@ from typing import IO, Any, NamedTuple
 
 from xlnet_jax.data.prepare import parquet, tfds
 from xlnet_jax.errors import BadInput, check_link, summary
+from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
 from xlnet_jax.storage.local import File as Source
 
@@ -100,7 +101,7 @@ def find_sources(
             raise BadInput(f"input {name}: this folder holds no {wanted} file; {advice}")
         if not of_name:
             check_link("input", name)
-            raise BadInput(f"input {name}: no such file, folder or pattern")
+            raise BadInput(f"input {name}: no such file, folder or pattern{suggest_file(name)}")
         if others:
             text = "input %s: files that are not %s are left out: %d, the first is %s; to read them, %s as well"
             _log.warning(text, name, wanted, len(others), min(others), advice)
