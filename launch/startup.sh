@@ -4,9 +4,10 @@
 # Runs on every host: by hand, over ssh from tpu_vm.sh and queued_resource.sh, or at boot as a startup script.
 # Mounts the disk, installs the commit with constraints.txt and the extra `tpu` (once), checks the host with
 # `xlnet-jax doctor`, which ends this script with 2 if something would stop a launch in three checks, a minute apart. Then
-# it runs `xlnet-jax` with the words after --, and reruns it while it exits with 42. Any other exit code is the exit code
-# of this script. The script forwards SIGTERM to the trainer once and waits: the trainer saves, and the script ends with
-# 42. Commands that use the network are tried ten times, over about twenty minutes. Announced maintenance of the host is a
+# it runs `xlnet-jax` with the words after --, and reruns it while it exits with 42, or a signal kills it, such as SIGKILL
+# for want of memory; not after the fifth such death in a row, each within an hour of the start. Any other exit code is the
+# exit code of this script. The script forwards SIGTERM to the trainer once and waits: the trainer saves, and the script
+# ends with 42. Commands that use the network are tried ten times, over about twenty minutes. Announced maintenance of the host is a
 # line in the log.
 # Requires git, pip of any Python 3 (uv brings Python 3.12), sudo for the disk, gcloud for gs://.
 #
@@ -17,11 +18,11 @@
 #   --logs=gs://BUCKET/DIR      keep this log there too, as HOST/START-PART.log: parts of 4 MiB, the newest one sent again
 #                               every minute and at the end
 #   --env-file=FILE             read variables from this file, and delete it
-#   --at-end=COMMAND            after an exit code that is not retried, a shell runs this command, with the code as $1
+#   --at-end=COMMAND            after an exit code that is not retried, a shell runs this command, with the code as $1; if it
+#                               fails, up to ten times, like commands that use the network
 #   --libtpu-init-args=ARGS     sets LIBTPU_INIT_ARGS
 #   --job=ID                    sets XLNET_JOB_ID: a run with the same ID is a restart of this one, on whatever machine
-#   --once                      end with 42 like with any other code: the caller reruns all hosts
-#   --peers                     there are other hosts: also rerun a killed trainer, because they wait for it
+#   --once                      end with any code: the caller reruns all hosts
 #   --pause=SECONDS             between two runs (default 10)
 #   --pid=FILE                  file with the process number for SIGTERM (default: ~/xlnet_jax.pid)
 #   --boot                      continue as the systemd service xlnet-jax, and return at once
@@ -30,8 +31,8 @@
 set -euo pipefail
 
 repo="" commit="" dir=${HOME:-/root}/xlnet_jax log=${HOME:-/root}/xlnet_jax.log
-pid=${HOME:-/root}/xlnet_jax.pid device="" mount="" libtpu="" job="" once="" peers="" pause=10 boot="" dry=""
-logs="" env_file="" at_end=""
+pid=${HOME:-/root}/xlnet_jax.pid device="" mount="" libtpu="" job="" once="" pause=10 boot="" dry=""
+logs="" env_file="" at_end="" stopping=""
 given=("$@")
 refuse() {
   echo "startup.sh: $*" >&2
@@ -53,7 +54,6 @@ while (($# > 0)); do
     --libtpu-init-args=*) libtpu=${1#*=} ;;
     --job=*) job=${1#*=} ;;
     --once) once=1 ;;
-    --peers) peers=1 ;;
     --pause=*) pause=${1#*=} ;;
     --boot) boot=1 ;;
     --dry-run) dry=1 ;;
@@ -82,14 +82,15 @@ fi
 
 if [[ -n $boot ]]; then
   # A separate service, because systemd then sends SIGTERM to this script alone (KillMode=mixed), and not to processes
-  # that the trainer has just started.
+  # that the trainer has just started. When the kernel kills a trainer for want of memory, systemd would stop this script
+  # too (OOMPolicy=stop).
   again=()
   for word in "${given[@]}"; do
     [[ $word == --boot ]] || again+=("$word")
   done
   run install -D --mode=755 "$0" /opt/xlnet_jax/startup.sh
-  run systemd-run --unit=xlnet-jax --collect --property=KillMode=mixed --property=TimeoutStopSec=300 \
-    --setenv=HOME=/root bash /opt/xlnet_jax/startup.sh "${again[@]}"
+  run systemd-run --unit=xlnet-jax --collect --property=KillMode=mixed --property=OOMPolicy=continue \
+    --property=TimeoutStopSec=300     --setenv=HOME=/root bash /opt/xlnet_jax/startup.sh "${again[@]}"
   exit
 fi
 
@@ -136,6 +137,21 @@ watch_maintenance() {
   done
 }
 
+# A command that uses the network: up to ten times, with pauses that double up to five minutes, half of each random, so
+# that many hosts do not come back at once.
+retry() {
+  local wait=10 try
+  for try in {1..10}; do
+    ! run "$@" || return 0
+    [[ -z $stopping ]] || exit 42
+    ((try == 10)) || echo "startup.sh: failed, will try again: $*"
+    ((try == 10)) || sleep $((wait / 2 + RANDOM % wait / 2))
+    wait=$((wait < 150 ? wait * 2 : 300))
+  done
+  echo "startup.sh: failed 10 times: $*"
+  exit 1
+}
+
 helpers=()
 # shellcheck disable=SC2329 # the trap calls it
 ended() {
@@ -147,9 +163,10 @@ ended() {
     ((size <= part)) || send_part $((size - 1 - part)) || true
     ((size == 0)) || send_part $((size - 1)) || echo "startup.sh: the end of the log was not sent to $logs"
   fi
-  echo "$code" >"$pid.code"
-  if [[ -n $at_end ]] && ((code != 42 && code < 128)); then
-    bash -c "$at_end" startup.sh "$code" || echo "startup.sh: failed: $at_end"
+  # A full disk must not keep the machine from being deleted.
+  echo "$code" >"$pid.code" || true
+  if [[ -n $at_end ]] && ((code != 42)); then
+    (retry bash -c "$at_end" startup.sh "$code") || true
   fi
 }
 
@@ -169,10 +186,10 @@ if [[ -z $dry ]]; then
     sleep 1 # for tail to read the last lines
     exit "$(<"$pid.code")"
   fi
+  trap ended EXIT
   rm -f "$pid.code"
   echo "$command" >"$pid.command"
   echo $$ >"$pid"
-  trap ended EXIT
   # The output continues after a broken connection: tee still writes the file, and ignores the trainer's signals.
   trap '' HUP
   exec > >(trap '' INT TERM; exec tee -p -a "$log" 9>&-) 2>&1
@@ -187,7 +204,7 @@ if [[ -z $dry ]]; then
   fi
 fi
 
-child="" stopping="" forwarded="" came=""
+child="" forwarded="" came=""
 # A SIGTERM more than ten seconds after the first would end the trainer at once: it gets only one from here.
 forward() {
   came=1 stopping=1
@@ -197,21 +214,6 @@ forward() {
   fi
 }
 trap forward TERM INT
-
-# A command that uses the network: up to ten times, with pauses that double up to five minutes, half of each random, so
-# that many hosts do not come back at once.
-retry() {
-  local wait=10 try
-  for try in {1..10}; do
-    ! run "$@" || return 0
-    [[ -z $stopping ]] || exit 42
-    ((try == 10)) || echo "startup.sh: failed, will try again: $*"
-    ((try == 10)) || sleep $((wait / 2 + RANDOM % wait / 2))
-    wait=$((wait < 150 ? wait * 2 : 300))
-  done
-  echo "startup.sh: failed 10 times: $*"
-  exit 1
-}
 
 install_commit() {
   local python=$dir/.venv/bin/python bundle=${HOME:-/root}/xlnet_jax.bundle
@@ -275,7 +277,9 @@ for try in 1 2 3; do
   idle $((6 * pause))
 done
 
+deaths=0
 while [[ -z $stopping ]]; do
+  started=$SECONDS
   echo "$(date --utc +%FT%TZ) startup.sh: xlnet-jax $*"
   "$dir/.venv/bin/xlnet-jax" "$@" 9>&- &
   child=$!
@@ -297,13 +301,15 @@ while [[ -z $stopping ]]; do
   fi
   child=""
   echo "$(date --utc +%FT%TZ) startup.sh: xlnet-jax ended with $code"
-  # Before the trainer handles SIGTERM, the signal ends it; there is nothing to save yet.
-  if [[ -n $stopping ]] && ((code == 143)); then
+  # A signal killed it: the code is 128 plus its number. When this host stops, it trains again later: SIGTERM ends a
+  # trainer that does not handle it yet, which has nothing to save.
+  if ((code <= 128 || code == 130)); then
+    deaths=0
+  elif [[ -n $stopping ]]; then
     code=42
-  fi
-  # Killed, for example for memory: the code is 128 plus the number of the signal.
-  if [[ -n $peers ]] && ((code > 128 && code != 130)); then
-    code=42
+  elif [[ -z $once ]]; then
+    if ((SECONDS - started < 3600)); then deaths=$((deaths + 1)); else deaths=0; fi
+    ((deaths == 5)) || code=42
   fi
   ((code == 42)) && [[ -z $once ]] || exit "$code"
   idle "$pause"

@@ -83,9 +83,9 @@ check_tpu_options() { # SLICES
   [[ -z $logs ]] || host+=(--logs="${logs%/}/$name")
   [[ -z $env ]] || host+=(--env-file=xlnet_env)
   # Several hosts start together: here one decides for all, and with --boot each retries until all are back.
-  ((hosts == 1)) || if [[ -n $boot ]]; then host+=(--peers); else host+=(--once); fi
+  ((hosts == 1)) || [[ -n $boot ]] || host+=(--once)
   # With --boot nobody waits here: every host deletes all of them, a while after its own end; the first one does it.
-  [[ -z $boot || -z $autodelete ]] || host+=(--at-end="$([[ $autodelete == any ]] || echo "((\$1 > 0)) || ")sleep 60 && $(
+  [[ -z $boot || -z $autodelete ]] || host+=(--at-end="$([[ $autodelete == any ]] || echo "((\$1 == 0)) || exit 0; ")sleep 60; $(
     quoted gcloud compute tpus "$group" delete "$name" "${place[@]}" "${force[@]}" --quiet
   )")
   host+=(-- "${train[@]}")
@@ -250,7 +250,8 @@ goes_on() { # CODE
 }
 
 # Sets `code` to one exit code for all hosts: the first that is not a reason to continue; 0 if all are done; 42 if others
-# are; 255 if no host knows one, because the connection broke or nothing was started.
+# are; 255 if no host knows one, because the connection broke or nothing was started. Sets `killed` to the code of a host
+# whose trainer a signal ended.
 code_of_hosts() {
   local codes=() one
   mapfile -t codes < <("${ssh[@]}" --command="sed s/^/xlnet_code=/ xlnet_code" 2>/dev/null | sed -n 's/.*xlnet_code=\([0-9]\+\).*/\1/p')
@@ -261,6 +262,7 @@ code_of_hosts() {
     [[ ${#codes[@]} == "$hosts" ]] || note "$((hosts - ${#codes[@]})) of $hosts hosts did not report their exit code"
     for one in "${codes[@]}"; do
       goes_on "$one" || { code=$one; return; }
+      ((one <= 128)) || killed=$one
     done
     code=42
     [[ ${#codes[@]} != "$hosts" || "${codes[*]}" == *[1-9]* ]] || code=0
@@ -270,7 +272,7 @@ code_of_hosts() {
 # Trains until the end and exits with the code of the training. After 42, interrupted and saved, it trains again; what
 # breaks in between is retried. Requires `group`, `ready_state` and `ready`, which ensures it.
 train_until_the_end() { # FIELD of the state
-  local began code
+  local began code killed deaths=0
   host_commands
   # Otherwise a gcloud that ends after Ctrl-C would look like a broken connection.
   trap 'note "interrupted: $name stays, with what runs there, and costs money; --delete deletes it"; exit 130' INT
@@ -281,7 +283,7 @@ train_until_the_end() { # FIELD of the state
       unreachable "$answer"
       continue
     fi
-    began=$SECONDS code=0
+    began=$SECONDS code=0 killed=""
     "${start[@]}" || code=$?
     if ((code != 0)); then
       state_of "$1"
@@ -289,6 +291,9 @@ train_until_the_end() { # FIELD of the state
       if [[ $state == "$ready_state" ]]; then code_of_hosts; else code=254; fi
     fi
     ((code >= 254 && SECONDS - began < 300)) || failures=0 refused=0
+    # As in startup.sh: not after the fifth death in a row, each within an hour of the start.
+    if [[ -n $killed ]] && ((SECONDS - began < 3600)); then deaths=$((deaths + 1)); else deaths=0; fi
+    ((deaths < 5)) || code=$killed
     case $code in
       0) finish 0 "done" ;;
       42) note "interrupted and saved: rerunning the same command" && sleep "$poll" ;;

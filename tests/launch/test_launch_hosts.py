@@ -55,6 +55,13 @@ def test_several_hosts_end_or_go_on_together(cloud, script, codes, rounds, end):
             assert one_slice or {"--node=all", "--batch-size=all"} < set(call["argv"])
 
 
+def test_a_launch_whose_trainer_is_killed_at_every_start_ends(cloud):
+    for home, codes in zip(homes(cloud, "host0-0", "host0-1"), (5 * [-9], 5 * [42]), strict=True):
+        cloud.trainer(home, EACH.format(host=home.name, codes=codes))
+    cloud.answers(["READY"], [])
+    assert cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", "--", *BUCKET).returncode == 137
+
+
 def test_a_host_that_does_not_start_ends_the_others_wait(cloud):
     # It runs another command already: startup.sh refuses, and what it wrote in an earlier round does not count.
     first, second = homes(cloud, "host0-0", "host0-1")
@@ -86,23 +93,59 @@ def test_the_stub_reaches_one_host_unless_all_are_named(cloud):
 def test_several_hosts_start_as_one_or_each_again(cloud, words, once):
     shown = cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", *words, "--dry-run", "--", *BUCKET)
     assert shown.returncode == 0, shown.stderr
-    assert ("--once" in shown.stdout) == once and "--peers" not in shown.stdout
+    assert ("--once" in shown.stdout) == once
     cloud.answers(["absent", "READY"], [])
     if not once:
         assert cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", *words, "--", *BUCKET).returncode == 0
-        assert " --peers -- train" in cloud.calls()[1]["metadata"]["startup-script"]
+        assert "--once --" not in cloud.calls()[1]["metadata"]["startup-script"]
     assert "--once" not in cloud.run("tpu_vm.sh", *TPU, "--dry-run", "--", *BUCKET).stdout
 
 
-def test_one_host_among_several_runs_a_killed_trainer_again(cloud):
-    cloud.trainer(cloud.home, EACH.format(host="me", codes=[-9, 42, -6, 1]))
-    assert cloud.run("startup.sh", *CODE, "--peers", "--pause=0", "--", *BUCKET).returncode == 1
-    assert cloud.heard() == ["me"] * 4
-    (cloud.folder / "heard").unlink()
-    assert cloud.run("startup.sh", *CODE, "--pause=0", "--", *BUCKET).returncode == 137
-    (cloud.folder / "heard").write_text("me\n")
-    assert cloud.run("startup.sh", *CODE, "--once", "--pause=0", "--", *BUCKET).returncode == 42
-    assert cloud.heard() == ["me"] * 2
+@pytest.mark.parametrize(
+    "codes, words, end",
+    [
+        ([-9, 42, -6, 1], [], 1),
+        ([-9, 42, -11, -6, -9, -9, -11], [], 139),
+        ([-9], ["--once"], 137),
+        ([42], ["--once"], 42),
+    ],
+)
+def test_a_killed_trainer_runs_again_but_not_for_ever(cloud, codes, words, end):
+    cloud.trainer(cloud.home, EACH.format(host="me", codes=codes))
+    assert cloud.run("startup.sh", *CODE, "--pause=0", *words, "--", *BUCKET).returncode == end
+    assert cloud.heard() == ["me"] * len(codes)
+
+
+@pytest.mark.parametrize(
+    "option, codes, deleted",
+    [
+        ("--autodelete=any", 5 * [-9], True),
+        ("--autodelete=any", [130], True),
+        ("--autodelete=any", [2], True),
+        ("--autodelete", [2], False),
+        ("--autodelete", [0], True),
+    ],
+)
+def test_after_any_last_code_a_booted_machine_deletes_itself_if_that_is_asked_for(cloud, option, codes, deleted):
+    # When it is to go, the disk is full at the end, and the first deletion fails.
+    cloud.answers(["absent", "READY"], [])
+    assert cloud.run("tpu_vm.sh", *TPU, "--boot", option, "--", *BUCKET).returncode == 0
+    boot = next(line for line in cloud.calls()[1]["metadata"]["startup-script"].splitlines() if "set -- --boot" in line)
+    words = lines(boot.partition("set -- --boot ")[2])[0]
+    bin = cloud.folder / "bin"
+    bin.mkdir()
+    asked = cloud.folder / "asked"
+    (bin / "sleep").write_text("#!/bin/bash\n")
+    (bin / "gcloud").write_text(f'#!/bin/bash\necho "$*" >>{asked}\n(($(grep -c "" {asked}) > 1))\n')
+    for path in bin.iterdir():
+        path.chmod(0o755)
+    cloud.environment["PATH"] = f"{bin}:{os.environ['PATH']}"
+    full = f"os.makedirs({str(cloud.home / 'xlnet_jax.pid.code')!r}, exist_ok=True)\n"
+    cloud.trainer(cloud.home, deleted * full + EACH.format(host="me", codes=codes))
+    cloud.run("startup.sh", "--pause=0", *words)
+    assert cloud.heard() == ["me"] * len(codes)
+    said = asked.read_text().splitlines() if asked.exists() else []
+    assert said == 2 * ["compute tpus tpu-vm delete xlnet --zone=us-east5-b --quiet"] * deleted
 
 
 def test_the_boot_script_brings_its_own_arguments_and_becomes_a_service(cloud):
@@ -122,7 +165,8 @@ def test_the_boot_script_brings_its_own_arguments_and_becomes_a_service(cloud):
     environment = cloud.environment | {"PATH": f"{bin}:{os.environ['PATH']}"}
     assert subprocess.run(["bash", boot], env=environment, timeout=60).returncode == 0
     heard = cloud.heard()
-    assert heard[heard.index("systemd-run") :][3] == "--property=KillMode=mixed"
+    # Fails if systemd stops the whole service when the kernel kills the trainer for want of memory.
+    assert heard[heard.index("systemd-run") :][3:5] == ["--property=KillMode=mixed", "--property=OOMPolicy=continue"]
     service = heard[heard.index("/opt/xlnet_jax/startup.sh", heard.index("bash")) + 1 :]
     assert service == [*CODE, "--job=us-east5-b/xlnet", "--", *TRAIN]
     (cloud.folder / "heard").unlink()
@@ -304,7 +348,8 @@ def test_announced_maintenance_is_a_line_in_the_log(cloud):
 
 def test_a_killed_script_leaves_no_lock_behind(cloud):
     # Fails if a helper keeps the lock: the next start would follow a log that nobody writes.
-    cloud.trainer(cloud.home, '(here / "up").write_text(str(os.getpid()))\ntime.sleep(20)')
+    number = '(here / "number").write_text(str(os.getpid()))\n(here / "number").rename(here / "up")\n'
+    cloud.trainer(cloud.home, number + "time.sleep(20)")
     bin = cloud.folder / "bin"
     bin.mkdir()
     (bin / "curl").write_text("#!/bin/bash\nexit 22\n")
