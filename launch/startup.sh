@@ -7,8 +7,8 @@
 # it runs `xlnet-jax` with the words after --, and reruns it while it exits with 42, or a signal kills it, such as SIGKILL
 # for want of memory; not after the fifth such death in a row, each within an hour of the start. Any other exit code is the
 # exit code of this script. The script forwards SIGTERM to the trainer once and waits: the trainer saves, and the script
-# ends with 42. Commands that use the network are tried ten times, over about twenty minutes. Announced maintenance of the host is a
-# line in the log.
+# ends with 42. Commands that use the network are tried ten times, over about twenty minutes. Announced maintenance of the
+# host is a line in the log.
 # Requires git, pip of any Python 3 (uv brings Python 3.12), sudo for the disk, gcloud for gs://.
 #
 #   --repo=URL --commit=SHA     the code: a repository, or a git bundle here or in gs://
@@ -29,6 +29,9 @@
 #   --dry-run                   print the commands, one per line, and do not run them
 
 set -euo pipefail
+
+# It installs everything else: one version, which is tested, and not the newest one of the day.
+UV=0.13.9
 
 repo="" commit="" dir=${HOME:-/root}/xlnet_jax log=${HOME:-/root}/xlnet_jax.log
 pid=${HOME:-/root}/xlnet_jax.pid device="" mount="" libtpu="" job="" once="" pause=10 boot="" dry=""
@@ -230,7 +233,7 @@ install_commit() {
   retry git -C "$dir" fetch --quiet --force "$repo" HEAD "+refs/heads/*:refs/remotes/origin/*" "+refs/tags/*:refs/tags/*"
   run git -C "$dir" checkout --quiet --force "$commit"
   # Newer systems need this variable; an older pip ignores it.
-  retry env PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv
+  retry env PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user "uv==$UV"
   retry python3 -m uv venv --quiet --clear --python=3.12 "$dir/.venv"
   retry python3 -m uv pip install --quiet --python="$python" --constraint="$dir/constraints.txt" --editable="${dir}[tpu]"
   run touch "$dir/.venv/installed-$commit"
@@ -239,7 +242,8 @@ install_commit() {
 if [[ -n $mount ]] && ! mountpoint --quiet "$mount"; then
   run sudo mkdir -p "$mount"
   run sudo mount -o discard,defaults "$device" "$mount"
-  run sudo chmod a+w "$mount"
+  # For this user, not for all.
+  [[ -w $mount ]] || run sudo chown "$(id -u)" "$mount"
 fi
 install_commit
 check=(doctor)

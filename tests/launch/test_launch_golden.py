@@ -2,10 +2,11 @@
 
 import os
 import pathlib
+import re
 import subprocess
 
 import pytest
-from launch_cloud import ROOT, Cloud
+from launch_cloud import LAUNCH, ROOT, Cloud
 
 GOLDEN = ROOT / "tests" / "launch" / "golden"
 RUN = ["--name=xlnet", "--zone=us-east5-b", "--accelerator=v6e-64", "--spot", "--recreate", "--autodelete"]
@@ -34,6 +35,7 @@ def test_dry_run_prints_what_the_golden_file_has(cloud, script):
     assert (shown.returncode, shown.stderr) == (0, "")
     head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
     text = shown.stdout.replace(str(ROOT), "CHECKOUT").replace(head.strip(), "COMMIT")
+    text = text.replace(f"chown {os.getuid()} ", "chown USER ")
     path = GOLDEN / f"{script.removesuffix('.sh')}.txt"
     if os.environ.get("GOLDEN") == "write":
         path.write_text(text)
@@ -47,6 +49,9 @@ def test_the_image_is_built_of_the_commit_alone_and_pushed(cloud):
     assert login["argv"][:3] == ["gcloud", "auth", "configure-docker"]
     assert {"--push", "--platform=linux/amd64", f"--tag={done.stdout.strip()}"} < set(build["argv"])
     assert {"launch/Dockerfile", "constraints.txt", "xlnet_jax/cli.py"} < set(build["context"])
+    # A digest is one image for ever; a tag is another one from day to day.
+    (base,) = re.findall("^FROM (.*)$", (LAUNCH / "Dockerfile").read_text(), re.MULTILINE)
+    assert re.fullmatch(r"python:3\.12-slim@sha256:[0-9a-f]{64}", base)
     assert "--file=launch/Dockerfile" in build["argv"] and not any(".git/" in name for name in build["context"])
     for words, said in ((["--repository=docker.io/me"], "docker.io"), ([*EXAMPLES["image.sh"], "--commit=nix"], "nix")):
         refused = cloud.run("image.sh", *words)
