@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pathlib
+import random
 
 import data_fixtures as data
 import fake_gcs
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from xlnet_jax.data.prepare import parquet as columns
 from xlnet_jax.data.prepare import sources, text
 from xlnet_jax.data.prepare.sources import Kind, Part, Source, find_sources, kind_of, plan
 from xlnet_jax.data.prepare.text import Request, TextReader
@@ -324,6 +326,52 @@ def test_damaged_parquet(tmp_path):
     path.write_bytes(whole)
     with pytest.raises(BadInput, match="2 row groups shorter than it was; start over"):
         list(_reader().documents(Part(str(path), 5, 8)))
+
+
+def test_a_bit_of_a_parquet_footer_that_flips_is_one_line_or_changes_nothing(tmp_path):
+    """Fails if a row group may have fewer rows than the file says, and if a name that is not UTF-8 is a traceback."""
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": [f"line {number}" for number in range(300)]})
+    parquet.write_table(table, path, row_group_size=100, use_dictionary=False, store_schema=False)
+    whole = path.read_bytes()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    rng, refused = random.Random(0), 0
+    for place in range(footer, len(whole) - 8):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            values = [
+                value for _, value in columns.strings(str(path), 0, len(columns.row_group_bytes(str(path))), "text")
+            ]
+        except BadInput as error:
+            assert "a.parquet:" in str(error)
+            refused += 1
+        else:
+            assert len(values) == 300, place
+    assert refused > 50
+
+
+def test_a_small_parquet_file_that_holds_gigabytes_is_read_row_by_row(tmp_path):
+    """One string in all rows: 64 of them were in memory at once. And what does not fit is no damage."""
+    text, path = "a" * 1_000_000, str(tmp_path / "a.parquet")
+    parquet.write_table(pyarrow.table({"text": [text] * 128}), path, compression="zstd")
+    assert os.path.getsize(path) < 10_000
+    before = pyarrow.total_allocated_bytes()
+    values = columns.strings(path, 0, 1, "text")
+    assert next(values) == (0, text.encode()) and pyarrow.total_allocated_bytes() - before < 10 * len(text)
+    assert sum(1 for _ in values) == 127
+
+
+def test_parquet_that_does_not_fit_into_memory_is_no_damage(tmp_path, monkeypatch):
+    path = _write(tmp_path / "a.parquet", RECORDS)
+
+    def fail(*_, **__):
+        raise pyarrow.ArrowMemoryError("malloc of size 12800000000 failed")
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", fail)
+    with pytest.raises(BadInput, match=r"a.parquet: row group 0: needs more memory than there is \(malloc of size"):
+        _documents(path)
 
 
 @pytest.mark.parametrize(

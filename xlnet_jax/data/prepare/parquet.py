@@ -1,4 +1,8 @@
-"""One column of strings of a Parquet file, read as a stream: a row group of it may not fit in memory."""
+"""One column of strings of a Parquet file, read as a stream: a row group of it may not fit in memory.
+
+A file of a kilobyte may hold gigabytes, which are one string and its number in every row. So Arrow keeps the column as
+a dictionary, and one row at a time becomes bytes.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +38,21 @@ def strings(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, 
     """
     import pyarrow
 
+    with _opened(path) as table:
+        _check_column(path, table.schema_arrow, field)
     where: list[str] = []
-    with _opened(path, where) as table:
+    with _opened(path, where, [field]) as table:
         if table.num_row_groups < end:
             raise BadInput(f"{path}: {end - table.num_row_groups} row groups shorter than it was; start over")
-        _check_column(path, table.schema_arrow, field)
         row = sum(table.metadata.row_group(index).num_rows for index in range(start))
         for group in range(start, end):
             where[:] = [f" row group {group}:"]
             after = row + table.metadata.row_group(group).num_rows
             for batch in table.iter_batches(_ROWS, row_groups=[group], columns=[field], use_threads=False):
                 # Bytes, because nothing has checked that a string is UTF-8; Arrow's own error would name no row.
-                for value in batch.column(0).cast(pyarrow.large_binary()).to_pylist():
-                    yield row, value
+                words = batch.column(0).dictionary.cast(pyarrow.large_binary())
+                for index in batch.column(0).indices.to_pylist():
+                    yield row, None if index is None else words[index].as_py()
                     row += 1
             if row != after:
                 raise BadInput(
@@ -55,15 +61,29 @@ def strings(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, 
 
 
 @contextlib.contextmanager
-def _opened(path: str, where: Sequence[str] = ()) -> Iterator[Any]:
-    """A Parquet file. Errors name the place that `where` holds when they happen."""
+def _opened(path: str, where: Sequence[str] = (), dictionaries: Sequence[str] = ()) -> Iterator[Any]:
+    """A Parquet file. Errors name the place that `where` holds when they happen.
+
+    Args:
+      dictionaries: the columns that stay encoded.
+    """
     import pyarrow
     from pyarrow import parquet
 
     try:
         with files.open_to_read(path, _SMALL_BLOCK) as file:
-            yield parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
-    except (OSError, pyarrow.ArrowException) as error:
+            table = parquet.ParquetFile(
+                file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True,
+                read_dictionary=list(dictionaries),
+            )  # fmt: skip
+            rows = sum(table.metadata.row_group(index).num_rows for index in range(table.num_row_groups))
+            if rows != table.metadata.num_rows:
+                raise pyarrow.ArrowInvalid(f"its row groups have {rows} rows of {table.metadata.num_rows}")
+            yield table
+    except MemoryError as error:
+        reason = f"needs more memory than there is ({summary(error)}); replace it, or write smaller row groups"
+        raise BadInput(f"{path}:{''.join(where)} {reason}") from error
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         broken = not getattr(error, "strerror", None)
         reason = f"damaged ({summary(error)}); replace the file" if broken else summary(error)
         raise BadInput(f"{path}:{''.join(where)} {reason}") from error
