@@ -12,12 +12,13 @@ import json
 import logging
 import os
 import re
+import resource
 import sys
 import traceback
 from typing import Any, NoReturn
 
 from xlnet_jax import __version__, messages
-from xlnet_jax.errors import BadInput, Interrupted, XLNetError, summary
+from xlnet_jax.errors import BadInput, Interrupted, XLNetError, causes, summary
 from xlnet_jax.messages import suggest
 from xlnet_jax.verbs import VERBS, call, unknown
 
@@ -30,6 +31,12 @@ OUTPUT_CLOSED = 141
 
 _NO_OPTIONS = ("command", "what", "verb", "json")
 _SMALLER = "use a smaller model or train.batch_size, model.remat=full, or more devices with mesh.fsdp"
+_LIMITS = {
+    "Too many open files": "raise the limit of open files (`ulimit -n`, or that of the container or service)",
+    "can't start new thread": "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)",
+    "Resource temporarily unavailable": "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)",
+}
+"""By what an error says, the fix of a limit that the system has set."""
 
 
 class _Rejected(BadInput):
@@ -47,6 +54,7 @@ def program() -> None:
     """The console script: `main`, then the end of the process."""
     # Closed by the caller.
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
+    _open_many_files()
     try:
         code = main()
     except SystemExit as ended:  # --help and --version
@@ -56,6 +64,16 @@ def program() -> None:
         sys.stderr.flush()
     # Everything is saved and closed. A thread that still waits for data or a disk would block a normal exit.
     os._exit(code)
+
+
+def _open_many_files() -> None:
+    """Raises the limit of open files as far as the system allows.
+
+    Data workers pass every array in a file of its own: eight of them need more than the usual limit of 1024.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -95,6 +113,8 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
             return _fail(who, f"out of memory: {summary(error)}; {_SMALLER}", BadInput.exit_code)
+        if line := _shortage(error):
+            return _fail(who, line, BadInput.exit_code)
         traceback.print_exc()
         return _fail(who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code)
     with contextlib.redirect_stdout(io.StringIO()) as shown:
@@ -103,6 +123,17 @@ def main(argv: list[str] | None = None) -> int:
         else:
             args.verb.show(result)
     return _write(shown.getvalue())
+
+
+def _shortage(error: BaseException) -> str | None:
+    """The line for an error that says what the system does not give: memory, files, threads. None = another error."""
+    for cause in causes(error):
+        if isinstance(cause, MemoryError):
+            return f"out of memory: {summary(error)}; use a machine with more, fewer workers, or smaller inputs"
+        for text, fix in _LIMITS.items():
+            if text in str(cause):
+                return f"{summary(error)}; {fix}"
+    return None
 
 
 def _write(text: str) -> int:

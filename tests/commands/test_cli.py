@@ -1,7 +1,9 @@
 """The command line: help, exit codes, one clear line, one JSON object."""
 
+import errno
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -244,6 +246,17 @@ def raising(error):
             "out of memory: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller model or "
             "train.batch_size, model.remat=full, or more devices with mesh.fsdp",
         ),
+        (MemoryError(), 2, "out of memory: MemoryError; use a machine with more, fewer workers, or smaller inputs"),
+        (
+            OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/psm_1"),
+            2,
+            "Too many open files; raise the limit of open files (`ulimit -n`, or that of the container or service)",
+        ),
+        (
+            RuntimeError("can't start new thread"),
+            2,
+            "can't start new thread; raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)",
+        ),
     ],
 )
 def test_an_error_is_one_line_and_with_json_an_object_as_well(verb, capsys, error, code, said):
@@ -254,6 +267,16 @@ def test_an_error_is_one_line_and_with_json_an_object_as_well(verb, capsys, erro
     assert main(["x", "--json"]) == code
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"error": said, "exit_code": code} and captured.err.count("\n") == 1
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_it_goes():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
+    try:
+        cli._open_many_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_bug_keeps_its_traceback_and_tells_json_too(verb, capsys):

@@ -44,7 +44,7 @@ def os_error(number):
     return OSError(number, os.strerror(number), "metrics.jsonl")
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE])
 def test_what_passes_is_tried_again_and_each_attempt_is_told(number, caplog):
     action, attempts = fails(3, os_error(number))
     alive = []

@@ -1,7 +1,7 @@
 """Retries of disk and bucket operations, with growing pauses, until a deadline.
 
     may be temporary    an I/O error, a network disk or a bucket that does not answer     exit code 42 at the deadline
-    needs a repair      full, over quota, read only, no permission                        exit code 2 at the deadline
+    needs a repair      full, over quota, read only, no permission, too many open files   exit code 2 at the deadline
 
 If it is repaired before the deadline, nothing is lost.
 """
@@ -21,7 +21,10 @@ log = logging.getLogger("xlnet_jax")
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds."""
 
-REPAIR = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR)
+REPAIR = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR,
+    errno.EMFILE, errno.ENFILE,
+)  # fmt: skip
 PASSES = (
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN, errno.ECONNRESET, errno.ENETUNREACH,
     errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EBUSY, errno.EAGAIN, errno.ENODEV, errno.ENXIO,
