@@ -55,6 +55,8 @@ def program() -> None:
     # Closed by the caller.
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     _open_many_files()
+    # At the end Python's resource tracker removes what is left in shared memory, as it should, and would warn of it.
+    sys.warnoptions.append("ignore:resource_tracker:UserWarning")
     try:
         code = main()
     except SystemExit as ended:  # --help and --version

@@ -269,6 +269,18 @@ def test_an_error_is_one_line_and_with_json_an_object_as_well(verb, capsys, erro
     assert json.loads(captured.out) == {"error": said, "exit_code": code} and captured.err.count("\n") == 1
 
 
+def test_what_workers_leave_in_shared_memory_is_removed_without_a_word():
+    program = (
+        "from multiprocessing.shared_memory import SharedMemory\n"
+        "from xlnet_jax import cli\n"
+        "cli.main = lambda: print(SharedMemory(create=True, size=1).name, flush=True) or 0\n"
+        "cli.program()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tiny.ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout and not os.path.exists(f"/dev/shm/{done.stdout.strip()}")
+
+
 def test_the_limit_of_open_files_is_raised_as_far_as_it_goes():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))

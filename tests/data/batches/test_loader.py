@@ -1,6 +1,7 @@
 """Loading: readers, prefetch depth and worker processes never change a batch."""
 
 import dataclasses
+import errno
 import itertools
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import sys
 import time
 
 import data_fixtures
+import grain
 import jax
 import numpy as np
 import pytest
@@ -139,6 +141,22 @@ def test_a_killed_worker_ends_the_run_with_a_request_to_restart(corpus):
     with pytest.raises(RestartMe, match="a data worker was killed .* with fewer than data.workers=2"):
         for _ in range(1000):
             next(batches)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        RuntimeError("Worker process was terminated unexpectedly with exit code -7. Search the logs above"),
+    ],
+)
+def test_a_small_dev_shm_is_named_where_a_restart_cannot_help(corpus, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(grain.IterDataset, "mp_prefetch", fail)
+    with pytest.raises(BadInput, match=r"/dev/shm, .* --shm-size; .* smaller data.prefetch=1, or data.workers=0"):
+        next(with_workers(data_fixtures.corpus_path()))
 
 
 @pytest.mark.parametrize("workers", [0, 1])

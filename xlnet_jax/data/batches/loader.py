@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import errno
 import functools
 import multiprocessing
 import signal
@@ -25,7 +26,7 @@ from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import ContiguousStreams, Plan, SinglePass, Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
-from xlnet_jax.errors import RestartMe, summary
+from xlnet_jax.errors import BadInput, RestartMe, summary
 
 SEGMENTS = 8
 """Segments of a stream in one dispatch of an evaluation."""
@@ -221,7 +222,7 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
     """All dispatches in order, built ahead by threads or, with `data.workers`, by processes.
 
     Raises:
-      BadInput: a shard is damaged.
+      BadInput: a shard is damaged, or the shared memory for the batches of workers is full.
       RestartMe: a worker process was killed.
     """
     data = config.data
@@ -240,10 +241,23 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=data.prefetch)
     try:
         yield from dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(options, start_worker)
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
+        if _no_shared_memory(error):
+            raise BadInput(
+                f"/dev/shm, through which data workers pass batches, is full or cannot be written ({summary(error)}); "
+                "give it more room (docker: --shm-size; Kubernetes: an emptyDir of medium Memory), or set a smaller "
+                f"data.prefetch={data.prefetch}, or data.workers=0"
+            ) from error
         if "terminated unexpectedly" not in str(error):
             raise
         raise RestartMe(
             f"a data worker was killed (out of memory?): {summary(error)}; rerun the same command to "
             f"resume, with fewer than data.workers={workers} if memory is short"
         ) from error
+
+
+def _no_shared_memory(error: Exception) -> bool:
+    """Whether /dev/shm refuses: a semaphore gets an error, and a worker that writes a batch gets SIGBUS."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EROFS, errno.ENOSYS)
+    return f"exit code -{signal.SIGBUS:d}." in str(error)
