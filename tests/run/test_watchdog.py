@@ -2,11 +2,15 @@
 
 import json
 import pathlib
+import signal
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 import shared
+import tiny
 from shared import finish, start
 
 from xlnet_jax.run import goodput
@@ -72,6 +76,31 @@ def test_a_folder_that_cannot_be_written_does_not_keep_it_from_ending(tmp_path):
     (tmp_path / "stacks").write_text("in the way")
     ended, _ = watched(tmp_path, 0.3, lambda _: time.sleep(0.8))
     assert len(ended) == 1
+
+
+def test_a_process_that_was_stopped_for_longer_than_the_limit_goes_on(tmp_path):
+    """As by Ctrl-Z and fg, or on a machine that is moved. Fails if the clock on the wall counts."""
+    program = (
+        "import logging, sys\n"
+        "from xlnet_jax import messages\n"
+        "from xlnet_jax.run.watchdog import Watchdog\n"
+        "logging.basicConfig()\n"
+        "watchdog = Watchdog(1, sys.argv[1], lambda: 'data', messages.end)\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "watchdog.cancel()\n"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path / "stacks" / "process_0.txt")]
+    with subprocess.Popen(
+        words, cwd=tiny.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1.3)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.3)
+        _, said = process.communicate("\n")
+    assert process.returncode == 0 and "this process did not run for 1 s" in said, said
 
 
 def row(process, data, python=0.001, save=0.0, step=0.1):

@@ -1,8 +1,10 @@
 """Ends a process that makes no progress, after it has written the stacks of all threads.
 
 Progress is a finished dispatch, a batch of an evaluation, or a save. Compilation of the step has no time limit: the
-watchdog is suspended. `faulthandler` writes the stacks to stderr even if a library hangs while it holds the GIL. Such a
-library blocks the thread that ends the process, too; the other processes of the run then find this one silent.
+watchdog is suspended. Only time in which this process could run counts: one that was stopped for longer than the limit
+(SIGSTOP, Ctrl-Z, a machine that is moved) goes on. `faulthandler` writes the stacks to stderr even if a library hangs
+while it holds the GIL. Such a library blocks the thread that ends the process, too; the other processes of the run then
+find this one silent.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -24,6 +27,9 @@ log = logging.getLogger("xlnet_jax")
 
 WRITE_SECONDS = 10.0
 """Time limit for writing the stacks to the work directory: its file system may be the cause of the hang."""
+
+INTERVALS = 20
+"""Into which the limit is divided."""
 
 
 class Watchdog:
@@ -38,32 +44,49 @@ class Watchdog:
 
     def __init__(self, seconds: float, path: str, doing: Callable[[], str], end: Callable[[int, str], None]) -> None:
         self.seconds, self.path, self._doing, self._end = seconds, path, doing, end
-        self._step, self._timer = 0, threading.Timer(0, self._hangs)
+        self._step, self._progress, self._watching = 0, 0, False
+        self._over = threading.Event()
         self.progress()
+        if seconds:
+            threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def progress(self, step: int | None = None) -> None:
         """Reports progress; `step`: the number of steps done."""
         self._step = self._step if step is None else step
-        self.cancel()
-        if self.seconds:
+        self._progress += 1
+        self._watching = True
+        if self.seconds and not self._over.is_set():
             faulthandler.dump_traceback_later(self.seconds, file=2)
-            self._timer = threading.Timer(self.seconds + 0.1, self._hangs)  # faulthandler first
-            self._timer.daemon = True
-            self._timer.start()
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
         """Suspends the watchdog around an operation without a time limit."""
-        self.cancel()
+        self._watching = False
+        faulthandler.cancel_dump_traceback_later()
         try:
             yield
         finally:
             self.progress()
 
     def cancel(self) -> None:
-        """Ends the watch, or interrupts it until the next progress."""
+        """Ends the watch."""
+        self._over.set()
         faulthandler.cancel_dump_traceback_later()
-        self._timer.cancel()
+
+    def _watch(self) -> None:
+        """Counts the intervals without progress: one in which the process was stopped counts once, however long."""
+        seen, count, began = 0, 0, time.monotonic()
+        while not self._over.wait(self.seconds / INTERVALS):
+            before, began = began, time.monotonic()
+            if self._watching and began - before > self.seconds:
+                # faulthandler, which knows nothing of this, has written the stacks to stderr.
+                text = "this process did not run for %.0f s (stopped, or a library held Python's lock); it goes on"
+                log.warning(text, began - before)
+            count = count + 1 if self._watching and self._progress == seen else 0
+            seen = self._progress
+            if count > INTERVALS:  # faulthandler first
+                self._hangs()
+                return
 
     def _hangs(self) -> None:
         line = (
