@@ -290,6 +290,8 @@ def test_symbols_are_bytes_characters_or_words(tmp_path):
             assert (tokenizer.level, tokenizer.pieces[9:]) == (level, pieces)
             assert [tokenizer.pieces[index] for index in ids if index] == pieces
         assert (0 in ids) == (level == "words")
+    with vocabulary(tmp_path, ["32", "256"]) as (tokenizer, _):  # a byte has no such number
+        assert tokenizer.level == "words"
     with vocabulary(tmp_path, ["97", "98"]) as (tokenizer, _):  # enwik8 is without line ends there
         assert tokenizer.encode("a\nb\n").tolist() == [
             9,

@@ -16,6 +16,7 @@ def test_classes_by_hand():
     assert metrics.f1(LABELS[:3], PREDICTED[:3]) == pytest.approx(0.8)
     assert metrics.matthews(LABELS, PREDICTED) == pytest.approx((3 * 3 - 1 * 1) / 16)
     assert metrics.macro_f1([0, 1, 2], [0, 2, 2]) == pytest.approx((1 + 0 + 2 / 3) / 3)
+    assert metrics.macro_f1([0, 3], [0, 3]) == 1, "classes 1 and 2 are not there"
 
 
 def test_what_is_not_defined_is_zero():
@@ -73,13 +74,16 @@ def test_questions_without_an_answer():
 
 
 def test_the_best_threshold_gives_the_answers_that_pay():
-    """Answering a, b and c wins 1 + 1 - 1; a and b is best; the fault: a threshold that leaves out its own question."""
-    answers = {"a": ["one"], "b": ["two"], "c": [], "d": ["three"], "e": []}
-    predicted = {"a": "one", "b": "two", "c": "wrong", "d": "no", "e": "wrong"}
-    no_answer = {"a": -3.0, "b": -1.0, "c": 0.0, "d": 2.0, "e": 5.0}
+    """Answering a, b and c wins 1 + 1 - 1; a and b is best; the fault: a threshold that leaves out its own question.
+
+    The answer to f is empty, which is right, and costs nothing.
+    """
+    answers = {"a": ["one"], "b": ["two"], "c": [], "d": ["three"], "e": [], "f": []}
+    predicted = {"a": "one", "b": "two", "c": "wrong", "d": "no", "e": "wrong", "f": ""}
+    no_answer = {"a": -3.0, "b": -1.0, "c": 0.0, "d": 2.0, "e": 5.0, "f": -2.0}
     scores = squad.score(answers, predicted, no_answer)
-    assert scores["exact"] == 2 / 5
-    assert scores["best_exact"] == 4 / 5 and scores["best_exact_threshold"] == -1
+    assert scores["exact"] == 3 / 6
+    assert scores["best_exact"] == 5 / 6 and scores["best_exact_threshold"] == -1
 
 
 def test_one_threshold_does_not_separate_equal_values():

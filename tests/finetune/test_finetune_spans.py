@@ -115,6 +115,15 @@ def test_a_window_points_at_the_answer_or_says_there_is_none(answer):
     (output,) = outputs = task.outputs(sure, rows, examples)
     assert output["answer"] == answer and CONTEXT.startswith(answer, output["start"])
     assert output["no_answer"] == 0
+    # A window that has less context around its start than another one is not asked, however sure it is.
+    edge = [
+        not row.labels["impossible"] and not row.more.best_N[start[b, 0] - row.more.first] for b, row in enumerate(rows)
+    ]
+    score = np.array(edge, float)[:, None]
+    unsure = sure | {"start_score": 9 * score, "end": np.where(score[:, :, None] > 0, start[:, :, None], end)}
+    (output,) = task.outputs(unsure, rows, examples)
+    assert any(edge) == (answer != "Bado"), "the first word is in one window"
+    assert (output["answer"], output["score"]) == (answer, 0)
     assert task.score(outputs, examples)["best_f1"] == 1
 
 

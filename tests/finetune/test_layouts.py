@@ -58,6 +58,8 @@ def test_windows_cover_a_paragraph_and_every_piece_is_best_in_one():
     assert (best == 1).all()
     # Piece 8 is the last but one of the first window, and in the middle of the second.
     assert not first.best_N[8] and found[1].best_N[4]
+    # No stride leaves pieces out between two windows.
+    assert [window.start for window in layouts.windows(16, paragraph, question, stride=50, most=3)] == [0, 10, 20]
 
 
 def test_a_short_paragraph_is_one_window():

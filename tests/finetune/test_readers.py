@@ -62,6 +62,10 @@ def test_squad_answers_are_found_again(tmp_path):
     who, why = readers.spans(_config(), path)
     assert who.texts == ("a cat sees a dog, a cat and a cat", "Who?") and who.label == ((18, "a cat"), (2, "cat"))
     assert why.label == () and why.where == f"{path}, article 1, paragraph 1, question 1"
+    # What is only plausible is no answer.
+    question = {"context": "a cat", "question": "Which dog?", "answers": {"text": ["a cat"], "answer_start": [0]}}
+    path = _write(tmp_path, "v2.jsonl", json.dumps(question | {"is_impossible": True}))
+    assert readers.spans(_config(), path)[0].label == ()
 
 
 def test_race(tmp_path):

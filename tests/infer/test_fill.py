@@ -78,15 +78,47 @@ def test_greedy_tokens_are_the_most_probable_of_single_forwards(order, x64):
         assert abs(log_prob[place].max() - found.log_prob_U[turn]) < 1e-12
 
 
-def test_greedy_speculation_equals_the_greedy_chain(x64):
-    """Token by token, with fewer calls."""
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(temperature=0), pytest.param(Sampling(top_k=1), marks=pytest.mark.slow)],
+    ids=["greedy", "top_k"],
+)
+def test_greedy_speculation_equals_the_greedy_chain(sampling, x64):
+    """Token by token, with fewer calls. The most probable token is all that top_k=1 leaves, in drafts too."""
     ids, known = questions(5)
-    chain, drafted = (filler()(ids, known, Sampling(temperature=0), speculative=number) for number in (0, 4))
+    chain = filler()(ids, known, Sampling(temperature=0))
+    drafted = filler()(ids, known, sampling, speculative=4)
     for one, other in zip(chain, drafted, strict=True):
         assert one.token_N.tolist() == other.token_N.tolist()
         np.testing.assert_allclose(one.log_prob_U, other.log_prob_U, atol=1e-12, rtol=0)
         assert other.calls <= one.calls == len(one.position_U)
     assert sum(one.calls for one in drafted) < sum(one.calls for one in chain)
+
+
+def test_a_draft_that_stays_or_is_replaced_has_the_distribution_of_the_chain():
+    """The rule by itself: q min(1, p / q), and what is left of p, add up to p."""
+    random = np.random.default_rng(0)
+    p_BV, q_BV = (random.dirichlet(np.ones(6), 5) for _ in range(2))
+    q_BV[0] = p_BV[0]  # nothing is left
+    log_p_BV, log_q_BV = np.log(p_BV), np.log(q_BV)
+    for share in (0.999, 1.001):
+        stays_BV = decode.accepts(log_p_BV, log_q_BV, share * np.minimum(1, p_BV / q_BV))
+        assert (stays_BV == ((share < 1) | (p_BV > share * q_BV))).all()
+    kept_BV = np.minimum(p_BV, q_BV)
+    again_BV = jax.nn.softmax(decode.residual(log_p_BV, log_q_BV))
+    np.testing.assert_allclose(kept_BV + (1 - kept_BV.sum(axis=1, keepdims=True)) * again_BV, p_BV, atol=1e-6)
+
+
+def test_every_draw_has_a_key_of_its_own(x64):
+    """From a model without an opinion, a token shows its key: those of every text, segment and place differ."""
+    flat = dataclasses.replace(filler(), params=jax.tree.map(np.zeros_like, made().params))
+    ids, known = [np.zeros(2 * T, int)] * 4, [np.zeros(2 * T, bool)] * 4
+    one_by_one, drafted = (flat(ids, known, Sampling(seed=3), speculative=number) for number in (0, 4))
+    drawn = np.stack([one.token_N for one in one_by_one])
+    # Nothing else decides: a draft is always right.
+    np.testing.assert_array_equal(drawn, [one.token_N for one in drafted])
+    segments = drawn.reshape(8, T)
+    assert len(np.unique(segments, axis=0)) == 8 and all(len(set(tokens)) > T // 2 for tokens in segments.tolist())
 
 
 def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):

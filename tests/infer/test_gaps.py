@@ -80,6 +80,8 @@ def test_a_drawn_length_depends_on_seed_text_and_sample():
     for other in (
         [length(number, seed=1) for number in range(1, 300)],
         [length(number, row=1) for number in range(1, 300)],
+        # The keys of orders: a length must say nothing of an order.
+        [np.random.default_rng((0, number, 0)).integers(2, 8, endpoint=True) for number in range(1, 300)],
     ):
         assert lengths != other
 

@@ -13,7 +13,7 @@ from xlnet_jax.batch import NEVER, forward_text
 from xlnet_jax.data.tokenizer import CLS, EOD, SEP
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.orders import any_order
-from xlnet_jax.infer.score import Scorer
+from xlnet_jax.infer.score import Likelihood, Scorer
 from xlnet_jax.model.transformer import empty_memory
 
 T = 8
@@ -120,6 +120,11 @@ def test_equals_the_chain_rule_by_hand(before, x64):
     order = sorted(np.flatnonzero(~known[0]).tolist(), key=lambda at: (at // T, -at))
     (given,) = made.log_prob(texts[:1], known[:1], order)
     np.testing.assert_allclose(given.log_prob_KU[0], by_hand(made, texts[0], order), atol=1e-12)
+
+
+def test_the_likelihood_of_several_orders_is_their_mean_probability():
+    both = Likelihood(np.array([0, 3]), np.log([[0.5, 0.4], [0.5, 0.8]]))
+    assert np.exp(both.joint_K) == pytest.approx([0.2, 0.4]) and np.exp(both.log_mean_exp) == pytest.approx(0.3)
 
 
 def test_left_to_right_model_scores_what_follows_a_prefix(x64):

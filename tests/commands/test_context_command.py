@@ -1,0 +1,54 @@
+"""`evaluate --context` of several models: which are refused, and how far back all of them are asked to look."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.commands import context
+from xlnet_jax.errors import BadInput
+
+
+def causal(memory_len):
+    clm = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
+    return tiny.config(model={"memory_len": memory_len}, data=clm)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The command without checkpoints, devices and a picture; what it scored, and whose tokenizer it compared."""
+    runs = {"far": causal(40), "near": causal(24), "plm": tiny.config()}
+    heldout, scored, compared = tiny.mixture(), [], []
+    monkeypatch.setattr(heldout.corpora[0], "sha256", "0", raising=False)
+
+    def losses(name, config, step, windows_NX, lengths, processes):
+        scored.append((name, config.model.memory_len, windows_NX.shape))
+        return 7, np.full((len(lengths), len(windows_NX)), 1.0 + (name == "near"))
+
+    monkeypatch.setattr(context.workdirs, "load_config", lambda name, words: runs[name])
+    monkeypatch.setattr(context.workdirs, "check_tokenizer", lambda name, mixture: compared.append((name, mixture)))
+    monkeypatch.setattr(context.workdirs, "use_compilation_cache", lambda *_: None)
+    monkeypatch.setattr(context, "open_mixture", lambda config, split, weighted: heldout)
+    monkeypatch.setattr(context, "session", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(context, "_losses", losses)
+    monkeypatch.setattr(context.loss_curve, "draw_context", lambda workdir, steps, curves: sorted(curves))
+    return scored, compared, heldout
+
+
+def test_models_are_compared_on_contexts_that_all_of_them_have(asked):
+    scored, compared, heldout = asked
+    found = context.context("far", against=["near", "far"], targets=50)
+    # 40 + 32 tokens and 24 + 32: both are asked for up to 32.
+    assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == 50
+    assert scored == [("far", 40, (50, 33)), ("near", 24, (50, 33))], "each once"
+    assert compared == [("far", heldout), ("near", heldout)]
+    losses = {name: (each["step"], each["loss"]) for name, each in found["models"].items()}
+    assert losses == {"far": (7, [1.0] * 6), "near": (7, [2.0] * 6)} and found["picture"] == ["far", "near"]
+    scored.clear()
+    assert context.context("far", memory_len=200)["lengths"][-1] == 128 and scored[0][1] == 200
+
+
+def test_a_model_that_sees_both_sides_is_refused(asked):
+    with pytest.raises(BadInput, match="left-to-right models .* but plm has data.objective=plm"):
+        context.context("far", against=["plm"])
