@@ -64,7 +64,8 @@ def test_it_comes_in_whole_and_trains_on(size, activation, tmp_path, capsys):
     variables = released.tensorflow_arrays(size)
     arrays = released.huggingface_arrays(variables)
     save_file(arrays, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(released.config_json(size, ff_activation=activation))
+    lengths_there = {"mem_len": 7, "reuse_len": 5, "bi_data": False}
+    (folder / "config.json").write_text(released.config_json(size, ff_activation=activation, **lengths_there))
     tokenizer = released.write_tokenizer(folder, released.SIZES[size]["n_token"])
     lengths = ["--config.model.memory_len=8", "--config.model.compute_dtype=float32"]
     assert main(["import", str(folder), f"--workdir={work}", "--json", *lengths]) == 0
@@ -87,3 +88,7 @@ def test_it_comes_in_whole_and_trains_on(size, activation, tmp_path, capsys):
     ours = read_jsonl(f"{run}/metrics.jsonl")[0]["loss"]
     theirs = loss_there(str(folder), configs.load(path, words))
     assert abs(ours - theirs) < 1e-4 * theirs and theirs > 1, (ours, theirs)
+    # What the source said of its use comes out of the run again.
+    assert main(["export", f"--workdir={run}", f"--output={tmp_path}/again"]) == 0
+    again = transformers.AutoConfig.from_pretrained(f"{tmp_path}/again").to_dict()
+    assert again.items() >= lengths_there.items()

@@ -43,6 +43,41 @@ cut with `truncation=True` at {max_length} tokens, the length of a segment in tr
 """
 
 
+_MASKS = """
+## What stands at `<mask>`
+
+```python
+import torch
+from transformers import AutoTokenizer, XLNetLMHeadModel
+
+tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), XLNetLMHeadModel.from_pretrained("FOLDER").eval()
+given = tokenizer("The <mask> of the union.", return_tensors="pt")
+masked = given["input_ids"][0] == tokenizer.mask_token_id  # [T]
+"""
+_OF_QUERY_STREAM = """\
+perm_mask = masked.float().expand(1, len(masked), -1)  # [1, T, T]: no position sees the masked ones
+target_mapping = torch.eye(len(masked))[masked][None]  # [1, P, T]: these are predicted
+with torch.no_grad():
+    logits = model(**given, perm_mask=perm_mask, target_mapping=target_mapping).logits[0]  # [P, V]
+print(tokenizer.convert_ids_to_tokens(logits.argmax(-1)))
+```
+
+Both arguments are needed. XLNet predicts from its query stream, which knows a position and not the piece there, and
+without `target_mapping` transformers does not compute it: a plain call `model(**given)` and `pipeline("fill-mask")`
+give logits of the content stream, which has read `<mask>` as a piece of the text and never learned to predict. Their
+answer for `<mask>` is often `<mask>`.
+"""
+_OF_CONTENT_STREAM = """\
+with torch.no_grad():
+    logits = model(**given).logits[0, masked]  # [P, V]
+print(tokenizer.convert_ids_to_tokens(logits.argmax(-1)))
+```
+
+`pipeline("fill-mask")` gives the same: this model learned to predict masked pieces from the content stream, as BERT
+does, and needs neither `perm_mask` nor `target_mapping`.
+"""
+
+
 def model_card(
     config: Config, step: int, identity: Mapping[str, Any], losses: Mapping[str, Any], title: str = "XLNet"
 ) -> str:
@@ -74,4 +109,7 @@ def model_card(
     tables = (f"## {name}\n\n| | |\n|---|---|\n" + "".join(f"| {key} | {value} |\n" for key, value in rows.items())
               for name, rows in sections.items() if rows)  # fmt: skip
     header = _HEADER.format(title=title, version=xlnet_jax.__version__, step=step)
-    return header + "\n".join(tables) + _USE.replace("{max_length}", str(data.segment_len))
+    use = _USE.replace("{max_length}", str(data.segment_len))
+    if config.finetune.task == "none":
+        use += _MASKS + (_OF_QUERY_STREAM if data.objective == "plm" else _OF_CONTENT_STREAM)
+    return header + "\n".join(tables) + use
