@@ -54,7 +54,7 @@ def trained(workdir: str, words: Iterable[str], stops: Iterable[int]) -> dict[st
         train(load(PATH, list(words)), workdir, stop_at=stop)
     scores = evaluate(workdir)
     files = pathlib.Path(workdir, "checkpoints", str(scores["step"])).rglob("*")
-    found = {name: scores[name] for name in ("loss", "loss_without_memory")}
+    found = {name: scores[name] for name in ("heldout_loss", "loss_without_memory")}
     found["checkpoint_bytes"] = sum(path.stat().st_size for path in files if path.is_file())
     print(f"{workdir}: {found}", file=sys.stderr, flush=True)
     return found

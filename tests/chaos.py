@@ -53,7 +53,7 @@ OPTIONS = (f"--config.checkpoint.every={EVERY}", "--config.evaluation.every=8", 
            # One killed before they have met leaves the other waiting.
            "--config.distributed.rendezvous_seconds=30")  # fmt: skip
 OF_A_STEP = ("step", "loss", "grad_norm", "learning_rate", "targets", "skipped", "consecutive_bad", "epoch")
-OF_AN_EVALUATION = ("step", "loss", "loss_without_memory", "tokens")
+OF_AN_EVALUATION = ("step", "heldout_loss", "loss_without_memory", "targets")
 
 
 class Chaos:

@@ -90,7 +90,7 @@ def steps(workdir: Any) -> list[dict[str, float]]:
 
 def scores(workdir: Any) -> list[tuple[int, float]]:
     """(step, held-out loss) of every evaluation."""
-    return [(line["step"], line["loss"]) for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl"))]
+    return [(line["step"], line["heldout_loss"]) for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl"))]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -200,12 +200,19 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
     words = [CONFIG, f"--config.data.corpus={corpus}", f"--workdir={run}", "--stop_at=4", "--json"]
     assert main(["train", *words]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {
-        "step", "loss", "tokens_per_second", "workdir", "seconds", "goodput", "heldout_loss", "unigram_cross_entropy",
-        "picture",
+        "step", "loss", "tokens_per_second", "workdir", "seconds", "goodput", "heldout_loss", "heldout_share",
+        "unigram_cross_entropy", "picture",
     }  # fmt: skip
     assert main(["evaluate", f"--workdir={run}", "--batch_size=8", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
-    assert {"loss", "perplexity", "loss_without_memory", "tokens", "step"} <= scores.keys() and scores["step"] == 4
+    assert {
+        "heldout_loss",
+        "perplexity",
+        "loss_without_memory",
+        "targets",
+        "heldout_share",
+        "step",
+    } <= scores.keys() and scores["step"] == 4
     assert main(["evaluate", f"--workdir={run}", "--config.model.attention=fused"]) == 2
     assert "model.attention=fused: there is no kernel for cpu" in capsys.readouterr().err
     shutil.rmtree(corpus)  # the work directory has the tokenizer

@@ -374,4 +374,4 @@ def test_an_imported_work_directory_is_evaluated(folder, tmp_path, capsys):
     words = [f"--config.data.corpus={data_fixtures.corpus_path()}", "--batch_size=8", "--blocks=8", "--json"]
     assert main(["evaluate", f"--workdir={workdir}", *words]) == 0
     scores = json.loads(capsys.readouterr().out)
-    assert scores["step"] == 0 and scores["loss"] > 5 and scores["tokens"] > 0
+    assert scores["step"] == 0 and scores["heldout_loss"] > 5 and scores["targets"] > 0

@@ -45,11 +45,11 @@ def test_a_resumed_run_under_a_law_is_as_if_never_stopped(run, tmp_path):
 def test_a_run_is_evaluated_under_any_law(run, capsys):
     found = {law: evaluated(capsys, run, "--blocks=16", f"--law={law}") for law in ("spans", "uniform", "left_within")}
     own = evaluated(capsys, run, "--blocks=16", "--batch_size=16")
-    assert own["loss"] == pytest.approx(found["uniform"]["loss"], rel=1e-6)
-    assert own["bits_per_byte"] > 0 and own["tokens"] == found["left_within"]["tokens"]
-    assert found["left_within"]["loss"] != found["uniform"]["loss"]
+    assert own["heldout_loss"] == pytest.approx(found["uniform"]["heldout_loss"], rel=1e-6)
+    assert own["bits_per_byte"] > 0 and own["targets"] == found["left_within"]["targets"]
+    assert found["left_within"]["heldout_loss"] != found["uniform"]["heldout_loss"]
     # 16 blocks of 4 windows, or what there is, with 5 targets each (a sixth of 32); some windows do not exist.
-    assert found["spans"]["tokens"] % 5 == 0 and found["spans"]["tokens"] != own["tokens"]
+    assert found["spans"]["targets"] % 5 == 0 and found["spans"]["targets"] != own["targets"]
 
 
 @pytest.mark.slow

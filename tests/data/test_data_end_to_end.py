@@ -68,4 +68,4 @@ def test_from_tfds_through_a_bucket_to_a_trained_model(tmp_path):
             losses[name] = [json.loads(line)["loss"] for line in lines]
         assert losses["threads"] == losses["workers"] and len(losses["threads"]) == 12
         scored = command(server, "evaluate", f"--workdir={tmp_path}/threads", "--blocks=2")
-        assert scored["step"] == 12 and 0 < scored["loss"] < 10
+        assert scored["step"] == 12 and 0 < scored["heldout_loss"] < 10

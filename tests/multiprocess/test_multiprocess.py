@@ -205,11 +205,11 @@ def test_four_devices_in_one_two_and_four_processes(tmp_path, cache):
     assert_same_run(lines(four), lines(alone))
     whole = evaluated(alone, count=1, cache=cache)
     assert evaluated(alone, count=4, cache=cache) == pytest.approx(whole, rel=1e-6)
-    assert whole["loss"] == pytest.approx(evaluated(four, count=1, cache=cache)["loss"], abs=1e-5)
+    assert whole["heldout_loss"] == pytest.approx(evaluated(four, count=1, cache=cache)["heldout_loss"], abs=1e-5)
     # Two batches, of which the second has blocks for one process only.
     some = ["--blocks=5", "--batch_size=4"]
     one = evaluated(alone, *some, count=1, cache=cache)
-    assert one["loss"] != whole["loss"]
+    assert one["heldout_loss"] != whole["heldout_loss"]
     for count, devices in ((1, 4), (2, 2), (4, 1)):
         assert evaluated(alone, *some, count=count, devices=devices, cache=cache) == pytest.approx(one, rel=1e-6)
 

@@ -62,9 +62,11 @@ def test_float32_values_survive_exactly(tmp_path):
 def test_only_finite_losses_decide_which_checkpoint_is_best(tmp_path):
     counts = np.ones(3, np.int64)
     result = scores(np.array([[math.nan, 5600.0, 7.0]]), ("",), counts, counts)
-    assert result["loss"] is None and result["perplexity"] is None and result["loss_without_memory"] == 800.0
+    assert result["heldout_loss"] is None and result["perplexity"] is None and result["loss_without_memory"] == 800.0
     assert scores(np.array([[5600.0, 5600.0, 7.0]]), ("",), counts, counts)["perplexity"] is None
     (tmp_path / "evaluations.jsonl").write_text(
         '{"step": 2, "loss": NaN}\n{"step": 4, "loss": null}\n{"step": 6, "loss": 0.5}\n'
+        '{"step": 8, "heldout_loss": 0.4}\n{"step": 10, "loss": 0.3, "rank": -0.9}\n'
     )
-    assert workdir.losses(str(tmp_path)) == {6: 0.5}
+    # An older version called it `loss`; a task has its rank.
+    assert workdir.losses(str(tmp_path)) == {6: 0.5, 8: 0.4, 10: -0.9}

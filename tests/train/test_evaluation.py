@@ -96,8 +96,8 @@ def test_one_stream_is_a_plain_loop_over_the_text(x64):
     words = text(T * 9 + 4)  # more than one dispatch, and a last segment of three tokens
     result = scored(settings(), words, streams=1)
     expected = by_hand(settings(), words.text, T)
-    assert result["tokens"] == len(expected) == words.tokens - 1 and result["streams"] == 1
-    assert result["loss"] == pytest.approx(expected.mean(), rel=1e-12)
+    assert result["targets"] == len(expected) == words.tokens - 1 and result["streams"] == 1
+    assert result["heldout_loss"] == pytest.approx(expected.mean(), rel=1e-12)
     assert result["loss_without_memory"] != pytest.approx(expected.mean(), rel=1e-6)
     assert result["bits_per_character"] == pytest.approx(expected.mean() / math.log(2), rel=1e-12)
     assert result["bits_per_byte"] == pytest.approx(expected.mean() / math.log(2) / 2, rel=1e-12)
@@ -110,20 +110,22 @@ def test_a_memory_as_long_as_the_text_is_the_whole_text_at_once(x64):
     words = text()
     result = scored(settings(memory_len=48), words, streams=1)
     whole = by_hand(settings(memory_len=0), words.text, words.tokens)
-    assert result["loss"] == pytest.approx(whole.mean(), rel=1e-12)
+    assert result["heldout_loss"] == pytest.approx(whole.mean(), rel=1e-12)
 
 
 def test_streams_decide_the_loss_and_devices_and_batches_do_not(x64):
     """Catches: rows of two groups that share a memory, padded rows that count, a stream that is cut short."""
     words = text(T * 20 + 5)
     one = scored(settings(), words, streams=3)
-    assert one["streams"] == 3 and one["tokens"] == words.tokens - 1
+    assert one["streams"] == 3 and one["targets"] == words.tokens - 1
     rows = np.split(np.arange(words.tokens - 1), [7 * T, 14 * T])
     parts = [by_hand(settings(), words.text[row[0] : row[-1] + 2], T) for row in rows]
-    assert one["loss"] == pytest.approx(np.concatenate(parts).mean(), rel=1e-12)
-    assert scored(settings(), words, devices=4, streams=3)["loss"] == pytest.approx(one["loss"], rel=1e-12)
+    assert one["heldout_loss"] == pytest.approx(np.concatenate(parts).mean(), rel=1e-12)
+    assert scored(settings(), words, devices=4, streams=3)["heldout_loss"] == pytest.approx(
+        one["heldout_loss"], rel=1e-12
+    )
     two = settings(evaluation={"batch_size": 2})
-    assert scored(two, words, streams=3)["loss"] == pytest.approx(one["loss"], rel=1e-12)
+    assert scored(two, words, streams=3)["heldout_loss"] == pytest.approx(one["heldout_loss"], rel=1e-12)
 
 
 def test_streams_tile_every_split_and_are_long_by_default():
@@ -164,11 +166,11 @@ def test_a_run_is_evaluated_with_another_memory_and_its_context_is_drawn(tmp_pat
     (line,) = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
     same = evaluated()
     assert line.pop("seconds") > 0
-    assert same == pytest.approx(line) and same["perplexity"] == pytest.approx(math.exp(same["loss"]))
+    assert same == pytest.approx(line) and same["perplexity"] == pytest.approx(math.exp(same["heldout_loss"]))
     assert 0 < same["bits_per_byte"] <= same["bits_per_character"] < same["bits_per_word"] and same["streams"] == 8
     reach = ["--memory_len=40", "--segment_len=16", "--clamp_len=9", "--same_length"]
     one = evaluated("--streams=1", "--batch_size=16", *reach)
-    assert one["streams"] == 1 and one["tokens"] == same["tokens"] and one["loss"] != same["loss"]
+    assert one["streams"] == 1 and one["targets"] == same["targets"] and one["heldout_loss"] != same["heldout_loss"]
     config = as_asked(workdirs.load_config(workdir), {"memory_len": 40, "clamp_len": 9, "same_length": True})
     assert (config.model.memory_len, config.model.clamp_len, config.model.same_length) == (40, 9, True)
     found = evaluated("--context", f"--against={workdir}", "--memory_len=24")

@@ -55,14 +55,14 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
         assert line["targets"] == 8 * 6 and line["grad_norm"] > 0 and line["tokens_per_second"] > 0
         assert line["mfu"] is None, "no peak is published for this processor"
     assert [line["learning_rate"] for line in lines[:3]] == pytest.approx([0, 5e-3, 1e-2])
-    end = {"heldout_loss", "unigram_cross_entropy", "picture"}
+    end = {"heldout_loss", "heldout_share", "unigram_cross_entropy", "picture"}
     assert result.keys() == {"step", "loss", "tokens_per_second", "workdir", "seconds", "goodput"} | end
     assert (result["step"], result["loss"], result["workdir"]) == (8, lines[-1]["loss"], workdir)
     rates = {line["tokens_per_second"] for line in lines}
     assert min(rates) <= result["tokens_per_second"] <= max(rates)
     evaluations = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
     assert [line["step"] for line in evaluations] == [4, 8]
-    assert evaluations[0]["loss"] != evaluations[1]["loss"]
+    assert evaluations[0]["heldout_loss"] != evaluations[1]["heldout_loss"]
     start = read_jsonl(os.path.join(workdir, "runs.jsonl"))
     assert start[0]["step"] == 0 and start[0]["packages"]["jax"] == jax.__version__ and start[0]["cores"]
     assert start[0]["attention"] == "xla", "there is no kernel for CPUs"
@@ -131,7 +131,9 @@ def test_a_run_goes_on_with_three_of_four_slices_and_back_with_four_as_if_untouc
         assert other == pytest.approx(one, rel=1e-5), name
     assert [line["targets"] for line in lines[1]] == [48] * 6
     scored = [read_jsonl(os.path.join(workdir, "evaluations.jsonl")) for workdir in (untouched, changed)]
-    assert [line["loss"] for line in scored[1]] == pytest.approx([line["loss"] for line in scored[0]], rel=1e-5)
+    assert [line["heldout_loss"] for line in scored[1]] == pytest.approx(
+        [line["heldout_loss"] for line in scored[0]], rel=1e-5
+    )
     with Checkpoints(changed) as checkpoints:
         for step in (2, 4, 6):
             record = checkpoints.record(step)
@@ -162,7 +164,7 @@ def test_an_evaluation_cut_off_by_a_stop_is_made_at_the_next_start(finished, tmp
     again = train(settings, workdir, stop_at=stop_at)
     redone = read_jsonl(path)
     assert [line["step"] for line in redone] == [4, 8]
-    assert redone[1]["loss"] == lines[1]["loss"]
+    assert redone[1]["heldout_loss"] == lines[1]["heldout_loss"]
     # Of the evaluation, which the watchdog must not end, and of the step.
     assert len(compilations) == 1 + (stop_at == 10)
     if stop_at == 8:
@@ -238,21 +240,21 @@ def test_evaluation_does_not_depend_on_batch_size_or_devices(finished):
         for batch, data in ((8, 8), (16, 4), (40, 8))
     ]
     for result in results[1:]:
-        assert result["tokens"] == results[0]["tokens"] > 0
-        assert result["loss"] == pytest.approx(results[0]["loss"], rel=1e-6)
+        assert result["targets"] == results[0]["targets"] > 0
+        assert result["heldout_loss"] == pytest.approx(results[0]["heldout_loss"], rel=1e-6)
         assert result["loss_without_memory"] == pytest.approx(results[0]["loss_without_memory"], rel=1e-6)
-    assert results[0]["loss"] != results[0]["loss_without_memory"], "the memory has no effect"
+    assert results[0]["heldout_loss"] != results[0]["loss_without_memory"], "the memory has no effect"
     assert results[0]["step"] == 8
     other = evaluate(workdir, step=4, overrides=["--config.mesh.data=8"])
-    assert other["step"] == 4 and other["loss"] != results[0]["loss"]
+    assert other["step"] == 4 and other["heldout_loss"] != results[0]["heldout_loss"]
 
 
 def test_evaluation_counts_the_unigram_cross_entropy_of_its_own_targets(finished):
     workdir, settings, _ = finished
     result = evaluate(workdir, overrides=["--config.mesh.data=8"])
     # The text is nearly uniform over its pieces' own frequencies: a barely trained model lies near the unigram.
-    assert abs(result["loss"] - result["unigram_cross_entropy"]) < 1.5
-    assert result["perplexity"] == pytest.approx(np.exp(result["loss"]))
+    assert abs(result["heldout_loss"] - result["unigram_cross_entropy"]) < 1.5
+    assert result["perplexity"] == pytest.approx(np.exp(result["heldout_loss"]))
 
 
 @pytest.fixture(scope="session")
@@ -270,7 +272,7 @@ def test_another_corpus_is_refused_on_resume_and_noted_in_evaluation(finished, c
     with pytest.raises(BadInput, match="other frozen keys: corpus: [0-9a-f]{12} -> [0-9a-f]{12}"):
         train(config(cache, data={"corpus": other_corpus}), workdir)
     result = evaluate(workdir, overrides=[f"--config.data.corpus={other_corpus}"])
-    assert result["tokens"] > 0 and "is another corpus than the one that" in caplog.text
+    assert result["targets"] > 0 and "is another corpus than the one that" in caplog.text
     with pytest.raises(BadInput, match="was trained with other frozen keys: seeds.data: 1 -> 7"):
         evaluate(workdir, overrides=["--config.seeds.data=7"])
 

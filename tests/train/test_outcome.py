@@ -19,7 +19,7 @@ from xlnet_jax.run import loss_curve
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train import evaluation
 
-KEYS = {"heldout_loss", "unigram_cross_entropy", "picture"}
+KEYS = {"heldout_loss", "heldout_share", "unigram_cross_entropy", "picture"}
 
 
 @pytest.fixture
@@ -48,8 +48,13 @@ def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(tmp_pat
     # A part of the split must not pass for all of it, and minutes must not pass in silence.
     assert re.search(r"step 2: held-out loss \d.* over 8 of \d+ blocks in 1 batches", caplog.text)
     assert "evaluating step 2 over 8 of" in caplog.text and "evaluated 0 of 1 batches" in caplog.text
-    assert result["heldout_loss"] == scores["loss"]
-    assert result["unigram_cross_entropy"] == scores["unigram_cross_entropy"]
+    # The same keys and values, wherever the loss of a checkpoint is.
+    (line,) = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
+    assert scores == {name: value for name, value in line.items() if name != "seconds"}
+    assert {name: result[name] for name in KEYS - {"picture"}} == {name: scores[name] for name in KEYS - {"picture"}}
+    assert 0 < scores["heldout_share"] < 1 and scores["targets"] > 0
+    shown = re.search(r"over 8 of (\d+) blocks", caplog.text)
+    assert shown and scores["heldout_share"] == 8 / int(shown[1])
     assert result["picture"] == os.path.join(workdir, loss_curve.PICTURE)
     with open(result["picture"], "rb") as file:
         assert file.read(8) == b"\x89PNG\r\n\x1a\n"

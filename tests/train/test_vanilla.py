@@ -191,11 +191,11 @@ def test_sliding_scores_every_token_but_the_first_with_more_context_than_segment
         placed = jax.device_put(params, jax.NamedSharding(mesh, jax.P()))
         found = sliding.SlidingLoss(recipe, mesh, mixture, np.ones(tiny.VOCAB, np.int64))(placed)
         plain = HeldoutLoss(recipe, mesh, mixture, np.ones(tiny.VOCAB, np.int64))(placed)
-    assert found["tokens"] == plain["tokens"] == 60 and found["context"] == T
+    assert found["targets"] == plain["targets"] == 60 and found["context"] == T
     assert found["unigram_cross_entropy"] == plain["unigram_cross_entropy"]
-    assert abs(found["loss"] - plain["loss"]) > 1e-4, "another context for most tokens"
+    assert abs(found["heldout_loss"] - plain["heldout_loss"]) > 1e-4, "another context for most tokens"
     assert found["bits_per_character"] == pytest.approx(
-        found["loss"] / plain["loss"] * plain["bits_per_character"], rel=1e-6
+        found["heldout_loss"] / plain["heldout_loss"] * plain["bits_per_character"], rel=1e-6
     )
 
 

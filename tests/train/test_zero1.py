@@ -164,4 +164,4 @@ def test_a_run_resumes_with_the_key_switched_and_its_checks_work(tmp_path, pytes
         assert train(settings(not first), str(tmp_path / name), stop_at=8)["step"] == 8
     np.testing.assert_allclose(losses("on"), losses("off"), rtol=1e-5)
     scores = [evaluate(str(tmp_path / "on"), overrides=[f"--config.mesh.zero1={word}"]) for word in ("true", "false")]
-    assert scores[0]["loss"] == pytest.approx(scores[1]["loss"], rel=1e-6)
+    assert scores[0]["heldout_loss"] == pytest.approx(scores[1]["heldout_loss"], rel=1e-6)

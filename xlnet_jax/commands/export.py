@@ -80,7 +80,7 @@ def export(
 def _card(config: Config, workdir: str, step: int) -> str:
     lines = {
         "training": workdirs.line_of(workdir, "metrics", step).get("loss"),
-        "held-out": workdirs.line_of(workdir, "evaluations", step).get("loss"),
+        "held-out": workdirs.heldout_loss(workdirs.line_of(workdir, "evaluations", step)),
     }
     losses = {name: loss for name, loss in lines.items() if isinstance(loss, float)}
     return model_card(config, step, workdirs.read_config(workdir) or {}, losses)

@@ -51,9 +51,10 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     The environment variable XLNET_INSTALL_SECONDS, if set, is reported as `install_seconds`.
 
     Returns:
-      `heldout_loss`, `loss_without_memory`, `unigram_cross_entropy` (nats, the same `targets`), `workdir`, `picture`,
-      `seconds`, `install_seconds`; `export` and of a permutation model `filled`, see `commands.fill.fill`, with the
-      `question`; or of a left-to-right model `bits_per_character` of the whole held-out split and `text`.
+      `heldout_loss`, `loss_without_memory`, `unigram_cross_entropy` (nats, the same `targets`), `heldout_share`,
+      `workdir`, `picture`, `seconds`, `install_seconds`; `export` and of a permutation model `filled`, see
+      `commands.fill.fill`, with the `question`; or of a left-to-right model `bits_per_character` of the whole held-out
+      split and `text`.
 
     Raises:
       BadInput: the package with the text is not installed, or `workdir` holds something else.
@@ -84,7 +85,8 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
         "heldout_loss": trained["heldout_loss"],
         "loss_without_memory": scores["loss_without_memory"],
         "unigram_cross_entropy": trained["unigram_cross_entropy"],
-        "targets": scores["tokens"],
+        "targets": scores["targets"],
+        "heldout_share": scores["heldout_share"],
         "workdir": workdir,
         "picture": trained["picture"],
         **result,

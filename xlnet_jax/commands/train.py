@@ -36,7 +36,8 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
 
     Returns:
       `step`, `loss`, `tokens_per_second`, `workdir`; `seconds` by cause and `goodput`, see `goodput.summary`; of a
-      finished run `heldout_loss`, `unigram_cross_entropy` (of the same targets) and `picture`, else None.
+      finished run `heldout_loss`, `heldout_share` (of the held-out split that was scored), `unigram_cross_entropy` (of
+      the same targets) and `picture`, else None.
 
     Raises:
       BadInput: a configuration, corpus or work directory that does not fit.
@@ -79,11 +80,13 @@ def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> di
     Args:
       again: the run had already reached this step, so its picture may exist.
     """
-    scores: dict[str, Any] = {}
-    picture = None
+    loss = share = unigram = picture = None
     if config.evaluation.final and step == config.train.steps and jax.process_index() == 0:
         scores = workdirs.line_of(workdir, "evaluations", step)
+        loss, share, unigram = (
+            workdirs.heldout_loss(scores),
+            *map(scores.get, ("heldout_share", "unigram_cross_entropy")),
+        )
         there = again and loss_curve.PICTURE in files.listing(workdir)
-        picture = os.path.join(workdir, loss_curve.PICTURE) if there else loss_curve.draw(workdir, scores)
-    loss, unigram = (scores.get(name) for name in ("loss", "unigram_cross_entropy"))
-    return {"heldout_loss": loss, "unigram_cross_entropy": unigram, "picture": picture}
+        picture = os.path.join(workdir, loss_curve.PICTURE) if there else loss_curve.draw(workdir, loss, unigram)
+    return {"heldout_loss": loss, "heldout_share": share, "unigram_cross_entropy": unigram, "picture": picture}

@@ -37,12 +37,14 @@ def open_events(workdir: str, step: int) -> AppendFile | AppendParts:
 
 
 def event(prefix: str, values: dict[str, Any]) -> bytes:
-    """The values of one step, which is the key `step`; None is left out."""
+    """The values of one step, which is the key `step`; None is left out, and the prefix of a name that has it."""
     from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
     from tensorboardX.summary import scalar
 
     numbers = ((name, value) for name, value in values.items() if name != "step" and value is not None)
-    summary = Summary(value=[scalar(f"{prefix}/{name}", value).value[0] for name, value in numbers])
+    summary = Summary(
+        value=[scalar(f"{prefix}/{name.removeprefix(prefix + '_')}", value).value[0] for name, value in numbers]
+    )
     return _record(step=values["step"], summary=summary)
 
 

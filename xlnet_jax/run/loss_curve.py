@@ -17,11 +17,11 @@ PICTURE, CONTEXT_PICTURE = "loss.png", "context.png"
 log = logging.getLogger("xlnet_jax")
 
 
-def draw(workdir: str, scores: dict[str, Any]) -> str | None:
+def draw(workdir: str, heldout_loss: float | None, unigram: float | None) -> str | None:
     """Draws the training loss of every step, with the held-out loss and its unigram baseline as lines.
 
     Args:
-      scores: the line of `evaluations.jsonl` for the last step; empty where there is none.
+      heldout_loss, unigram: after the last step; None where nothing was evaluated.
 
     Returns:
       The path of the PNG, or None where matplotlib is not installed.
@@ -35,9 +35,8 @@ def draw(workdir: str, scores: dict[str, Any]) -> str | None:
 
     def fill(axes: Any) -> None:
         axes.plot(steps, losses, linewidth=0.6, label="training loss")
-        if scores.get("loss") is not None:
-            axes.axhline(scores["loss"], color="tab:green", label="held-out loss, at the end")
-            unigram = scores["unigram_cross_entropy"]
+        if heldout_loss is not None:
+            axes.axhline(heldout_loss, color="tab:green", label="held-out loss, at the end")
             axes.axhline(unigram, color="tab:gray", linestyle="--", label="unigram cross-entropy")
         axes.set(xlabel="step", ylabel="nats per target", title="Held-out and training loss")
 

@@ -308,10 +308,15 @@ def line_of(workdir: str, name: str, step: int) -> dict[str, Any]:
     return next((line for line in lines if line["step"] == step), {})
 
 
+def heldout_loss(line: dict[str, Any]) -> float | None:
+    """Of a line of `evaluations.jsonl`; a task, and a run of an older version, have it as `loss`."""
+    return line.get("heldout_loss", line.get("loss"))
+
+
 def losses(workdir: str) -> dict[int, float]:
     """By step the finite number that ranks checkpoints, the lowest first: the held-out loss, or that of a task."""
     lines = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
-    found = {line["step"]: line.get("rank", line.get("loss")) for line in lines}
+    found = {line["step"]: line.get("rank", heldout_loss(line)) for line in lines}
     return {step: loss for step, loss in found.items() if isinstance(loss, float) and math.isfinite(loss)}
 
 

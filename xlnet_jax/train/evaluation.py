@@ -43,7 +43,7 @@ FINAL_BATCHES = 32
 
 
 def scores(
-    totals_C3: np.ndarray, names: Sequence[str], counts_V: np.ndarray, train_counts_V: np.ndarray
+    totals_C3: np.ndarray, names: Sequence[str], counts_V: np.ndarray, train_counts_V: np.ndarray, share: float = 1.0
 ) -> dict[str, Any]:
     """An evaluation as written and printed, in nats per target; None for a value that is not finite.
 
@@ -51,23 +51,27 @@ def scores(
       totals_C3: of each corpus the summed losses with memory and without, and the number of targets.
       counts_V: how often each piece was a target.
       train_counts_V: how often each piece occurs in the train split.
+      share: of the held-out splits that was scored.
 
     Returns:
-      `loss`, `loss_without_memory`, `tokens` (targets scored); of several corpora also `loss/NAME` of each.
-      `perplexity`: exp(loss), comparable only under the same targets, tokenizer and segment length.
+      `heldout_loss`, `loss_without_memory`, `targets` (number scored), `heldout_share`; of several corpora also
+      `heldout_loss/NAME` of each.
+      `perplexity`: exp(heldout_loss), comparable only under the same targets, tokenizer and segment length.
       `unigram_cross_entropy`: of the same targets under the train split's piece frequencies (add-one).
     """
-    loss, alone, tokens = totals_C3.sum(axis=0)
+    loss, alone, targets = totals_C3.sum(axis=0)
     log_share_V = np.log((train_counts_V + 1) / (train_counts_V + 1).sum())
     means = {
-        "loss": loss / tokens,
-        "loss_without_memory": alone / tokens,
-        "tokens": np.int64(tokens),
-        **{f"loss/{name}": row[0] / row[2] for name, row in zip(names, totals_C3, strict=True) if len(names) > 1},
-        "unigram_cross_entropy": -(counts_V * log_share_V).sum() / tokens,
-    }
+        "heldout_loss": loss / targets,
+        "loss_without_memory": alone / targets,
+        "targets": np.int64(targets),
+        "heldout_share": np.float64(share),
+        **{f"heldout_loss/{name}": row[0] / row[2]
+           for name, row in zip(names, totals_C3, strict=True) if len(names) > 1},
+        "unigram_cross_entropy": -(counts_V * log_share_V).sum() / targets,
+    }  # fmt: skip
     plain = {name: number(value) for name, value in means.items()}
-    return {"loss": plain["loss"], "perplexity": perplexity(plain["loss"]), **plain}
+    return {"heldout_loss": plain["heldout_loss"], "perplexity": perplexity(plain["heldout_loss"]), **plain}
 
 
 def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dict[str, float | None]:
@@ -99,8 +103,8 @@ class Evaluator(Protocol):
         take: Callable[[Iterator[Any]], Any],
         compiling: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> dict[str, Any]:
-        """The line of an evaluation without its step, equal in all processes; `loss` or else `rank` ranks checkpoints,
-        the lowest first.
+        """The line of an evaluation without its step, equal in all processes; `heldout_loss` or else `rank` ranks
+        checkpoints, the lowest first.
 
         Args:
           params: placed on the mesh.
@@ -162,7 +166,9 @@ class HeldoutLoss:
         batch_size = config.evaluation.batch_size or config.train.batch_size
         batch_size = meshes.device_rows(batch_size, mesh, "evaluation.batch_size", elastic=config.train.elastic)
         mixture.check(config)
-        self._dispatches, self.scope, self._streams = _dispatches(mixture, config, mesh, batch_size, blocks, streams)
+        self._dispatches, self.scope, self._share, self._streams = _dispatches(
+            mixture, config, mesh, batch_size, blocks, streams
+        )
         self._batch_size = self._dispatches.batch_size
         self._config, self._mesh, self._train_counts_V = config, mesh, train_counts_V
 
@@ -202,7 +208,7 @@ class HeldoutLoss:
             corpus_B = self._dispatches.corpus_of(index)
             np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0])
             np.add(counts_V, here_V, out=counts_V)
-        found = scores(totals_C3, names, counts_V, self._train_counts_V)
+        found = scores(totals_C3, names, counts_V, self._train_counts_V, self._share)
         if self._config.data.left_to_right or self._config.data.orders != "spans":
             found |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
         if self._config.data.left_to_right:
@@ -211,7 +217,7 @@ class HeldoutLoss:
 
     def described(self, scores: dict[str, Any]) -> str:
         """The losses, and what was scored."""
-        losses = (shown(scores[name]) for name in ("loss", "loss_without_memory", "unigram_cross_entropy"))
+        losses = (shown(scores[name]) for name in ("heldout_loss", "loss_without_memory", "unigram_cross_entropy"))
         text = "held-out loss %s (%s without memory; unigram cross-entropy %s) over %s"
         return text % (*losses, self.scope)
 
@@ -223,12 +229,12 @@ class HeldoutLoss:
 
 def _dispatches(
     mixture: Mixture, config: Config, mesh: Mesh, batch_size: int, blocks: int, streams: int
-) -> tuple[loader.HeldoutDispatches | loader.StreamDispatches, str, int]:
-    """The batches to score, what they are in words, and the number of streams."""
+) -> tuple[loader.HeldoutDispatches | loader.StreamDispatches, str, float, int]:
+    """The batches to score, what they are in words, their share of the whole, and the number of streams."""
     if not config.data.left_to_right:
         blockwise = loader.HeldoutDispatches(mixture, config, blocks, batch_size, meshes.rows_here(batch_size, mesh))
         scored, there = blockwise.single_pass.blocks, mixture.single_pass(config).blocks
-        return blockwise, f"{scored:,} of {there:,} blocks in {len(blockwise):,} batches", 0
+        return blockwise, f"{scored:,} of {there:,} blocks in {len(blockwise):,} batches", scored / there, 0
     contiguous = mixture.contiguous(config, streams, blocks)
     rows = len(contiguous.rows_S3)
     # No more rows than there are streams.
@@ -237,7 +243,12 @@ def _dispatches(
     dispatches = loader.StreamDispatches(mixture, config, contiguous, size, meshes.rows_here(size, mesh))
     whole = mixture.contiguous(config, streams)
     scored, there = (each.rows_S3[:, 2].sum() for each in (contiguous, whole))
-    return dispatches, f"{scored:,} of {there:,} segments in {rows:,} streams, {len(dispatches):,} batches", rows
+    return (
+        dispatches,
+        f"{scored:,} of {there:,} segments in {rows:,} streams, {len(dispatches):,} batches",
+        scored / there,
+        rows,
+    )
 
 
 def _losses(recipe: Recipe, params: Any, memory: Memory, batches: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array]]:

@@ -157,7 +157,8 @@ class SlidingLoss:
                 losses.append(self._sliding(params, tokens_N))
             totals_C3[number] = np.concatenate(losses).astype(np.float64).sum(), np.nan, length - 1
             counts_V += np.bincount(tokens_N[1:], minlength=len(counts_V))
-        found = scores(totals_C3, self._mixture.names, counts_V, self._train_counts_V)
+        share = sum(self._tokens) / sum(corpus.tokens for corpus in self._mixture.corpora)
+        found = scores(totals_C3, self._mixture.names, counts_V, self._train_counts_V, share)
         del found["loss_without_memory"]
         bits = bits_of_text(totals_C3[:, 0].sum(), counts_V, self._mixture.tokenizer)
         return found | bits | {"context": self._sliding.context}

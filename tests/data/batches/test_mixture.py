@@ -131,12 +131,12 @@ def test_a_run_tells_its_corpora_apart(second, tmp_path, pytestconfig):
 
     scored = evaluate(workdir, blocks=3)
     assert (
-        min(scored["loss/corpus"], scored["loss/second"])
-        < scored["loss"]
-        < max(scored["loss/corpus"], scored["loss/second"])
+        min(scored["heldout_loss/corpus"], scored["heldout_loss/second"])
+        < scored["heldout_loss"]
+        < max(scored["heldout_loss/corpus"], scored["heldout_loss/second"])
     )
     alone = evaluate(workdir, blocks=3, overrides=[f"--config.data.corpus={second}"])
-    assert alone["loss"] == pytest.approx(scored["loss/second"], rel=1e-6)
+    assert alone["heldout_loss"] == pytest.approx(scored["heldout_loss/second"], rel=1e-6)
 
     changed = tiny.config(data=both(second, weights="1,2"), train={"steps": 12}, log=log)
     with pytest.raises(BadInput, match=r"data.weights: '1,3' -> '1,2'"):
