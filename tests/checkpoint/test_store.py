@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 
 import jax
@@ -54,6 +55,34 @@ def test_everything_comes_back_bit_for_bit(tmp_path):
     assert jax.tree.structure(back) == jax.tree.structure(state)
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(back), strict=True):
         assert a.dtype == b.dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+OTHERS = (
+    ({"opt_state": ({"mu": jnp.ones(3), "nu": jnp.ones(3), "zu": jnp.ones(3)}, jnp.array(7, jnp.int32))},
+     "optimizer/0/nu is not there (and 1 more); the optimizer of the run was another; resume with the versions"),
+    ({"opt_state": ({}, jnp.array(7, jnp.int32))}, "optimizer/0/mu is not known; the optimizer of the run was"),
+    ({"params": {"a": jnp.ones((3, 3)), "b": {"c": jnp.ones(3)}}},
+     "params/a is float32[2,3] there and float32[3,3] here; config.json or the version of xlnet_jax is not"),
+    ({"params": {"a": jnp.ones((2, 3))}}, "params/b/c is not known; config.json or"),
+)  # fmt: skip
+
+
+def test_other_arrays_than_those_of_the_run_are_no_damage(tmp_path):
+    """Of an optimizer or a model that has changed: one line, and no checkpoint is set aside."""
+    state = make_state()
+    with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as writer:
+        for step in (3, 5):
+            writer.save(step, state.split(), {"plan": [[0, 0, 1]]})
+        writer.wait()
+        for changed, message in OTHERS:
+            wanted = abstract(dataclasses.replace(state, **changed)).split()
+            with pytest.raises(BadInput, match=f"/checkpoints/5: {re.escape(message)}") as raised:
+                restore.resume(writer, lambda *_, wanted=wanted: wanted, Session())
+            assert not isinstance(raised.value, Damaged)
+            assert writer.steps() == [5, 3] and os.listdir(tmp_path) == ["checkpoints"]
+        assert restore.resume(writer, lambda *_: abstract(state).split(), Session()).step == 5
+    with pytest.raises(BadInput, match="/checkpoints/5: params/b/c is not known; config.json"):
+        restore.parameters(str(tmp_path), wanted["params"], Session())
 
 
 def test_a_memory_comes_back_without_the_rows_of_weight_0_of_other_devices(tmp_path):

@@ -44,9 +44,9 @@ class Found:
 def resume(checkpoints: Checkpoints, wanted: Wanted, processes: Session) -> Found | None:
     """The checkpoint that a run resumes from; None if there is none. Damaged newer ones are moved to quarantine.
 
-    Raises BadInput if all checkpoints are damaged; then nothing is changed.
+    Raises BadInput if all checkpoints are damaged, or hold other arrays than wanted; then nothing is changed.
     """
-    found = _newest_good(checkpoints, wanted, processes)
+    found = _newest_good(checkpoints, _same_arrays(checkpoints, wanted), processes)
     if found is not None and found.damaged:
         for step, why in found.damaged.items():
             to = f"{checkpoints.workdir}/quarantine/{step}"
@@ -79,8 +79,45 @@ def newest(checkpoints: Checkpoints, wanted: Wanted, processes: Session, step: i
 def parameters(workdir: str, abstract_params: Any, processes: Session, step: int | None = None) -> tuple[Any, int]:
     """The parameters of a run's checkpoint, for a reader, and its step. See `newest`."""
     with Checkpoints(workdir) as checkpoints:
-        found = newest(checkpoints, lambda *_: {"params": abstract_params}, processes, step)
+        wanted = _same_arrays(checkpoints, lambda *_: {"params": abstract_params})
+        found = newest(checkpoints, wanted, processes, step)
     return found.trees["params"], found.step
+
+
+def _same_arrays(checkpoints: Checkpoints, wanted: Wanted) -> Wanted:
+    """The same, which raises BadInput if a wanted tree has other arrays in the checkpoint: that is no damage.
+
+    The memory is not compared: it may have other rows of weight 0.
+    """
+
+    def checked(step: int, record: dict[str, Any]) -> Trees:
+        trees, where = wanted(step, record), checkpoints.path / str(step)
+        for tree in (name for name in trees if name != "memory"):
+            here = {name: checksums.form(leaf) for name, leaf in checksums.by_path({tree: trees[tree]}).items()}
+            if differs := _difference(here, _saved_forms(record, tree)):
+                raise BadInput(f"{where}: {differs}; {_ADVICE.get(tree, _OTHER_MODEL)}")
+        return trees
+
+    return checked
+
+
+_OTHER_MODEL = "config.json or the version of xlnet_jax is not that of the run (see runs.jsonl); restore it"
+_ADVICE = {
+    "optimizer": "the optimizer of the run was another; resume with the versions of xlnet_jax and optax in runs.jsonl, "
+    "or start a new run from these parameters with checkpoint.init_from"
+}
+
+
+def _difference(here: dict[str, str], there: dict[str, str]) -> str:
+    """What differs between the arrays that a program has and those of a checkpoint, by name; empty if nothing does."""
+    for name in sorted(here.keys() & there.keys()):
+        if here[name] != there[name]:
+            return f"{name} is {there[name]} there and {here[name]} here"
+    for names, which in ((here.keys() - there.keys(), "is not there"), (there.keys() - here.keys(), "is not known")):
+        if names:
+            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+            return f"{min(names)} {which}{more}"
+    return ""
 
 
 def run_of(path: str) -> tuple[str, int | None]:
@@ -154,9 +191,9 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
     return found.trees["params"], {"path": path, "step": found.step, **origin}
 
 
-def _saved_forms(record: dict[str, Any]) -> dict[str, str]:
-    """Dtype and shape of every parameter of a checkpoint, by name."""
-    return {name: text.split(" ")[0] for name, text in record["checksums"].items() if name.startswith("params/")}
+def _saved_forms(record: dict[str, Any], tree: str = "params") -> dict[str, str]:
+    """Dtype and shape of every array of a tree of a checkpoint, by name."""
+    return {name: text.split(" ")[0] for name, text in record["checksums"].items() if name.startswith(f"{tree}/")}
 
 
 def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, only: int | None = None) -> Found | None:
