@@ -1,10 +1,12 @@
 """Checkpoints: exact round trip, parts, retention, refusals, readers that leave the folder alone."""
 
+import concurrent.futures
 import dataclasses
 import json
 import os
 import re
 import shutil
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ import tiny
 from jax.sharding import NamedSharding, PartitionSpec
 
 from xlnet_jax.batch import Memory
-from xlnet_jax.checkpoint import checksums, restore
+from xlnet_jax.checkpoint import checksums, restore, saving
 from xlnet_jax.checkpoint.store import Checkpoints, Damaged
 from xlnet_jax.config import CheckpointConfig, MeshConfig
 from xlnet_jax.errors import BadInput, Diverged
@@ -188,6 +190,36 @@ def test_a_reader_leaves_unfinished_writing_alone_and_a_writer_clears_it(tmp_pat
         assert writer.steps()[0] == 2
         writer.save(4, make_state().split(), {})
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["2", "4"]
+
+
+def test_a_process_whose_save_failed_waits_for_no_other(monkeypatch):
+    """Orbax does, for 20 minutes, before it raises the error: the others wait for what this process cannot write."""
+    waited = []
+    monkeypatch.setattr(saving.multihost, "get_barrier_sync_fn", lambda: lambda **barrier: waited.append(barrier))
+    barrier = saving.context().async_options.v0().barrier_sync_fn
+
+    def finalize(error):
+        try:
+            if error:
+                raise error
+        finally:
+            barrier(key="saved", timeout_ms=7)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        with pytest.raises(OSError, match="no room"):
+            threads.submit(finalize, OSError("no room")).result()
+        assert waited == []
+        threads.submit(finalize, None).result()
+    with pytest.raises(OSError, match="a stop"):  # what the loop handles is no error of the save
+        finalize(OSError("a stop"))
+    assert waited == [{"key": "saved", "timeout_ms": 7}] * 2
+
+
+def test_late_callbacks_of_a_failed_save_print_nothing_and_other_errors_all(tmp_path, capfd):
+    with Checkpoints(str(tmp_path), CheckpointConfig()):
+        for text in ("Event loop is closed", "another one"):
+            sys.excepthook(RuntimeError, RuntimeError(text), None)
+    assert capfd.readouterr().err == "RuntimeError: another one\n"
 
 
 def test_missing_and_foreign_checkpoints_are_refused(tmp_path):

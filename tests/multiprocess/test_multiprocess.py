@@ -245,3 +245,16 @@ def test_two_processes_read_a_half_each(tmp_path):
     (alone,) = restores.start(1, str(tmp_path))
     two = restores.start(2, str(tmp_path))
     assert len(two) == 2 and all(0.4 < each["bytes"] / alone["bytes"] < 0.6 for each in two)
+
+
+@pytest.mark.slow
+def test_a_disk_that_refuses_one_process_ends_all_with_its_code(tmp_path, cache):
+    """Orbax waited for the others, which waited for this one: 20 minutes of all machines, and then 42."""
+    hosts = Hosts("train", tmp_path / "run", "--config.checkpoint.every=4", count=2, cache=cache,
+                  faults="full=600,only=1")  # fmt: skip
+    ended = hosts.finish(2)
+    for process, (_, err) in ended.items():
+        assert "planted: full" in ended[1][1], f"process {process}"
+        assert "/checkpoints: File too large; fix this and rerun the same command" in err.splitlines()[-1]
+        assert "Traceback" not in err
+    assert newest_checkpoint(tmp_path / "run") == 4

@@ -73,6 +73,13 @@ def test_what_lasts_ends_the_run_in_one_line(number, kind, code):
     assert raised.value.exit_code == code and len(attempts) > 2 and "\n" not in str(raised.value)
 
 
+def test_what_is_not_retried_ends_the_run_in_the_same_line():
+    action, attempts = fails(10**9, os_error(errno.EIO))
+    with pytest.raises(RestartMe, match="^the metrics: Input/output error; rerun the same command to resume"):
+        until_it_works(action, "the metrics", 0, lambda: None)
+    assert len(attempts) == 1
+
+
 def caused(error, cause):
     error.__cause__ = cause
     return error
@@ -187,6 +194,7 @@ def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd):
 
     def alive():
         attempts.append(1)
+        assert len(attempts) == 1 or os.listdir(tmp_path / "checkpoints") == ["1"], "what fills the disk stays"
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000 if len(attempts) <= 3 else before[0], before[1]))
 
     with Checkpoints(str(tmp_path), CheckpointConfig(keep=2)) as checkpoints:
@@ -209,17 +217,39 @@ def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd):
         assert line.startswith("the checkpoint of step 2: ") and "File too large" in line and "\n" not in line
 
 
+class Refused:
+    """A save in flight that TensorStore could not write."""
+
+    def result(self):
+        raise ValueError(f"RESOURCE_EXHAUSTED: Error writing /x: {os.strerror(errno.ENOSPC)} [os_error_code='28']")
+
+
 def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is_good(tmp_path, monkeypatch, settings):
+    """The save of step 8 starts and fails; step 12 must not be left before one is complete, and then no error of a save
+    in flight may take the place of the one line."""
     save = Checkpoints.save
 
     def refuses(self, step, *arguments):
+        self.wait()
         if step > 4:
-            raise os_error(errno.ENOSPC)
-        save(self, step, *arguments)
+            self._pending = Refused()
+        else:
+            save(self, step, *arguments)
 
     monkeypatch.setattr(Checkpoints, "save", refuses)
-    with pytest.raises(BadInput, match="the checkpoint of step 8: .*No space left.*fix this and rerun the same"):
-        train(settings(io_deadline_seconds=0.2), str(tmp_path), stop_at=8)
+    refused = "^the checkpoint of step 12: .*: No space left on device; fix this and rerun the same command; tried for"
+    with pytest.raises(BadInput, match=refused):
+        train(settings(io_deadline_seconds=0.2), str(tmp_path), stop_at=20)
     monkeypatch.setattr(Checkpoints, "save", save)
-    assert train(settings(), str(tmp_path), stop_at=8)["step"] == 8
-    assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(range(1, 9))
+    assert train(settings(), str(tmp_path), stop_at=12)["step"] == 12
+    assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(range(1, 13))
+
+
+@pytest.mark.parametrize("raised", [None, BadInput("the metrics up to step 2: no room")])
+def test_a_save_in_flight_hides_no_other_error_when_a_run_ends(tmp_path, caplog, raised):
+    ours = pytest.raises(BadInput, match="the metrics" if raised else "/checkpoints: No space left on device; fix this")
+    with ours, Checkpoints(str(tmp_path), CheckpointConfig()) as checkpoints:
+        checkpoints._pending = Refused()
+        if raised:
+            raise raised
+    assert ("the save in flight failed as well: " in caplog.text) == (raised is not None)

@@ -1,4 +1,4 @@
-"""Checkpoints: named trees of arrays, saved asynchronously, restored exactly. The only importer of Orbax.
+"""Checkpoints: named trees of arrays, saved asynchronously, restored exactly.
 
 A checkpoint is some named trees and a JSON record. Of a run (`train.state.State.split`):
 
@@ -12,6 +12,8 @@ training step may then donate them while they are written. `restore` decides fro
 A folder on disk gets its name when it is complete. A bucket cannot rename a folder atomically; there, a checkpoint is
 complete when Orbax's `commit_success.txt` is in it. A folder that a killed run left without it is no checkpoint, and
 the next save removes it. A checkpoint is JSON and arrays of numbers: nothing in it is code or is unpickled.
+
+Only this module and `saving` import Orbax.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import functools
 import hashlib
 import json
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,7 +34,7 @@ import numpy as np
 from etils import epath
 from orbax.checkpoint import v1 as ocp
 
-from xlnet_jax.checkpoint import checksums
+from xlnet_jax.checkpoint import checksums, saving
 from xlnet_jax.checkpoint.spread import gathered, spread
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, Diverged, XLNetError, summary
@@ -41,6 +44,8 @@ from xlnet_jax.storage.bucket import is_missing
 FORMAT_VERSION = 3
 
 _COMPLETE_IN_BUCKET = "commit_success.txt"
+_UNFINISHED = ".orbax-checkpoint-tmp"
+"""On disk, in the name of a folder that is not complete."""
 _MOVED = (errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 """Errors of the operating system for a damaged file; others (no permission, no memory) have other causes."""
 
@@ -81,12 +86,40 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
         self._writer: Any = None
         self._pending: Any = None
+        self._quiet = contextlib.ExitStack()
         self.seconds = 0.0
         """Of the last complete save, from the copy to the host until it was on disk; 0 = none yet."""
 
+    def __enter__(self) -> Checkpoints:
+        if self._keep is not None:
+            self._quiet.enter_context(saving.without_late_callbacks())
+        return self
+
     def _translated(self) -> contextlib.AbstractContextManager[None]:
-        """A bucket that refuses or does not answer is reported in one line (BadInput, RestartMe)."""
-        return files.at(self.workdir).translate_errors(str(self.path))
+        """A full disk, or a bucket that refuses or does not answer, is reported in one line (BadInput, RestartMe)."""
+        return files.translate_errors(str(self.path))
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """`_translated`; on disk, what a failed save has written is removed: it may be what fills the disk."""
+        try:
+            with self._translated():
+                yield
+        except XLNetError:
+            # Orbax's would raise the same error again at the next call. The next save makes a new one.
+            self._writer = None
+            # Of several processes, the others may still write there; their run ends, and the next one removes it.
+            if files.at(self.workdir).locks and jax.process_count() == 1:
+                self._remove_unfinished()
+            raise
+
+    def _remove_unfinished(self) -> None:
+        for pause in (0.0, 0.2):  # twice: the writes of other arrays may still be under way
+            time.sleep(pause)
+            with self._translated():
+                for name in files.listing(str(self.path)):
+                    if _UNFINISHED in name:
+                        shutil.rmtree(self.path / name, ignore_errors=True)
 
     @contextlib.contextmanager
     def _read(self, step: int) -> Iterator[None]:
@@ -155,16 +188,11 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         began = time.perf_counter()
         record = {"format_version": FORMAT_VERSION, "checksums": sums, **record}
         record["record_sha256"] = _hash(record)
-        with self._translated():
+        with self._writing():
             if self._writer is None:
                 # Not before the first save: it removes unfinished checkpoints of killed runs.
-                # Every replica writes a slice, but not of a bias: it would be a thousand slices of 96 bytes.
-                saving = ocp.options.ArrayOptions.Saving(
-                    scoped_storage_options_creator=_chunks, min_slice_bytes_for_replica_parallel=2**16
-                )
-                context = ocp.Context(array_options=ocp.options.ArrayOptions(saving=saving))
                 self._writer = ocp.training.Checkpointer(
-                    self.path, preservation_policy=self, cleanup_tmp_directories=True, context=context
+                    self.path, preservation_policy=self, cleanup_tmp_directories=True, context=saving.context()
                 )
             self._pending = self._writer.save_checkpointables_async(step, trees, force=True, custom_metadata=record)
             self._pending.on_complete(lambda _: setattr(self, "seconds", time.perf_counter() - began))
@@ -185,7 +213,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         """Waits until the started save is complete on disk."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            with self._translated():
+            with self._writing():
                 pending.result()
 
     def read(self, step: int, abstract: Trees) -> Trees:
@@ -232,13 +260,22 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return trees
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Waits and releases the folder. After an error in one of several processes a save may never be complete."""
-        if error is not None and jax.process_count() > 1:
-            return
-        self.wait()
-        if self._writer is not None:
-            with self._translated():
-                self._writer.close()
+        """Waits and releases the folder. After an error in one of several processes a save may never be complete.
+
+        The error that ends the block is the one that is raised: one of the save in flight is then only logged.
+        """
+        with self._quiet:
+            if error is not None and jax.process_count() > 1:
+                return
+            try:
+                self.wait()
+                if self._writer is not None:
+                    with self._translated():
+                        self._writer.close()
+            except Exception as late:
+                if error is None:
+                    raise
+                log.warning("the save in flight failed as well: %s", summary(late))
 
 
 def sums_of(trees: Trees, record: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
@@ -248,16 +285,6 @@ def sums_of(trees: Trees, record: dict[str, Any]) -> tuple[dict[str, str], list[
         axis, rows = _ROWS_AXIS[name], record["plan"][-1][2]
         shapes[f"memory/{name}"] = (*array.shape[:axis], rows, *array.shape[axis + 1 :])
     return checksums.of_trees(trees, shapes)
-
-
-def _chunks(key: Any, value: Any) -> Any:
-    """Orbax's options for an array: chunks of at most 1 MiB, because a chunk can only be read whole (see `spread`).
-
-    Not if a size is odd, such as a vocabulary of 30522 = 6 x 5087: Orbax would cut it into single rows.
-    """
-    del key
-    even = all(size < 64 or size % 64 == 0 for size in value.shape)
-    return ocp.options.ArrayOptions.Saving.StorageOptions(chunk_byte_size=2**20 if even else None)
 
 
 def _in_parts(stored: dict[str, Any], path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

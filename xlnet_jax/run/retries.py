@@ -38,7 +38,7 @@ def until_it_works(action: Callable[[], None], what: str, seconds: float, alive:
 
     Args:
       what: for the log.
-      seconds: after which the last error ends the run.
+      seconds: after which the last error ends the run; 0 = no retry.
       alive: called before every attempt; may raise.
 
     Raises:
@@ -59,9 +59,8 @@ def until_it_works(action: Callable[[], None], what: str, seconds: float, alive:
             if left <= 0:
                 # Our own errors already contain advice.
                 advice = "" if isinstance(error, XLNetError) else ADVICE[kind]
-                raise kind(
-                    f"{what}: {summary(error)}; tried for {seconds:g} s (checkpoint.io_deadline_seconds){advice}"
-                ) from error
+                tried = f"; tried for {seconds:g} s (checkpoint.io_deadline_seconds)" if seconds else ""
+                raise kind(f"{what}: {summary(error)}{tried}{advice}") from error
             why = summary(error.__cause__ or error)
             log.warning("%s: %s; trying again in %.0f s, until %.0f s from now", what, why, pause, left)
             time.sleep(min(pause, left))

@@ -24,7 +24,7 @@ from xlnet_jax.storage.local import Local, publish, temporary
 __all__ = ["publish", "temporary"]
 
 _LOCAL, _BUCKET = Local(), Bucket()
-# Errors of ArrayRecord have no number, only the text of these.
+# Errors of ArrayRecord and TensorStore have no number, only the text of these.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
 _IN_JSON = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", list: "a list",
@@ -98,17 +98,21 @@ def translate_errors(path: str) -> Iterator[None]:
       path: named if the error names no file.
 
     Raises:
-      BadInput: it must be repaired; an OSError, ArrayRecord's RuntimeError for the same, a bucket that refuses.
+      BadInput: it must be repaired; an OSError, the RuntimeError of ArrayRecord or the ValueError of TensorStore for
+        the same, a bucket that refuses.
       RestartMe: the bucket does not answer, which may be temporary.
     """
     try:
         with at(path).translate_errors(path):
             yield
-    except (OSError, RuntimeError) as error:
-        if not isinstance(error, OSError) and not any(os.strerror(number) in str(error) for number in _WRITE_ERRORS):
+    except (OSError, RuntimeError, ValueError) as error:
+        known = [text for text in map(os.strerror, _WRITE_ERRORS) if text in str(error)]
+        if not known and not isinstance(error, OSError):
             raise
         where = getattr(error, "filename", None) or path
-        raise BadInput(f"{where}: {summary(error)}; fix this and rerun the same command") from error
+        # TensorStore's text lists all calls on the way.
+        why = known[0] if known and isinstance(error, ValueError) else summary(error)
+        raise BadInput(f"{where}: {why}; fix this and rerun the same command") from error
 
 
 @contextlib.contextmanager

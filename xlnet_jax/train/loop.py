@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import os
 import statistics
@@ -210,9 +211,13 @@ class Run:
         raise RestartMe(f"{why} at step {at}: {what}; rerun the same command to resume") from cause
 
     def _save(self, step: int, state: State, wait: bool = False) -> None:
-        """Starts a save; with `wait`, finishes it. If the disk refuses, it retries with the newest state."""
+        """Starts a save; with `wait`, finishes it. If the disk refused this one or the last one, it retries and waits.
+
+        A save that has only started does not show that the disk accepts one again.
+        """
 
         def write() -> None:
+            complete = next(waits)
             record = {"plan": list(map(list, self.plan)), "rebuilt": self.rebuilt}
             record |= workdirs.identity(self.recipe.config, self.data.sha256, self.data.tokenizer.sha256)
             try:
@@ -221,18 +226,18 @@ class Run:
                 self._complete()
                 self._all_saved()
                 raise
-            if wait:
+            if complete:
                 self.checkpoints.wait()
 
         self._report()
         with self.goodput.measure("save"):
+            # First of all: what a failed save has written is removed, and the metrics may need the room.
+            wait = wait or (self.alone and not self._complete())
+            waits = itertools.chain([wait], itertools.repeat(True))
             self.writer.times(self.goodput.line(step))
             self._persist(self.writer.flush, f"the metrics up to step {step}")
             # With several processes all take part in a save: one alone cannot retry.
-            if self.alone:
-                self._persist(write, f"the checkpoint of step {step}")
-            else:
-                write()
+            self._persist(write, f"the checkpoint of step {step}", retry=self.alone)
         self.saved = step
         self.watchdog.progress(step)
 
@@ -254,8 +259,9 @@ class Run:
             return False
         return True
 
-    def _persist(self, action: Callable[[], None], what: str) -> None:
-        until_it_works(action, what, self.recipe.config.checkpoint.io_deadline_seconds, self.watchdog.progress)
+    def _persist(self, action: Callable[[], None], what: str, retry: bool = True) -> None:
+        seconds = self.recipe.config.checkpoint.io_deadline_seconds if retry else 0.0
+        until_it_works(action, what, seconds, self.watchdog.progress)
 
     def _all_saved(self) -> None:
         """Called before an error that all processes reach: the first that ends would soon end those that still save."""
