@@ -123,12 +123,13 @@ def test_workers_end_with_the_process_that_was_killed(tmp_path):
     assert not any(map(_runs, workers))
 
 
-def test_interrupted_from_the_keyboard(tmp_path):
+def test_a_signal_to_the_group_is_one_line_and_asks_for_the_same_command(tmp_path):
+    """Ctrl-C while workers start, and SIGTERM twice, as a machine that shuts down sends it, while they work."""
     # So many units that it is far from its end when it has made three.
     words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=20000")
     # A shell starts what runs in its background without Ctrl-C.
     words = ["env", "--default-signal=INT", *words]
-    for workers_run in (False, True):
+    for number in (signal.SIGINT, signal.SIGTERM):
         with subprocess.Popen(
             words,
             env=os.environ | {"PYTHONPATH": ROOT},
@@ -137,14 +138,15 @@ def test_interrupted_from_the_keyboard(tmp_path):
             text=True,
         ) as process:
             before = len(list(tmp_path.glob("c/units/*.json")))
-            if workers_run:
+            if number == signal.SIGTERM:
                 _wait(lambda enough=before + 2: len(list(tmp_path.glob("c/units/*.json"))) > enough, process)
             else:
                 _wait(lambda pid=process.pid: len(_children(pid)) > 2, process)
-            os.killpg(process.pid, signal.SIGINT)
+            for _ in range(1 + (number == signal.SIGTERM)):
+                os.killpg(process.pid, number)
             said = process.communicate()[1]
-        assert process.returncode == 130 and "Traceback" not in said, said
-        assert said.splitlines()[-1] == "xlnet-jax prepare: interrupted"
+        assert process.returncode == 42 and "Traceback" not in said, said
+        assert said.splitlines()[-1] == f"xlnet-jax: {number.name}: there was nothing to save; rerun the same command"
 
 
 def test_two_prepares_into_one_folder(tmp_path):
