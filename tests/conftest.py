@@ -38,11 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def same_surroundings(pytestconfig: pytest.Config):
-    """Undoes what the code under test sets for the whole process: compilation cache, log's stream, SIGTERM."""
+    """Undoes what the code under test sets for the whole process: compilation cache, log's stream, two signals."""
     use_compilation_cache(pytestconfig)
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
     root = logging.getLogger()
     # The command line logs to the stderr of its test, which is closed when the next test logs. pytest's own handlers
     # are of other classes.

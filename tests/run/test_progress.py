@@ -2,7 +2,9 @@
 
 import io
 import logging
+import os
 import re
+import sys
 import time
 
 import numpy as np
@@ -87,3 +89,14 @@ def test_the_bar_says_compiling_and_then_training(caplog):
             assert bar.tasks[0].description == "training"
             report(to, range(2))
     assert not caplog.records and bar.tasks[0].completed == 2 and bar.tasks[0].fields["loss"] == "2.0000"
+
+
+def test_a_bar_on_a_terminal_that_has_closed_ends_no_run(monkeypatch):
+    reader, stream = os.pipe()
+    with open(stream, "w") as closed:
+        closed.isatty = lambda: True
+        monkeypatch.setattr(sys, "stderr", closed)
+        with progress.progress_bar(10, 0) as bar:
+            os.close(reader)
+            bar.update(bar.task_ids[0], completed=1, refresh=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)  # for what is left in the buffer of the stream

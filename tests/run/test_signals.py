@@ -1,7 +1,9 @@
 """Signals: in training, evaluation, the first compilation, a wait for data, a machine that shuts down."""
 
 import os
+import pty
 import re
+import select
 import shlex
 import signal
 import subprocess
@@ -33,6 +35,7 @@ def test_a_signal_only_asks_and_the_old_handlers_come_back():
         until(lambda: stop.name == "SIGTERM")
     # The second one of a shutdown does not change the exit code of a process that has saved.
     os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGHUP)
     assert signal.getsignal(signal.SIGINT) is handlers[signal.SIGINT]
     assert signal.set_wakeup_fd(-1) == -1
 
@@ -108,11 +111,16 @@ def test_two_dispatches_and_a_save_must_fit_into_the_grace(grace, dispatch, save
 
 @pytest.mark.parametrize(
     ("sent", "code"),
-    [("INT INT", 130), ("TERM TERM TERM", 0), ("INT TERM", 0), ("TERM INT", 0), ("TERM wait TERM", 130)],
-)
+    [("INT INT", 130), ("TERM TERM TERM", 0), ("INT TERM", 0), ("TERM INT", 0), ("TERM wait TERM", 130),
+     ("HUP HUP TERM", 0), ("ignored HUP TERM", 0)],
+)  # fmt: skip
 def test_a_second_control_c_ends_at_once_and_a_repeated_sigterm_does_not(sent, code):
+    """Nor does a closed terminal, which `nohup` has the program ignore."""
     program = (
         "import os, signal, sys, time\n"
+        "if sys.argv[1].startswith('ignored '):\n"
+        "    sys.argv[1] = sys.argv[1].removeprefix('ignored ')\n"
+        "    signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         "from xlnet_jax.run import signals\n"
         "signals.SAME_SECONDS = 0.5\n"
         "with signals.stop_request() as stop:\n"
@@ -124,7 +132,8 @@ def test_a_second_control_c_ends_at_once_and_a_repeated_sigterm_does_not(sent, c
     )
     done = subprocess.run([sys.executable, "-c", program, sent], cwd=tiny.ROOT, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
-    assert ("second SIG" in done.stderr) == bool(code) and done.stdout == ("" if code else f"SIG{sent.split()[0]}\n")
+    first = "TERM" if sent.startswith("ignored") else sent.split()[0]
+    assert ("second SIG" in done.stderr) == bool(code) and done.stdout == ("" if code else f"SIG{first}\n")
 
 
 def train(workdir, undisturbed, faults=""):
@@ -225,6 +234,30 @@ def test_a_signal_while_the_program_imports(tmp_path):
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
     assert "SIGTERM: there was nothing to save; rerun the same command" in finish(process, 42)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_terminal_that_closes_is_a_stop_unless_the_program_is_to_ignore_it(tmp_path, undisturbed, ignored):
+    """The kernel sends SIGHUP to all processes of the terminal, and what is written to it fails, such as the bar."""
+    run = tmp_path / "run"
+    words = train_words(run, "--config.data.workers=1", *EVALUATE, undisturbed.cache)
+    process, terminal = pty.fork()
+    if not process:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        program = [sys.executable, str(tiny.TESTS / "planted.py"), "step_slow=0.2", *words]
+        os.execve(sys.executable, program, environment())
+    deadline = time.monotonic() + 120
+    while not (run / "checkpoints" / "4").exists():
+        assert time.monotonic() < deadline
+        if select.select([terminal], [], [], 0.05)[0]:
+            os.read(terminal, 1 << 16)
+    os.close(terminal)
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    with Checkpoints(str(run)) as checkpoints:
+        newest = checkpoints.steps()[0]
+    # 2: the result cannot be written.
+    assert (code, newest) == (2, shared.STEPS) if ignored else (code == 42 and 4 < newest < shared.STEPS)
 
 
 def catches(pid, number):

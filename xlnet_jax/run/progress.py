@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 from rich.console import Console
@@ -140,11 +140,32 @@ class Reporter:
         return row
 
 
+class Terminal:
+    """A stream that may close while the program writes to it: a run does not end because no one sees its bar."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> None:
+        """Drops the text if the terminal has closed."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Does nothing if the terminal has closed."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
 def progress_bar(total: int, start: int) -> Progress:
     """A bar with loss and time left; on a terminal only, elsewhere it is disabled."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TextColumn("loss {task.fields[loss]}"), TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    progress = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+    console = Console(file=cast(IO[str], Terminal(sys.stderr)))
+    progress = Progress(*columns, console=console, disable=not sys.stderr.isatty())
     progress.add_task(TRAINING, total=total, completed=start, loss="-")
     return progress
 

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first signal asks for a clean end.
+"""SIGTERM, Ctrl-C and SIGHUP (a closed terminal): the first signal asks for a clean end.
 
     start-up, restoring, the first compilation, `evaluate`     ends now; there is nothing to save
     waiting for data                                           ends now, if the current state can be saved
@@ -11,6 +11,8 @@ without one, and 42 asks for a restart.
 
 A machine that shuts down sends SIGTERM twice: from the system, and forwarded by a launcher. A launcher also turns one
 Ctrl-C into SIGINT and SIGTERM. So within `SAME_SECONDS` of the first signal only a second SIGINT ends at once.
+
+SIGHUP stays ignored if it was when the program started: `nohup` asks for that.
 
 `jax.experimental.multihost_utils.reached_preemption_sync_point` is not used. It is always false in a single process;
 with several processes its notifier takes over SIGTERM, ignores all other signals (no Ctrl-C), and does not cover
@@ -34,7 +36,7 @@ from xlnet_jax.errors import Interrupted, RestartMe, Stopped
 
 log = logging.getLogger("xlnet_jax")
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SAME_SECONDS = 10.0
 """A signal this soon after the first is the same request, unless it is a second Ctrl-C."""
 DATA_SECONDS = 10.0
@@ -116,7 +118,7 @@ _active: list[StopRequest] = []
 def stop_request() -> Iterator[StopRequest]:
     """The active StopRequest, or a new one: a command enters it first, and the functions that it calls share it.
 
-    After a signal the process is about to end with its own exit code: another SIGTERM has no effect any more.
+    After a signal the process is about to end with its own exit code: another SIGTERM or SIGHUP has no effect any more.
     """
     if _active:
         yield _active[-1]
@@ -126,16 +128,16 @@ def stop_request() -> Iterator[StopRequest]:
     listener = threading.Thread(target=stop._listen, args=(reading,), name="signals", daemon=True)
     listener.start()
     wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    previous = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+    handled = SIGNALS if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else SIGNALS[:2]
+    previous = {number: signal.signal(number, lambda *_: None) for number in handled}
     _active.append(stop)
     try:
         yield stop
     finally:
         _active.remove(stop)
-        if stop.name:
-            del previous[signal.SIGTERM]
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            if number == signal.SIGINT or not stop.name:
+                signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup)
         os.close(writing)
         listener.join()

@@ -207,7 +207,7 @@ class StreamDispatches:
 
 def start_worker(*_: int) -> None:
     """Ignores signals to the whole process group: the trainer needs its workers until it has saved."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     die_with_parent()
 
