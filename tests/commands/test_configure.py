@@ -1,9 +1,11 @@
 """`configure`: the file it writes is accepted by `train`, whatever the corpus, and is never written over another."""
 
+import itertools
 import json
 import logging
 import os
 import re
+import types
 
 import data_fixtures
 import jax
@@ -15,8 +17,10 @@ from xlnet_jax.cli import main
 from xlnet_jax.commands import configure as configuring
 from xlnet_jax.commands.configure import LONG_ENOUGH, MOST_EPOCHS, SIZES, Size, configure
 from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.data.corpus import manifest as manifests
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.flops import step_flops
+from xlnet_jax.train.evaluation import open_heldout
 
 
 def dry_run(path, workdir):
@@ -122,6 +126,80 @@ def test_a_corpus_without_held_out_documents_is_configured_without_evaluations(t
     assert "more than --minutes" not in caplog.text
     configure(corpus, str(tmp_path / "short.py"), 1, probe=False)
     assert re.search(r"expect 1\.[1-9] minutes, more than --minutes=1:", caplog.text)
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(3, 1), (280, 2), (5000, 4)])
+def test_evaluations_take_what_training_leaves(steps, expected):
+    """Catches four evaluations in two minutes, which took longer than the rest of the plan knows."""
+    base = tiny.config(data={"corpus": data_fixtures.corpus_path()}, evaluation={"final": True})
+    mixture = open_mixture(base)
+    mixture.corpora[0].tokens = 10**9
+    config = configuring._fitting(base, mixture)[0]
+    config = configuring.with_length(config, mixture, 4000.0, steps * step_flops(config) / 3700)
+    steps, every, W = config.train.steps, config.evaluation.every, config.data.windows_per_block
+    times, batches = steps // every, config.evaluation.blocks / config.train.batch_size
+    # A window is scored twice, and forward is a third of a step.
+    assert times * batches * W * 2 / 3 <= 0.05 * steps or (times, batches) == (1, 1)
+    assert times == expected and batches >= 1
+
+
+def test_a_plan_that_cannot_beat_word_frequencies_says_so_and_what_does(tmp_path, caplog, monkeypatch):
+    corpus = data_fixtures.corpus_path()
+    monkeypatch.setattr(configuring, "_estimated", lambda: 1e7)
+    result = configure(corpus, str(tmp_path / "short.py"), 1, probe=False)
+    (said,) = re.findall(
+        rf"{result['steps']} steps are too few: .* word frequencies .* --minutes=(\d+) or more", caplog.text
+    )
+    assert int(said) - 1 < result["least_minutes"] <= int(said)
+    caplog.clear()
+    configure(corpus, str(tmp_path / "long.py"), int(said), probe=False)
+    assert "too few" not in caplog.text
+    # The text alone is too short, however long it is read.
+    monkeypatch.setattr(configuring, "_TARGETS_A_PIECE", 10**6)
+    configure(corpus, str(tmp_path / "text.py"), 10**5, probe=False)
+    assert "take more text or fewer pieces" in caplog.text
+
+
+def test_the_figures_say_what_they_count(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        result = configure(data_fixtures.corpus_path(), str(tmp_path / "config.py"), 5, probe=False)
+    config = configs.load(str(tmp_path / "config.py"))
+    rows, T, R = config.train.batch_size, config.data.segment_len, config.data.reuse_len
+    assert result["new_tokens"] == result["steps"] * rows * R
+    docstring = " ".join((tmp_path / "config.py").read_text().split('"""')[1].split())
+    for text in (
+        f"(estimated, and perhaps wrong by a factor of two): all {T} x {rows} positions of a step, of which {R} x",
+        f"{result['steps']:,} steps read {result['new_tokens']:,} new tokens, {result['epochs']:.2f} times the text",
+        "; the start takes 75 s of them.",
+    ):
+        assert text in docstring and text in caplog.text
+
+
+def test_without_a_probe_the_speed_of_a_cpu_is_still_that_of_this_one(monkeypatch):
+    """Catches a constant, which was a seventh of the truth on one machine and a thirtieth on another."""
+
+    def estimated(seconds):
+        ticks = itertools.count()
+        clock = types.SimpleNamespace(perf_counter=lambda: seconds * next(ticks))
+        monkeypatch.setattr(configuring, "time", clock)
+        return configuring._estimated()
+
+    assert estimated(1.0) == pytest.approx(2 * estimated(2.0))
+
+
+@pytest.mark.parametrize(("share", "few"), [(0.3, True), (0.6, False)])
+def test_few_held_out_tokens_are_named_with_the_option(tmp_path, caplog, share, few, monkeypatch):
+    """By `prepare`, and by whatever trains on it."""
+    text = data_fixtures.write(tmp_path, text=data_fixtures.synthetic_text(7, 40))
+    monkeypatch.setattr(manifests, "FEWEST_HELDOUT", 2000)
+    corpus = str(tmp_path / "corpus")
+    data_fixtures.make_corpus(corpus, text, heldout=share)
+    mixture = open_mixture(tiny.config(data={"corpus": corpus}))
+    open_heldout(tiny.config(data={"corpus": corpus}, evaluation={"final": True}), mixture)
+    splits = mixture.corpora[0].manifest["splits"]
+    tokens = [splits[name]["tokens"] for name in ("heldout", "train")]
+    line = f"the held-out split has {tokens[0]:,} of {sum(tokens):,} tokens, and the loss of fewer than 2,000 is mostly"
+    assert caplog.text.count(line) == 2 * few and caplog.text.count("such as --heldout=0.2") == 2 * few
 
 
 def test_the_sizes_rise():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import shlex
 import textwrap
@@ -17,6 +18,7 @@ import time
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from xlnet_jax import config as configs
 from xlnet_jax.commands.inspect import count_parameters
@@ -39,6 +41,9 @@ from xlnet_jax.train.step import build_step, create_state
 
 TOKENS_PER_PARAMETER = 20
 MOST_EPOCHS = 40
+_TARGETS_A_PIECE = 18
+"""For a loss below that of word frequencies. Measured for the third of `SIZES` and 4000 pieces, each run with its own
+schedule: 7 targets a piece (80 steps) end 0.15 nat above, 12 (140 steps) 0.09 above, 24 (280 steps) 0.08 below."""
 
 log = logging.getLogger("xlnet_jax")
 
@@ -46,10 +51,12 @@ _MOST_MINUTES = 1_000_000
 _PROBE_SECONDS = 5.0  # of steps, after compiling
 _SECOND_PROBE = 25.0  # runs if the first took less, compiling included
 _START_SECONDS = 75.0  # of a run, with two compilations: the step and the evaluation
-_CPU_FLOPS = 2e9  # of a core, without a probe
+_PRODUCT_SECONDS = 0.5  # of matrix products on a CPU, without a probe
+_CPU_UTILISATION = 0.7  # of their speed; measured: 0.66 and 1.08 of it, for widths of 128 and 256
 _UTILISATION = 0.2  # of an accelerator's peak, without a probe
 _TRAINING_SHARE = 0.95  # the rest is for evaluations and saves
 _DISPATCH_SECONDS, _CHECKPOINT_SECONDS = 5.0, 300.0
+_EVALUATIONS = 4
 
 
 class Size(NamedTuple):
@@ -84,11 +91,14 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
       corpus: folder that `prepare` wrote, or several separated by commas.
       output: Python file to write; it must not exist.
       minutes: how long training may take, start and evaluations included; a warning if the start alone takes longer.
-      probe: measure the speed (less than a minute on two idle cores, mostly compiling); else it is estimated.
+      probe: measure the speed of a step (less than a minute on two idle cores, mostly compiling); else it is estimated,
+        from the peak of an accelerator, or the speed of matrix products on a CPU: it may be wrong by a factor of two.
 
     Returns:
-      `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`, `tokens_per_second`, `epochs`,
-      `minutes` (expected), `measured` (whether the speed was measured here, of this model or of the smallest).
+      `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`; `tokens_per_second`, positions as in
+      the metrics; `new_tokens`, those of the text that are read in all, and `epochs`, how often that is the text;
+      `minutes` (expected), `measured` (whether the speed was measured here, of this model or of the smallest);
+      `least_minutes`, for a loss below that of word frequencies.
 
     Raises:
       BadInput: no corpus, a corpus that is too short, `output` exists, or impossible minutes.
@@ -112,9 +122,13 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
         if not files.write_new(output, _source(config, result, minutes).encode()):
             raise there
     assert configs.load(output) == config, "the file differs from the configuration chosen"
+    for line in _about(config, result):
+        log.info("%s", line)
     if result["minutes"] > minutes:
         text = "expect %.1f minutes, more than --minutes=%g: the start of a run alone takes about %.0f s"
         log.warning(text, result["minutes"], minutes, _START_SECONDS)
+    if warning := _too_short(config, result):
+        log.warning("%s", warning)
     log.info("next: %s", result["command"])
     return result
 
@@ -182,9 +196,22 @@ def choose(fitting: list[Config], mixture: Mixture, seconds: float, probe: bool)
 
 
 def _estimated() -> float:
-    """FLOPs per second from the published peak of the device, or a guess for CPUs."""
+    """FLOPs per second from the published peak of the device, or on CPUs from the speed of products of matrices.
+
+    CPUs differ by more than ten times, and so does what other programs leave of one.
+    """
     peak = flops.PEAK_FLOPS.get(jax.devices()[0].device_kind)
-    return _UTILISATION * peak * jax.device_count() if peak else _CPU_FLOPS * cores()
+    if peak:
+        return _UTILISATION * peak * jax.device_count()
+    rows, width = 2048, 128  # of a batch of the smallest model
+    product = jax.jit(jnp.matmul)
+    x, kernel = jnp.ones((rows, width)), jnp.ones((width, 4 * width))
+    product(x, kernel).block_until_ready()
+    began, number = time.perf_counter(), 0
+    while not number or time.perf_counter() - began < _PRODUCT_SECONDS:
+        product(x, kernel).block_until_ready()
+        number += 1
+    return _CPU_UTILISATION * number * 2 * rows * width * 4 * width / (time.perf_counter() - began)
 
 
 def _measured(config: Config, mixture: Mixture) -> float:
@@ -229,19 +256,26 @@ def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) 
     def whole(most: float) -> int:
         return dispatch * max(1, int(most) // dispatch)
 
-    # Four evaluations, each of as many rows as one step in a hundred has.
-    blocks = max(config.train.batch_size, steps * config.train.batch_size // (100 * config.data.windows_per_block))
+    # What training leaves, in batches of blocks; at least one, at the end. A window is scored with memory and without,
+    # each a third of a step.
+    batches = max(1, int((1 - _TRAINING_SHARE) * steps / (config.data.windows_per_block * 2 / 3)))
+    times = min(_EVALUATIONS, batches)
+    evaluation = {"every": whole(steps / times), "blocks": batches // times * config.train.batch_size}
     return _changed(
         config,
         optimizer={"warmup_steps": min(10_000, -(-steps // 10), steps - 1)},
         train={"steps": steps, "steps_per_dispatch": dispatch},
         checkpoint={"every": whole(min(_CHECKPOINT_SECONDS * rate, steps / 4))},
-        evaluation={"every": whole(steps / 4), "blocks": blocks} if open_heldout(config, mixture) else {},
+        evaluation=evaluation if open_heldout(config, mixture) else {},
     )
 
 
 def _result(config: Config, mixture: Mixture, output: str, speed: float) -> dict[str, Any]:
     steps, batch_size, rate = config.train.steps, config.train.batch_size, speed / flops.step_flops(config)
+
+    def minutes(steps: float) -> float:
+        return (steps / (_TRAINING_SHARE * rate) + _START_SECONDS) / 60
+
     return {
         "output": output,
         "command": f"xlnet-jax train --config={shlex.quote(output)} --workdir=run",
@@ -249,9 +283,42 @@ def _result(config: Config, mixture: Mixture, output: str, speed: float) -> dict
         "steps": steps,
         "batch_size": batch_size,
         "tokens_per_second": rate * batch_size * config.data.segment_len,
+        "new_tokens": steps * batch_size * config.data.reuse_len,
         "epochs": steps * _epochs_a_step(config, mixture),
-        "minutes": (steps / (_TRAINING_SHARE * rate) + _START_SECONDS) / 60,
+        "minutes": minutes(steps),
+        # Whole dispatches of at most 10 steps.
+        "least_minutes": minutes(_least_steps(config) + 10),
     }
+
+
+def _least_steps(config: Config) -> float:
+    """Steps after which the held-out loss is expected to be below that of word frequencies."""
+    return _TARGETS_A_PIECE * config.model.vocab_size / (config.train.batch_size * config.data.num_predict)
+
+
+def _too_short(config: Config, result: dict[str, Any]) -> str | None:
+    """What is wrong with a plan that ends before the model has learned anything from context."""
+    if config.train.steps >= _least_steps(config):
+        return None
+    text = (
+        f"{config.train.steps} steps are too few: expect a loss above that of mere word frequencies (the unigram "
+        "cross-entropy); "
+    )
+    if _least_steps(config) / config.train.steps * result["epochs"] > MOST_EPOCHS:
+        return f"{text}this text is too short for {config.model.vocab_size} pieces, take more text or fewer pieces"
+    return f"{text}give --minutes={math.ceil(result['least_minutes'])} or more"
+
+
+def _about(config: Config, result: dict[str, Any]) -> list[str]:
+    """What the figures of a plan count."""
+    batch, T, R = config.train.batch_size, config.data.segment_len, config.data.reuse_len
+    how = "measured here" if result["measured"] else "estimated, and perhaps wrong by a factor of two"
+    return [
+        f"{result['tokens_per_second']:,.0f} tokens a second ({how}): all {T} x {batch} positions of a step, of which "
+        f"{R} x {batch} are new text.",
+        f"{config.train.steps:,} steps read {result['new_tokens']:,} new tokens, {result['epochs']:.2f} times the text "
+        f"(at most {MOST_EPOCHS}), in {result['minutes']:.1f} minutes; the start takes {_START_SECONDS:.0f} s of them.",
+    ]
 
 
 def _described(config: Config) -> str:
@@ -264,10 +331,10 @@ def _source(config: Config, result: dict[str, Any], minutes: float) -> str:
     """The Python source: a docstring, and every key that differs from its default."""
     devices = jax.devices()
     about = textwrap.fill(
-        f"Hardware: {len(devices)} x {devices[0].device_kind}, {cores()} cores. Expect about {result['minutes']:.1f} "
-        f"minutes, at {result['tokens_per_second']:,.0f} tokens a second "
-        f"({'measured here' if result['measured'] else 'estimated'}). The run reads the text {result['epochs']:.2f} "
-        f"times, at most {MOST_EPOCHS}. Nothing here is published: sizes and rates are a starting point.",
+        " ".join([
+            f"Hardware: {len(devices)} x {devices[0].device_kind}, {cores()} cores.", *_about(config, result),
+            "Nothing here is published: sizes and rates are a starting point.",
+        ]),
         width=118, break_long_words=False,
     )  # fmt: skip
     head = (

@@ -29,6 +29,7 @@ from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.corpus.manifest import little_heldout
 from xlnet_jax.data.tokenizer import UNK, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
@@ -279,18 +280,22 @@ def open_heldout(config: Config, train: Mixture) -> Mixture | None:
     """The held-out splits of the corpora of `train`, or None if training evaluates nothing.
 
     Raises BadInput if `evaluation.every` asks for them and they are missing. For the evaluation after the last step,
-    which is on by default, a warning is enough.
+    which is on by default, a warning is enough, as for splits of few tokens.
     """
-    if config.evaluation.every:
-        return open_mixture(config, "heldout", opened=train)
-    if not config.evaluation.final:
+    if not (config.evaluation.every or config.evaluation.final):
         return None
     try:
         heldout = open_mixture(config, "heldout", opened=train)
-        heldout.check(config)
+        if not config.evaluation.every:
+            heldout.check(config)
     except BadInput as error:
+        if config.evaluation.every:
+            raise
         log.warning("there will be no held-out loss: %s", error)
         return None
+    for corpus in heldout.corpora:
+        if warning := little_heldout(corpus.manifest):
+            log.warning("%s: %s", corpus.path, warning)
     return heldout
 
 

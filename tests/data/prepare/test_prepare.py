@@ -244,7 +244,8 @@ def test_no_text_in_a_split(tmp_path, caplog):
     # The other way round training is possible, but its loss will have nothing to be compared with.
     with caplog.at_level(logging.WARNING, "xlnet_jax"):
         data.make_corpus(tmp_path / "e", data.write(tmp_path, a="Bado kilu"), heldout=1e-9)
-    assert "no document fell to the held-out split" in caplog.text
+    assert "none of the documents, of 11 tokens, fell to the held-out split; prepare it with" in caplog.text
+    assert "such as --heldout=0.2" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
 from typing import Any
@@ -38,6 +39,11 @@ DATASET_NAME = "corpus"
 MANIFEST = "manifest.json"
 REQUEST = "prepare.json"
 TOKENIZERS = (Tokenizer.file_name, Vocabulary.file_name)
+
+FEWEST_HELDOUT = 10_000
+"""Tokens; with the published shares 3,300 of them are targets."""
+MOST_HELDOUT = 20
+"""Percent that are advised at most."""
 
 _LARGEST = 2**62  # so that sums and products of a few numbers stay int64
 LARGEST_PAGE = 2**24
@@ -275,3 +281,24 @@ def _check_sources(sources: Any) -> None:
         _check_number(source.get("start"), f"{place}.start", 0)
         _check_number(source.get("end"), f"{place}.end", source["start"])
         _check_hash(source.get("sha256"), f"{place}.sha256")
+
+
+def little_heldout(manifest: dict[str, Any]) -> str | None:
+    """What is wrong with a held-out split that is missing or small, and the option that mends it; else None."""
+    found = {name: split["tokens"] for name, split in manifest["splits"].items()}
+    heldout, everything = found.get("heldout", 0), sum(found.values())
+    if heldout >= FEWEST_HELDOUT:
+        return None
+    what = f"none of the documents, of {everything:,} tokens, fell to the held-out split"
+    if heldout:
+        what = f"the held-out split has {heldout:,} of {everything:,} tokens, and the loss of fewer than " \
+            f"{FEWEST_HELDOUT:,} is mostly chance"  # fmt: skip
+    return f"{what}; prepare it with a larger share, such as {larger_heldout(manifest)}"
+
+
+def larger_heldout(manifest: dict[str, Any]) -> str:
+    """The option that holds out enough of this text, or as much as training can spare."""
+    found = {name: split["tokens"] for name, split in manifest["splits"].items()}
+    everything = sum(found.values())
+    percent = math.ceil(100 * max(FEWEST_HELDOUT, 2 * found.get("heldout", 0)) / everything)
+    return f"--heldout={min(percent, MOST_HELDOUT) / 100:g}"

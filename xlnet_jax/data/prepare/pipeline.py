@@ -255,8 +255,6 @@ def _assemble(
         if entries:
             splits[split] = _finish_split(output, split, entries, tokenizer.vocab_size)
     _check_any("train" in splits, splits["heldout"]["documents"] if "heldout" in splits else 0)
-    if options["heldout"] and "heldout" not in splits:
-        _log.warning("no document fell to the held-out split; with few documents use a larger --heldout")
     counts = {name: sum(note[name] for note in notes) for name in ("replaced", "empty")}
     if counts["replaced"]:
         _log.warning("%d places were not UTF-8 and became U+FFFD", counts["replaced"])
@@ -277,6 +275,8 @@ def _assemble(
         "dropped": dataclasses.asdict(dropped),
         "sources": [part for note in notes for part in note["sources"]],
     }
+    if options["heldout"] and (warning := manifests.little_heldout(manifest)):
+        _log.warning("%s", warning)
     manifest["sha256"] = manifests.content_hash(manifest)
     # TFDS reads the shards next to the files it writes, so it must write there itself.
     files.resolve(output)
