@@ -103,9 +103,17 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min"
 
 
+def quantity(number: int, noun: str) -> str:
+    """`1 document`, `2,000 documents`, `2 batches`."""
+    plural = noun + ("es" if noun.endswith(("ch", "s", "x")) else "s")
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def print_lines(values: dict[str, Any], prefix: str = "") -> None:
-    """One `name value` per line, such as `splits.train.tokens 5000`; seconds as `1 h 02 min`."""
+    """One `name value` per line, such as `splits.train.tokens 5000`; seconds as `1 h 02 min`. None has no line."""
     for name, value in values.items():
+        if value is None:
+            continue
         if isinstance(value, dict):
             print_lines(value, f"{prefix}{name}.")
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import shlex
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -146,7 +147,16 @@ def _prepare(
     tokens = {f"{name}_tokens": split["tokens"] for name, split in manifest["splits"].items()}
     dropped = dict(manifest.get("dropped", {}))
     letters = dropped.pop("letters", None)  # seen, not dropped
-    return {"output": output, **tokens, "sha256": manifest["sha256"], "letters": letters, "dropped": dropped}
+    return {
+        "output": output, **tokens, "vocabulary": manifest["tokenizer"]["vocab_size"], "sha256": manifest["sha256"],
+        "letters": letters, "dropped": dropped,
+        "command": f"xlnet-jax configure {shlex.quote(output)} --minutes=30 --output=config.py",
+    }  # fmt: skip
+
+
+def _show_prepared(result: dict[str, Any]) -> None:
+    """Without what English has none of: Hangul, marks that are dropped."""
+    print_lines(result | {"dropped": {name: count for name, count in result["dropped"].items() if count}})
 
 
 def _evaluate(
@@ -265,7 +275,7 @@ VERBS = (
             _option("--engine", "local: processes of this machine (default); beam: an Apache Beam pipeline", "local",
                     choices=("local", "beam")),
             _option("--beam_options", "of the Beam pipeline", "", metavar="NAME=VALUE,..."),
-        ), overrides=False, stops=True),
+        ), _show_prepared, overrides=False, stops=True),
     Verb("corpus info", "Show the contents of a corpus and how it was made.", "xlnet-jax corpus info corpus --json",
          _of("data.corpus.verify", "info"), (_CORPUS,), overrides=False),
     Verb("corpus verify", "Read a whole corpus and compare it with all its hashes and counts.",

@@ -364,7 +364,9 @@ def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp
     biases = ("content_bias", "position_bias", "segment_bias")
     assert step == 0 and origin["init_from"]["fresh"] == [f"params/biases/{name}" for name in biases]
     assert origin["init_from"]["left_over"] == [f"params/layers/attention/{name}" for name in biases]
-    assert "fresh are params/biases/content_bias, params/biases/position_bias" in caplog.text
+    (line,) = [record for record in caplog.records if "starting with the parameters" in record.getMessage()]
+    new, unused = (", ".join(f"params/{scope}/{name}" for name in biases) for scope in ("biases", "layers/attention"))
+    assert line.levelname == "WARNING" and line.getMessage().endswith(f"{run}; new: {new}; not used: {unused}")
     loaded = contents({"params": state.params})
     for name, value in loaded.items():
         assert value == (drawn if "['biases']" in name else saved[12])[name], name

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -332,6 +333,32 @@ def test_numbers_are_for_scripts_and_durations_for_people(verb, capsys):
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines == {"step": "8", "loss": "0.123457", "seconds.steps": "1 h 02 min", "seconds.data": "12.3 s",
                      "tokens_per_second": "59"}  # fmt: skip
+
+
+def test_what_there_is_not_has_no_line(capsys):
+    print_lines({"step": 0, "loss": None, "seconds": None, "nothing": {}})
+    assert capsys.readouterr().out.split() == ["step", "0"]
+
+
+def test_one_is_no_plural():
+    said = [messages.quantity(*pair) for pair in ((1, "document"), (0, "document"), (2000, "token"), (2, "batch"))]
+    assert said == ["1 document", "0 documents", "2,000 tokens", "2 batches"]
+
+
+def test_prepare_ends_with_the_vocabulary_and_the_next_command(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text(data_fixtures.synthetic_text(5, 60))
+    output = str(tmp_path / "my corpus")
+    words = ["prepare", f"--input={tmp_path}/a.txt", f"--output={output}", "--workers=1", "--heldout=0.3",
+             f"--tokenizer={data_fixtures.tokenizer_path()}"]  # fmt: skip
+    assert main(words) == 0
+    captured = capsys.readouterr()
+    lines = dict(line.split(maxsplit=1) for line in captured.out.splitlines())
+    assert lines["vocabulary"] == str(data_fixtures.tokenizer().vocab_size)
+    assert not {"dropped.hangul", "dropped.marks", "dropped"} & lines.keys()
+    parser_words = shlex.split(lines["command"])[1:]
+    assert parser_words[:2] == ["configure", output] and cli.make_parser().parse_known_args(parser_words)[1] == []
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dropped"] == {"marks": 0, "hangul": 0}
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,9 @@ def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, 
     config = dataclasses.replace(config, finetune=dataclasses.replace(config.finetune, **sources))
     with caplog.at_level("INFO", "xlnet_jax"):
         result = finetune(config, str(tmp_path / "run"))
-    assert result["metric"] == "pearson" and "starting with the parameters of step 16" in caplog.text
+    (line,) = [record for record in caplog.records if "starting with the parameters of step 16" in record.getMessage()]
+    assert result["metric"] == "pearson" and line.levelname == "INFO"
+    assert "; new: params/head; not used: params/head/" in line.getMessage()
     found, pretrained = (workdirs.load_config(str(path)).model for path in (tmp_path / "run", undisturbed))
     assert found == pretrained
     assert workdirs.tokenizer(str(tmp_path / "run")).sha256 == workdirs.tokenizer(str(undisturbed)).sha256

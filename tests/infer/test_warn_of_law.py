@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax.infer.orders import warn_of_law
+from xlnet_jax.infer.orders import _told, warn_of_law
 
 WHOLE = {"segment_len": 32, "reuse_len": 32, "num_predict": 32}
 SPANS, UNIFORM = tiny.config(), tiny.config(data={"orders": "uniform", **WHOLE})
@@ -20,6 +20,7 @@ def known(length, *unknown):
 
 def warnings(caplog, *question):
     caplog.clear()
+    _told.clear()
     with caplog.at_level(logging.WARNING, "xlnet_jax"):
         warn_of_law(*question)
     assert len(caplog.records) <= 1
@@ -45,8 +46,17 @@ def warnings(caplog, *question):
 def test_spans_has_taught_a_share_and_half_a_segment_on_the_right(caplog, text, parts):
     found = warnings(caplog, SPANS, [known(8, 6), text])
     assert len(found) == bool(parts)
-    assert all(part in found[0] for part in parts) and (not found or found[0].count(";") == len(parts) - 1)
+    assert all(part in found[0] for part in parts) and (not found or found[0].count(";") == len(parts))
     assert not found or found[0].startswith("the model was trained with data.orders=spans and may be poor here: ")
+
+
+def test_the_line_comes_once_and_names_the_law_that_teaches_it(caplog):
+    (line,) = warnings(caplog, SPANS, [known(32, *range(32))])
+    assert line.endswith("train one with data.orders=uniform, or left_within for whole texts from left to right")
+    warn_of_law(SPANS, [known(32, 0, *range(20, 32))])
+    assert len(caplog.records) == 1
+    warn_of_law(LEFT, [known(32, 0, 3, 9)], "random")
+    assert len(caplog.records) == 2
 
 
 def test_uniform_has_taught_everything(caplog):
@@ -63,7 +73,7 @@ def test_left_within_has_taught_one_order_or_both_by_reversed_rows(caplog):
         assert all(warnings(caplog, config, text, order) for order in orders)
     assert warnings(caplog, LEFT, text, np.array([3, 0, 9])) == [
         "the model was trained with data.orders=left_within and may be poor here: order=given (in training left or "
-        "reversed)"
+        "reversed); for such questions train one with data.orders=uniform"
     ]
 
 

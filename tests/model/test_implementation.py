@@ -10,6 +10,7 @@ from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, xla
 from xlnet_jax.model import implementation
+from xlnet_jax.parallel.processes import Session
 
 
 def with_attention(value, **model):
@@ -39,6 +40,15 @@ def test_all_processes_take_xla_if_one_must(other, expected, caplog):
     absent = types.SimpleNamespace(device_kind="TPU v5 lite")
     assert implementation.decided(Config(), processes, absent).model.attention == expected
     assert f"attention: {expected}, " in caplog.text
+
+
+def test_a_cpu_has_no_choice_and_no_line(caplog, monkeypatch):
+    caplog.set_level("INFO")
+    assert implementation.decided(Config(), Session()).model.attention == "xla" and caplog.text == ""
+    device = types.SimpleNamespace(device_kind="TPU v3", platform="tpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    assert implementation.decided(Config(), Session()).model.attention == "xla"
+    assert "attention: xla, because there is no kernel for TPU v3" in caplog.text
 
 
 def test_sizes_that_a_kernel_refuses(monkeypatch):

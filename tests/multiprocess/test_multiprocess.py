@@ -99,7 +99,6 @@ def interrupted(workdir, cache, victim, number, after):
     assert after <= step < STEPS
     for _, err in ended.values():
         assert f"{number.name} in process {victim} at step {step}: saved" in err and "Traceback" not in err
-        assert "attention: xla, because there is no kernel for cpu" in err
     return step
 
 

@@ -1,9 +1,11 @@
 """The tokenizer of a work directory: a checkpoint is of use without the corpus that it was trained on."""
 
 import json
+import os
 import shutil
 
 import data_fixtures
+import jax
 import pytest
 import tiny
 
@@ -97,3 +99,20 @@ def test_another_tokenizer_is_refused(tmp_path):
     shutil.rmtree(tmp_path / "run" / "tokenizer")
     with pytest.raises(BadInput, match="no copy of its tokenizer"):
         workdirs.tokenizer(workdir)
+
+
+def test_a_compilation_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").write_text("")
+    settings = tiny.config(log={"compilation_cache": str(tmp_path / "file" / "cache")})
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        workdirs.use_compilation_cache(settings, str(tmp_path))
+        assert jax.config.jax_compilation_cache_dir is None
+        (line,) = caplog.messages
+        assert line.startswith("no compilation cache, so the next start compiles again: log.compilation_cache=")
+        # Tests may run as root, who may write everywhere.
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        workdirs.use_compilation_cache(tiny.config(log={"compilation_cache": ""}), str(tmp_path))
+        assert jax.config.jax_compilation_cache_dir is None and "no permission to write" in caplog.messages[1]
+    finally:
+        workdirs.use_compilation_cache(tiny.config(log={"compilation_cache": before or "none"}), str(tmp_path))

@@ -147,7 +147,7 @@ def saved_parameters(workdir: str, step: int | None = None) -> tuple[dict[str, A
 
 
 def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Initial parameters from another run: those that both models have. The log lists the others.
+    """Initial parameters from another run: those that both models have.
 
     Args:
       path: a work directory (its newest good checkpoint), or the folder of one checkpoint in it.
@@ -182,10 +182,6 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
         raise type(error)(f"checkpoint.init_from={path}: {error}") from error
     saved = _saved_forms(found.record).keys()
     fresh, left_over = sorted(leaves.keys() - saved), sorted(saved - leaves.keys())
-    if fresh or left_over:
-        say = log.warning if fresh else log.info
-        say("checkpoint.init_from=%s has not all of this model's parameters, or others: fresh are %s; left "
-            "over are %s", path, ", ".join(fresh) or "none", ", ".join(left_over) or "none")  # fmt: skip
     origin = {name: found.record.get(name) for name in ("corpus_sha256", "tokenizer_sha256")}
     origin |= {"fresh": fresh, "left_over": left_over}
     return found.trees["params"], {"path": path, "step": found.step, **origin}

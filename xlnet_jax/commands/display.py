@@ -23,6 +23,7 @@ from rich.text import Text
 from xlnet_jax import messages
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Tokenizer
 from xlnet_jax.infer.gaps import Gapped, Infilled, seam
+from xlnet_jax.messages import quantity
 
 COLOURS = ("bright_blue", "cyan", "green", "yellow", "magenta", "red")
 """Of pieces, the first filled first. Every terminal with colours has them."""
@@ -183,7 +184,7 @@ class Display:
             return
         parts = [self._in_height(self._boards[self._at].drawn(self._console))]
         if len(self._boards) > 1:
-            parts.append(Text(f"{len(self._ended)} of {len(self._boards)} texts", "dim"))
+            parts.append(Text(f"{len(self._ended)} of {quantity(len(self._boards), 'text')}", "dim"))
         self._live.update(Group(*parts), refresh=True)
 
     def _in_height(self, text: Text) -> Text:

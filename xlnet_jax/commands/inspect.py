@@ -19,7 +19,7 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.errors import BadInput, summary
-from xlnet_jax.messages import how_to_install, print_lines, printable
+from xlnet_jax.messages import how_to_install, print_lines, printable, quantity
 from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
@@ -116,7 +116,7 @@ def print_example(shown: dict[str, Any]) -> None:
     console.print(
         f"step {shown['step']} row {shown['row']}: {'forward' if shown['direction'] > 0 else 'reversed'}, "
         f"{'continues its memory' if shown['continues'] else 'starts with an empty memory'}, "
-        f"{_LABELS[shown['pairs']][shown['label']]}{len(targets)} targets"
+        f"{_LABELS[shown['pairs']][shown['label']]}{quantity(len(targets), 'target')}"
     )
     table = Table("position", "piece", "segment", "rank", "predicts", "sees")
     for i, piece in enumerate(shown["pieces"]):

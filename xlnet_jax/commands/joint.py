@@ -26,6 +26,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import opened
 from xlnet_jax.infer.orders import any_order, warn_of_law
 from xlnet_jax.infer.score import Likelihood, Scorer
+from xlnet_jax.messages import quantity
 from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import number
@@ -80,8 +81,9 @@ def joint(
              "--orders": orders, "--windows": windows}  # fmt: skip
     with session(config, equal) as processes, opened(config, processes) as model:
         params, found = model.restore(workdir, step)
-        log.info("step %d: %d windows of %d tokens, %d unknown in each, in %d orders, after compiling", found,
-                 len(tokens_NT), T, (~known_NT[0]).sum(), 2 + orders)  # fmt: skip
+        windows_of = f"{quantity(len(tokens_NT), 'window')} of {quantity(T, 'token')}"
+        log.info("step %d: %s, %d unknown in each, in %d orders, after compiling", found, windows_of,
+                 (~known_NT[0]).sum(), 2 + orders)  # fmt: skip
         scorer = Scorer(any_order(model.config, workdir), params, T,
                         config.evaluation.batch_size or config.train.batch_size)  # fmt: skip
         one = {name: scorer.log_prob(tokens, known, name) for name in ("left", "reversed")}

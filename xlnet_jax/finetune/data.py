@@ -22,6 +22,7 @@ from xlnet_jax.data.batches.stream import Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch, batch_of
+from xlnet_jax.messages import quantity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class TaskData:
         """Raises BadInput if there are fewer rows than one batch has."""
         if len(self.rows) < config.train.batch_size:
             raise BadInput(
-                f"finetune.train={self.path} has {len(self.rows)} rows, fewer than train.batch_size="
+                f"finetune.train={self.path} has {quantity(len(self.rows), 'row')}, fewer than train.batch_size="
                 f"{config.train.batch_size}; use a smaller batch"
             )
 

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from xlnet_jax.errors import Diverged
 from xlnet_jax.finetune.data import InOrder, TaskData
 from xlnet_jax.finetune.task import Row, Task, TaskBatch, metric_of
+from xlnet_jax.messages import quantity
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.retries import until_it_works
@@ -128,7 +129,9 @@ class TaskEvaluator:
     def described(self, scores: dict[str, Any]) -> str:
         """The score that ranks."""
         loss = "not finite" if scores["loss"] is None else f"{scores['loss']:.4f}"
-        return f"{self._metric} {scores['score']:.4f}, loss {loss} on {len(self._dev.examples):,} dev examples"
+        return (
+            f"{self._metric} {scores['score']:.4f}, loss {loss} on {quantity(len(self._dev.examples), 'dev example')}"
+        )
 
     def ends(self, lines: list[dict[str, Any]]) -> bool:
         """Whether the last `finetune.patience` evaluations have all been no better than the best before them."""

@@ -24,6 +24,7 @@ from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.spans import Spans
 from xlnet_jax.finetune.task import Example, Read, Task, metric_of
 from xlnet_jax.finetune.tokens import Tokens
+from xlnet_jax.messages import quantity
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import Recipe, make_recipe
@@ -88,8 +89,8 @@ def prepare(config: Config, workdir: str) -> Prepared:
     dev = (
         encode(task, tokenizer, config.finetune.dev, read(config, config.finetune.dev)) if config.finetune.dev else None
     )
-    log.info("%s: %d training examples in %d rows, %d dev examples", config.finetune.task, len(examples),
-             len(train.rows), len(dev.examples) if dev else 0)  # fmt: skip
+    log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
+             quantity(len(train.rows), "row"), quantity(len(dev.examples) if dev else 0, "dev example"))  # fmt: skip
     return Prepared(config, task, train, dev)
 
 

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import quantity
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import make_recipe
 
@@ -61,7 +62,7 @@ def checked(
     memory cannot hold.
     """
     if len(tokens) != len(known):
-        raise BadInput(f"{len(tokens)} texts, but `known` is for {len(known)}")
+        raise BadInput(f"{quantity(len(tokens), 'text')}, but `known` is for {len(known)}")
     return [_checked(model, segment_len, *text) for text in zip(range(1, len(tokens) + 1), tokens, known, strict=True)]
 
 
@@ -142,7 +143,8 @@ def segments(ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segmen
 
 
 def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = "left") -> None:
-    """One line in the log if questions to a `plm` model go beyond what its order law (`data.orders`) has taught.
+    """One line in the log, the first time that questions to a `plm` model go beyond what its order law (`data.orders`)
+    has taught, with the law that teaches them.
 
     `spans`: far more unknown positions than targets in training, or known text farther right of an unknown position
     than half a segment: a target of the first half sees nothing of the second. (A reversed row sees more of what is
@@ -164,9 +166,15 @@ def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = 
     elif not _trained_order(order, data.bidirectional):
         asked = order if isinstance(order, str) else "given"
         beyond.append(f"order={asked} (in training left{' or reversed' * data.bidirectional})")
-    if beyond:
-        log.warning("the model was trained with data.orders=%s and may be poor here: %s", data.orders,
-                    "; ".join(beyond))  # fmt: skip
+    if beyond and data not in _told:
+        _told.add(data)
+        whole = ", or left_within for whole texts from left to right" if data.orders == "spans" else ""
+        log.warning("the model was trained with data.orders=%s and may be poor here: %s; for such questions train one "
+                    "with data.orders=uniform%s", data.orders, "; ".join(beyond), whole)  # fmt: skip
+
+
+_told: set[DataConfig] = set()
+"""The settings of the models that `warn_of_law` has warned of."""
 
 
 def _right(known_N: np.ndarray) -> int:

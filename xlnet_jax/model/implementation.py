@@ -26,7 +26,8 @@ rounds factors to bfloat16 on TPU even in float32, and both sides round; a wrong
 
 
 def decided(config: Config, processes: Session, absent: Any = None) -> Config:
-    """The configuration with `xla` or `fused` in `model.attention`, and a line in the log that says why.
+    """The configuration with `xla` or `fused` in `model.attention`, and a line in the log that says why: on a CPU there
+    is no choice, and no line.
 
     Args:
       processes: they all run the same program, so XLA where one of them cannot use the kernel.
@@ -36,7 +37,8 @@ def decided(config: Config, processes: Session, absent: Any = None) -> Config:
     """
     # The largest by the alphabet.
     attention, why = max(processes.gather("\n".join(choose(config.model, absent)))).split("\n")
-    log.info("%s", why)
+    if absent or jax.local_devices()[0].platform != "cpu":
+        log.info("%s", why)
     return dataclasses.replace(config, model=dataclasses.replace(config.model, attention=attention))
 
 

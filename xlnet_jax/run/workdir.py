@@ -334,6 +334,12 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
       workdir: of the run that is trained; None = the folder of this user: a run that is only read may be anyone's.
     """
     folder = config.log.compilation_cache or (_cache_of_run(workdir) if workdir else _cache_of_user())
+    try:
+        if folder != "none":
+            files.check_writable(folder, "log.compilation_cache")
+    except BadInput as error:  # JAX would warn for every program
+        log.warning("no compilation cache, so the next start compiles again: %s", error)
+        folder = "none"
     jax.config.update("jax_compilation_cache_dir", None if folder == "none" else files.resolve(folder))
     # JAX chooses a folder (or none) at the first compilation of the process; after this it chooses again.
     compilation_cache.reset_cache()

@@ -32,6 +32,7 @@ from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.corpus.manifest import little_heldout
 from xlnet_jax.data.tokenizer import UNK, Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import quantity
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity, shown
@@ -235,7 +236,8 @@ def _dispatches(
     if not config.data.left_to_right:
         blockwise = loader.HeldoutDispatches(mixture, config, blocks, batch_size, meshes.rows_here(batch_size, mesh))
         scored, there = blockwise.single_pass.blocks, mixture.single_pass(config).blocks
-        return blockwise, f"{scored:,} of {there:,} blocks in {len(blockwise):,} batches", scored / there, 0
+        scope = f"{scored:,} of {quantity(there, 'block')} in {quantity(len(blockwise), 'batch')}"
+        return blockwise, scope, scored / there, 0
     contiguous = mixture.contiguous(config, streams, blocks)
     rows = len(contiguous.rows_S3)
     # No more rows than there are streams.
@@ -244,12 +246,8 @@ def _dispatches(
     dispatches = loader.StreamDispatches(mixture, config, contiguous, size, meshes.rows_here(size, mesh))
     whole = mixture.contiguous(config, streams)
     scored, there = (each.rows_S3[:, 2].sum() for each in (contiguous, whole))
-    return (
-        dispatches,
-        f"{scored:,} of {there:,} segments in {rows:,} streams, {len(dispatches):,} batches",
-        scored / there,
-        rows,
-    )
+    scope = f"{scored:,} of {quantity(there, 'segment')} in {quantity(rows, 'stream')}"
+    return dispatches, f"{scope}, {quantity(len(dispatches), 'batch')}", scored / there, rows
 
 
 def _losses(recipe: Recipe, params: Any, memory: Memory, batches: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array]]:

@@ -25,6 +25,7 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.stream import Plan
 from xlnet_jax.errors import Diverged, RestartMe, Stopped, summary
+from xlnet_jax.messages import quantity
 from xlnet_jax.model import flops
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
@@ -63,7 +64,8 @@ def compile_step(built: BuiltStep, state: State, batch: Any) -> Any:
     enabled = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
     cache = "off" if not enabled else "hit" if "/jax/compilation_cache/cache_hits" in events else "miss"
     steps = jax.tree.leaves(batch)[0].shape[0]
-    log.info("compiled %d steps in %.1f s (compilation cache: %s)", steps, time.perf_counter() - began, cache)
+    spent = time.perf_counter() - began
+    log.info("compiled %s in %.1f s (compilation cache: %s)", quantity(steps, "step"), spent, cache)
     return executable
 
 

@@ -127,7 +127,12 @@ def _fresh(recipe: Recipe, data: TrainingData, built: BuiltStep, processes: Sess
     params, origin = restore.foreign_parameters(path, wanted, processes)
     if origin["tokenizer_sha256"] != data.tokenizer.sha256:
         log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings are those of other pieces", path)
-    log.info("starting with the parameters of step %d of %s", origin["step"], path)
+    # A new head is meant; other new parameters may be a mistake in the configuration.
+    say = log.warning if origin["fresh"] else log.info
+    new = [*origin["fresh"], *("params/head" for name in built.abstract_state.params if name == "head")]
+    lists = (("new", new), ("not used", origin["left_over"]))
+    say("starting with the parameters of step %d of %s%s", origin["step"], path,
+        "".join(f"; {what}: {', '.join(names)}" for what, names in lists if names))  # fmt: skip
     state = create_state(recipe, built)
     # Loaded parameters replace fresh ones; the other run may lack some.
     merged = traverse_util.unflatten_dict(traverse_util.flatten_dict(state.params) | traverse_util.flatten_dict(params))

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from xlnet_jax.batch import forward_text
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import quantity
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.progress import BUSY_SECONDS
@@ -144,7 +145,7 @@ class SlidingLoss:
         self._mixture, self._train_counts_V = mixture, train_counts_V
         limit = blocks * config.data.windows_per_block * config.data.segment_len + 1
         self._tokens = [min(corpus.tokens, limit) if blocks else corpus.tokens for corpus in mixture.corpora]
-        self.scope = f"{sum(self._tokens):,} windows of {config.data.segment_len} tokens"
+        self.scope = f"{quantity(sum(self._tokens), 'window')} of {quantity(config.data.segment_len, 'token')}"
 
     def __call__(self, params: Any) -> dict[str, Any]:
         """See `evaluation.scores`; `context`, the tokens before each; there is no loss without memory."""

@@ -19,6 +19,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.messages import quantity
 from xlnet_jax.model import implementation
 from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.parallel.processes import Session
@@ -112,10 +113,12 @@ def dry_run(job: Job, processes: Session) -> dict[str, Any]:
     stream = job.data.stream(config)
     read = stream.epochs(config.train.steps, plan)
     for name, corpus, epochs in zip(job.data.names, stream.corpora, read, strict=True):
-        log.info("dry run: %s has %d blocks an epoch, the run reads %.2f epochs", name, corpus.blocks, epochs)
+        log.info(
+            "dry run: %s has %s an epoch, the run reads %.2f epochs", name, quantity(corpus.blocks, "block"), epochs
+        )
     log.info(
-        "dry run: %d parameters, mesh %s, first batch with %d targets, %d metrics",
-        parameters, dict(mesh.shape), int(recipe.model.weight(batch)), len(out[1]),
+        "dry run: %s, mesh %s, first batch with %s, %s", quantity(parameters, "parameter"), dict(mesh.shape),
+        quantity(int(recipe.model.weight(batch)), "target"), quantity(len(out[1]), "metric"),
     )  # fmt: skip
     return {"step": 0, "loss": None, "tokens_per_second": None, "workdir": job.workdir, "parameters": parameters}
 
@@ -126,8 +129,9 @@ def _built(job: Job, processes: Session) -> tuple[Config, Recipe, Mesh, BuiltSte
     rows = meshes.training_rows(config.train, mesh)
     meshes.check_model(config.model, mesh)
     if rows != config.train.batch_size:
-        log.info("train.elastic: %d rows of weight 0 fill up the batch of %d on %d devices",
-                 rows - config.train.batch_size, config.train.batch_size, meshes.row_devices(mesh))  # fmt: skip
+        empty = quantity(rows - config.train.batch_size, "row")
+        log.info("train.elastic: the batch of %d is filled up with %s of weight 0, on %s", config.train.batch_size,
+                 empty, quantity(meshes.row_devices(mesh), "device"))  # fmt: skip
     recipe = job.make_recipe(implementation.decided(config, processes))
     with jax.set_mesh(mesh):
         return config, recipe, mesh, build_step(recipe, mesh)

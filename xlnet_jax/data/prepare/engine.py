@@ -33,6 +33,7 @@ from xlnet_jax.data.prepare.text import Request
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
+from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
 
 _LOG_SECONDS = 5.0  # at least, between two lines
@@ -98,16 +99,17 @@ def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
     finished = tokens = 0
     bar = Progress(TextColumn("{task.description}"), BarColumn(), transient=True, console=Console(stderr=True),
                    disable=not sys.stderr.isatty())  # fmt: skip
-    task = bar.add_task(f"{done:,} of {total:,} units", total=total, completed=done)
+    task = bar.add_task(f"{done:,} of {quantity(total, 'unit')}", total=total, completed=done)
 
     def add(of_unit: int) -> None:
         nonlocal finished, tokens, logged
         finished, tokens, now = finished + 1, tokens + of_unit, time.monotonic()
-        spent, count = max(now - began, 1e-6), done + finished
-        left = datetime.timedelta(seconds=round((total - count) * spent / finished))
-        text = f"{count:,} of {total:,} units, {tokens:,} tokens, {tokens / spent:,.0f} tokens/s, {left} left"
-        bar.update(task, completed=count, description=text)
-        if bar.disable and (now - logged >= _LOG_SECONDS or count == total):
+        spent, ended = max(now - began, 1e-6), done + finished
+        left = datetime.timedelta(seconds=round((total - ended) * spent / finished))
+        done_now = f"{ended:,} of {quantity(total, 'unit')}, {quantity(tokens, 'token')}"
+        text = f"{done_now}, {tokens / spent:,.0f} tokens/s, {left} left"
+        bar.update(task, completed=ended, description=text)
+        if bar.disable and (now - logged >= _LOG_SECONDS or ended == total):
             logged = now
             _log.info("%s", text)
 

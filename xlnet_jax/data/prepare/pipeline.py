@@ -29,6 +29,7 @@ from xlnet_jax.data.prepare.text import DOCUMENT_RULES, SENTENCE_RULES, Request,
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.data.vocabulary import LARGEST, LEVELS, PLAIN, Vocabulary, open_tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
 
 _VOCABULARIES = ("sentencepiece", *LEVELS)
@@ -173,7 +174,11 @@ def prepare(
                 manifest = resume.check_finished(output)
             files.remove(os.path.join(output, work_unit.FOLDER))
             for split, entry in manifest["splits"].items():
-                _log.info("%s: %s", split, ", ".join(f"{entry[name]:,} {name}" for name in work_unit.COUNTED))
+                _log.info(
+                    "%s: %s",
+                    split,
+                    ", ".join(quantity(entry[name], name.removesuffix("s")) for name in work_unit.COUNTED),
+                )
             return manifest
 
 
@@ -231,7 +236,8 @@ def _train(
 def _check_any(train: int, held_out: int) -> None:
     if not train and held_out:
         raise BadInput(
-            f"all {held_out} documents fell to the held-out split; choose another folder and a smaller --heldout"
+            f"all of the text ({quantity(held_out, 'document')}) fell to the held-out split; choose another folder and "
+            "a smaller --heldout"
         )
     if not train:
         raise BadInput("the inputs hold no text")
@@ -257,9 +263,9 @@ def _assemble(
     _check_any("train" in splits, splits["heldout"]["documents"] if "heldout" in splits else 0)
     counts = {name: sum(note[name] for note in notes) for name in ("replaced", "empty")}
     if counts["replaced"]:
-        _log.warning("%d places were not UTF-8 and became U+FFFD", counts["replaced"])
+        _log.warning("not UTF-8, and now U+FFFD: %s", quantity(counts["replaced"], "place"))
     if counts["empty"]:
-        _log.warning("%d documents hold no text and were left out", counts["empty"])
+        _log.warning("left out, without text: %s", quantity(counts["empty"], "document"))
     dropped = sum((marks.Counts(**note["dropped"]) for note in notes), marks.Counts())
     if warning := dropped.warning():
         _log.warning("%s", warning)
