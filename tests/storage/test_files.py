@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import inspect
+import logging
 import os
 import resource
 import signal
@@ -200,6 +201,38 @@ def test_sweep(folder, tmp_path, monkeypatch):
         assert not place or os.path.exists(place)  # in use
     assert os.listdir(tmp_path) == ["thesis.tmp"]
     files.sweep(os.path.join(folder, "nowhere"))
+
+
+def test_a_new_folder_removes_those_of_killed_processes_and_no_other(folder, tmp_path, monkeypatch, caplog):
+    """Of an export: a gigabyte each. A lock tells who lives; the process IDs here are all of processes that do not."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    output = os.path.join(folder, "scratch")
+    left = _kill_in_scratch(folder)
+    os.utime(left, (1, 1))
+    for name in os.listdir(tmp_path):
+        if name.startswith("file."):
+            (tmp_path / name).unlink()
+    kept = ["my scratch.7.tmp", "scratch.tmp", "scratchs.7.tmp"]
+    for name in kept:
+        (tmp_path / name).mkdir()
+    with files.scratch(output) as mine, open(os.path.join(mine, "x"), "w"):
+        os.utime(mine, (1, 1))
+        with files.new_folder(output) as partial:
+            assert partial != mine
+            with open(os.path.join(partial, "config.json"), "w") as file:
+                file.write("{}")
+        assert os.listdir(mine) == ["x"]
+    assert files.read(f"{output}/config.json") == b"{}"
+    assert sorted({*os.listdir(tmp_path)} - {"scratch"}) == kept and not os.path.exists(left)
+    if "://" not in folder:
+        # Killed between renaming and removing.
+        for name in ("scratch.7.tmp.8.tmp", "scratch.2.7.tmp"):
+            (tmp_path / name).mkdir()
+        with caplog.at_level(logging.INFO, "xlnet_jax"):
+            files.remove_abandoned(output)
+        assert {*os.listdir(tmp_path)} == {"scratch", *kept}
+        assert caplog.text.count("left by a process that was killed") == 2
 
 
 def test_locked(tmp_path):

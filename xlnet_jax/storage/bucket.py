@@ -231,6 +231,10 @@ class Bucket:
                 if time.time() - os.stat(path).st_mtime > _SCRATCH_SECONDS:
                     shutil.rmtree(path)
 
+    def remove_abandoned(self, path: str) -> None:
+        """As `sweep`: for all paths."""
+        self.sweep(path)
+
     @contextlib.contextmanager
     def on_disk(self, folder: str) -> Iterator[str]:
         """In `scratch`; the files are uploaded at the end."""

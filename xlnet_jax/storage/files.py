@@ -65,6 +65,7 @@ remove = _by_path(_LOCAL.remove)
 locked = _by_path(_LOCAL.locked)
 scratch = _by_path(_LOCAL.scratch)
 sweep = _by_path(_LOCAL.sweep)
+remove_abandoned = _by_path(_LOCAL.remove_abandoned)
 on_disk = _by_path(_LOCAL.on_disk)
 
 
@@ -117,13 +118,18 @@ def translate_errors(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[str]:
-    """A folder on disk to fill; at the end it is at `path`, which must not exist or be empty: on disk at once."""
+    """A folder on disk to fill; at the end it is at `path`, which must not exist or be empty: on disk at once.
+
+    What killed processes have left of others for this path is removed.
+    """
     if at(path) is _BUCKET:
+        remove_abandoned(path)
         with on_disk(path) as partial:
             yield partial
         return
     path = os.path.abspath(path)
     make_folder(os.path.dirname(path))
+    remove_abandoned(path)
     with scratch(path) as partial:
         yield partial
         rename(partial, path)

@@ -6,6 +6,8 @@ import contextlib
 import errno
 import fcntl
 import glob
+import itertools
+import logging
 import os
 import re
 import shutil
@@ -13,6 +15,8 @@ from collections.abc import Iterator
 from typing import IO, NamedTuple
 
 from xlnet_jax.errors import BadInput
+
+log = logging.getLogger("xlnet_jax")
 
 _TEMPORARY = re.compile(r"\.\d+\.tmp$")
 
@@ -211,14 +215,39 @@ class Local:
 
     @contextlib.contextmanager
     def scratch(self, path: str) -> Iterator[str]:
-        """A new folder on disk to write in; `rename` moves the result to `path` or beside it. Removed at the end."""
-        folder = temporary(path)  # on the same disk, so that moving is renaming
-        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process with this process ID
+        """A new folder on disk to write in; `rename` moves the result to `path` or beside it. Removed at the end.
+
+        It is on the same disk, so that moving is renaming, and locked while it is in use: see `remove_abandoned`.
+        """
+        folder = temporary(path)
+        numbers = itertools.count(2)
+        while os.path.lexists(folder):  # of a process with the same ID: killed, or on another host
+            folder = temporary(f"{path}.{next(numbers)}")
         os.mkdir(folder)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
+            with contextlib.suppress(OSError):  # not all file systems have locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield folder
         finally:
+            os.close(descriptor)
             shutil.rmtree(folder, ignore_errors=True)
+
+    def remove_abandoned(self, path: str) -> None:
+        """Removes the `scratch` folders for `path` of processes that were killed: those whose lock is free.
+
+        The process ID in the name does not show it: the system uses IDs again, and other hosts have their own. Nothing
+        is removed where the file system has no locks. Where its locks do not reach other hosts, a host may take the
+        folder of another that writes to the same path at this moment; that one then fails. Its folder is renamed first,
+        so that no part of it can appear under `path`.
+        """
+        above, name = os.path.split(path)
+        ours = re.compile(re.escape(name) + r"(\.(\d+|tmp))*\.\d+\.tmp")
+        for left in (os.path.join(above, found) for found in os.listdir(above) if ours.fullmatch(found)):
+            with contextlib.suppress(OSError, BadInput), self.locked(left, "in use"):
+                os.rename(left, temporary(left))
+                shutil.rmtree(temporary(left))
+                log.info("%s: removed, it was left by a process that was killed", left)
 
     def sweep(self, folder: str) -> None:
         """Removes `temporary` and `scratch` leftovers of killed processes; on disk only while the folder is locked."""
