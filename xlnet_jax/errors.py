@@ -58,6 +58,12 @@ class Interrupted(XLNetError):
     exit_code = 130
 
 
+def error_of(code: int, line: str) -> XLNetError:
+    """The error that ends the program with this exit code, such as that of another process."""
+    kinds = (BadInput, Diverged, RestartMe, Interrupted)
+    return next((kind for kind in kinds if kind.exit_code == code), XLNetError)(line)
+
+
 class Stopped(Exception):
     """A signal came, where the state can be saved; the text says which, and to which process. See `run.signals`."""
 

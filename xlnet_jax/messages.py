@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 _JOINERS = "\u200c\u200d"
 _json = False
 _name = "xlnet-jax"
+_command = ""
 _others: Callable[[int, str], None] | None = None
 
 
@@ -25,6 +26,18 @@ def use_json(on: bool) -> None:
 def as_json() -> bool:
     """Whether the command line was called with `--json`."""
     return _json
+
+
+def begin(command: str, others: Callable[[int, str], None] | None) -> None:
+    """Sets the command of the command line that starts, and what informs other processes of its errors: `inform`."""
+    global _command
+    _command = command
+    inform(others)
+
+
+def command() -> str:
+    """The command of the command line; empty in a library."""
+    return _command
 
 
 def inform(others: Callable[[int, str], None] | None, process: int | None = None) -> None:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from xlnet_jax import messages
 from xlnet_jax.config_rules import LARGEST_INT
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import print_lines, printable, suggest
@@ -64,6 +65,7 @@ class Verb(NamedTuple):
       overrides: whether `--config.KEY=VALUE` words are accepted; without an option `config`, `run` takes them as
         `overrides`.
       stops: whether a signal ends it with exit code 42, as from a run that can be resumed.
+      meets: whether all processes of a run call it, and wait for each other.
     """
 
     name: str
@@ -74,12 +76,19 @@ class Verb(NamedTuple):
     show: Callable[[dict[str, Any]], None] = print_lines
     overrides: bool = True
     stops: bool = False
+    meets: bool = False
 
 
 def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
     """Checks the options, loads the configuration and runs the verb. Raises the errors of all three."""
     from xlnet_jax.run.signals import stop_request
 
+    config = None
+
+    def announce(code: int, line: str) -> None:
+        _of("parallel.processes", "announce")(config, overrides, code, line)
+
+    messages.begin(verb.name, announce if verb.meets else None)
     for word in overrides:
         if not (verb.overrides and word.startswith("--config.")):
             raise BadInput(unknown(verb, word))
@@ -90,7 +99,8 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
         if "config" in options:
             from xlnet_jax.config import load
 
-            options = options | {"config": load(options["config"], overrides)}
+            config = load(options["config"], overrides)
+            options = options | {"config": config}
         elif verb.overrides:
             options = options | {"overrides": overrides}
         return verb.run(**options)
@@ -308,7 +318,7 @@ VERBS = (
             _option("--workdir", "folder for checkpoints, metrics and manifest, also gs://", required=True),
             _count("--stop_at", "save and stop after this step"),
             _option("--dry_run", "check everything up to the first step; write nothing", False),
-        ), stops=True),
+        ), stops=True, meets=True),
     Verb("finetune", "Train a task on labelled examples from a pretrained model, or resume.",
          "xlnet-jax finetune --config=configs/finetune/sst2.py --config.checkpoint.init_from=run --workdir=sst2",
          _of("commands.finetune", "finetune"), (
@@ -317,7 +327,7 @@ VERBS = (
             _count("--seeds", "runs with different seeds, below the work directory (default 1)", 1, most=1000),
             _count("--stop_at", "save and stop after this step"),
             _option("--dry_run", "check everything up to the first step; write nothing", False),
-        ), stops=True),
+        ), stops=True, meets=True),
     Verb("predict", "Labels, scores, answers or vectors of texts, from a fine-tuned model; one JSON object per line.",
          "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
          "Several texts of one example, such as a pair, are separated by a tab, or are a JSON object of an --input.",
@@ -326,7 +336,7 @@ VERBS = (
             _option("--input", "more examples: a file with one per line (.jsonl: a JSON object), or - for stdin"),
             *_CHECKPOINT,
             _count("--batch_size", "examples at a time; does not change the result", most=MOST_ROWS),
-         ), stops=True),
+         ), stops=True, meets=True),
     Verb("fill", "Fill the gaps of texts with a permutation model; one JSON object per line, or a view on a terminal.",
          "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' --order=confidence\n\n"
          "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws.",
@@ -369,7 +379,7 @@ VERBS = (
             _count("--orders", "random orders to average over (default 1)", 1, most=MOST_ORDERS),
             _count("--seed", "of random orders (default 0)", 0, 0),
             _count("--batch_size", "texts times orders at a time (default 16)", 16, most=MOST_ROWS),
-         ), stops=True),
+         ), stops=True, meets=True),
     Verb("inspect", "Show one training example, or count parameters.",
          "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
          _inspect, (
@@ -422,7 +432,7 @@ VERBS = (
             _count("--orders", "with --unknown: random orders (default 8)", most=MOST_ORDERS),
             _count("--windows", "with --unknown: windows of each corpus, 0 = all (default 64)", least=0),
             _option("--sliding", "absolute positions: every token from a full window of its own (slow)", False),
-        ), stops=True),
+        ), stops=True, meets=True),
     Verb("export", "Write a checkpoint for another library.",
          "xlnet-jax export --workdir=run --format=huggingface --output=exported",
          _of("commands.export", "export"), (

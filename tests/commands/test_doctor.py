@@ -16,7 +16,7 @@ from xlnet_jax.cli import main
 from xlnet_jax.commands import doctor
 from xlnet_jax.commands.doctor import Finding, Host
 from xlnet_jax.errors import RestartMe
-from xlnet_jax.parallel.rendezvous import ProcessInfo
+from xlnet_jax.parallel.links import ProcessInfo
 from xlnet_jax.storage import files
 
 

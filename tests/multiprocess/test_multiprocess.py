@@ -144,6 +144,16 @@ def test_another_configuration_in_one_process_is_refused_with_both_values(tmp_pa
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_corpus_that_one_of_two_lacks_ends_both_with_2(tmp_path, cache, failed):
+    """Fails if the other one waits in vain, and ends with 42."""
+    ended = Hosts("train", tmp_path, count=2, cache=cache, own={failed: ["--config.data.corpus=/nix"]}).finish(2)
+    assert "xlnet-jax train: /nix: no such folder" in ended[failed][1]
+    assert f"xlnet-jax train: process {failed} (" in ended[1 - failed][1]
+    assert ") ended: /nix: no such folder" in ended[1 - failed][1]
+
+
 def test_a_missing_process_is_named_and_ends_in_42(tmp_path, cache):
     short = ["--config.distributed.rendezvous_seconds=6", "--config.distributed.report_seconds=1"]
     ended = Hosts("train", tmp_path, *short, count=3, cache=cache, absent=(1,)).finish(42)

@@ -1,22 +1,28 @@
 """The rendezvous and the watch without JAX: who is missing or differs is named, and all stop at the same step."""
 
+import contextlib
 import errno
 import json
 import logging
+import os
+import signal
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import data_fixtures
 import hosts
 import pytest
 from jax._src.clusters import cloud_tpu_cluster
 
-from xlnet_jax import messages
+from xlnet_jax import cli, messages
 from xlnet_jax.config import Config, DistributedConfig
-from xlnet_jax.errors import BadInput, RestartMe
-from xlnet_jax.parallel import rendezvous
-from xlnet_jax.parallel.processes import ENVIRONMENT, find_process_info
-from xlnet_jax.parallel.rendezvous import COUNT, ProcessInfo, meet
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+from xlnet_jax.parallel import processes, rendezvous
+from xlnet_jax.parallel.links import ProcessInfo
+from xlnet_jax.parallel.place import ENVIRONMENT, find_process_info
+from xlnet_jax.parallel.rendezvous import COMMAND, COUNT, Watch
 
 SOON = DistributedConfig(rendezvous_seconds=20, report_seconds=5)
 
@@ -30,7 +36,7 @@ def together(*sides, processes=None, settings=SOON, apart=0.0, port=None):
         process, values = sides[i]
         place = ProcessInfo(f"localhost:{port}", processes or len(sides), process)
         try:
-            results[i] = meet(place, values, settings)
+            results[i] = Watch(place, values, settings).meet()
         except (BadInput, RestartMe) as error:
             results[i] = error
 
@@ -41,6 +47,12 @@ def together(*sides, processes=None, settings=SOON, apart=0.0, port=None):
     for thread in threads:
         thread.join(60)
     return results
+
+
+def hello(process, values, **more):
+    """The first message of a process."""
+    said = {"process": process, "host": "elsewhere", "values": values, "token": "0", **more}
+    return json.dumps(said).encode() + b"\n"
 
 
 def until(condition):
@@ -117,6 +129,57 @@ def test_a_process_number_that_comes_twice_is_refused():
     assert "process 1 of 3 came from" in str(results[0]) and "distributed.process_id" in str(results[0])
 
 
+def test_two_processes_with_number_0_end_with_2():
+    """On one host, and on two: the second one can listen there, and no other process comes to it."""
+    for same_host in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not same_host:
+                patch.setattr(rendezvous, "listening", listening_of_its_own)
+            results = together((0, {"a": 1}), (0, {"a": 1}), apart=0.3)
+        for error in results:
+            assert isinstance(error, BadInput)
+            assert "process 0 of 2 came from" in str(error) and "distributed.process_id (or JAX_PROCESS_ID)" in str(
+                error
+            )
+
+
+def listening_of_its_own(port):
+    """The two processes of a test are on hosts of their own."""
+    with contextlib.suppress(OSError):
+        return socket.create_server(("127.0.0.1", port))
+    return socket.create_server(("127.0.0.2", port))
+
+
+def test_a_number_out_of_range_ends_all_with_2():
+    for error in together((0, {}), (77, {}), processes=2):
+        assert isinstance(error, BadInput)
+        assert f"distributed.process_id=77 ({socket.gethostname()}) must lie in [0, distributed.processes=2)" in str(
+            error
+        )
+
+
+def test_an_unknown_host_of_process_0_is_asked_for_again_and_ends_all_with_2(monkeypatch):
+    """A pod's name may be unknown for a while. A wrong one stays so; what the cluster gave is not the user's fault."""
+    tries = []
+
+    def unknown(address, timeout):
+        tries.append(address)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "create_connection", unknown)
+    monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.1)
+    for process in (0, 1):
+        for configured, kind in ((True, BadInput), (False, RestartMe)):
+            tries.clear()
+            place = ProcessInfo(f"nowhere:{hosts.free_port()}", 2, process, configured=configured)
+            with pytest.raises(kind) as raised:
+                Watch(place, {}, DistributedConfig(rendezvous_seconds=0.3)).meet()
+            assert len(tries) > 1
+            if configured:
+                assert "nowhere" in str(raised.value) and "Name or service not known" in str(raised.value)
+                assert "set distributed.coordinator (or JAX_COORDINATOR_ADDRESS) to an address" in str(raised.value)
+
+
 def test_a_process_whose_host_went_away_may_come_again():
     """Its old connection is half open: it says nothing more, and does not close."""
     port, results = hosts.free_port(), []
@@ -129,7 +192,7 @@ def test_a_process_whose_host_went_away_may_come_again():
     threads[0].start()
     time.sleep(0.5)
     with socket.create_connection(("localhost", port + 1), timeout=5) as gone:
-        gone.sendall(json.dumps({"process": 1, "host": "h", "values": {COUNT: 3}}).encode() + b"\n")
+        gone.sendall(hello(1, {COUNT: 3, COMMAND: ""}))
         time.sleep(2)
         for thread in threads[1:]:
             thread.start()
@@ -139,24 +202,38 @@ def test_a_process_whose_host_went_away_may_come_again():
     close(results)
 
 
-def test_strangers_are_ignored(caplog):
+def test_strangers_are_ignored_or_refused_alone(caplog):
+    """Fails if one hello ends the launch of others."""
     port = hosts.free_port()
     results = {}
 
     def side(process):
-        results[process] = meet(ProcessInfo(f"localhost:{port}", 2, process), {}, SOON)
+        results[process] = Watch(ProcessInfo(f"localhost:{port}", 2, process), {"train.steps": 4}, SOON).meet()
 
     first = threading.Thread(target=side, args=(0,))
     first.start()
-    for words in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"process": "x"}\n', b"[" * 99_999 + b"\n", b""):
-        time.sleep(0.2)
+    time.sleep(0.2)
+    for words in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"process": "x"}\n', b"[" * 99_999 + b"\n", b"",
+                  b'{"process": 1, "host": "h", "values": {}, "token": "0"}\n'):  # fmt: skip
         with socket.create_connection(("localhost", port + 1), timeout=5) as stranger:
             stranger.sendall(words)
+    other = {COUNT: 2, COMMAND: "", "train.steps": 5}
+    for words, said in (
+        (hello(77, other), "distributed.process_id=77 (elsewhere) must lie in [0, distributed.processes=2)"),
+        (hello(-1, other), "distributed.process_id=-1 (elsewhere) must lie in"),
+        (hello(1, other | {COUNT: 3}), "distributed.processes is 2 in process 0"),
+        (hello(0, other), "another run is here"),
+        (hello(1, {COUNT: 2, COMMAND: "score"}, end=2, why="no text"), "process 1 (elsewhere) ended: no text"),
+    ):
+        with socket.create_connection(("localhost", port + 1), timeout=5) as stranger:
+            stranger.sendall(words)
+            answer = json.loads(stranger.makefile().readline())
+            assert answer["end"] == 2 and said in answer["why"]
     second = threading.Thread(target=side, args=(1,))
     second.start()
     first.join(30)
     second.join(30)
-    assert set(results) == {0, 1}
+    assert set(results) == {0, 1} and results[0].links[1].hello["values"]["train.steps"] == 4
     # One that is still connected at the end of the run.
     with socket.create_connection(("localhost", port + 1), timeout=5):
         time.sleep(0.1)
@@ -181,13 +258,32 @@ def test_a_second_run_at_the_same_port_is_refused_in_one_line_and_the_first_stay
     close(again)
 
 
-def test_a_port_of_another_program_ends_in_42():
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_port_that_another_program_keeps_ends_all_with_2(monkeypatch, shift):
+    """Fails if a scheduler that starts it again after 42 does so for ever."""
+    monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.3)
+    settings = DistributedConfig(rendezvous_seconds=0.5, heartbeat_seconds=0.2)
     with socket.socket() as other:
-        other.bind(("", 0))
+        port = hosts.free_port()
+        other.bind(("", port + shift))
         other.listen()
-        for shift in (0, 1):
-            (error,) = together((0, {}), port=other.getsockname()[1] - shift)
-            assert isinstance(error, RestartMe) and "Address already in use" in str(error)
+        results = together((0, {}), (1, {}), settings=settings, port=port)
+    for error in results:
+        assert isinstance(error, BadInput) and str(error).startswith("process 0 did not come within ")
+        assert "stop what listens there, or set another distributed.coordinator and" in str(error)
+    assert f"(port {port + shift} of {socket.gethostname()}: Address already in use)" in str(results[0])
+    assert ("Address already in use" if not shift else "silent for 0.2 s") in str(results[1])
+
+
+def test_a_port_that_is_free_after_a_while_is_waited_for():
+    """Fails if a restart does not survive what is left of the process before it."""
+    for shift in (0, 1):
+        port = hosts.free_port()
+        with socket.socket() as other:
+            other.bind(("", port + shift))
+            other.listen()
+            threading.Timer(0.5, other.close).start()
+            close(together((0, {}), (1, {}), port=port))
 
 
 def test_a_port_that_needs_other_rights_is_bad_input(monkeypatch):
@@ -199,6 +295,123 @@ def test_a_port_that_needs_other_rights_is_bad_input(monkeypatch):
 
 def denied(port):
     raise PermissionError(errno.EACCES, "no")
+
+
+def test_a_stranger_with_a_number_of_this_run_gives_way_to_the_right_process():
+    port, results = hosts.free_port(), []
+
+    def side(process):
+        results.extend(together((process, {"train.steps": 4}), processes=3, port=port))
+
+    threads = [threading.Thread(target=side, args=(process,)) for process in range(3)]
+    threads[0].start()
+    time.sleep(0.3)
+    with socket.create_connection(("localhost", port + 1), timeout=5) as stranger:
+        stranger.sendall(hello(1, {COUNT: 3, COMMAND: "", "train.steps": 5}))
+        time.sleep(0.2)
+        for thread in threads[1:]:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert "another run is here" in stranger.makefile().read()
+    assert sorted(len(watch.links) for watch in results) == [1, 1, 2]
+    close(results)
+
+
+@pytest.mark.parametrize("failed", [(1,), (0,), (0, 1), (0, 1, 2)])
+def test_a_process_that_fails_before_the_meeting_ends_all(failed):
+    """Fails if they wait for it, and end with 42: the failed process ends with its own code, 1 here."""
+    port, results = hosts.free_port(), {}
+
+    def side(process):
+        watch = Watch(ProcessInfo(f"localhost:{port}", 3, process), {}, SOON)
+        try:
+            if process in failed:
+                watch.announce(1, f"no corpus in {process}")
+                results[process] = None
+                watch.close()
+            else:
+                watch.meet()
+        except XLNetError as error:
+            results[process] = error
+
+    threads = [threading.Thread(target=side, args=(process,)) for process in range(3)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join(30)
+    assert time.monotonic() - began < SOON.rendezvous_seconds / 2
+    assert [process for process in range(3) if results[process] is None] == list(failed)
+    for process in {0, 1, 2} - set(failed):
+        assert results[process].exit_code == 1
+        said = [f"process {one} ({socket.gethostname()}) ended: no corpus in {one}" for one in failed]
+        assert str(results[process]) in said
+
+
+@pytest.fixture
+def command():
+    """The command line as a process of its own would have it."""
+    messages.begin("train", None)
+    yield
+    messages.begin("", None)
+
+
+@pytest.mark.parametrize("wrong", ["--config=nix.py", "--config.train.stepz=1", "--config.data.corpus=/nix",
+                                   "--config.distributed.process_id=77"])  # fmt: skip
+def test_whatever_stops_a_command_before_the_meeting_reaches_process_0(command, tmp_path, capsys, wrong):
+    port = hosts.free_port()
+    place = [f"--config.distributed.coordinator=localhost:{port}", "--config.distributed.processes=2",
+             "--config.distributed.process_id=1", "--config.distributed.rendezvous_seconds=20",
+             f"--config.data.corpus={data_fixtures.corpus_path()}"]  # fmt: skip
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(together, (0, {}), processes=2, port=port)
+        code = cli.main(["train", f"--config={hosts.TESTS}/tiny_config.py", f"--workdir={tmp_path}", *place, wrong])
+        (error,) = first.result(30)
+    _, _, line = capsys.readouterr().err.partition("xlnet-jax train: ")
+    line = line.splitlines()[0]
+    assert code == 2 and isinstance(error, BadInput)
+    if "process_id" in wrong:
+        assert line in str(error).replace(f" ({socket.gethostname()})", "")
+    else:
+        assert str(error) == f"process 1 ({socket.gethostname()}) ended: {line}"
+
+
+@pytest.mark.parametrize("code, signals", [(2, True), (42, False)])
+def test_a_failed_process_does_not_wait_for_ever(monkeypatch, code, signals):
+    """A signal ends the wait, also in a container's first process, which has no handler of its own."""
+    monkeypatch.setattr(processes, "GRACE_SECONDS", -4.5)
+    place = [f"--config.distributed.coordinator=localhost:{hosts.free_port()}", "--config.distributed.processes=2",
+             "--config.distributed.process_id=1"]  # fmt: skip
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    if signals:
+        timer.start()
+    began = time.monotonic()
+    processes.announce(None, place, code, "why")
+    assert 0.4 < time.monotonic() - began < 10 and signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_in_the_meeting_ends_it_for_all():
+    port, results = hosts.free_port(), {}
+    places = [ProcessInfo(f"localhost:{port}", 3, process) for process in range(2)]
+    watches = [Watch(place, {}, SOON) for place in places]
+
+    def side(process):
+        try:
+            watches[process].meet()
+        except RestartMe as error:
+            results[process] = str(error)
+
+    threads = [threading.Thread(target=side, args=(process,)) for process in range(2)]
+    for thread in threads:
+        thread.start()
+    until(lambda: 1 in watches[0].links)
+    watches[1].leave(42, "SIGTERM")
+    for thread in threads:
+        thread.join(20)
+    assert results == dict.fromkeys(range(2), f"process 1 ({socket.gethostname()}) ended: SIGTERM")
 
 
 @pytest.fixture

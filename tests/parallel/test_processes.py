@@ -13,7 +13,8 @@ from jax._src.lib import _jax
 from xlnet_jax.config import DistributedConfig
 from xlnet_jax.errors import RestartMe
 from xlnet_jax.parallel import processes
-from xlnet_jax.parallel.rendezvous import ProcessInfo, meet
+from xlnet_jax.parallel.links import ProcessInfo
+from xlnet_jax.parallel.rendezvous import Watch
 
 
 class Client:
@@ -75,7 +76,7 @@ def test_process_0_may_open_as_many_connections_as_the_system_allows():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
     try:
-        watch = meet(ProcessInfo(f"localhost:{hosts.free_port()}", 1, 0), {}, DistributedConfig())
+        watch = Watch(ProcessInfo(f"localhost:{hosts.free_port()}", 1, 0), {}, DistributedConfig()).meet()
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
         watch.leave(0, "")
         watch.close()

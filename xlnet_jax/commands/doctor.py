@@ -221,7 +221,7 @@ def _holders(paths: list[str]) -> set[int]:
 
 def processes(host: Host) -> Finding:
     """The number of this process, found as `train` finds it; other checks need it."""
-    from xlnet_jax.parallel.processes import find_process_info
+    from xlnet_jax.parallel.place import find_process_info
 
     host.process = find_process_info(Config(distributed=DistributedConfig(rendezvous_seconds=_CLUSTER_SECONDS)))
     host.alone = host.process is None
@@ -259,16 +259,16 @@ def devices(host: Host) -> Finding:
 
 def ports(host: Host) -> Finding:
     """Process 0 can listen at both ports; the others reach its host."""
-    from xlnet_jax.parallel import rendezvous
+    from xlnet_jax.parallel import links
 
     if host.process is None:
         return Finding("ok", "not needed: a single process" if host.alone else "not checked: see processes")
-    name, both = rendezvous.address(host.process, DistributedConfig())
+    name, both = links.address(host.process, DistributedConfig())
     where = f"ports {both[0]} and {both[1]} of {name}"
     try:
         if host.process.process == 0:
             for port in both:
-                rendezvous.listening(port).close()
+                links.listening(port).close()
             return Finding("ok", f"{where} are free")
         socket.create_connection((name, both[1]), _REQUEST_SECONDS).close()
     except ConnectionRefusedError:

@@ -17,7 +17,7 @@ from xlnet_jax.convert.source import PARAMS
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import best_step
 from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import find_process_info
+from xlnet_jax.parallel.place import find_process_info
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import logging
 import os
 import platform
-import re
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -28,18 +29,14 @@ import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config import Config
-from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
+from xlnet_jax.errors import RestartMe, XLNetError, summary
+from xlnet_jax.parallel import place
+from xlnet_jax.parallel.links import CONNECT_SECONDS, ProcessInfo
 from xlnet_jax.parallel.mesh import available_devices
-from xlnet_jax.parallel.rendezvous import CONNECT_SECONDS, TICK_SECONDS, ProcessInfo, Watch, meet
+from xlnet_jax.parallel.place import find_process_info
+from xlnet_jax.parallel.rendezvous import GRACE_SECONDS, TICK_SECONDS, Watch
 
 log = logging.getLogger("xlnet_jax")
-
-ENVIRONMENT = {
-    "coordinator": "JAX_COORDINATOR_ADDRESS",
-    "processes": "JAX_NUM_PROCESSES",
-    "process_id": "JAX_PROCESS_ID",
-}
-"""Environment variables that replace unset keys of `distributed`."""
 
 MAY_DIFFER = {
     "distributed.coordinator", "distributed.processes", "distributed.process_id", "distributed.detect",
@@ -109,20 +106,20 @@ class Session:
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
-            missing = [p for p in range(jax.process_count()) if p not in _values(client, name)]
+            missing = [p for p in range(jax.process_count()) if p not in _texts(client, name)]
             named = ", ".join(f"{p} ({self.hosts[p]})" if self.hosts else str(p) for p in missing)
             raise RestartMe(
                 f"{what}: waited {self.patience:g} s (distributed.rendezvous_seconds) for process "
                 f"{named or '?'}; rerun the same command on every host to resume"
             ) from error
-        texts = _values(client, name)
+        texts = _texts(client, name)
         if self.watch.process == 0:
             # All have read it: they are here.
             client.key_value_delete(f"xlnet_jax/meeting/{self._meetings - 1}")
         return [texts[process][1:] for process in range(jax.process_count())]
 
 
-def _values(client: Any, folder: str) -> dict[int, str]:
+def _texts(client: Any, folder: str) -> dict[int, str]:
     """By process: one request, where one for each process took 240 s of processor time for 1,000 of them."""
     return {int(key.rpartition("/")[2]): text for key, text in client.key_value_dir_get(folder)}
 
@@ -146,70 +143,17 @@ def _largest(value: int) -> jax.Array:
         return jax.jit(jnp.max, out_shardings=whole)(values)
 
 
-def find_process_info(config: Config) -> ProcessInfo | None:
-    """The number of this process and of all processes; None if it is the only one.
-
-    From the keys `distributed.*`, the environment, or JAX's detection of TPU VM, GKE and SLURM.
-
-    Raises:
-      BadInput: a needed setting is missing, or a number is invalid.
-      RestartMe: the cluster does not answer.
-    """
-    given = config.distributed
-    place: list[Any] = [
-        given.coordinator or None,
-        given.processes or None,
-        None if given.process_id < 0 else given.process_id,
-    ]
-    for i, (name, variable) in enumerate(ENVIRONMENT.items()):
-        if place[i] is None and (text := os.environ.get(variable)):
-            if name != "coordinator" and not re.fullmatch("[0-9]+", text):
-                raise BadInput(f"the environment variable {variable}={text} must be a number, counted from 0")
-            place[i] = text if name == "coordinator" else int(text)
-    devices = None
-    if given.detect and None in place and place[1] != 1:
-        *place, devices = _detected(place, int(given.rendezvous_seconds))
-    if place[1] == 1 or place == [None, None, None]:
-        return None
-    for value, (name, variable) in zip(place, ENVIRONMENT.items(), strict=True):
-        if value is None:
-            raise BadInput(
-                f"neither distributed.{name} nor {variable} is set; several processes need all three of "
-                f"distributed.coordinator, .processes and .process_id"
-            )
-    coordinator, processes, process = place
-    valid = re.fullmatch(r"(\[[\da-fA-F:]+\]|[\w-]{1,63}(\.[\w-]{1,63})*\.?):(\d{1,5})", coordinator, re.ASCII)
-    if not valid or not 0 < int(valid[3]) < 65536:
-        raise BadInput(f"distributed.coordinator={coordinator} must be HOST:PORT")
-    if given.rendezvous_port == int(valid[3]):
-        raise BadInput(f"distributed.rendezvous_port={valid[3]} is the coordinator's port, too; choose another one")
-    if not 0 <= process < processes:
-        raise BadInput(f"distributed.process_id={process} must lie in [0, distributed.processes={processes})")
-    return ProcessInfo(coordinator, processes, process, devices)
-
-
-def _detected(place: list[Any], seconds: int) -> tuple[Any, ...]:
-    """Adds the results of JAX's own detection to what is known of the place; the last one is the local devices.
-
-    Private (checked with JAX 0.10.2 and 0.11.0): the public function detects and starts at once.
-    """
-    from jax._src.clusters import ClusterEnv, GceTpuCluster, GkeTpuCluster, SlurmCluster
-
-    try:
-        # JAX would also ask Kubernetes, which can answer only for pods of a job, and fails in any other pod.
-        cluster = next((each for each in (SlurmCluster, GkeTpuCluster, GceTpuCluster) if each.is_env_present()), None)
-        if cluster is None:
-            return (*place, None)
-        *place, devices = ClusterEnv.auto_detect_unset_distributed_params(
-            place[0], place[1], place[2], None, cluster.name, seconds
-        )
-    except (RuntimeError, OSError, ValueError) as error:
-        raise RestartMe(
-            f"the cluster does not report which process this is: {summary(error)}; "
-            "set distributed.detect=false for a single process"
-        ) from error
-    # With SLURM detection gives one device per task; JAX itself reads this variable, for tasks with several.
-    return (*place, None if "JAX_LOCAL_DEVICE_IDS" in os.environ else devices)
+def _values(config: Config, me: ProcessInfo) -> dict[str, Any]:
+    """What must be equal in all processes: the configuration and the versions."""
+    values = {name: value for name, value in configs.flat(config).items() if name not in MAY_DIFFER}
+    return values | {
+        "the port of distributed.coordinator": me.coordinator.rpartition(":")[2],
+        "the version of xlnet_jax": xlnet_jax.__version__,
+        "the version of jax": jax.__version__,
+        "the version of jaxlib": jax.lib.__version__,
+        "the version of Python": platform.python_version(),
+        "JAX_ENABLE_X64": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
+    }
 
 
 @contextlib.contextmanager
@@ -223,25 +167,18 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
       identity: values that must be equal in all processes, besides the configuration and the versions.
 
     Raises:
-      BadInput, RestartMe: see `rendezvous.meet`.
+      BadInput, RestartMe: see `rendezvous.Watch.meet`.
     """
     me = find_process_info(config)
     if me is None:
+        messages.inform(None)
         yield Session()
         return
     given = config.distributed
-    values = {name: value for name, value in configs.flat(config).items() if name not in MAY_DIFFER}
-    values |= identity | {
-        "the port of distributed.coordinator": me.coordinator.rpartition(":")[2],
-        "the version of xlnet_jax": xlnet_jax.__version__,
-        "the version of jax": jax.__version__,
-        "the version of jaxlib": jax.lib.__version__,
-        "the version of Python": platform.python_version(),
-        "JAX_ENABLE_X64": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
-    }
-    watch = meet(me, values, given)
-    log.info("process %d of %d, coordinator %s", me.process, me.processes, me.coordinator)
+    watch = Watch(me, _values(config, me) | identity, given)
     messages.inform(watch.leave, me.process)
+    watch.meet()
+    log.info("process %d of %d, coordinator %s", me.process, me.processes, me.coordinator)
     _keep_stdout()
     hold_aborts()
     try:
@@ -266,6 +203,43 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     watch.leave(0, "")
     messages.inform(None)
     watch.close()
+
+
+def announce(config: Config | None, overrides: Sequence[str], code: int, line: str) -> None:
+    """Tells the other processes of an error before the `session`, where they would wait for this process in vain.
+
+    Waits for them until a signal comes, `distributed.rendezvous_seconds` at most; after 42, with which they end anyway,
+    `GRACE_SECONDS`.
+
+    Args:
+      config: None = it could not be loaded: the place of this process is in `overrides`, or outside of it.
+    """
+    try:
+        values: dict[str, Any] = {}
+        if config is None:
+            own = [word for word in overrides if word.startswith("--config.distributed.")]
+            config = configs.override(Config(), own)
+        given = config.distributed
+        if code == RestartMe.exit_code:
+            given = dataclasses.replace(given, rendezvous_seconds=GRACE_SECONDS)
+        me = place.find(dataclasses.replace(config, distributed=given))
+    except XLNetError:
+        return  # `line` says that, or why there is no configuration: nobody knows the others
+    if me is None:
+        return
+    watch = Watch(me, values, given)
+    log.info("telling the other processes, as soon as they come (%g s at most)", given.rendezvous_seconds)
+    main = threading.current_thread() is threading.main_thread()
+    # In a container SIGTERM would have no effect without a handler.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if main else None
+    try:
+        watch.announce(code, line)
+    except KeyboardInterrupt:
+        log.warning("a signal: not all of the other processes were told")
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        watch.close()
 
 
 def hold_aborts() -> None:

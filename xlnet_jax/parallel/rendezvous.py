@@ -9,7 +9,8 @@ healthy one. That service notices a lost process too, but later, and ends the ot
 
 An event loop in a thread of its own reads and writes JSON objects, one per line:
 
-    hello            process, host, values (that must be equal everywhere)
+    hello            process, host, values (that must be equal everywhere), token (by which process 0 finds itself); and
+                     end, why of a process that has failed before, with as many of the values as it knows
     waiting          the missing processes, for the logs of the others
     go               all processes are here and agree; the name of process 0's host
     beat             sign of life, four times in `distributed.heartbeat_seconds`
@@ -24,12 +25,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import json
 import logging
 import os
 import resource
+import secrets
 import socket
 import threading
 import time
@@ -38,90 +39,21 @@ from typing import Any, Literal
 
 from xlnet_jax import messages
 from xlnet_jax.config import DistributedConfig
-from xlnet_jax.errors import BadInput, RestartMe, XLNetError
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError, error_of
+from xlnet_jax.parallel.links import CONNECT_SECONDS, MESSAGE_BYTES, Link, ProcessInfo, address, connected, listening
 
 log = logging.getLogger("xlnet_jax")
 
 COUNT = "distributed.processes"
+COMMAND = "the command"
+"""A value of every hello. What lacks it is another program, and what differs in it is not heard about its end."""
+ADDRESS = "set distributed.coordinator (or JAX_COORDINATOR_ADDRESS) to an address of the host of process 0"
+HELLO = {"process": int, "host": str, "values": dict, "token": str}
+PORTS = "stop what listens there, or set another distributed.coordinator and distributed.rendezvous_port"
+NUMBER = "give every process its own distributed.process_id (or JAX_PROCESS_ID), counted from 0"
 TICK_SECONDS = 0.2
-CONNECT_SECONDS = 5.0
-MESSAGE_BYTES = 1 << 20
-"""Limit for a message; a longer one is not from this program."""
 GRACE_SECONDS = 5.0
 """Time for a process to end on its own after the end of another one. Shorter than the delay of `hold_aborts`."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ProcessInfo:
-    """The place of this process in the run.
-
-    Attributes:
-      coordinator: HOST:PORT of JAX's coordination service, in process 0.
-      devices: the local device numbers to use, if a scheduler starts one process per device; None = all.
-    """
-
-    coordinator: str
-    processes: int
-    process: int
-    devices: list[int] | None = None
-
-
-def meet(me: ProcessInfo, values: dict[str, Any], settings: DistributedConfig) -> Watch:
-    """Waits until all processes are here and agree.
-
-    Args:
-      values: the values that must be equal in all processes, by their name in messages.
-      settings: the port and the time limits.
-
-    Returns:
-      The connections of this process.
-
-    Raises:
-      BadInput: values differ (names the first key, with both values and hosts), a process number came twice, another
-        run uses the port, or this user may not listen on it.
-      RestartMe: a process did not come in time, or a run with the same settings still uses the port.
-    """
-    watch = Watch(me, values, settings)
-    try:
-        watch.run(watch.join() if me.process else watch.lead())
-    except BaseException:
-        watch.close()
-        raise
-    return watch
-
-
-class Link:
-    """One end of a connection.
-
-    Attributes:
-      hello: what the other process said at the rendezvous.
-      heard: when it said something last.
-      ended: set when it has announced its end, or its connection has closed.
-    """
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-        self.hello: dict[str, Any] = {}
-        self.heard = time.monotonic()
-        self.ended = asyncio.Event()
-
-    def send(self, **message: Any) -> None:
-        """Sends a message. If the other end is gone, `receive` says so."""
-        self.writer.write(json.dumps(message).encode() + b"\n")
-
-    async def receive(self, seconds: float) -> dict[str, Any]:
-        """The next message. Raises ConnectionError: silent for so long, gone, or another program."""
-        try:
-            async with asyncio.timeout(seconds):
-                message = json.loads(await self.reader.readline())
-        except TimeoutError as error:
-            raise ConnectionError(f"silent for {seconds:g} s") from error
-        except (OSError, ValueError, RecursionError) as error:
-            raise ConnectionError("its connection closed") from error
-        if not isinstance(message, dict):
-            raise ConnectionError("it is another program")
-        self.heard = time.monotonic()
-        return message
 
 
 class Watch:
@@ -136,13 +68,18 @@ class Watch:
     def __init__(self, me: ProcessInfo, values: dict[str, Any], settings: DistributedConfig) -> None:
         self.process, self.count, self.settings = me.process, me.processes, settings
         self.host, self.ports = address(me, settings)
-        hello = {"process": me.process, "host": socket.gethostname(), "values": values | {COUNT: me.processes}}
+        self._configured = me.configured
+        values = values | {COUNT: me.processes, COMMAND: messages.command()}
+        hello = {"process": me.process, "host": socket.gethostname(), "values": values, "token": secrets.token_hex(8)}
         # In the form in which they arrive at the other end, so that only real differences count.
         self.hello: dict[str, Any] = json.loads(json.dumps(hello))
         self.links: dict[int, Link] = {}
         self.phase: Literal["meeting", "running", "ending", "leaving"] = "meeting"
         self._began = self._reported = time.monotonic()
         self._fault: XLNetError | None = None
+        self._told: set[str] = set()  # tokens of the processes of this run that have heard its end in the meeting
+        self._itself = self._answered = False
+        self._unknown = ""
         self._server: asyncio.Server | None = None
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
@@ -154,56 +91,135 @@ class Watch:
         """Runs a coroutine in the thread of the connections."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def lead(self) -> None:
+    def meet(self) -> Watch:
+        """Waits until all processes are here and agree; returns itself. Otherwise the connections are closed.
+
+        Raises:
+          BadInput: values differ (names the first key, with both values and hosts), a process number came twice or is
+            too large, another run or program uses the port, or this user may not listen on it, or the host of process 0
+            is unknown.
+          RestartMe: a process did not come in time, or a run with the same settings still uses the port.
+          XLNetError: another process has failed before; with its exit code.
+        """
+        try:
+            self.run(self._join() if self.process else self._lead())
+        except BaseException:
+            self.phase = "leaving"
+            self.close()
+            raise
+        return self
+
+    def announce(self, code: int, why: str) -> None:
+        """Tells the others, who wait in `meet`, that this process has failed; waits for them as `meet` does."""
+        self.hello |= {"end": code, "why": why}
+        # Every answer is an end, its own or that of another process.
+        with contextlib.suppress(XLNetError):
+            self.run(self._join() if self.process else self._lead())
+
+    async def _lead(self) -> None:
         """Process 0's side of the rendezvous."""
         # One connection for each process, and as many for the coordination service.
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-        listening = await self._listening_socket()
-        self._server = await asyncio.start_server(self._welcome, sock=listening, limit=MESSAGE_BYTES, backlog=1024)
         try:
-            while missing := [process for process in range(1, self.count) if process not in self.links]:
-                hosts = {0: self.hello["host"]} | {p: link.hello["host"] for p, link in sorted(self.links.items())}
-                here = ", ".join(f"{process} on {host}" for process, host in hosts.items())
-                self._wait_for(_who(missing), f"here: {here}", self.settings.rendezvous_seconds)
-                await asyncio.sleep(TICK_SECONDS)
-                if self._fault:
-                    raise self._fault
-            for _, link in sorted(self.links.items()):
-                self._compare(link.hello, *sorted(self.hello["values"].keys() | link.hello["values"].keys()))
+            listening = await self._port(self.ports[1])
+            self._server = await asyncio.start_server(self._welcome, sock=listening, limit=MESSAGE_BYTES, backlog=1024)
+            if "end" in self.hello:
+                raise error_of(self.hello["end"], f"process 0 ({self.hello['host']}) ended: {self.hello['why']}")
+            (await self._port(self.ports[0])).close()  # gRPC would share it with another run
+            self._search = asyncio.create_task(self._find_itself())
+            await self._gather()
         except XLNetError as fault:
+            await self._dismiss(fault)
             self.phase = "leaving"
-            self._tell(end=fault.exit_code, why=str(fault))
             raise
         self.phase = "running"
         self._tell(go=self.hello["host"])
 
-    def _wait_for(self, who: str, why: str, seconds: float) -> None:
-        """Logs who is missing, every `report_seconds`; raises RestartMe after `seconds`."""
+    async def _gather(self) -> None:
+        """Returns when all processes are here and agree."""
+        while missing := [process for process in range(1, self.count) if process not in self.links]:
+            hosts = {0: self.hello["host"]} | {p: link.hello["host"] for p, link in sorted(self.links.items())}
+            here = ", ".join(f"{process} on {host}" for process, host in hosts.items()) + self._unknown
+            cure = ADDRESS if self._unknown and not self.links else ""
+            self._wait_for(_who(missing), f"here: {here}", self.settings.rendezvous_seconds, cure)
+            await asyncio.sleep(TICK_SECONDS)
+        if self._fault:
+            raise self._fault
+        for _, link in sorted(self.links.items()):
+            self._compare(link.hello, *sorted(self.hello["values"].keys() | link.hello["values"].keys()))
+
+    async def _dismiss(self, fault: XLNetError) -> None:
+        """All hear why the meeting ends; but for a restart, also those who come later and would wait in vain."""
+        self._fault = fault
+        self._tell(end=fault.exit_code, why=str(fault))
+        for link in self.links.values():
+            link.ended.set()
+            self._told.add(link.hello["token"])
+        if "end" not in self.hello:
+            if fault.exit_code == RestartMe.exit_code or not self._missing():
+                return
+            log.warning("%s; telling the processes that come later", fault)
+        while self._missing():
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _missing(self) -> bool:
+        """Whether a process may still come that has not heard the end."""
+        seconds = time.monotonic() - self._began
+        return bool(self._server and len(self._told) < self.count - 1 and seconds < self.settings.rendezvous_seconds)
+
+    async def _find_itself(self) -> None:
+        """Whether another process 0 is where the others look for this one: on another host it could listen, too."""
+        while not self._itself and self.phase == "meeting":
+            try:
+                await self._connect(self.host, self.ports[1], CONNECT_SECONDS)
+            except OSError as error:
+                unknown = isinstance(error, socket.gaierror) and self._configured
+                self._unknown = f"; {self.host}: {error.strerror}" if unknown else ""
+                await asyncio.sleep(TICK_SECONDS)
+            except XLNetError as refusal:
+                self._fault = refusal
+                if self._server:
+                    self._server.close()  # nobody comes here
+                    self._server = None
+                return
+
+    def _wait_for(self, who: str, why: str, seconds: float, cure: str = "") -> None:
+        """Logs who is missing, every `report_seconds`. Raises the fault that ends the meeting, or that time is over.
+
+        Args:
+          cure: if no restart cures it. Then it is BadInput, otherwise RestartMe.
+        """
+        if self._fault:
+            raise self._fault
         now = time.monotonic()
         if now - self._began > seconds:
-            limit = f"{self.settings.rendezvous_seconds:g} s"
-            raise RestartMe(f"{who} did not come within {limit} ({why}); start it, then restart all")
+            line = f"{who} did not come within {self.settings.rendezvous_seconds:g} s ({why})"
+            raise BadInput(f"{line}; {cure}") if cure else RestartMe(f"{line}; start it, then restart all")
         if now - self._reported > self.settings.report_seconds:
             self._reported = now
             line = f"waiting for {who} of {self.count} ({why})"
             log.warning("%s", line)
             self._tell(waiting=line)
 
-    async def _listening_socket(self) -> socket.socket:
-        """The listening socket. Raises the refusal of the run that uses the ports."""
-        try:
-            listening(self.ports[0]).close()  # gRPC would share it with another run
-            return listening(self.ports[1])
-        except OSError as error:
-            # If another run listens here, its answer says so.
-            with contextlib.suppress(OSError):
-                await self._connect("localhost", CONNECT_SECONDS)
-            ports = f"ports {self.ports[0]} and {self.ports[1]} of this host: {os.strerror(error.errno or 0)}"
-            other = "another distributed.coordinator and distributed.rendezvous_port"
-            if error.errno == errno.EACCES:
-                raise BadInput(f"{ports}; set {other}, from 1024 on") from error
-            raise RestartMe(f"{ports}; wait until they are free, or set {other}") from error
+    async def _port(self, port: int) -> socket.socket:
+        """A socket of process 0 that listens there, when the port is free: an earlier process may be about to end.
+
+        Raises the refusal of the run that uses the port.
+        """
+        while True:
+            try:
+                return listening(port)
+            except OSError as error:
+                why = f"port {port} of {self.hello['host']}: {os.strerror(error.errno or 0)}"
+                if error.errno == errno.EACCES:
+                    raise BadInput(f"{why}; set another distributed.coordinator and distributed.rendezvous_port, from "
+                                   "1024 on") from error  # fmt: skip
+                with contextlib.suppress(OSError):
+                    await self._connect("localhost", port, CONNECT_SECONDS)
+                cure = PORTS if error.errno == errno.EADDRINUSE else ""
+                self._wait_for("process 0", why, self.settings.rendezvous_seconds, cure)
+                await asyncio.sleep(TICK_SECONDS)
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The life of a connection to process 0."""
@@ -211,38 +227,72 @@ class Watch:
         # asyncio would log a cancelled connection with a traceback.
         with contextlib.suppress(ConnectionError, asyncio.CancelledError), contextlib.closing(writer):
             hello = link.hello = await link.receive(CONNECT_SECONDS)
-            if [type(hello.get(name)) for name in self.hello] != [type(value) for value in self.hello.values()]:
+            if {name: type(hello.get(name)) for name in HELLO} != HELLO or COMMAND not in hello["values"]:
                 return  # another program
+            if hello["token"] == self.hello["token"]:
+                self._itself, self._unknown = True, ""
+                return
             try:
                 self._admit(hello)
             except XLNetError as refusal:
                 link.send(end=refusal.exit_code, why=str(refusal))
-                if self.phase == "meeting" and hello["process"] != 0:
-                    self._fault = refusal
+                if self._agrees(hello):
+                    self._told.add(hello["token"])
             else:
                 self.links[hello["process"]] = link
                 await self._listen(hello["process"], link)
 
     def _admit(self, hello: dict[str, Any]) -> None:
-        """Raises the refusal of a process that cannot belong to this run."""
-        process, host = hello["process"], hello["host"]
-        if self.phase != "meeting" or process == 0:
+        """Raises the refusal of a process that cannot belong to this run, or the end that it has to hear.
+
+        What is wrong with a process of this run ends the meeting; a stranger is refused alone.
+        """
+        process, host, ours = hello["process"], hello["host"], self._agrees(hello)
+        if self.phase != "meeting" or (process == 0 and not ours):
             # A process of this run may be back before the run has ended.
-            raise (RestartMe if hello["values"] == self.hello["values"] else BadInput)(
-                f"port {self.ports[1]} of {self.hello['host']}: another run is here; wait for its end, or set another "
-                "distributed.coordinator"
-            )
+            raise (RestartMe if hello["values"] == self.hello["values"] else BadInput)(self._occupied())
+        try:
+            self._check_number(hello, ours)
+        except BadInput as wrong:
+            if ours:
+                self._fault = self._fault or wrong
+            raise
+        if self._fault:
+            raise self._fault
+        if "end" in hello:
+            end = error_of(hello["end"], f"process {process} ({host}) ended: {hello.get('why')}")
+            if hello["values"][COMMAND] == self.hello["values"][COMMAND]:
+                self._fault = self._fault or end
+            raise end
+
+    def _occupied(self) -> str:
+        return (
+            f"port {self.ports[1]} of {self.hello['host']}: another run is here; wait for its end, or set another "
+            "distributed.coordinator"
+        )
+
+    def _agrees(self, hello: dict[str, Any]) -> bool:
+        """Whether the process belongs to this launch: all values that it says, but for the number of processes."""
+        mine, values = self.hello["values"], hello["values"]
+        return all(values[name] == mine[name] for name in (mine.keys() & values.keys()) - {COUNT})
+
+    def _check_number(self, hello: dict[str, Any], ours: bool) -> None:
+        """Raises BadInput for a number that is taken, or too large; an earlier process may have to give way."""
         self._compare(hello, COUNT)
+        process, host = hello["process"], hello["host"]
+        if not 0 <= process < self.count:
+            raise BadInput(f"distributed.process_id={process} ({host}) must lie in [0, {COUNT}={self.count}); {NUMBER}")
         other = self.links.get(process)
-        if other and time.monotonic() - other.heard > self.settings.heartbeat_seconds / 2:
-            # All that is left of a host that went away, and is back.
+        if other and ours and not self._agrees(other.hello):
+            other.send(end=BadInput.exit_code, why=self._occupied())
+        elif other and time.monotonic() - other.heard > self.settings.heartbeat_seconds / 2:
+            pass  # all that is left of a host that went away, and is back
+        elif other or process == 0:
+            first = other.hello["host"] if other else self.hello["host"]
+            raise BadInput(f"process {process} of {self.count} came from {first} and {host}; {NUMBER}")
+        if other:
             other.ended.set()
             other.writer.close()
-        elif other:
-            raise BadInput(
-                f"process {process} of {self.count} came from {other.hello['host']} and {host}; give every process its "
-                "own distributed.process_id, counted from 0"
-            )
 
     def _compare(self, hello: dict[str, Any], *names: str) -> None:
         """Raises BadInput for the first of these values that differs from that of another process."""
@@ -254,34 +304,43 @@ class Watch:
                     f"{hello['process']} ({hello['host']}); start the same command with the same versions everywhere"
                 )
 
-    async def join(self) -> None:
+    async def _join(self) -> None:
         """The side of the other processes: connects, sends hello, waits for `go` or `end`."""
         # Process 0 gives up first and names the missing process; this limit is for the case that process 0 is missing.
         limit = self.settings.rendezvous_seconds + CONNECT_SECONDS
         while self.phase == "meeting":
             try:
-                await self._connect(self.host, self.settings.heartbeat_seconds)
+                await self._connect(self.host, self.ports[1], self.settings.heartbeat_seconds)
             except OSError as error:
-                why = error.strerror or str(error) or "no answer"
-                self._wait_for("process 0", f"{self.host}:{self.ports[1]}: {why}", limit)
+                why, cure = error.strerror or str(error) or "no answer", ""
+                if isinstance(error, socket.gaierror) and self._configured:
+                    cure = ADDRESS
+                elif type(error) is ConnectionError and not self._answered:  # connected, and no word of process 0
+                    cure = PORTS
+                self._wait_for("process 0", f"{self.host}:{self.ports[1]}: {why}", limit, cure)
                 await asyncio.sleep(TICK_SECONDS)
 
-    async def _connect(self, host: str, patience: float) -> None:
+    async def _connect(self, host: str, port: int, patience: float) -> None:
         """Connects to process 0 and waits until the run begins.
 
-        Raises OSError: no answer, or none for `patience` seconds; BadInput or RestartMe: the refusal of process 0.
+        Raises OSError: no answer, or none for `patience` seconds; XLNetError: the refusal of process 0, or an end.
         """
-        connection = await asyncio.to_thread(connected, host, self.ports[1])
-        link = self.links[0] = Link(*await asyncio.open_connection(sock=connection, limit=MESSAGE_BYTES))
+        connection = await asyncio.to_thread(connected, host, port)
+        link = Link(*await asyncio.open_connection(sock=connection, limit=MESSAGE_BYTES))
+        if self.process:
+            self.links[0] = link
         try:
             link.send(**self.hello)
             while "go" not in (message := await link.receive(patience)):
+                self._answered = True
                 if "waiting" in message:
                     log.warning("%s", message["waiting"])
                 if "end" in message:
-                    raise (BadInput if message["end"] == BadInput.exit_code else RestartMe)(str(message.get("why")))
+                    raise error_of(message["end"], str(message.get("why")))
         except BaseException:
-            self.links.pop(0).writer.close()
+            self.links.pop(0, None)
+            link.ended.set()
+            link.writer.close()
             raise
         link.hello, self.phase = {"host": message["go"]}, "running"
         self._listening = asyncio.create_task(self._listen(0, link))
@@ -307,9 +366,11 @@ class Watch:
                     link.ended.set()
                     self._end(process, message["end"], message["why"], message["wait"])
         except ConnectionError as error:
-            if self.phase == "meeting":
+            if link.ended.is_set():
+                pass
+            elif self.phase == "meeting":
                 log.warning("%s disconnected: %s", who, error)  # it may come back
-            elif not link.ended.is_set():
+            else:
                 self._end(process, RestartMe.exit_code, f"lost {who}: {error}; rerun the same command on all hosts", 0)
         finally:
             link.ended.set()
@@ -319,7 +380,9 @@ class Watch:
 
     def _end(self, origin: int, code: int, why: str, wait: float) -> None:
         """Passes the end of a process on, and ends this one, unless it ends by itself within `wait` seconds."""
-        if code and self.phase == "running":
+        if self.phase == "meeting":
+            self._fault = self._fault or error_of(code, why)
+        elif code and self.phase == "running":
             self.phase = "ending"
             if self.process == 0:
                 self._tell(origin, end=code, why=why, wait=wait)
@@ -355,38 +418,6 @@ class Watch:
         if self._server is not None:
             self._server.close()
         self._runner.close()  # cancels all tasks, each of which closes its connection
-
-
-def address(me: ProcessInfo, settings: DistributedConfig) -> tuple[str, tuple[int, int]]:
-    """The host of process 0, and the ports there: of JAX's coordination service, and of the rendezvous."""
-    host, _, port = me.coordinator.rpartition(":")
-    return host.strip("[]"), (int(port), settings.rendezvous_port or _beside(int(port)))
-
-
-def _beside(port: int) -> int:
-    """The port of the rendezvous: the one after the coordinator's.
-
-    JAX gives every SLURM job a coordinator's port from 61440 on; the next one may belong to the next job.
-    """
-    return port + 1 if port < 61440 else port - 4096
-
-
-def listening(port: int) -> socket.socket:
-    """A socket that listens at a port of this host, with IPv6 if there is. Raises OSError."""
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    return socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=both)
-
-
-def connected(host: str, port: int) -> socket.socket:
-    """A connection to a port of a host. Raises OSError."""
-    connection = socket.create_connection((host, port), CONNECT_SECONDS)
-    if connection.getsockname() == connection.getpeername():
-        # If nobody listens at a port of this host, the system may choose that port for our own end: TCP then connects
-        # the socket to itself. It would hear its own signs of life for ever, and keep process 0 from the port.
-        connection.close()
-        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-    return connection
 
 
 def _who(processes: list[int]) -> str:

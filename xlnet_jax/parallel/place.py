@@ -1,0 +1,90 @@
+"""Which process of a run this one is: from the keys `distributed.*`, the environment, or the cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from xlnet_jax.config import Config
+from xlnet_jax.errors import BadInput, RestartMe, summary
+from xlnet_jax.parallel.links import ProcessInfo
+
+ENVIRONMENT = {
+    "coordinator": "JAX_COORDINATOR_ADDRESS",
+    "processes": "JAX_NUM_PROCESSES",
+    "process_id": "JAX_PROCESS_ID",
+}
+"""Environment variables that replace unset keys of `distributed`."""
+
+
+def find_process_info(config: Config) -> ProcessInfo | None:
+    """The number of this process and of all processes; None if it is the only one.
+
+    From the keys `distributed.*`, the environment, or JAX's detection of TPU VM, GKE and SLURM.
+
+    Raises:
+      BadInput: a needed setting is missing, or a number is invalid.
+      RestartMe: the cluster does not answer.
+    """
+    me = find(config)
+    if me is not None and me.process >= me.processes:
+        raise BadInput(f"distributed.process_id={me.process} must lie in [0, distributed.processes={me.processes})")
+    return me
+
+
+def find(config: Config) -> ProcessInfo | None:
+    """As `find_process_info`, but the number may be too large."""
+    given = config.distributed
+    place: list[Any] = [
+        given.coordinator or None,
+        given.processes or None,
+        None if given.process_id < 0 else given.process_id,
+    ]
+    for i, (name, variable) in enumerate(ENVIRONMENT.items()):
+        if place[i] is None and (text := os.environ.get(variable)):
+            if name != "coordinator" and not re.fullmatch("[0-9]+", text):
+                raise BadInput(f"the environment variable {variable}={text} must be a number, counted from 0")
+            place[i] = text if name == "coordinator" else int(text)
+    devices, configured = None, place[0] is not None
+    if given.detect and None in place and place[1] != 1:
+        *place, devices = _detected(place, int(given.rendezvous_seconds))
+    if place[1] == 1 or place == [None, None, None]:
+        return None
+    for value, (name, variable) in zip(place, ENVIRONMENT.items(), strict=True):
+        if value is None:
+            raise BadInput(
+                f"neither distributed.{name} nor {variable} is set; several processes need all three of "
+                f"distributed.coordinator, .processes and .process_id"
+            )
+    coordinator, processes, process = place
+    valid = re.fullmatch(r"(\[[\da-fA-F:]+\]|[\w-]{1,63}(\.[\w-]{1,63})*\.?):(\d{1,5})", coordinator, re.ASCII)
+    if not valid or not 0 < int(valid[3]) < 65536:
+        raise BadInput(f"distributed.coordinator={coordinator} must be HOST:PORT")
+    if given.rendezvous_port == int(valid[3]):
+        raise BadInput(f"distributed.rendezvous_port={valid[3]} is the coordinator's port, too; choose another one")
+    return ProcessInfo(coordinator, processes, process, devices, configured)
+
+
+def _detected(place: list[Any], seconds: int) -> tuple[Any, ...]:
+    """Adds the results of JAX's own detection to what is known of the place; the last one is the local devices.
+
+    Private (checked with JAX 0.10.2 and 0.11.0): the public function detects and starts at once.
+    """
+    from jax._src.clusters import ClusterEnv, GceTpuCluster, GkeTpuCluster, SlurmCluster
+
+    try:
+        # JAX would also ask Kubernetes, which can answer only for pods of a job, and fails in any other pod.
+        cluster = next((each for each in (SlurmCluster, GkeTpuCluster, GceTpuCluster) if each.is_env_present()), None)
+        if cluster is None:
+            return (*place, None)
+        *place, devices = ClusterEnv.auto_detect_unset_distributed_params(
+            place[0], place[1], place[2], None, cluster.name, seconds
+        )
+    except (RuntimeError, OSError, ValueError) as error:
+        raise RestartMe(
+            f"the cluster does not report which process this is: {summary(error)}; "
+            "set distributed.detect=false for a single process"
+        ) from error
+    # With SLURM detection gives one device per task; JAX itself reads this variable, for tasks with several.
+    return (*place, None if "JAX_LOCAL_DEVICE_IDS" in os.environ else devices)
