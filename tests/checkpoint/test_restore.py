@@ -1,5 +1,6 @@
 """The ladder of checkpoints: damage of every kind in every part, other meshes, parameters of another run, no code."""
 
+import errno
 import json
 import os
 import pathlib
@@ -273,6 +274,25 @@ def test_lost_permission_is_no_damage(run, tmp_path, abstract, monkeypatch):
     monkeypatch.setattr("xlnet_jax.checkpoint.store.ocp.load_checkpointables", refuse)
     with pytest.raises(BadInput, match="12/_METADATA: Permission denied; fix this") as raised:
         resume(workdir, abstract)
+    assert not isinstance(raised.value, Damaged) and everything(workdir) == before
+
+
+def test_a_folder_of_a_checkpoint_that_may_not_be_read_is_no_damage(run, tmp_path, abstract, monkeypatch):
+    """Orbax says that there is no _METADATA in it; the checkpoint would be moved to quarantine."""
+    workdir = copy(run, tmp_path)
+    folder, scandir = workdir / "checkpoints" / "12" / "params", os.scandir
+    (folder / "_METADATA").rename(tmp_path / "hidden")
+    before = everything(workdir)
+
+    def refuse(path="."):
+        if str(path) == str(folder):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        with pytest.raises(BadInput, match="12/params: Permission denied; fix this") as raised:
+            resume(workdir, abstract)
     assert not isinstance(raised.value, Damaged) and everything(workdir) == before
 
 

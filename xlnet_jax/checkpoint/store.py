@@ -137,6 +137,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             if refused or "PERMISSION_DENIED" in str(error):
                 file = getattr(error, "filename", None) or where
                 raise BadInput(f"{file}: {summary(error)}; fix this and rerun the same command") from error
+            if files.at(self.workdir).locks:
+                # Orbax takes a folder that it may not read for one without files.
+                with files.translate_errors(str(where)), contextlib.suppress(FileNotFoundError):
+                    files.find(str(where), ())
             # Orbax and TensorStore have no specific error for a file that they cannot interpret.
             raise Damaged(f"{where} is damaged: {summary(error.__cause__ or error)}") from error
 
