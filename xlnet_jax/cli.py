@@ -131,10 +131,11 @@ def _shortage(error: BaseException) -> str | None:
     """The line for an error that says what the system does not give: memory, files, threads. None = another error."""
     for cause in causes(error):
         if isinstance(cause, MemoryError):
-            return f"out of memory: {summary(error)}; use a machine with more, fewer workers, or smaller inputs"
+            what = f" ({cause})" if str(cause) else ""
+            return f"out of memory{what}; use a machine with more, fewer workers, or smaller inputs"
         for text, fix in _LIMITS.items():
             if text in str(cause):
-                return f"{summary(error)}; {fix}"
+                return f"{text}; {fix}"
     return None
 
 

@@ -234,6 +234,12 @@ def verb(monkeypatch):
     return put
 
 
+def caused(error, by):
+    """The error, as if raised from another one."""
+    error.__cause__ = by
+    return error
+
+
 def raising(error):
     def run(overrides):
         raise error
@@ -254,7 +260,12 @@ def raising(error):
             "out of memory: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller model or "
             "train.batch_size, model.remat=full, or more devices with mesh.fsdp",
         ),
-        (MemoryError(), 2, "out of memory: MemoryError; use a machine with more, fewer workers, or smaller inputs"),
+        (MemoryError(), 2, "out of memory; use a machine with more, fewer workers, or smaller inputs"),
+        (
+            caused(MemoryError("1 GiB"), by=RuntimeError("the traceback of a worker")),
+            2,
+            "out of memory (1 GiB); use a machine with more, fewer workers, or smaller inputs",
+        ),
         (
             OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/psm_1"),
             2,
