@@ -287,6 +287,8 @@ MUTANTS = (
            one("finetune/finetune_metrics", "test_classes_by_hand")),
     Mutant("predictions_come_by_length", "xlnet_jax/commands/predict.py", "back = np.argsort(np.concatenate(order))",
            "back = np.arange(len(rows))", one("commands/predict", "test_short_rows_are_in_short_batches_and_come_back_in_their_order")),
+    Mutant("predictions_of_the_newest", "xlnet_jax/commands/predict.py", "best_step(workdir, checkpoints.steps())",
+           "max(checkpoints.steps())", one("finetune/finetune", "test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave")),
     Mutant("the_shortest_option_decides", "xlnet_jax/commands/predict.py", "max(map(len, row.tokens))", "min(map(len, row.tokens))",
            one("commands/predict", "test_short_rows_are_in_short_batches_and_come_back_in_their_order")),
     Mutant("the_question_is_the_context", "xlnet_jax/commands/predict.py", '"context", "question", "options"',

@@ -64,7 +64,7 @@ def test_a_task_is_learned_and_a_killed_run_ends_with_the_same_bits(tmp_path, se
     assert finetune(settings(), str(killed)) == result | {"workdir": str(killed)}
 
 
-def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path, examples, undisturbed, result):
+def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path, examples, undisturbed, result, caplog):
     """Would fail if rows came in another order, or if a shorter batch changed them."""
     with open(examples["dev"]) as file:
         texts = [line.split("\t")[0] for line in file.read().splitlines()[1:]]
@@ -77,6 +77,14 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
     assert [line["label"] for line in found] == [line["label"] for line in written]
     for mine, theirs in zip(found, written, strict=True):
         assert mine["scores"] == pytest.approx(theirs["scores"], abs=1e-5)
+    # The best is not always the newest.
+    shutil.copytree(undisturbed, tmp_path / "copy")
+    lines = read_jsonl(str(undisturbed / "evaluations.jsonl"))
+    scores = [line | {"score": 2.0} if line["step"] == 8 else line for line in lines]
+    (tmp_path / "copy" / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in scores))
+    caplog.set_level("INFO")
+    predict(str(tmp_path / "copy"), texts=texts[:1], batch_size=8)
+    assert "predicting with step 8" in caplog.text
     # The exported folders are the same model: the labels and the head come back.
     for format in ("huggingface", "orbax"):
         export(str(undisturbed), str(tmp_path / format), format=format)
