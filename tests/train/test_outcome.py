@@ -47,7 +47,7 @@ def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(tmp_pat
         scores = evaluate(workdir, blocks=8)
     # A part of the split must not pass for all of it, and minutes must not pass in silence.
     assert re.search(r"step 2: held-out loss \d.* over 8 of \d+ blocks in 1 batch\b", caplog.text)
-    assert "evaluating step 2 over 8 of" in caplog.text and "evaluated 0 of 1 batches" in caplog.text
+    assert "evaluating step 2 over 8 of" in caplog.text and "evaluated 0 of 1 batch" in caplog.text
     # The same keys and values, wherever the loss of a checkpoint is.
     (line,) = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
     assert scores == {name: value for name, value in line.items() if name != "seconds"}

@@ -141,7 +141,7 @@ def results(
         if last is not None:
             yield jax.device_get(last)
         if time.monotonic() - logged >= BUSY_SECONDS:
-            log.info("evaluated %d of %d batches", index, len(dispatches))
+            log.info("evaluated %d of %s", index, quantity(len(dispatches), "batch"))
             logged = time.monotonic()
         between()
     yield jax.device_get(sent)

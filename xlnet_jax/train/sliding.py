@@ -93,7 +93,7 @@ class Sliding:
             # Not all at once: a CPU's collectives give up if too many programs wait.
             jax.block_until_ready(found[-2:-1])
             if time.monotonic() - logged >= BUSY_SECONDS:
-                log.info("evaluated %d of %d tokens", first + self.batch_size, count)
+                log.info("evaluated %d of %s", first + self.batch_size, quantity(count, "token"))
                 logged = time.monotonic()
         return np.concatenate(jax.device_get(found))[:count]
 

@@ -240,7 +240,7 @@ def test_no_text_in_a_split(tmp_path, caplog):
                 tmp_path / f"c{tokenizer is None}", data.write(tmp_path, a=" \n\n", b=""), tokenizer=tokenizer
             )
     with pytest.raises(
-        BadInput, match="all of the text .1 document. fell to .*; choose another folder and a smaller --heldout"
+        BadInput, match=r"all of the text \(1 document\) fell to .*; choose another folder and a smaller --heldout"
     ):
         data.make_corpus(tmp_path / "d", data.write(tmp_path, a="Bado kilu"), heldout=1 - 1e-9)
     # The other way round training is possible, but its loss will have nothing to be compared with.
