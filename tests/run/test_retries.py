@@ -218,28 +218,37 @@ def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd):
 
 
 class Refused:
-    """A save in flight that TensorStore could not write."""
+    """A save in flight that TensorStore could not write. Until that is known, what it wrote fills the disk."""
+
+    in_flight = False
 
     def result(self):
+        Refused.in_flight = False
         raise ValueError(f"RESOURCE_EXHAUSTED: Error writing /x: {os.strerror(errno.ENOSPC)} [os_error_code='28']")
 
 
 def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is_good(tmp_path, monkeypatch, settings):
     """The save of step 8 starts and fails; step 12 must not be left before one is complete, and then no error of a save
-    in flight may take the place of the one line."""
-    save = Checkpoints.save
+    in flight may take the place of the one line. The metrics of step 12 need the room that the failed save took."""
+    save, flush = Checkpoints.save, AppendFile.flush
 
     def refuses(self, step, *arguments):
         self.wait()
         if step > 4:
-            self._pending = Refused()
+            self._pending, Refused.in_flight = Refused(), True
         else:
             save(self, step, *arguments)
 
+    def no_room(self, sync=True):
+        if Refused.in_flight:
+            raise os_error(errno.ENOSPC)
+        flush(self, sync)
+
     monkeypatch.setattr(Checkpoints, "save", refuses)
+    monkeypatch.setattr(AppendFile, "flush", no_room)
     refused = "^the checkpoint of step 12: .*: No space left on device; fix this and rerun the same command; tried for"
     with pytest.raises(BadInput, match=refused):
-        train(settings(io_deadline_seconds=0.2), str(tmp_path), stop_at=20)
+        train(settings(io_deadline_seconds=1), str(tmp_path), stop_at=20)
     monkeypatch.setattr(Checkpoints, "save", save)
     assert train(settings(), str(tmp_path), stop_at=12)["step"] == 12
     assert [line["step"] for line in read_jsonl(str(tmp_path / "metrics.jsonl"))] == list(range(1, 13))

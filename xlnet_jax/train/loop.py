@@ -24,7 +24,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.stream import Plan
-from xlnet_jax.errors import Diverged, RestartMe, Stopped, summary
+from xlnet_jax.errors import Diverged, RestartMe, Stopped, XLNetError, summary
 from xlnet_jax.messages import quantity
 from xlnet_jax.model import flops
 from xlnet_jax.parallel import mesh as meshes
@@ -218,6 +218,15 @@ class Run:
         A save that has only started does not show that the disk accepts one again.
         """
 
+        def flush() -> None:
+            nonlocal wait
+            try:
+                self.writer.flush()
+            except XLNetError:
+                # The save in flight may have filled the disk: if it failed, what it has written is removed.
+                wait = (self.alone and not self._complete()) or wait
+                raise
+
         def write() -> None:
             complete = next(waits)
             record = {"plan": list(map(list, self.plan)), "rebuilt": self.rebuilt}
@@ -233,11 +242,9 @@ class Run:
 
         self._report()
         with self.goodput.measure("save"):
-            # First of all: what a failed save has written is removed, and the metrics may need the room.
-            wait = wait or (self.alone and not self._complete())
-            waits = itertools.chain([wait], itertools.repeat(True))
             self.writer.times(self.goodput.line(step))
-            self._persist(self.writer.flush, f"the metrics up to step {step}")
+            self._persist(flush, f"the metrics up to step {step}")
+            waits = itertools.chain([wait], itertools.repeat(True))
             # With several processes all take part in a save: one alone cannot retry.
             self._persist(write, f"the checkpoint of step {step}", retry=self.alone)
         self.saved = step
