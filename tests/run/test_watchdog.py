@@ -78,6 +78,15 @@ def test_a_folder_that_cannot_be_written_does_not_keep_it_from_ending(tmp_path):
     assert len(ended) == 1
 
 
+def test_no_more_threads_do_not_keep_it_from_ending(tmp_path, monkeypatch):
+    def fail(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", fail)
+    ended, _ = watched(tmp_path, 0.3, lambda _: time.sleep(0.8))
+    assert [code for code, _ in ended] == [42]
+
+
 def test_a_process_that_was_stopped_for_longer_than_the_limit_goes_on(tmp_path):
     """As by Ctrl-Z and fg, or on a machine that is moved. Fails if the clock on the wall counts."""
     program = (

@@ -94,8 +94,8 @@ class Watchdog:
             f"the stacks are in {self.path}; rerun the same command to resume"
         )
         limit = threading.Timer(WRITE_SECONDS, self._end, (RestartMe.exit_code, line))
-        limit.start()
         try:
+            limit.start()
             # faulthandler stops after 100 threads, and the main thread, which is the oldest, would be the last.
             main = traceback.format_stack(sys._current_frames()[threading.main_thread().ident or 0])
             with tempfile.TemporaryFile() as file:
