@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import sys
+import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -215,11 +217,22 @@ def test_a_process_whose_save_failed_waits_for_no_other(monkeypatch):
     assert waited == [{"key": "saved", "timeout_ms": 7}] * 2
 
 
-def test_late_callbacks_of_a_failed_save_print_nothing_and_other_errors_all(tmp_path, capfd):
-    with Checkpoints(str(tmp_path), CheckpointConfig()):
-        for text in ("Event loop is closed", "another one"):
-            sys.excepthook(RuntimeError, RuntimeError(text), None)
-    assert capfd.readouterr().err == "RuntimeError: another one\n"
+def test_late_callbacks_of_a_failed_read_print_nothing_and_other_errors_all(tmp_path, monkeypatch):
+    """Otherwise a damaged checkpoint or a full disk prints a traceback for each array that it has not reached."""
+    printed = []
+    trees = {"params": {str(number): jax.numpy.ones((64, 64)) for number in range(16)}}
+    with Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as writer:
+        writer.save(1, trees, {})
+    os.remove(tmp_path / "checkpoints" / "1" / "params" / "manifest.ocdbt")
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: printed.append(str(found.exc_value)))
+    with Checkpoints(str(tmp_path)) as reader:
+        for _ in range(3):
+            with pytest.raises(Damaged, match="1 is damaged"):
+                reader.read(1, abstract(trees))
+        time.sleep(0.1)
+        for text in ("Event loop is closed", "another one"):  # the reads print the first not every time
+            sys.unraisablehook(types.SimpleNamespace(exc_value=RuntimeError(text)))
+    assert printed == ["another one"]
 
 
 def test_missing_and_foreign_checkpoints_are_refused(tmp_path):

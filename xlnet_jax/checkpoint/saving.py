@@ -52,17 +52,17 @@ def _barrier(*, key: str, timeout_ms: int) -> None:
 
 @contextlib.contextmanager
 def without_late_callbacks() -> Iterator[None]:
-    """Keeps one kind of traceback off stderr: after a failed save TensorStore calls back into an event loop of Orbax
-    that is closed, once for each array that it was writing. The error itself is raised by `wait`.
+    """Keeps one kind of traceback off stderr: after an error TensorStore calls back into an event loop of Orbax that is
+    closed, once for each other array of the tree. The error itself is raised.
     """
-    before = sys.excepthook
+    before = sys.unraisablehook
 
-    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
-            before(kind, error, trace)
+    def hook(found: Any) -> None:
+        if not (isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"):
+            before(found)
 
-    sys.excepthook = hook
+    sys.unraisablehook = hook
     try:
         yield
     finally:
-        sys.excepthook = before
+        sys.unraisablehook = before

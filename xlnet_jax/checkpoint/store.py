@@ -91,8 +91,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         """Of the last complete save, from the copy to the host until it was on disk; 0 = none yet."""
 
     def __enter__(self) -> Checkpoints:
-        if self._keep is not None:
-            self._quiet.enter_context(saving.without_late_callbacks())
+        self._quiet.enter_context(saving.without_late_callbacks())
         return self
 
     def _translated(self) -> contextlib.AbstractContextManager[None]:
