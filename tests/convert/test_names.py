@@ -11,7 +11,7 @@ import pytest
 from xlnet_jax import config as configs
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.convert import huggingface, names
+from xlnet_jax.convert import fields, names
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import XLNet
 from xlnet_jax.train.loss import LanguageModel
@@ -41,7 +41,7 @@ TABLES = pytest.mark.parametrize("table", [names.TENSORFLOW, names.HUGGINGFACE],
 
 def test_every_task_has_a_class_and_a_head_there_and_another_is_refused():
     tasks = set(configs.fields()["finetune.task"].metadata["choices"])
-    assert tasks == names.HEADS.keys() == {"none", *huggingface.CLASSES}
+    assert tasks == names.HEADS.keys() == {"none", *fields.CLASSES}
     assert names.of_huggingface("tokens") == names.HUGGINGFACE + names.HEADS["tokens"]
     with pytest.raises(BadInput, match="finetune.task=ranking: .* no such head; use --format"):
         names.of_huggingface("ranking")

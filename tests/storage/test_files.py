@@ -229,6 +229,7 @@ def test_a_new_folder_removes_those_of_killed_processes_and_no_other(folder, tmp
         # Killed between renaming and removing.
         for name in ("scratch.7.tmp.8.tmp", "scratch.2.7.tmp"):
             (tmp_path / name).mkdir()
+        caplog.clear()
         with caplog.at_level(logging.INFO, "xlnet_jax"):
             files.remove_abandoned(output)
         assert {*os.listdir(tmp_path)} == {"scratch", *kept}
