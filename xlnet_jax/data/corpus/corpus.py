@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data.corpus.manifest import larger_heldout, open_folder
+from xlnet_jax.data.corpus.manifest import hold_out_more, open_folder
 from xlnet_jax.data.corpus.pages import SENTENCE_START
 from xlnet_jax.data.corpus.shards import ADVICE, Shards
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
@@ -69,8 +69,7 @@ class Corpus:
         self.manifest, self.listing = (opened.manifest, opened.listing) if opened else open_folder(self.path)
         if split not in self.manifest["splits"]:
             there = ", ".join(self.manifest["splits"])
-            raise BadInput(f"corpus {path} has no split {split!r}, only {there}; prepare it with a larger share, such "
-                           f"as {larger_heldout(self.manifest)}")  # fmt: skip
+            raise BadInput(f"corpus {path} has no split {split!r}, only {there}; {hold_out_more(self.manifest)}")
         entry = self.manifest["splits"][split]
         self.tokens: int = entry["tokens"]
         self.documents: int = entry["documents"]

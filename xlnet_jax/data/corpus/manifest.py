@@ -293,12 +293,14 @@ def little_heldout(manifest: dict[str, Any]) -> str | None:
     if heldout:
         what = f"the held-out split has {heldout:,} of {everything:,} tokens, and the loss of fewer than " \
             f"{FEWEST_HELDOUT:,} is mostly chance"  # fmt: skip
-    return f"{what}; prepare it with a larger share, such as {larger_heldout(manifest)}"
+    return f"{what}; {hold_out_more(manifest)}"
 
 
-def larger_heldout(manifest: dict[str, Any]) -> str:
-    """The option that holds out enough of this text, or as much as training can spare."""
+def hold_out_more(manifest: dict[str, Any]) -> str:
+    """The advice that makes the held-out split of this text large enough, or as large as training can spare."""
     found = {name: split["tokens"] for name, split in manifest["splits"].items()}
-    everything = sum(found.values())
-    percent = math.ceil(100 * max(FEWEST_HELDOUT, 2 * found.get("heldout", 0)) / everything)
-    return f"--heldout={min(percent, MOST_HELDOUT) / 100:g}"
+    heldout, everything = found.get("heldout", 0), sum(found.values())
+    if 100 * heldout >= MOST_HELDOUT * everything:
+        return "prepare more text"
+    percent = math.ceil(100 * max(FEWEST_HELDOUT, 2 * heldout) / everything)
+    return f"prepare it with a larger share, such as --heldout={min(percent, MOST_HELDOUT) / 100:g}"
