@@ -58,6 +58,11 @@ def test_windows_cover_a_paragraph_and_every_piece_is_best_in_one():
     assert (best == 1).all()
     # Piece 8 is the last but one of the first window, and in the middle of the second.
     assert not first.best_N[8] and found[1].best_N[4]
+    # As in the original, 100 more pieces of a window count as one more around a piece: piece 253 has 2 + 2.56 and
+    # 3 + 0.54, the next one 1 + 2.56 and 4 + 0.54.
+    long, short = layouts.windows(262, _text(100, 304), question, stride=250, most=3)
+    assert (len(long.best_N), len(short.best_N)) == (256, 54)
+    assert long.best_N[250:].tolist() == [True] * 4 + [False] * 2
     # No stride leaves pieces out between two windows.
     assert [window.start for window in layouts.windows(16, paragraph, question, stride=50, most=3)] == [0, 10, 20]
 

@@ -73,8 +73,8 @@ class Window(NamedTuple):
 def windows(length: int, paragraph: np.ndarray, question: np.ndarray, stride: int, most: int) -> list[Window]:
     """Overlapping windows of a paragraph, `stride` apart, each with the first `most` pieces of the question.
 
-    The context of a piece is the smaller of the numbers of pieces before and after it in the window; with equal
-    context, the first window is the best. (Only the last one is shorter than the others.)
+    The context of a piece is the smaller of the numbers of pieces before and after it in the window, plus 0.01 of the
+    window's length, as in the original: the last window may be shorter. The first of equal ones is the best.
     """
     question = question[: min(most, length - 4)]
     room = length - 3 - len(question)
@@ -85,7 +85,7 @@ def windows(length: int, paragraph: np.ndarray, question: np.ndarray, stride: in
     score_WN = np.full((len(starts), len(paragraph)), -1.0)
     for w, (start, end) in enumerate(zip(starts, ends, strict=True)):
         place = np.arange(end - start)
-        score_WN[w, start:end] = np.minimum(place, place[::-1])
+        score_WN[w, start:end] = np.minimum(place, place[::-1]) + 0.01 * (end - start)
     best_N = score_WN.argmax(axis=0)
     return [
         Window(start, joined(paragraph[start:end], question), best_N[start:end] == w)
