@@ -123,8 +123,16 @@ def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(cop
     )
     assert workdirs.load_config(str(tmp_path / "untold")).model.memory_len == 7
     (copy / fields.OWN).write_text('{"data.sgment_len": 3}')
-    with pytest.raises(BadInput, match=r"copy: no config key 'data.sgment_len'. Did you mean 'data.segment_len'?"):
+    with pytest.raises(BadInput, match=r"json: 'data.sgment_len' is no key of such a file. Did you mean 'data.segment"):
         import_(str(copy), str(tmp_path / "other"))
+
+
+def test_a_folder_names_no_programs_and_no_other_path(copy, tmp_path):
+    """`predict` reads it as it is, and would run machine code from the folder that it names."""
+    for key in ("log.compilation_cache", "checkpoint.init_from", "data.corpus", "model.attention"):
+        (copy / fields.OWN).write_text(json.dumps(fields.own(CONFIG) | {key: str(tmp_path)}))
+        with pytest.raises(BadInput, match=rf"xlnet_jax.json: '{key}' is no key of such a file"):
+            import_(str(copy), str(tmp_path / "other"))
 
 
 def test_a_run_that_starts_from_an_import_writes_again_what_its_source_said(copy, params, tmp_path, caplog):
@@ -152,6 +160,10 @@ def test_a_run_that_starts_from_an_import_writes_again_what_its_source_said(copy
         found = files.read_json_object(f"{run}.exported/config.json")
         assert {key: found[key] for key in expected} == expected
         assert found.items() >= {"mem_len": expected["mem_len"], "use_mems_train": False}.items()
+    edit(tmp_path / "work" / "config.json", source_config=said | {"n_layer": 5, "same_length": True})
+    export(work, str(tmp_path / "strange"))
+    sizes = {"n_layer": CONFIG.model.layers, "same_length": False}
+    assert files.read_json_object(f"{tmp_path}/strange/config.json").items() >= (said | sizes).items()
     edit(tmp_path / "work" / "config.json", source_config=5)
     with pytest.raises(BadInput, match="config.json: source_config='5' is no JSON object; leave it out"):
         export(work, str(tmp_path / "other"))

@@ -17,6 +17,7 @@ from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
 from xlnet_jax.data.tokenizer import BOS, EOS, PAD
 from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import suggest
 from xlnet_jax.storage import files
 
 OWN = "xlnet_jax.json"
@@ -67,7 +68,8 @@ NAMED = {ours: theirs for ours, theirs in MODEL.items() if isinstance(theirs, st
 _TYPES = {
     **{theirs: type(getattr(ModelConfig(), ours)) for ours, theirs in NAMED.items()},
     "attn_type": str, "same_length": bool, "tie_word_embeddings": bool, "architectures": list, "id2label": dict,
-    "problem_type": str, "start_n_top": int,
+    "problem_type": str, "start_n_top": int, "mem_len": int, "reuse_len": int, "bi_data": bool,
+    "use_mems_train": bool, "use_mems_eval": bool,
 }  # fmt: skip
 """Of the keys of config.json that are read."""
 
@@ -115,8 +117,15 @@ def own(config: Config) -> dict[str, Any]:
 
 
 def read_own(folder: str) -> dict[str, dict[str, Any]]:
-    """The sections that a folder's `xlnet_jax.json` sets; {} if it has none. Raises BadInput."""
-    found = files.read_json_object(os.path.join(folder, OWN)) if OWN in files.listing(folder) else {}
+    """The sections that a folder's `xlnet_jax.json` sets; {} if it has none.
+
+    Raises BadInput for a key that no export writes: the folder may be anyone's, and a key such as
+    `log.compilation_cache` would have programs in it run.
+    """
+    path = os.path.join(folder, OWN)
+    found, known = files.read_json_object(path) if OWN in files.listing(folder) else {}, own(Config())
+    if strange := sorted(found.keys() - known.keys()):
+        raise BadInput(f"{path}: {strange[0]!r} is no key of such a file{suggest(strange[0], known)}")
     return configs.nested(found)
 
 
@@ -132,8 +141,7 @@ def config_json(model: ModelConfig, task: FinetuneConfig, kept: Mapping[str, Any
         "untie_r": True,
         "tie_word_embeddings": True,
         "same_length": False,
-        **KEPT,
-        **kept,
+        **{theirs: kept.get(theirs, value) for theirs, value in KEPT.items()},
         **SUMMARY,
         "summary_last_dropout": model.dropout,
         "start_n_top": task.beam,

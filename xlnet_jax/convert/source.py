@@ -89,9 +89,9 @@ def open_source(source: str, tokenizer: str | None = None, overrides: Sequence[s
         with contextlib.ExitStack() as stack:
             yield _of_tensorflow(source, folder, tokenizer, overrides, stack)
     elif "config.json" in listed:
-        theirs = fields.merged({"model": huggingface.read_model(source)}, huggingface.read_task(source))
-        own = fields.merged(fields.read_lengths(source), fields.read_own(source))
-        config, assumed = _config(source, fields.merged(own, theirs), overrides)
+        model = {"model": huggingface.read_model(source)}
+        lengths, rest, task = fields.read_lengths(source), fields.read_own(source), huggingface.read_task(source)
+        config, assumed = _config(source, fields.merged(lengths, rest, model, task), overrides)
         with contextlib.ExitStack() as stack:
             own = _checked(stack.enter_context(huggingface.open_tokenizer(source, tokenizer)), config, source)
             arrays = stack.enter_context(huggingface.open_weights(source))
