@@ -9,7 +9,9 @@ import shlex
 import pytest
 import tiny
 
+from xlnet_jax import config as configs
 from xlnet_jax.cli import main, make_parser
+from xlnet_jax.commands import quickstart
 from xlnet_jax.commands.quickstart import CHARACTERS, PROMPT, QUESTIONS, next_commands, show
 from xlnet_jax.run.metrics import read_jsonl
 
@@ -36,6 +38,20 @@ def test_the_filled_texts_are_shown_with_their_probability(capsys):
     loss, filled = capsys.readouterr().out.splitlines()
     assert loss.split() == ["heldout_loss", "4.5"]
     assert filled.split(maxsplit=1) == ["filled", "The United [States\\x1b].  25.0 %"]
+
+
+def test_a_quick_start_of_an_older_version_is_shown(tmp_path, monkeypatch):
+    """Its line of the evaluation has `tokens` in place of `targets`, and no share."""
+    line = {"step": 4, "loss": 5.0, "loss_without_memory": 5.5, "tokens": 60, "unigram_cross_entropy": 6.0}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
+    trained = {"step": 4, "heldout_loss": 5.0, "heldout_share": None, "unigram_cross_entropy": 6.0, "picture": None}
+    answers, manifest = [{} for _ in QUESTIONS], {"tokenizer": {"vocab_size": 200}}
+    for name, result in (("prepare", manifest), ("train", trained), ("fill", answers), ("speeches", "text"),
+                         ("_exported", {})):  # fmt: skip
+        monkeypatch.setattr(quickstart, name, lambda *_, result=result, **__: result)
+    found = quickstart.quickstart(configs.load(CONFIG), str(tmp_path))
+    assert found["loss_without_memory"] == 5.5 and found["targets"] is found["heldout_share"] is None
 
 
 @pytest.mark.slow

@@ -85,8 +85,8 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
         "heldout_loss": trained["heldout_loss"],
         "loss_without_memory": scores["loss_without_memory"],
         "unigram_cross_entropy": trained["unigram_cross_entropy"],
-        "targets": scores["targets"],
-        "heldout_share": scores["heldout_share"],
+        "targets": scores.get("targets"),  # None: of an older version
+        "heldout_share": trained["heldout_share"],
         "workdir": workdir,
         "picture": trained["picture"],
         **result,
