@@ -137,7 +137,7 @@ def test_evaluations_take_what_training_leaves(steps, expected):
     config = configuring._fitting(base, mixture)[0]
     config = configuring.with_length(config, mixture, 4000.0, steps * step_flops(config) / 3700)
     steps, every, W = config.train.steps, config.evaluation.every, config.data.windows_per_block
-    times, batches = steps // every, config.evaluation.blocks / config.train.batch_size
+    times, batches = -(-steps // every), config.evaluation.blocks / config.train.batch_size
     # A window is scored twice, and forward is a third of a step.
     assert times * batches * W * 2 / 3 <= 0.05 * steps or (times, batches) == (1, 1)
     assert times == expected and batches >= 1

@@ -252,20 +252,19 @@ def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) 
     steps, rate = _steps(config, mixture, seconds, speed), speed / flops.step_flops(config)
     dispatch = next((size for size in (10, 5, 2) if size <= min(steps // 4, _DISPATCH_SECONDS * rate)), 1)
     steps -= steps % dispatch
-
-    def whole(most: float) -> int:
-        return dispatch * max(1, int(most) // dispatch)
-
+    save = int(min(_CHECKPOINT_SECONDS * rate, steps / 4))
     # What training leaves, in batches of blocks; at least one, at the end. A window is scored with memory and without,
     # each a third of a step.
     batches = max(1, int((1 - _TRAINING_SHARE) * steps / (config.data.windows_per_block * 2 / 3)))
     times = min(_EVALUATIONS, batches)
-    evaluation = {"every": whole(steps / times), "blocks": batches // times * config.train.batch_size}
+    # Rounded up, so that the one after the last step is one of them.
+    every = -(-steps // (times * dispatch)) * dispatch
+    evaluation = {"every": every, "blocks": batches // times * config.train.batch_size}
     return _changed(
         config,
         optimizer={"warmup_steps": min(10_000, -(-steps // 10), steps - 1)},
         train={"steps": steps, "steps_per_dispatch": dispatch},
-        checkpoint={"every": whole(min(_CHECKPOINT_SECONDS * rate, steps / 4))},
+        checkpoint={"every": max(save - save % dispatch, dispatch)},
         evaluation=evaluation if open_heldout(config, mixture) else {},
     )
 
