@@ -284,7 +284,9 @@ class LogConfig:
     tensorboard: bool = key(True, "write TensorBoard events beside metrics.jsonl", FREE)
     profile_start: int = key(-1, "first step of a profiler capture; -1 = none", FREE)
     profile_steps: int = key(5, "steps in the capture (rounded up to whole dispatches)", FREE)
-    compilation_cache: str = key("", "folder; empty = <workdir>/compilation_cache in training, none = none", FREE)
+    compilation_cache: str = key(
+        "", "folder; empty = <workdir>/compilation_cache in training, else ~/.cache/xlnet_jax; none = no cache", FREE
+    )
 
 
 @dataclasses.dataclass(frozen=True)
