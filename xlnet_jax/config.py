@@ -328,7 +328,7 @@ COMPAT_SWITCHES = {
     "position_dropout_per_row": "every row has its own dropout mask on the position table",
     "glorot_mask_embedding": "the query stream's first vector is drawn uniformly, by Glorot's bound",
     "core_clip": "each of `compat.cores` cores averages and clips the gradient of its own rows before the sum",
-    "no_bias_correction": "Adam without bias correction; if `optimizer.weight_decay` is 0, with epsilon outside of it",
+    "no_bias_correction": "Adam without bias correction; without weight decay TensorFlow's, corrected with epsilon hat",
     "layer_decay_on_gradients": "layer-wise decay scales gradients, not rates; no embeddings and no relative biases",
 }
 """Differences of the 2019 code, by name."""

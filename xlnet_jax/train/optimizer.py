@@ -85,8 +85,8 @@ def adam_of_2019(b1: float, b2: float, epsilon: float, corrected: bool) -> optax
     """m / (sqrt(v) + epsilon) with raw moments: the AdamW of the 2019 code, whose first steps are larger.
 
     Args:
-      corrected: TensorFlow's Adam, which that code used without weight decay: the whole, epsilon included, times
-        sqrt(1 - b2^t) / (1 - b1^t) at the t-th update.
+      corrected: TensorFlow's Adam, which that code used without weight decay: at the t-th update the quotient times
+        sqrt(1 - b2^t) / (1 - b1^t); its epsilon is the "epsilon hat" of Kingma and Ba, section 2.
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:
