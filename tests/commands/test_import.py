@@ -115,7 +115,8 @@ def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(cop
     assert (found.data.segment_len, found.data.reuse_len, found.model.memory_len) == (40, 20, CONFIG.model.memory_len)
     assert "assumed" not in caplog.text
     (copy / fields.OWN).unlink()
-    edit(copy / "config.json", mem_len=7)
+    edit(copy / "config.json", mem_len=7, reuse_len=0)
+    assert fields.read_lengths(str(copy)) == {"model": {"memory_len": 7}, "data": {}}, "0 is null there"
     import_(str(copy), str(tmp_path / "untold"), overrides=words)
     assert (
         f"{copy} does not say how its model was trained; assumed: model.compute_dtype=bfloat16 data.objective=plm;"

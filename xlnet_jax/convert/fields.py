@@ -182,7 +182,8 @@ def read_config_json(folder: str) -> tuple[str, dict[str, Any]]:
 def read_lengths(folder: str) -> dict[str, dict[str, Any]]:
     """The sections `model` and `data` as far as config.json has lengths of segments."""
     _, found = read_config_json(folder)
-    of = {"model": {"memory_len": found.get("mem_len")}, "data": {"reuse_len": found.get("reuse_len")}}
+    # That library reads a `reuse_len` of 0 as null.
+    of = {"model": {"memory_len": found.get("mem_len")}, "data": {"reuse_len": found.get("reuse_len") or None}}
     return {name: {key: value for key, value in keys.items() if value is not None} for name, keys in of.items()}
 
 
