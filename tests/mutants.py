@@ -280,6 +280,8 @@ MUTANTS = (
            one("finetune/finetune_spans", "test_a_window_points_at_the_answer_or_says_there_is_none")),
     Mutant("a_stride_leaves_pieces_out", "xlnet_jax/finetune/layouts.py", "starts[-1] + min(stride, room)", "starts[-1] + stride",
            one("finetune/layouts", "test_windows_cover_a_paragraph_and_every_piece_is_best_in_one")),
+    Mutant("a_short_window_is_as_good", "xlnet_jax/finetune/layouts.py", " + 0.01 * (end - start)", "",
+           one("finetune/layouts", "test_windows_cover_a_paragraph_and_every_piece_is_best_in_one")),
     Mutant("plausible_answers_are_true", "xlnet_jax/finetune/readers.py", "found = ()  # only plausible ones", "pass",
            one("finetune/readers", "test_squad_answers_are_found_again")),
     Mutant("classes_that_are_not_there_count", "xlnet_jax/finetune/metrics.py",
