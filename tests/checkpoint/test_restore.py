@@ -375,7 +375,8 @@ def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pyte
 
 def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp_path, pytestconfig, saved, caplog):
     """Would fail if a fresh parameter were taken for a damaged one, or a loaded one stayed as it was drawn."""
-    settings = config(pytestconfig, model={"untie_biases": False}, mesh={"data": 1}, checkpoint={"init_from": str(run)})
+    model = {"untie_biases": False, "activation": "relu", "dropout": 0.4}
+    settings = config(pytestconfig, model=model, mesh={"data": 1}, checkpoint={"init_from": str(run)})
     recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh), Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as checkpoints:
         built = build_step(recipe, mesh)
@@ -387,6 +388,9 @@ def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp
     (line,) = [record for record in caplog.records if "starting with the parameters" in record.getMessage()]
     new, unused = (", ".join(f"params/{scope}/{name}" for name in biases) for scope in ("biases", "layers/attention"))
     assert line.levelname == "WARNING" and line.getMessage().endswith(f"{run}; new: {new}; not used: {unused}")
+    # Equal names and shapes may be another function.
+    assert (f"init_from={run} has another architecture, so its parameters compute something else here: "
+            "model.activation: 'gelu' -> 'relu'; model.untie_biases: True -> False\n") in caplog.text  # fmt: skip
     loaded = contents({"params": state.params})
     for name, value in loaded.items():
         assert value == (drawn if "['biases']" in name else saved[12])[name], name

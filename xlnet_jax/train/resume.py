@@ -16,7 +16,7 @@ from flax import traverse_util
 from xlnet_jax.batch import Memory, stack
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
-from xlnet_jax.config import Config
+from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.stream import Plan, PlanEntry, extend_plan
@@ -127,6 +127,11 @@ def _fresh(recipe: Recipe, data: TrainingData, built: BuiltStep, processes: Sess
     params, origin = restore.foreign_parameters(path, wanted, processes)
     if origin["tokenizer_sha256"] != data.tokenizer.sha256:
         log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings are those of other pieces", path)
+    theirs = (workdirs.read_config(restore.run_of(path)[0]) or {}).get("config", {})
+    architecture = {name: theirs[name] for key in ARCHITECTURE if (name := f"model.{key}") in theirs}
+    if other := changed_keys(recipe.config, architecture, FROZEN):
+        log.warning("checkpoint.init_from=%s has another architecture, so its parameters compute something else here: "
+                    "%s", path, "; ".join(other))  # fmt: skip
     # A new head is meant; other new parameters may be a mistake in the configuration.
     say = log.warning if origin["fresh"] else log.info
     new = [*origin["fresh"], *("params/head" for name in built.abstract_state.params if name == "head")]
