@@ -20,6 +20,7 @@ from xlnet_jax.run import append, retries
 from xlnet_jax.run.append import AppendFile
 from xlnet_jax.run.jsonl import open_jsonl, read_jsonl, to_line
 from xlnet_jax.run.retries import until_it_works, verdict
+from xlnet_jax.storage import files
 from xlnet_jax.train.loop import Run
 
 
@@ -186,8 +187,11 @@ def test_a_run_lives_through_a_disk_that_refuses_for_a_while(tmp_path, monkeypat
         assert checkpoints.steps()[0] == 8
 
 
-def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd):
-    """Orbax logs hundreds for every failed save, tracebacks and all."""
+@pytest.mark.parametrize("translated", [True, False])
+def test_a_full_disk_says_one_line_a_retry(tmp_path, caplog, capfd, monkeypatch, translated):
+    """Orbax logs hundreds for every failed save, tracebacks and all. Unknown errors of a save are retried, too."""
+    if not translated:
+        monkeypatch.setattr(files, "_WRITE_ERRORS", ())
     trees = {"params": {str(number): jax.random.normal(jax.random.key(number), (64, 64)) for number in range(8)}}
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     attempts = []

@@ -104,7 +104,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         try:
             with self._translated():
                 yield
-        except XLNetError:
+        except Exception:
             # Orbax's would raise the same error again at the next call. The next save makes a new one.
             self._writer = None
             # Of several processes, the others may still write there; their run ends, and the next one removes it.
