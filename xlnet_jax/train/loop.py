@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import logging
 import os
 import statistics
@@ -228,7 +227,8 @@ class Run:
                 raise
 
         def write() -> None:
-            complete = next(waits)
+            nonlocal wait
+            complete, wait = wait, True  # every further attempt
             record = {"plan": list(map(list, self.plan)), "rebuilt": self.rebuilt}
             record |= workdirs.identity(self.recipe.config, self.data.sha256, self.data.tokenizer.sha256)
             try:
@@ -244,7 +244,6 @@ class Run:
         with self.goodput.measure("save"):
             self.writer.times(self.goodput.line(step))
             self._persist(flush, f"the metrics up to step {step}")
-            waits = itertools.chain([wait], itertools.repeat(True))
             # With several processes all take part in a save: one alone cannot retry.
             self._persist(write, f"the checkpoint of step {step}", retry=self.alone)
         self.saved = step
