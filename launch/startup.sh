@@ -93,7 +93,7 @@ if [[ -n $boot ]]; then
   done
   run install -D --mode=755 "$0" /opt/xlnet_jax/startup.sh
   run systemd-run --unit=xlnet-jax --collect --property=KillMode=mixed --property=OOMPolicy=continue \
-    --property=TimeoutStopSec=300     --setenv=HOME=/root bash /opt/xlnet_jax/startup.sh "${again[@]}"
+    --property=TimeoutStopSec=300 --setenv=HOME=/root bash /opt/xlnet_jax/startup.sh "${again[@]}"
   exit
 fi
 

@@ -215,7 +215,6 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
       config: None = it could not be loaded: the place of this process is in `overrides`, or outside of it.
     """
     try:
-        values: dict[str, Any] = {}
         if config is None:
             own = [word for word in overrides if word.startswith("--config.distributed.")]
             config = configs.override(Config(), own)
@@ -227,7 +226,7 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
         return  # `line` says that, or why there is no configuration: nobody knows the others
     if me is None:
         return
-    watch = Watch(me, values, given)
+    watch = Watch(me, {}, given)
     log.info("telling the other processes, as soon as they come (%g s at most)", given.rendezvous_seconds)
     main = threading.current_thread() is threading.main_thread()
     # In a container SIGTERM would have no effect without a handler.
