@@ -71,7 +71,8 @@ def program() -> None:
 def _open_many_files() -> None:
     """Raises the limit of open files as far as the system allows.
 
-    Data workers pass every array in a file of its own: eight of them need more than the usual limit of 1024.
+    Data workers pass every array in a file of its own, and process 0 has two connections for each other process: eight
+    workers, or a thousand hosts, need more than the usual limit of 1024.
     """
     with contextlib.suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

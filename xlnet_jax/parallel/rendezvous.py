@@ -29,7 +29,6 @@ import errno
 import json
 import logging
 import os
-import resource
 import secrets
 import socket
 import threading
@@ -118,9 +117,6 @@ class Watch:
 
     async def _lead(self) -> None:
         """Process 0's side of the rendezvous."""
-        # One connection for each process, and as many for the coordination service.
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
         try:
             listening = await self._port(self.ports[1])
             self._server = await asyncio.start_server(self._welcome, sock=listening, limit=MESSAGE_BYTES, backlog=1024)
