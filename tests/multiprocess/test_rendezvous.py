@@ -55,6 +55,17 @@ def hello(process, values, **more):
     return json.dumps(said).encode() + b"\n"
 
 
+def knock(port):
+    """A connection of a stranger to process 0, as soon as that listens."""
+    ends = time.monotonic() + 20
+    while True:
+        try:
+            return socket.create_connection(("localhost", port + 1), timeout=5)
+        except ConnectionRefusedError:
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+
+
 def until(condition):
     """Waits for a condition, for 20 seconds at most."""
     ends = time.monotonic() + 20
@@ -168,6 +179,7 @@ def test_an_unknown_host_of_process_0_is_asked_for_again_and_ends_all_with_2(mon
 
     monkeypatch.setattr(socket, "create_connection", unknown)
     monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(rendezvous, "TICK_SECONDS", 0.02)
     for process in (0, 1):
         for configured, kind in ((True, BadInput), (False, RestartMe)):
             tries.clear()
@@ -190,8 +202,7 @@ def test_a_process_whose_host_went_away_may_come_again():
 
     threads = [threading.Thread(target=side, args=(process,)) for process in range(3)]
     threads[0].start()
-    time.sleep(0.5)
-    with socket.create_connection(("localhost", port + 1), timeout=5) as gone:
+    with knock(port) as gone:
         gone.sendall(hello(1, {COUNT: 3, COMMAND: ""}))
         time.sleep(2)
         for thread in threads[1:]:
@@ -212,10 +223,9 @@ def test_strangers_are_ignored_or_refused_alone(caplog):
 
     first = threading.Thread(target=side, args=(0,))
     first.start()
-    time.sleep(0.2)
     for words in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"process": "x"}\n', b"[" * 99_999 + b"\n", b"",
                   b'{"process": 1, "host": "h", "values": {}, "token": "0"}\n'):  # fmt: skip
-        with socket.create_connection(("localhost", port + 1), timeout=5) as stranger:
+        with knock(port) as stranger:
             stranger.sendall(words)
     other = {COUNT: 2, COMMAND: "", "train.steps": 5}
     for words, said in (
@@ -225,7 +235,7 @@ def test_strangers_are_ignored_or_refused_alone(caplog):
         (hello(0, other), "another run is here"),
         (hello(1, {COUNT: 2, COMMAND: "score"}, end=2, why="no text"), "process 1 (elsewhere) ended: no text"),
     ):
-        with socket.create_connection(("localhost", port + 1), timeout=5) as stranger:
+        with knock(port) as stranger:
             stranger.sendall(words)
             answer = json.loads(stranger.makefile().readline())
             assert answer["end"] == 2 and said in answer["why"]
@@ -262,6 +272,7 @@ def test_a_second_run_at_the_same_port_is_refused_in_one_line_and_the_first_stay
 def test_a_port_that_another_program_keeps_ends_all_with_2(monkeypatch, shift):
     """Fails if a scheduler that starts it again after 42 does so for ever."""
     monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(rendezvous, "TICK_SECONDS", 0.02)
     settings = DistributedConfig(rendezvous_seconds=0.5, heartbeat_seconds=0.2)
     with socket.socket() as other:
         port = hosts.free_port()
@@ -305,8 +316,7 @@ def test_a_stranger_with_a_number_of_this_run_gives_way_to_the_right_process():
 
     threads = [threading.Thread(target=side, args=(process,)) for process in range(3)]
     threads[0].start()
-    time.sleep(0.3)
-    with socket.create_connection(("localhost", port + 1), timeout=5) as stranger:
+    with knock(port) as stranger:
         stranger.sendall(hello(1, {COUNT: 3, COMMAND: "", "train.steps": 5}))
         time.sleep(0.2)
         for thread in threads[1:]:
@@ -384,10 +394,16 @@ def test_a_failed_process_does_not_wait_for_ever(monkeypatch, code, signals):
     monkeypatch.setattr(processes, "GRACE_SECONDS", -4.5)
     place = [f"--config.distributed.coordinator=localhost:{hosts.free_port()}", "--config.distributed.processes=2",
              "--config.distributed.process_id=1"]  # fmt: skip
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
-    before = signal.getsignal(signal.SIGTERM)
+    announce = Watch.announce
+
+    def with_signal(watch, *why):
+        # Not before: without the handler the signal would end the tests.
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        announce(watch, *why)
+
     if signals:
-        timer.start()
+        monkeypatch.setattr(Watch, "announce", with_signal)
+    before = signal.getsignal(signal.SIGTERM)
     began = time.monotonic()
     processes.announce(None, place, code, "why")
     assert 0.4 < time.monotonic() - began < 10 and signal.getsignal(signal.SIGTERM) == before
