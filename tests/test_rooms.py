@@ -5,6 +5,7 @@ Read from the source, so that an import inside a function counts as well.
 
 import ast
 import pathlib
+import re
 
 import pytest
 
@@ -120,6 +121,13 @@ def read_sources() -> dict[str, tuple[str, bool]]:
 
 
 SOURCES = read_sources()
+
+
+def test_the_list_of_rooms_in_the_docs_is_complete():
+    text = (ROOT.parent / "docs" / "design.md").read_text(encoding="utf-8")
+    listed = re.findall(r"\w+", text.partition("\n## Rooms\n")[2].partition("\n## ")[0])
+    there = {module.rpartition(".")[2] for module, (_, is_package) in SOURCES.items() if not is_package}
+    assert not {name if name == "__main__" else name.rstrip("_") for name in there} - {*listed}
 
 
 @pytest.mark.parametrize("module", SOURCES)
