@@ -134,8 +134,8 @@ def _fresh(recipe: Recipe, data: TrainingData, built: BuiltStep, processes: Sess
                     "%s", path, "; ".join(other))  # fmt: skip
     # A new head is meant; other new parameters may be a mistake in the configuration.
     say = log.warning if origin["fresh"] else log.info
-    new = [*origin["fresh"], *("params/head" for name in built.abstract_state.params if name == "head")]
-    lists = (("new", new), ("not used", origin["left_over"]))
+    head = ["params/head"] if "head" in built.abstract_state.params else []
+    lists = (("new", origin["fresh"] + head), ("not used", origin["left_over"]))
     say("starting with the parameters of step %d of %s%s", origin["step"], path,
         "".join(f"; {what}: {', '.join(names)}" for what, names in lists if names))  # fmt: skip
     state = create_state(recipe, built)
