@@ -170,24 +170,27 @@ def test_a_number_out_of_range_ends_all_with_2():
 
 
 def test_an_unknown_host_of_process_0_is_asked_for_again_and_ends_all_with_2(monkeypatch):
-    """A pod's name may be unknown for a while. A wrong one stays so; what the cluster gave is not the user's fault."""
+    """A pod's name may be unknown for a while. A wrong one stays so; what the cluster gave is not the user's fault, and
+    neither is a name server that does not answer."""
     tries = []
 
     def unknown(address, timeout):
         tries.append(address)
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        raise error
 
     monkeypatch.setattr(socket, "create_connection", unknown)
     monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.1)
     monkeypatch.setattr(rendezvous, "TICK_SECONDS", 0.02)
     for process in (0, 1):
-        for configured, kind in ((True, BadInput), (False, RestartMe)):
+        for configured, number, kind in ((True, socket.EAI_NONAME, BadInput), (False, socket.EAI_NONAME, RestartMe),
+                                         (True, socket.EAI_AGAIN, RestartMe)):  # fmt: skip
             tries.clear()
+            error = socket.gaierror(number, "Name or service not known")
             place = ProcessInfo(f"nowhere:{hosts.free_port()}", 2, process, configured=configured)
             with pytest.raises(kind) as raised:
                 Watch(place, {}, DistributedConfig(rendezvous_seconds=0.3)).meet()
             assert len(tries) > 1
-            if configured:
+            if kind is BadInput:
                 assert "nowhere" in str(raised.value) and "Name or service not known" in str(raised.value)
                 assert "set distributed.coordinator (or JAX_COORDINATOR_ADDRESS) to an address" in str(raised.value)
 

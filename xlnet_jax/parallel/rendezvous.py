@@ -170,8 +170,7 @@ class Watch:
             try:
                 await self._connect(self.host, self.ports[1], CONNECT_SECONDS)
             except OSError as error:
-                unknown = isinstance(error, socket.gaierror) and self._configured
-                self._unknown = f"; {self.host}: {error.strerror}" if unknown else ""
+                self._unknown = f"; {self.host}: {error.strerror}" if self._is_unknown(error) else ""
                 await asyncio.sleep(TICK_SECONDS)
             except XLNetError as refusal:
                 self._fault = refusal
@@ -179,6 +178,10 @@ class Watch:
                     self._server.close()  # nobody comes here
                     self._server = None
                 return
+
+    def _is_unknown(self, error: OSError) -> bool:
+        """Whether the setting of process 0's host may be wrong: there is no such name, as a name server says."""
+        return self._configured and isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
 
     def _wait_for(self, who: str, why: str, seconds: float, cure: str = "") -> None:
         """Logs who is missing, every `report_seconds`. Raises the fault that ends the meeting, or that time is over.
@@ -309,7 +312,7 @@ class Watch:
                 await self._connect(self.host, self.ports[1], self.settings.heartbeat_seconds)
             except OSError as error:
                 why, cure = error.strerror or str(error) or "no answer", ""
-                if isinstance(error, socket.gaierror) and self._configured:
+                if self._is_unknown(error):
                     cure = ADDRESS
                 elif type(error) is ConnectionError and not self._answered:  # connected, and no word of process 0
                     cure = PORTS
