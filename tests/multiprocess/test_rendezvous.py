@@ -433,6 +433,32 @@ def test_a_signal_in_the_meeting_ends_it_for_all():
     assert results == dict.fromkeys(range(2), f"process 1 ({socket.gethostname()}) ended: SIGTERM")
 
 
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_signal_before_the_meeting_ends_all_with_42_also_if_its_process_has_come(process):
+    """The thread that received it says so, while the main thread starts. Fails if its number counts as taken: 2."""
+    port, results = hosts.free_port(), {}
+    places = [ProcessInfo(f"localhost:{port}", 3, number) for number in range(2)]
+    watches = [Watch(place, {}, SOON) for place in places]
+
+    def side(number):
+        try:
+            watches[number].meet()
+        except XLNetError as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=side, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    until(lambda: 1 in watches[0].links)
+    signalled = Watch(places[process], {}, SOON)
+    signalled.announce(42, "SIGTERM")
+    signalled.close()
+    for thread in threads:
+        thread.join(20)
+    said = f"process {process} ({socket.gethostname()}) ended: SIGTERM"
+    assert [(error.exit_code, str(error)) for error in results.values()] == [(42, said)] * 2
+
+
 @pytest.fixture
 def ends(monkeypatch):
     """What ends the processes of a test, by process number."""

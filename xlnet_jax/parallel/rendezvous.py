@@ -250,6 +250,12 @@ class Watch:
         if self.phase != "meeting" or (process == 0 and not ours):
             # A process of this run may be back before the run has ended.
             raise (RestartMe if hello["values"] == self.hello["values"] else BadInput)(self._occupied())
+        if "end" in hello:
+            # Also of a process that is here already: a signal ends it from a thread of its own.
+            end = error_of(hello["end"], f"process {process} ({host}) ended: {hello.get('why')}")
+            if ours:
+                self._fault = self._fault or end
+            raise end
         try:
             self._check_number(hello, ours)
         except BadInput as wrong:
@@ -258,11 +264,6 @@ class Watch:
             raise
         if self._fault:
             raise self._fault
-        if "end" in hello:
-            end = error_of(hello["end"], f"process {process} ({host}) ended: {hello.get('why')}")
-            if hello["values"][COMMAND] == self.hello["values"][COMMAND]:
-                self._fault = self._fault or end
-            raise end
 
     def _occupied(self) -> str:
         return (
