@@ -76,6 +76,8 @@ def main() -> None:
         return next_batch(self, batches, at, state)
 
     def full(self, step, *arguments):
+        if "full" in faults:
+            self.wait()  # or the first save may not be there yet
         if "full" in faults and self.steps():
             seconds = float(faults.pop("full"))
             _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
