@@ -122,7 +122,7 @@ class ModelConfig:
 
 ARCHITECTURE = tuple(field.name for field in dataclasses.fields(ModelConfig)
                      if field.metadata["resume"] == FROZEN and not field.metadata["of_run"])  # fmt: skip
-"""Keys of `model` that parameters bring with them: what there is, and what is computed with it."""
+"""Keys of `model` that belong to its parameters: a run that starts from other parameters takes these keys with them."""
 
 
 @dataclasses.dataclass(frozen=True)
