@@ -149,7 +149,7 @@ def test_not_a_corpus(tmp_path):
 
 
 def test_other_format_or_split(copy):
-    _refused(copy, "no split 'dev', only train, heldout", "--heldout", split="dev")
+    _refused(copy, "no split 'dev', only train, heldout", "use one of these", split="dev")
     manifest = json.loads((copy / MANIFEST).read_text())
     (copy / MANIFEST).write_text(json.dumps(manifest | {"format_version": 3}))
     _refused(copy, "has format 3, this program reads up to 2", "install a newer version")

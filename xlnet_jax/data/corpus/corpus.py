@@ -69,7 +69,8 @@ class Corpus:
         self.manifest, self.listing = (opened.manifest, opened.listing) if opened else open_folder(self.path)
         if split not in self.manifest["splits"]:
             there = ", ".join(self.manifest["splits"])
-            raise BadInput(f"corpus {path} has no split {split!r}, only {there}; {hold_out_more(self.manifest)}")
+            advice = hold_out_more(self.manifest) if split == "heldout" else "use one of these"
+            raise BadInput(f"corpus {path} has no split {split!r}, only {there}; {advice}")
         entry = self.manifest["splits"][split]
         self.tokens: int = entry["tokens"]
         self.documents: int = entry["documents"]
