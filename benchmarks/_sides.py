@@ -62,8 +62,8 @@ class Ours:
     def __init__(self, config, device: str) -> None:
         import jax
 
+        from xlnet_jax.distributed.mesh import make_mesh, place
         from xlnet_jax.model import flops, implementation
-        from xlnet_jax.parallel.mesh import make_mesh, place
         from xlnet_jax.train.recipe import make_recipe
         from xlnet_jax.train.step import build_step, create_state
 
@@ -88,7 +88,7 @@ class Ours:
         """STEPS steps, with the next dispatch of `loaded` or always the same; the loss of the last."""
         import jax
 
-        from xlnet_jax.parallel.mesh import place
+        from xlnet_jax.distributed.mesh import place
 
         with jax.set_mesh(self.mesh):
             batch = self.batches if loaded is None else place(next(loaded), self.mesh)

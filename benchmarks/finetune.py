@@ -113,7 +113,7 @@ def jobs(args: argparse.Namespace, data: dict[str, tuple[Examples, Examples]]) -
         T, B, steps = sizes[name]
         found[name] = Job(keys, T, B, args.steps or steps, *floors(*sides))
     if args.squad_train:
-        keys = {"task": "spans", "train": args.squad_train, "dev": args.squad_dev, "metric": "f1"}
+        keys = {"task": "question_answering", "train": args.squad_train, "dev": args.squad_dev, "metric": "f1"}
         found["squad"] = Job(keys, 256, 16, args.steps or 250, None, None)
     return found
 

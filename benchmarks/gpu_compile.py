@@ -96,7 +96,7 @@ def compiled(config: str, card: str, overrides: list[str]) -> dict[str, Any]:
     from jax.experimental import topologies
 
     from xlnet_jax import config as configs
-    from xlnet_jax.parallel import mesh as meshes
+    from xlnet_jax.distributed import mesh as meshes
     from xlnet_jax.train.recipe import make_recipe
     from xlnet_jax.train.step import build_step
 

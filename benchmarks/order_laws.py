@@ -51,8 +51,8 @@ WINDOW = 64
 WHOLE = {"segment_len": WINDOW, "reuse_len": WINDOW, "num_predict": WINDOW}
 LAWS: dict[str, dict[str, Any]] = {
     "spans": {},
-    "uniform": {"orders": "uniform", **WHOLE},
-    "left_within": {"orders": "left_within", **WHOLE},
+    "uniform": {"factorization_order": "uniform", **WHOLE},
+    "left_within": {"factorization_order": "left_within", **WHOLE},
 }
 """Changes of the section `data`."""
 QUESTIONS = ("sixth", "half", "rest", "all")
@@ -98,9 +98,9 @@ def known_of(question: str, word_start_BN: np.ndarray, data: Any) -> np.ndarray:
     B, N = word_start_BN.shape
     rng = np.random.default_rng(0)
     if question == "sixth":
-        draws_BX = rng.random((B, spans.draws_needed(N, data.mask_alpha, data.mask_beta)))
+        draws_BX = rng.random((B, spans.draws_needed(N, data.mask_group_size, data.masks_per_group)))
         return ~spans.sample(word_start_BN, np.ones((B, N), bool), round(N / 6), draws_BX, max_span=data.max_span,
-                             alpha=data.mask_alpha, beta=data.mask_beta, kind=data.spans)  # fmt: skip
+                             alpha=data.mask_group_size, beta=data.masks_per_group, kind=data.spans)  # fmt: skip
     if question == "half":
         return np.argsort(rng.random((B, N)), axis=1) < N // 2
     return np.broadcast_to(np.arange(N) < (N // 2 if question == "rest" else 0), (B, N))

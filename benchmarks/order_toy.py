@@ -144,8 +144,8 @@ def trained(puzzle: Puzzle, steps: int, seed: int) -> tuple[Any, float]:
     import jax
 
     from xlnet_jax.batch import stack
+    from xlnet_jax.distributed import mesh as meshes
     from xlnet_jax.infer.fill import Filler, fillable
-    from xlnet_jax.parallel import mesh as meshes
     from xlnet_jax.train.recipe import make_recipe
     from xlnet_jax.train.step import build_step, create_state
 

@@ -50,7 +50,7 @@ SIDES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "memory": ({}, {}),
     "no_memory": ({"memory_len": 0}, {}),
     # 32 units more have as many parameters as the positions' projection has more than the positions themselves.
-    "vanilla": ({**VANILLA, "d_ff": 544}, {"targets_ahead": 2}),
+    "vanilla": ({**VANILLA, "d_ff": 544}, {"multi_token_prediction": 2}),
 }
 """Changes of the sections `model` and `data`."""
 LONGER = (1, 2, 4, 8)
@@ -108,8 +108,8 @@ class Scorer:
         import jax
 
         from xlnet_jax.checkpoint import restore
-        from xlnet_jax.parallel import mesh as meshes
-        from xlnet_jax.parallel.processes import Session
+        from xlnet_jax.distributed import mesh as meshes
+        from xlnet_jax.distributed.processes import Session
         from xlnet_jax.train import evaluation, sliding
         from xlnet_jax.train.recipe import make_recipe
         from xlnet_jax.train.step import build_step
@@ -165,7 +165,7 @@ def echo(side: str, steps: int, seed: int = 0) -> float:
     from xlnet_jax.data.batches.mixing import from_weights
     from xlnet_jax.data.batches.mixture import Mixture
     from xlnet_jax.data.batches.stream import extend_plan
-    from xlnet_jax.parallel import mesh as meshes
+    from xlnet_jax.distributed import mesh as meshes
     from xlnet_jax.train.recipe import make_recipe
     from xlnet_jax.train.step import build_step, create_state
 

@@ -36,7 +36,7 @@ def host(process: int, processes: int, port: int, workdir: str, save: bool) -> N
 
     from xlnet_jax.checkpoint.store import Checkpoints
     from xlnet_jax.config import CheckpointConfig, load
-    from xlnet_jax.parallel.mesh import make_mesh
+    from xlnet_jax.distributed.mesh import make_mesh
     from xlnet_jax.train.recipe import make_recipe
     from xlnet_jax.train.step import build_step
 

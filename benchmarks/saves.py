@@ -43,7 +43,7 @@ def writer_cpu_seconds(config, workdir: str) -> float:
 
     from xlnet_jax.checkpoint.store import Checkpoints
     from xlnet_jax.config import CheckpointConfig
-    from xlnet_jax.parallel.mesh import make_mesh
+    from xlnet_jax.distributed.mesh import make_mesh
     from xlnet_jax.train.recipe import make_recipe
     from xlnet_jax.train.step import build_step, create_state
 

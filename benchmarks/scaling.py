@@ -32,7 +32,7 @@ class Variant:
         import step
 
         from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
-        from xlnet_jax.parallel.mesh import make_mesh, place
+        from xlnet_jax.distributed.mesh import make_mesh, place
         from xlnet_jax.train.recipe import make_recipe
         from xlnet_jax.train.step import build_step, create_state
 

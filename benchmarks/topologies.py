@@ -25,7 +25,7 @@ PUBLISHED, PODS, TINY = "configs/xlnet_large_512.py", "configs/xlnet_large_pods.
 # Configuration, topology, slices, overrides.
 ROWS: list[tuple[str, str, int, list[str]]] = [
     (PUBLISHED, "v3:16x16", 1, []),
-    (PUBLISHED, "v3:16x16", 1, ["train.accumulation=2"]),
+    (PUBLISHED, "v3:16x16", 1, ["train.gradient_accumulation_steps=2"]),
     (PUBLISHED, "v3:16x16", 1, ["mesh.fsdp=16"]),
     (PUBLISHED, "v3:16x16", 1, ["train.batch_size=8192"]),
     (PUBLISHED, "v3:16x32", 1, []),
@@ -65,8 +65,8 @@ def row(result: dict[str, Any]) -> str:
         f"{result['projected_step_seconds']:.3g} s, {result['projected_days']:.2g} days"
     )  # fmt: skip
     parts = [result["attention"], f"remat {result['remat']}"]
-    if result["accumulation"] > 1:
-        parts.append(f"{result['accumulation']} micro-batches")
+    if result["gradient_accumulation_steps"] > 1:
+        parts.append(f"{result['gradient_accumulation_steps']} micro-batches")
     cells = [
         f"{result['topology']}{slices} ({result['devices']} devices)", f"{result['batch_size']}, {', '.join(parts)}",
         mesh, peak if result["fits"] else f"does not fit ({peak}); {result['advice']}", reduced, projection,

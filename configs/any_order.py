@@ -1,7 +1,7 @@
-"""An any-order model of base size: 12 layers, width 768, 116,750,336 parameters, trained with `data.orders=uniform`.
+"""An any-order model of base size: 12 layers, width 768, 116,750,336 parameters.
 
     xlnet-jax train --config=configs/any_order.py --config.data.corpus=CORPUS --workdir=RUN
-    xlnet-jax evaluate --workdir=RUN --unknown=0.5
+    xlnet-jax evaluate --workdir=RUN --target_share=0.5
 
 Hardware: any TPU slice. `xlnet-jax compile --config=configs/any_order.py --topology=v5e:8x8` counts 5.3 of 16 GiB.
 A step reads as many fresh tokens as one of configs/xlnet_base.py (131,072), in half as many rows; each row has a query
@@ -19,7 +19,7 @@ def get_config():
     # Published: the released Base checkpoint's configuration.
     config.model.update(layers=12, d_model=768, heads=12, head_dim=64, d_ff=3072)
     # Ours: all of a row is fresh, may be unknown and enters the memory.
-    config.data.update(orders="uniform", segment_len=512, reuse_len=512, num_predict=512)
+    config.data.update(factorization_order="uniform", segment_len=512, reuse_len=512, num_predict=512)
     # Inside a segment a reversed row asks the same questions; its memory is the text on the right, and `score` and
     # `fill` have the text on the left there.
     config.data.bidirectional = False

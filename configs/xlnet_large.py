@@ -19,8 +19,10 @@ def get_config():
     config = base.default()
     # Published.
     config.model.update(layers=24, d_model=1024, heads=16, head_dim=64, d_ff=4096, activation="gelu",
-                        untie_biases=True, memory_len=384, vocab_size=32000)  # fmt: skip
-    config.data.update(segment_len=512, reuse_len=256, num_predict=85, mask_alpha=6, mask_beta=1, bidirectional=True)
+                        biases_per_layer=True, memory_len=384, vocab_size=32000)  # fmt: skip
+    config.data.update(
+        segment_len=512, reuse_len=256, num_predict=85, mask_group_size=6, masks_per_group=1, bidirectional=True
+    )
     config.train.batch_size = 2048
     # Recalled.
     config.model.update(dropout=0.1, attention_dropout=0.1, activation_dropout=0.0)

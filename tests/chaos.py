@@ -42,7 +42,7 @@ import tiny
 from hosts import Hosts
 
 from xlnet_jax.checkpoint.store import Checkpoints
-from xlnet_jax.parallel.mesh import make_mesh
+from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step

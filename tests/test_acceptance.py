@@ -23,10 +23,10 @@ from xlnet_jax.convert import names
 from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
 from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.kernels import xla
 from xlnet_jax.model import positions
 from xlnet_jax.model.transformer import XLNet, empty_memory
-from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.train import state as states
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.optimizer import make_optimizer, schedule

@@ -32,7 +32,7 @@ def test_large_has_the_published_settings():
     model, data = config.model, config.data
     assert (model.layers, model.d_model, model.heads, model.head_dim, model.d_ff) == (24, 1024, 16, 64, 4096)
     assert (data.segment_len, data.reuse_len, model.memory_len, data.num_predict) == (512, 256, 384, 85)
-    assert (data.mask_alpha, data.mask_beta, config.train.batch_size) == (6, 1, 2048)
+    assert (data.mask_group_size, data.masks_per_group, config.train.batch_size) == (6, 1, 2048)
 
 
 def test_overrides_take_the_type_of_their_key():

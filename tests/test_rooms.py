@@ -31,7 +31,7 @@ ROWS = (
     ("data.batches",),
     ("data.corpus",),
     ("data",),
-    ("parallel",),
+    ("distributed",),
     ("storage",),
     # The package itself holds its version, and imports the library only when it is used.
     ("config", "config_rules", "batch", "errors", "messages", ""),
@@ -143,14 +143,14 @@ def test_imports_go_down_only(module):
         ("model.attention", "from xlnet_jax.train.loop import Run", "xlnet_jax.train.loop is not below model"),
         ("model.attention", "import xlnet_jax.train.loss", "xlnet_jax.train.loss is not below model"),
         (
-            "parallel.mesh",
+            "distributed.mesh",
             "def f():\n    from xlnet_jax.commands import evaluate",
-            ":2: xlnet_jax.commands.evaluate is not below parallel",
+            ":2: xlnet_jax.commands.evaluate is not below distributed",
         ),
         (
-            "parallel.mesh",
+            "distributed.mesh",
             "from ..data.batches import loader",
-            "xlnet_jax.data.batches.loader is not below parallel",
+            "xlnet_jax.data.batches.loader is not below distributed",
         ),
         ("train.loop", "from xlnet_jax.commands.train import train", "xlnet_jax.commands.train is not below train"),
         ("run.lock", "from xlnet_jax.train.state import State", "xlnet_jax.train.state is not below run"),

@@ -53,7 +53,7 @@ class ModelConfig:
     head_dim: int = key(64, "width of one head E")
     d_ff: int = key(4096, "inner width of the feed-forward layer F")
     activation: str = key("gelu", "gelu is the tanh approximation, as in the original", choices="gelu gelu_erf relu")
-    untie_biases: bool = key(True, "every layer has its own u, v and w biases (`untie_r`)")
+    biases_per_layer: bool = key(True, "every layer has its own u, v and w biases (`untie_r`)")
     norm: str = key(
         "post", "LayerNorm after each residual sum, or before attention and feed-forward", choices="post pre"
     )
@@ -136,7 +136,7 @@ class DataConfig:
     objective: str = key(
         "plm", "permutation LM (XLNet), causal LM with memory (Transformer-XL), masked LM (BERT)", choices="plm clm mlm"
     )
-    orders: str = key(
+    factorization_order: str = key(
         "spans",
         "plm: XLNet's span law with A and B, or any unknown positions, in random order (uniform) or from left to right",
         choices="spans uniform left_within",
@@ -144,13 +144,13 @@ class DataConfig:
     segment_len: int = key(512, "tokens T of an example")
     reuse_len: int = key(256, "fresh tokens R of an example: its first part, which enters the memory")
     num_predict: int = key(85, "target slots P")
-    targets_ahead: int = key(
+    multi_token_prediction: int = key(
         1, "left-to-right: tokens that each position predicts; the loss of those after the next has weight 0.5"
     )
     windows_per_block: int = key(8, "consecutive windows W that a row reads before it jumps elsewhere")
     bidirectional: bool = key(True, "every other block is read reversed")
-    mask_alpha: int = key(6, "context pieces per target piece while spans are drawn")
-    mask_beta: int = key(1, "targets per `mask_alpha` context pieces")
+    mask_group_size: int = key(6, "context pieces per target piece while spans are drawn")
+    masks_per_group: int = key(1, "targets per `mask_group_size` context pieces")
     max_span: int = key(5, "longest target span; a span of n has probability proportional to 1/n")
     spans: str = key(
         "words",
@@ -162,7 +162,7 @@ class DataConfig:
         "segment B: the text after A or text from elsewhere (next), or A and B in order or swapped (order)",
         choices="next order",
     )
-    follow_probability: float = key(0.5, "how often segment B is the text that follows A")
+    positive_pair_rate: float = key(0.5, "how often segment B is the text that follows A")
     read_threads: int = key(4, "threads that read and build batches", FREE)
     prefetch: int = key(8, "dispatches of batches kept ready", FREE)
     workers: int = key(-1, "processes that build batches; 0 = threads here; -1 = one per four cores, at most 8", FREE)
@@ -203,7 +203,9 @@ class TrainConfig:
 
     steps: int = key(500_000, "optimizer steps of the whole run; the schedule ends here", FREE)
     batch_size: int = key(2048, "rows over all devices and hosts", ELASTIC)
-    accumulation: int = key(1, "sequential micro-batches per step; one gradient sum crosses the network", ELASTIC)
+    gradient_accumulation_steps: int = key(
+        1, "sequential micro-batches per step; one gradient sum crosses the network", ELASTIC
+    )
     elastic: bool = key(False, "fill up batches that do not divide over the devices with rows of weight 0", ELASTIC)
     steps_per_dispatch: int = key(10, "segments K that the device runs without returning to the host", ELASTIC)
     max_bad_steps: int = key(5, "non-finite steps or spikes in a row that end the run (exit code 3)", FREE)
@@ -297,7 +299,9 @@ class FinetuneConfig:
     """
 
     task: str = key(
-        "none", "what the head predicts", choices="none classification regression choice spans tokens embeddings"
+        "none",
+        "what the head predicts",
+        choices="none classification regression multiple_choice question_answering token_classification embeddings",
     )
     train: str = key("", "training examples: a file, or tfds:NAME:SPLIT; their hash is frozen, not the name", FREE)
     dev: str = key("", "examples that score checkpoints, in the same form; empty = none", FREE)
@@ -378,6 +382,25 @@ class Config:
     seeds: SeedsConfig = SeedsConfig()
 
 
+RENAMED = {
+    "model.untie_biases": "model.biases_per_layer",
+    "data.orders": "data.factorization_order",
+    "data.targets_ahead": "data.multi_token_prediction",
+    "data.mask_alpha": "data.mask_group_size",
+    "data.mask_beta": "data.masks_per_group",
+    "data.follow_probability": "data.positive_pair_rate",
+    "train.accumulation": "train.gradient_accumulation_steps",
+}
+"""Keys by the old name that stored runs and exports may have."""
+
+RENAMED_VALUES = {
+    "finetune.task": {
+        "tokens": "token_classification", "spans": "question_answering", "choice": "multiple_choice",
+    },
+}  # fmt: skip
+"""Values by key, in the same way."""
+
+
 def default() -> ConfigDict:
     """The defaults as a locked ConfigDict; a config file starts here and sets what differs."""
     return ConfigDict(dataclasses.asdict(Config())).lock()
@@ -453,6 +476,8 @@ def _mistake(error: BaseException, path: str) -> str:
 
 def suggest_key(dotted: str) -> str:
     """`messages.suggest` for what is no key: the key that other programs call so, the same in another section."""
+    if dotted in RENAMED:
+        return f"; it is called {RENAMED[dotted]!r} now"
     keys, (section, _, name) = list(flat(Config())), dotted.rpartition(".")
     of_name = NAMES.get(name) or [key for key in keys if key.endswith(f".{name}")]
     same = [key for key in of_name if key.startswith(f"{section}.")] or of_name
@@ -473,6 +498,12 @@ def fields() -> dict[str, dataclasses.Field[Any]]:
     """The field behind every dotted key: default, and the metadata `doc`, `resume`, `choices`."""
     return {f"{name}.{field.name}": field for name, section in vars(Config()).items()
             for field in dataclasses.fields(section)}  # fmt: skip
+
+
+def renamed(values: dict[str, Any]) -> dict[str, Any]:
+    """`flat` values of an older version under the names of today, for reading stored runs and exports."""
+    return {RENAMED.get(name, name): RENAMED_VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
+            for name, value in values.items()}  # fmt: skip
 
 
 def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -21,12 +21,12 @@ LARGEST_INT = 2**31 - 1
 """Of every whole number that has no entry in `LARGEST`: steps, rows and positions are int32 on the device."""
 
 _LARGEST: dict[float, str] = {
-    16: "data.targets_ahead",
+    16: "data.multi_token_prediction",
     1000: "model.layers",
     2**10: "data.read_threads data.prefetch data.workers finetune.segments finetune.beam",
     2**12: "model.heads model.head_dim",
-    2**16: "model.d_model model.d_embed model.div_val data.max_span data.mask_alpha train.accumulation "
-    "train.steps_per_dispatch",
+    2**16: "model.d_model model.d_embed model.div_val data.max_span data.mask_group_size "
+    "train.gradient_accumulation_steps train.steps_per_dispatch",
     2**18: "model.d_ff",
     2**20: "model.memory_len data.segment_len data.windows_per_block train.spike_window distributed.processes",
     2**22: "train.batch_size evaluation.batch_size",
@@ -57,7 +57,7 @@ _NAMES = {
     "optimizer.adam_epsilon": "eps epsilon",
     "train.steps": "max_steps num_steps train_steps num_train_steps iterations",
     "train.batch_size": "bs train_batch_size global_batch_size",
-    "train.accumulation": "gradient_accumulation_steps grad_accum",
+    "train.gradient_accumulation_steps": "accumulation grad_accum",
     "checkpoint.every": "save_every save_steps checkpoint_every",
     "evaluation.every": "eval_every eval_steps",
     "seeds.init": "seed random_seed",
@@ -68,8 +68,8 @@ NAMES = {name: [key] for key, names in _NAMES.items() for name in names.split()}
 _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("must be at least 1", lambda value: value >= 1,
      "model.layers model.d_model model.div_val model.heads model.head_dim model.d_ff data.reuse_len "
-     "data.windows_per_block data.max_span data.targets_ahead data.read_threads data.prefetch train.steps "
-     "train.batch_size train.accumulation train.steps_per_dispatch train.max_bad_steps checkpoint.every "
+     "data.windows_per_block data.max_span data.multi_token_prediction data.read_threads data.prefetch train.steps "
+     "train.batch_size train.gradient_accumulation_steps train.steps_per_dispatch train.max_bad_steps checkpoint.every "
      "checkpoint.keep log.profile_steps finetune.segments finetune.stride finetune.max_question finetune.max_answer "
      "finetune.beam"),
     # With a shorter heartbeat a host that is only busy is taken for lost.
@@ -84,7 +84,7 @@ _RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
      "distributed.rendezvous_seconds distributed.report_seconds finetune.temperature"),
     ("must lie in [0, 1)", lambda value: 0 <= value < 1,
      "model.dropout model.attention_dropout model.activation_dropout optimizer.adam_b1 optimizer.adam_b2"),
-    ("must lie in [0, 1]", lambda value: 0 <= value <= 1, "data.follow_probability optimizer.min_lr_ratio"),
+    ("must lie in [0, 1]", lambda value: 0 <= value <= 1, "data.positive_pair_rate optimizer.min_lr_ratio"),
     ("must lie in (0, 1]", lambda value: 0 < value <= 1, "optimizer.layer_decay"),
     ("must lie in [0, 65536)", lambda value: 0 <= value < 65536, "distributed.rendezvous_port"),
     ("must lie in [0, 2**32)", lambda value: 0 <= value < 2**32, "seeds.init seeds.data seeds.dropout"),
@@ -116,14 +116,15 @@ def rules(config: Config) -> list[Rule]:
         ("model.div_val", (model.d_embed or model.d_model) >= model.div_val ** (model.cutoffs.count(",") + 1),
          "leaves no width for the last cluster; use a smaller one or fewer model.cutoffs"),
         ("model.same_length", data.objective == "clm" or not model.same_length, "needs data.objective=clm"),
-        ("data.orders", data.orders == "spans" or (data.objective == "plm" and config.finetune.task == "none"),
+        ("data.factorization_order", data.factorization_order == "spans"
+         or (data.objective == "plm" and config.finetune.task == "none"),
          "is for pretraining with data.objective=plm; use spans"),
         *(_layout_rules(config) if config.finetune.task == "none" else _task_rules(config)),
         *_vanilla_rules(config),
         ("data.weights", _positive(data), "must be positive numbers separated by commas"),
-        ("data.mask_alpha", data.mask_alpha >= data.mask_beta >= 1,
-         f"must be at least data.mask_beta={data.mask_beta}, and that at least 1"),
-        ("train.accumulation", train.accumulation == 1 or not compat.on("core_clip"),
+        ("data.mask_group_size", data.mask_group_size >= data.masks_per_group >= 1,
+         f"must be at least data.masks_per_group={data.masks_per_group}, and that at least 1"),
+        ("train.gradient_accumulation_steps", train.gradient_accumulation_steps == 1 or not compat.on("core_clip"),
          "must be 1 with compat switch core_clip, which has parts of its own"),
         ("train.elastic", not train.elastic or not compat.on("core_clip"),
          "must be off with compat switch core_clip, which divides the batch over its own number of cores"),
@@ -155,7 +156,7 @@ def _layout_rules(config: Config) -> list[Rule]:
     T, R, P = data.segment_len, data.reuse_len, data.num_predict
     few_targets = ("data.num_predict", P <= (T - 3) // 2,
                    f"leaves too little context in data.segment_len={T}; use at most {(T - 3) // 2}")  # fmt: skip
-    if data.objective == "plm" and data.orders != "spans":
+    if data.objective == "plm" and data.factorization_order != "spans":
         return _order_rules(config)
     if data.objective == "plm":
         return [
@@ -181,7 +182,7 @@ def _layout_rules(config: Config) -> list[Rule]:
 
 def _order_rules(config: Config) -> list[Rule]:
     """Rules for a law that ranks an example as a whole; see `data.batches.orders`."""
-    data, law = config.data, f"with data.orders={config.data.orders}"
+    data, law = config.data, f"with data.factorization_order={config.data.factorization_order}"
     T, R, P = data.segment_len, data.reuse_len, data.num_predict
     of_2019 = [name for name in OF_EXAMPLES if config.compat.on(name)]
     return [
@@ -201,14 +202,14 @@ def _vanilla_rules(config: Config) -> list[Rule]:
          "is for pretraining with data.objective=clm; all else needs relative"),
         ("model.memory_len", not (absolute and left_to_right) or model.memory_len == 0,
          "must be 0 with model.position_scheme=absolute: a position in the memory would have two meanings"),
-        ("model.untie_biases", not absolute or model.untie_biases,
+        ("model.biases_per_layer", not absolute or model.biases_per_layer,
          "must be True with model.position_scheme=absolute, which has no such biases"),
         ("model.layer_losses", not model.layer_losses or model.norm == "post",
          "needs model.norm=post: the sums of pre-norm layers are not normalised"),
         ("model.layer_losses", not model.layer_losses or left_to_right,
          "is for pretraining with data.objective=clm; use False"),
         ("model.layer_losses", not model.layer_losses or model.layers > 1, "needs layers below the last; use False"),
-        ("data.targets_ahead", data.targets_ahead == 1 or left_to_right,
+        ("data.multi_token_prediction", data.multi_token_prediction == 1 or left_to_right,
          "is for pretraining with data.objective=clm; use 1"),
     ]  # fmt: skip
 

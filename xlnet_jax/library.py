@@ -30,8 +30,9 @@ from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config
 from xlnet_jax.convert.source import open_source
 from xlnet_jax.data.tokenizer import CLS, MASK, PAD, SEP, Tokenizer
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer import fill, gaps
+from xlnet_jax.infer import fill, infill
 from xlnet_jax.infer.generate import Generator, left_to_right, left_to_right_only
 from xlnet_jax.infer.orders import Order, any_order, listed, warn_of_law
 from xlnet_jax.infer.sampling import Sampling
@@ -39,7 +40,6 @@ from xlnet_jax.infer.score import Likelihood, Scorer, order_of
 from xlnet_jax.infer.texts import Passage, TextListener, continue_texts, pieces_of, prompt_ids, refuse_gap
 from xlnet_jax.model import implementation
 from xlnet_jax.model.transformer import empty_memory
-from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import language_model
@@ -83,7 +83,7 @@ class Model:
     def hidden(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The content stream after the last layer: [n, D] of each text, for its n pieces with SEP and CLS.
 
-        What is in a gap of a text (`infer.gaps`) is seen by none of the others.
+        What is in a gap of a text (`infer.infill`) is seen by none of the others.
         """
         found = self._run([self.pieces(text, number) for number, text in enumerate(self._texts(texts), 1)])
         return [hidden_TD[:length] for hidden_TD, _, length in found]
@@ -102,31 +102,33 @@ class Model:
     def logits(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Logits over the vocabulary at every unknown piece of a text, given the text without any of them: [P, V] each.
 
-        Raises BadInput for a text without a gap; see `infer.gaps` for how it is written.
+        Raises BadInput for a text without a gap; see `infer.infill` for how it is written.
         """
-        found = self._run([self.pieces(text, number, gaps.gapped) for number, text in enumerate(self._texts(texts), 1)])
+        found = self._run(
+            [self.pieces(text, number, infill.gapped) for number, text in enumerate(self._texts(texts), 1)]
+        )
         return [logits_PV for _, logits_PV, _ in found]
 
-    def pieces(self, text: str, number: int = 1, parse: Callable[..., gaps.Gapped] = gaps.parsed) -> list[int]:
+    def pieces(self, text: str, number: int = 1, parse: Callable[..., infill.Gapped] = infill.parsed) -> list[int]:
         """The ids of a text, SEP and CLS; `<mask>` where it has gaps, of a length that is given.
 
         Args:
           number: of the text, for errors.
-          parse: `gaps.gapped` for a text that must have a gap.
+          parse: `infill.gapped` for a text that must have a gap.
         """
-        if gaps.is_drawn(text, number):
+        if infill.is_drawn(text, number):
             raise BadInput(f"text {number}: no length of a gap is drawn here; write [MASK] or [MASK:5]")
         return [*parse(self.tokenizer, text, number).ids, SEP, CLS]
 
     def generate(
-        self, prompts: Sequence[str], *, tokens: int = 100, order: Order = "left", parallel: int = 1,
+        self, prompts: Sequence[str], *, tokens: int = 100, order: Order = "left", tokens_per_step: int = 1,
         speculative: int = 0, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0,
         listener: TextListener | None = None,
     ) -> list[str]:  # fmt: skip
         """What the model writes after each prompt: `tokens` tokens; from left to right the end of a document ends it.
 
         Args:
-          order, parallel, speculative: of a permutation model; see `infill`.
+          order, tokens_per_step, speculative: of a permutation model; see `infill`.
           temperature, top_k, top_p, seed: see `infer.sampling.Sampling`.
           listener: called with the number of a prompt, its new text and whether it has ended, while texts are made; in
             an order other than `left` once for each text.
@@ -137,42 +139,42 @@ class Model:
         sampling = Sampling(temperature, top_k, top_p, seed)
         sampling.check(tokens)
         if self.config.data.objective == "plm":
-            generator = gaps.Appender(self._filler(), order, parallel, speculative)
-            asked = [gaps.appended(ids, tokens) for ids in prompt_ids(self.tokenizer, prompts)]
+            generator = infill.Appender(self._filler(), order, tokens_per_step, speculative)
+            asked = [infill.appended(ids, tokens) for ids in prompt_ids(self.tokenizer, prompts)]
             warn_of_law(self.config, [text.known for text in asked], order)
         else:
             model = left_to_right(self.config, "this model")
-            left_to_right_only(order, parallel, speculative)
+            left_to_right_only(order, tokens_per_step, speculative)
             generator = Generator(model, self.params, self.config.data.segment_len, batch_size=self.batch_size)
         return continue_texts(generator, self.tokenizer, prompts, tokens, sampling, listener)
 
     def infill(
-        self, texts: Sequence[str], *, order: Order = "left", parallel: int = 1, speculative: int = 0,
+        self, texts: Sequence[str], *, order: Order = "left", tokens_per_step: int = 1, speculative: int = 0,
         temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0,
         listener: fill.Listener | None = None,
-    ) -> list[gaps.Infilled]:  # fmt: skip
-        """Texts with their gaps filled; see `infer.gaps` for how a gap is written.
+    ) -> list[infill.Infilled]:  # fmt: skip
+        """Texts with their gaps filled; see `infer.infill` for how a gap is written.
 
         Args:
           order: `left`, `reversed`, `random`, `confidence` (the surest piece first), or the unknown positions in the
             order in which they are filled.
-          parallel: so many pieces at a time do not know of each other: faster, and not the model's joint distribution.
+          tokens_per_step: more than one do not know of each other: faster, and not the model's joint distribution.
           speculative: so many pieces at a time are drafted and verified: the same distribution with fewer calls.
           temperature, top_k, top_p, seed: see `infer.sampling.Sampling`; by default the most probable piece.
           listener: hears of the filled positions and ids while texts are filled.
 
-        Raises BadInput if the model is no permutation one, and as `infer.gaps.gapped` and `infer.fill.Filler`.
+        Raises BadInput if the model is no permutation one, and as `infer.infill.gapped` and `infer.fill.Filler`.
         """
         filler, texts, order = self._filler(), self._texts(texts), listed(order)
         sampling = Sampling(temperature, top_k, top_p, seed)
         sampling.check(1)
-        asked = [gaps.gapped(self.tokenizer, text, number, seed) for number, text in enumerate(texts, 1)]
+        asked = [infill.gapped(self.tokenizer, text, number, seed) for number, text in enumerate(texts, 1)]
         if not asked:
             return []
         tokens, known = [text.ids for text in asked], [text.known for text in asked]
         warn_of_law(self.config, known, order)
-        found = filler(tokens, known, sampling, order, parallel, speculative, listener=listener)
-        return [gaps.result(self.tokenizer, *pair, parallel == 1) for pair in zip(asked, found, strict=True)]
+        found = filler(tokens, known, sampling, order, tokens_per_step, speculative, listener=listener)
+        return [infill.result(self.tokenizer, *pair, tokens_per_step == 1) for pair in zip(asked, found, strict=True)]
 
     def _filler(self) -> fill.Filler:
         model = fill.fillable(self.config, "this model")

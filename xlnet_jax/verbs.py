@@ -86,7 +86,7 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
     config = None
 
     def announce(code: int, line: str) -> None:
-        _of("parallel.processes", "announce")(config, overrides, code, line)
+        _of("distributed.processes", "announce")(config, overrides, code, line)
 
     messages.begin(verb.name, announce if verb.meets else None)
     for word in overrides:
@@ -106,6 +106,10 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
         return verb.run(**options)
 
 
+_RENAMED = {"--parallel": "--tokens_per_step", "--unknown": "--target_share", "--law": "--factorization_order"}
+"""Options by their old names."""
+
+
 def unknown(verb: Verb, word: str) -> str:
     """The message about a word that the verb does not know."""
     if not word.startswith("--"):
@@ -114,6 +118,8 @@ def unknown(verb: Verb, word: str) -> str:
     if word.startswith("--config."):
         return f"unknown option {word!r}; this command takes no configuration keys"
     name = word.split("=")[0]
+    if name in _RENAMED:
+        return f"unknown option {word!r}; it is called {_RENAMED[name]} now"
     near = suggest(name, [*(option.name for option in verb.options if option.name.startswith("--")), "--json"])
     if not near and verb.overrides:
         from xlnet_jax.config import suggest_key
@@ -170,29 +176,31 @@ def _show_prepared(result: dict[str, Any]) -> None:
 
 
 def _evaluate(
-    context: bool, against: list[str], streams: int | None, blocks: int, sliding: bool, law: str | None,
-    unknown: float | None, orders: int | None, windows: int | None, **options: Any,
+    context: bool, against: list[str], streams: int | None, blocks: int, sliding: bool, factorization_order: str | None,
+    target_share: float | None, orders: int | None, windows: int | None, **options: Any,
 ) -> dict[str, Any]:  # fmt: skip
     if against and not context:
         raise BadInput("--against is for --context; give both or neither")
-    if unknown is None and (orders, windows) != (None, None):
-        raise BadInput("--orders and --windows are for --unknown=SHARE; give that too")
-    if unknown is not None:
+    if target_share is None and (orders, windows) != (None, None):
+        raise BadInput("--orders and --windows are for --target_share=SHARE; give that too")
+    if target_share is not None:
         shared = {name: options.pop(name) for name in ("workdir", "step", "batch_size", "overrides")}
         # What is left is None or off unless it was given.
-        if context or streams is not None or blocks or sliding or law or any(value for value in options.values()):
-            raise BadInput("--unknown scores windows of text; next to it there are --orders, --windows, --step and "
-                           "--batch_size only")  # fmt: skip
+        if context or streams is not None or blocks or sliding or factorization_order or any(options.values()):
+            raise BadInput("--target_share scores windows of text; next to it there are --orders, --windows, --step "
+                           "and --batch_size only")  # fmt: skip
         own = {"orders": orders, "windows": windows}
         given = {name: value for name, value in own.items() if value is not None}
-        return _of("commands.joint", "joint")(unknown=unknown, **given, **shared)
+        return _of("commands.joint", "joint")(target_share=target_share, **given, **shared)
     if not context:
         return _of("commands.evaluate", "evaluate")(
-            streams=streams, blocks=blocks, sliding=sliding, law=law, **options
+            streams=streams, blocks=blocks, sliding=sliding, factorization_order=factorization_order, **options
         )  # fmt: skip
-    if streams is not None or blocks or sliding or law:
-        raise BadInput("--context scores single tokens; leave --streams, --blocks, --sliding and --law out")
-    return _of("commands.context", "context")(against=against, **options)
+    if streams is not None or blocks or sliding or factorization_order:
+        raise BadInput(
+            "--context scores single tokens; leave --streams, --blocks, --sliding and --factorization_order out"
+        )
+    return _of("commands.effective_context", "context")(against=against, **options)
 
 
 def _corpus_verify(path: str, workers: int | None) -> dict[str, Any]:
@@ -238,7 +246,7 @@ _CONFIG = _option("--config", "Python file; --config.KEY=VALUE changes a key", r
 _ORDER = (
     _option("--order", "in which pieces are filled; confidence: the surest first (default left)", "left",
             choices=("left", "reversed", "random", "confidence")),
-    _count("--parallel", "draw so many pieces at a time, which do not know of each other: inexact (default 1)", 1),
+    _count("--tokens_per_step", "tokens drawn per call, which do not know of each other: inexact (default 1)", 1),
     _count("--speculative", "draft so many pieces at a time and verify them: exact, fewer calls (default 0: none)", 0,
            least=0),
 )  # fmt: skip
@@ -409,9 +417,9 @@ VERBS = (
             _option("--bucket", "in place of --workdir: rights", metavar="gs://..."),
             _option("--corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
         ), _of("commands.doctor", "show"), overrides=False),
-    Verb("evaluate", "Held-out loss; left to right, and with --law, also bits per character, byte and word.",
+    Verb("evaluate", "Held-out loss; left to right, and with --factorization_order, also bits per character.",
          "xlnet-jax evaluate --workdir=run --json\n"
-         "xlnet-jax evaluate --workdir=run --unknown=0.5 --orders=8",
+         "xlnet-jax evaluate --workdir=run --target_share=0.5 --orders=8",
          _evaluate, (
             *_CHECKPOINT,
             _count("--batch_size", "rows at a time; does not change the result", most=MOST_ROWS),
@@ -425,12 +433,12 @@ VERBS = (
             _option("--context", "left to right: instead, the loss by the length of the context, and a plot", False),
             _option("--against", "with --context: the work directory of another model; repeatable", [],
                     action="append", metavar="DIR"),
-            _option("--law", "permutation model: targets of this order law (default: as in training)",
+            _option("--factorization_order", "permutation model: targets of this order law (default: as in training)",
                     choices=("spans", "uniform", "left_within")),
-            _option("--unknown", "permutation model: instead, joint likelihoods of windows with this share unknown, by "
-                    "order", type=float, metavar="SHARE"),
-            _count("--orders", "with --unknown: random orders (default 8)", most=MOST_ORDERS),
-            _count("--windows", "with --unknown: windows of each corpus, 0 = all (default 64)", least=0),
+            _option("--target_share", "permutation model: instead, joint likelihoods of windows with this share "
+                    "unknown, by order", type=float, metavar="SHARE"),
+            _count("--orders", "with --target_share: random orders (default 8)", most=MOST_ORDERS),
+            _count("--windows", "with --target_share: windows of each corpus, 0 = all (default 64)", least=0),
             _option("--sliding", "absolute positions: every token from a full window of its own (slow)", False),
         ), stops=True, meets=True),
     Verb("export", "Write a checkpoint for another library.",

@@ -14,7 +14,7 @@ from xlnet_jax import config as base
 
 def get_config():
     config = base.default()
-    config.finetune.update(task="choice", train="RACE/train", dev="RACE/dev", max_question=128)
+    config.finetune.update(task="multiple_choice", train="RACE/train", dev="RACE/dev", max_question=128)
     config.data.segment_len = 512
     config.train.update(batch_size=32, steps=12_000)
     config.optimizer.update(learning_rate=2e-5, warmup_steps=1000, weight_decay=0.0, adam_epsilon=1e-6)

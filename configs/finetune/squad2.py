@@ -17,7 +17,13 @@ from xlnet_jax import config as base
 def get_config():
     config = base.default()
     config.finetune.update(
-        task="spans", train="train-v2.0.json", dev="dev-v2.0.json", stride=128, max_question=64, max_answer=64, beam=5
+        task="question_answering",
+        train="train-v2.0.json",
+        dev="dev-v2.0.json",
+        stride=128,
+        max_question=64,
+        max_answer=64,
+        beam=5,
     )
     config.data.segment_len = 512
     config.train.update(batch_size=48, steps=8000)

@@ -18,7 +18,8 @@ def get_config():
     config = base.default()
     # Published.
     config.model.update(layers=12, d_model=512, heads=8, head_dim=64, d_ff=2048, activation="relu",
-                        untie_biases=False, scale_embedding=True, layer_norm_epsilon=1e-5, memory_len=512)  # fmt: skip
+                        biases_per_layer=False, scale_embedding=True, layer_norm_epsilon=1e-5,
+                        memory_len=512)  # fmt: skip
     config.model.update(dropout=0.1, attention_dropout=0.0, activation_dropout=0.1)
     config.data.update(objective="clm", segment_len=512, reuse_len=512, num_predict=512, bidirectional=False)
     config.optimizer.update(learning_rate=2.5e-4, warmup_steps=0, schedule="cosine", clip=0.25, weight_decay=0.0,

@@ -19,7 +19,8 @@ def get_config():
     config = base.default()
     # Published.
     config.model.update(layers=24, d_model=1024, heads=8, head_dim=128, d_ff=3072, activation="relu",
-                        untie_biases=False, scale_embedding=True, layer_norm_epsilon=1e-5, memory_len=768)  # fmt: skip
+                        biases_per_layer=False, scale_embedding=True, layer_norm_epsilon=1e-5,
+                        memory_len=768)  # fmt: skip
     config.model.update(dropout=0.15, attention_dropout=0.15, activation_dropout=0.15)
     config.data.update(objective="clm", segment_len=768, reuse_len=768, num_predict=768, bidirectional=False)
     config.optimizer.update(learning_rate=2.5e-4, warmup_steps=4000, schedule="cosine", clip=0.25, weight_decay=0.0,

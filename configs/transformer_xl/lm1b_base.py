@@ -20,7 +20,8 @@ def get_config():
     config = base.default()
     # Published.
     config.model.update(layers=18, d_model=1024, heads=8, head_dim=128, d_ff=4096, activation="relu",
-                        untie_biases=False, scale_embedding=True, layer_norm_epsilon=1e-5, memory_len=32)  # fmt: skip
+                        biases_per_layer=False, scale_embedding=True, layer_norm_epsilon=1e-5,
+                        memory_len=32)  # fmt: skip
     config.model.update(dropout=0.0, attention_dropout=0.0, activation_dropout=0.0)
     config.model.update(cutoffs="60000,100000,640000", div_val=4, tie_projections="none")
     config.data.update(objective="clm", segment_len=32, reuse_len=32, num_predict=32, bidirectional=False)

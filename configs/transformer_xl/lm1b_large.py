@@ -4,7 +4,7 @@
     xlnet-jax train --config=configs/transformer_xl/lm1b_large.py --config.data.corpus=CORPUS --workdir=RUN
 
 Published (the authors' PyTorch script): every setting under that comment. Their TensorFlow script has learning rate
-1e-4, init_std 0.005, biases of each layer (`model.untie_biases`), no projection where the widths are equal.
+1e-4, init_std 0.005, biases of each layer (`model.biases_per_layer`), no projection where the widths are equal.
 Published result: perplexity 21.8 (0.8 B parameters), on 512 TPU v3 cores.
 They evaluate with same_length, segments of 32, memory 128, no clamp_len.
 Recalled: the size of the vocabulary, here with nine special pieces; `train` names that of the corpus if it differs.
@@ -19,7 +19,8 @@ def get_config():
     config = base.default()
     # Published.
     config.model.update(layers=24, d_model=1280, heads=16, head_dim=80, d_ff=8192, activation="relu",
-                        untie_biases=False, scale_embedding=True, layer_norm_epsilon=1e-5, memory_len=32)  # fmt: skip
+                        biases_per_layer=False, scale_embedding=True, layer_norm_epsilon=1e-5,
+                        memory_len=32)  # fmt: skip
     config.model.update(dropout=0.05, attention_dropout=0.05, activation_dropout=0.05)
     config.model.update(cutoffs="60000,100000,640000", div_val=4, tie_projections="none")
     config.data.update(objective="clm", segment_len=32, reuse_len=32, num_predict=32, bidirectional=False)

@@ -15,7 +15,7 @@ def get_config():
     config = base.default()
     config.model.update(
         vocab_size=128,  # the quick start sets it to the characters of the text
-        layers=3, d_model=128, heads=4, head_dim=32, d_ff=512, memory_len=64, same_length=False, untie_biases=False,
+        layers=3, d_model=128, heads=4, head_dim=32, d_ff=512, memory_len=64, same_length=False, biases_per_layer=False,
         dropout=0.0, attention_dropout=0.0, init_std=0.08, compute_dtype="float32",
     )  # fmt: skip
     config.data.update(

@@ -19,7 +19,7 @@ def get_config():
         position_scheme="absolute", layer_losses=True, dropout=0.0, attention_dropout=0.0, compute_dtype="float32",
     )  # fmt: skip
     config.data.update(
-        objective="clm", targets_ahead=2, segment_len=64, reuse_len=64, num_predict=64, windows_per_block=1,
+        objective="clm", multi_token_prediction=2, segment_len=64, reuse_len=64, num_predict=64, windows_per_block=1,
         bidirectional=False,
     )  # fmt: skip
     config.optimizer.update(learning_rate=2e-3, warmup_steps=100, schedule="cosine", weight_decay=0.01)

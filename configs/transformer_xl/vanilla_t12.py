@@ -20,7 +20,7 @@ def get_config():
     config = base.default()
     # Published.
     config.model.update(layers=12, memory_len=0, position_scheme="absolute", layer_losses=True)
-    config.data.update(objective="clm", targets_ahead=2, bidirectional=False)
+    config.data.update(objective="clm", multi_token_prediction=2, bidirectional=False)
     # Recalled.
     config.model.update(d_model=512, heads=2, head_dim=256, d_ff=2048, activation="relu")
     config.data.update(segment_len=512, reuse_len=512, num_predict=512, windows_per_block=1)

@@ -4,7 +4,7 @@
     xlnet-jax train --config=configs/transformer_xl/wikitext103_base.py --config.data.corpus=CORPUS --workdir=RUN
 
 Published (the authors' PyTorch script): every setting under that comment. Their TensorFlow script has 400 K steps,
-biases of each layer (`model.untie_biases`).
+biases of each layer (`model.biases_per_layer`).
 Published result: perplexity 24.0 (151 M parameters); a reproduction in its issue 99 has 24.25, or 23.68 with the
 settings of evaluation.
 They evaluate with same_length, segments of 64, memory 640, clamp_len 400.
@@ -20,7 +20,8 @@ def get_config():
     config = base.default()
     # Published.
     config.model.update(layers=16, d_model=410, heads=10, head_dim=41, d_ff=2100, activation="relu",
-                        untie_biases=False, scale_embedding=True, layer_norm_epsilon=1e-5, memory_len=150)  # fmt: skip
+                        biases_per_layer=False, scale_embedding=True, layer_norm_epsilon=1e-5,
+                        memory_len=150)  # fmt: skip
     config.model.update(dropout=0.1, attention_dropout=0.0, activation_dropout=0.1)
     config.model.update(cutoffs="20000,40000,200000", div_val=1, tie_projections="all")
     config.data.update(objective="clm", segment_len=150, reuse_len=150, num_predict=150, bidirectional=False)

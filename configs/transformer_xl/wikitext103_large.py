@@ -4,7 +4,7 @@
     xlnet-jax train --config=configs/transformer_xl/wikitext103_large.py --config.data.corpus=CORPUS --workdir=RUN
 
 Published (the authors' PyTorch script): every setting under that comment. Their TensorFlow script has init_std 0.005,
-biases of each layer (`model.untie_biases`), min_lr_ratio 0.01.
+biases of each layer (`model.biases_per_layer`), min_lr_ratio 0.01.
 Published result: perplexity 18.3, on 64 TPU v3 cores. The paper says 257 M parameters; its script has 285 M.
 They evaluate with same_length, segments of 128, memory 1600, clamp_len 1000.
 Recalled: the size of the vocabulary, here with nine special pieces; `train` names that of the corpus if it differs.
@@ -19,7 +19,8 @@ def get_config():
     config = base.default()
     # Published.
     config.model.update(layers=18, d_model=1024, heads=16, head_dim=64, d_ff=4096, activation="relu",
-                        untie_biases=False, scale_embedding=True, layer_norm_epsilon=1e-5, memory_len=384)  # fmt: skip
+                        biases_per_layer=False, scale_embedding=True, layer_norm_epsilon=1e-5,
+                        memory_len=384)  # fmt: skip
     config.model.update(dropout=0.2, attention_dropout=0.2, activation_dropout=0.2)
     config.model.update(cutoffs="20000,40000,200000", div_val=4, tie_projections="rest")
     config.data.update(objective="clm", segment_len=384, reuse_len=384, num_predict=384, bidirectional=False)

@@ -18,9 +18,9 @@ from xlnet_jax.aot import report as compiling
 from xlnet_jax.aot.topology import CHIPS, describe
 from xlnet_jax.cli import main
 from xlnet_jax.config import load, override
+from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
-from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step
 
@@ -95,7 +95,7 @@ def bytes_of(result, **wanted):
 @pytest.mark.parametrize("parts", [1, 2])
 def test_pure_data_parallelism_adds_each_element_once_in_float32(parts):
     """However many micro-batches there are. A sum in every layer or micro-batch, or in bfloat16, would show."""
-    words = ("--config.train.batch_size=32", f"--config.train.accumulation={parts}")
+    words = ("--config.train.batch_size=32", f"--config.train.gradient_accumulation_steps={parts}")
     (reduced,) = compiled(*words, topology="v5e:4x4")["collectives"]
     assert {name: reduced[name] for name in ("kind", "axis", "network", "dtype")} == {
         "kind": "all-reduce", "axis": "data", "network": "ici", "dtype": "f32",
@@ -263,7 +263,7 @@ def test_the_program_is_the_one_that_train_runs(mesh, monkeypatch):
     With `xla`: the kernel is only lowered for a mesh of TPUs.
     """
     # What is faster on a CPU is left out where the devices are TPUs.
-    monkeypatch.setattr("xlnet_jax.parallel.mesh.device", lambda: types.SimpleNamespace(platform="tpu"))
+    monkeypatch.setattr("xlnet_jax.distributed.mesh.device", lambda: types.SimpleNamespace(platform="tpu"))
     config = dataclasses.replace(CONFIG, mesh=dataclasses.replace(CONFIG.mesh, **mesh))
     here = make_mesh(config.mesh, jax.devices()[:4])
     there = make_mesh(config.mesh, describe("v5e:2x2").devices)

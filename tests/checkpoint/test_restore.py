@@ -24,9 +24,9 @@ from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import PlanEntry
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.resume import restore_or_init
@@ -375,7 +375,7 @@ def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pyte
 
 def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp_path, pytestconfig, saved, caplog):
     """Would fail if a fresh parameter were taken for a damaged one, or a loaded one stayed as it was drawn."""
-    model = {"untie_biases": False, "activation": "relu", "dropout": 0.4}
+    model = {"biases_per_layer": False, "activation": "relu", "dropout": 0.4}
     settings = config(pytestconfig, model=model, mesh={"data": 1}, checkpoint={"init_from": str(run)})
     recipe, mesh = make_recipe(settings), meshes.make_mesh(settings.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh), Checkpoints(str(tmp_path), CheckpointConfig(keep=1)) as checkpoints:
@@ -390,7 +390,7 @@ def test_parameters_that_the_other_run_lacks_begin_fresh_and_are_listed(run, tmp
     assert line.levelname == "WARNING" and line.getMessage().endswith(f"{run}; new: {new}; not used: {unused}")
     # Equal names and shapes may be another function.
     assert (f"init_from={run} has another architecture, so its parameters compute something else here: "
-            "model.activation: 'gelu' -> 'relu'; model.untie_biases: True -> False\n") in caplog.text  # fmt: skip
+            "model.activation: 'gelu' -> 'relu'; model.biases_per_layer: True -> False\n") in caplog.text  # fmt: skip
     loaded = contents({"params": state.params})
     for name, value in loaded.items():
         assert value == (drawn if "['biases']" in name else saved[12])[name], name

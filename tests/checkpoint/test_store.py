@@ -21,9 +21,9 @@ from xlnet_jax.batch import Memory
 from xlnet_jax.checkpoint import checksums, restore, saving
 from xlnet_jax.checkpoint.store import Checkpoints, Damaged
 from xlnet_jax.config import CheckpointConfig, MeshConfig
+from xlnet_jax.distributed.mesh import make_mesh
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput, Diverged
-from xlnet_jax.parallel.mesh import make_mesh
-from xlnet_jax.parallel.processes import Session
 from xlnet_jax.train.state import MUST_BE_FINITE, State
 
 

@@ -12,9 +12,9 @@ from xlnet_jax.aot import compile, hlo, topology
 from xlnet_jax.aot import report as compiling
 from xlnet_jax.aot.topology import CHIPS, Topology
 from xlnet_jax.cli import main
+from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
-from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.train.recipe import make_recipe
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 1}

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from xlnet_jax.commands import display
 from xlnet_jax.commands.display import Board, Display, chance, described, progress
-from xlnet_jax.infer.gaps import Gap, Infilled, appended, gapped
+from xlnet_jax.infer.infill import Gap, Infilled, appended, gapped
 
 
 def console(width=40, **options):

@@ -15,8 +15,8 @@ import pytest
 from xlnet_jax.cli import main
 from xlnet_jax.commands import doctor
 from xlnet_jax.commands.doctor import Finding, Host
+from xlnet_jax.distributed.links import ProcessInfo
 from xlnet_jax.errors import RestartMe
-from xlnet_jax.parallel.links import ProcessInfo
 from xlnet_jax.storage import files
 
 

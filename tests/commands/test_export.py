@@ -118,7 +118,7 @@ def test_tensors(exported):
 
 
 def test_tied_biases_are_copied_to_every_layer(tokenizer, tmp_path):
-    model = small(untie_biases=False)
+    model = small(biases_per_layer=False)
     params = random_params(model)
     huggingface.export(params, model, Tokenizer(tokenizer), str(tmp_path / "model"))
     tensors = load_file(tmp_path / "model" / "model.safetensors")

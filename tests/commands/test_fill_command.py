@@ -93,7 +93,7 @@ def test_a_permutation_model_continues_texts(workdir, capsys, monkeypatch):
 
 def test_from_left_to_right_a_terminal_shows_the_text_as_it_is_written(workdir, capsys, monkeypatch):
     """Also where pieces are drawn in parallel, which is said to be inexact."""
-    words = ["generate", f"--workdir={workdir}", f"--prompt={PROMPTS[0]}", "--tokens=8", "--parallel=3"]
+    words = ["generate", f"--workdir={workdir}", f"--prompt={PROMPTS[0]}", "--tokens=8", "--tokens_per_step=3"]
     (found,) = lines(capsys, words)
     assert not found["exact"]
     assert on_a_terminal(monkeypatch, capsys, words).strip() == (PROMPTS[0] + found["text"]).strip()
@@ -118,7 +118,7 @@ def test_a_terminal_shows_the_gaps_and_nothing_of_json(workdir, capsys, monkeypa
         (["a [MASK:0]"], "text 1: '[MASK:0]' is no gap"),
         (["[MASK:33]"], "text 1 has 33 tokens, and a model with model.memory_len=0 reads only data.segment_len=32"),
         (["[MASK]", "--order=right"], "argument --order: invalid choice: 'right'"),
-        (["[MASK]", "--parallel=2", "--speculative=2"], "parallel=2 with speculative=2"),
+        (["[MASK]", "--tokens_per_step=2", "--speculative=2"], "tokens_per_step=2 with speculative=2"),
         (["[MASK]", "--order=confidence", "--speculative=2"], "a draft needs its order beforehand"),
         (["[MASK]", "--speculative=1"], "speculative=1 must be 0 (no drafts) or at least 2"),
         (["[MASK]", "--temperature=-1"], "temperature=-1.0 must be 0 "),
@@ -147,7 +147,7 @@ def test_a_left_to_right_model_has_one_order(tmp_path, capsys):
             ["generate", "--prompt=x", "--order=random"],
             "order=random: a left-to-right model (data.objective=clm) writes",
         ),
-        (["generate", "--prompt=x", "--parallel=2"], "parallel=2: a left-to-right model"),
+        (["generate", "--prompt=x", "--tokens_per_step=2"], "tokens_per_step=2: a left-to-right model"),
         (["generate", "--prompt=x", "--speculative=2"], "speculative=2: a left-to-right model"),
         (["fill", "x [MASK]"], "cannot fill a gap: use `generate`, or train one with data.objective=plm"),
     ):

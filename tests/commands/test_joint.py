@@ -17,7 +17,7 @@ from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run import workdir as workdirs
 
-WHOLE = ("--config.data.orders=uniform", "--config.data.reuse_len=32", "--config.data.num_predict=32")
+WHOLE = ("--config.data.factorization_order=uniform", "--config.data.reuse_len=32", "--config.data.num_predict=32")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,10 @@ def test_a_resumed_run_under_a_law_is_as_if_never_stopped(run, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_is_evaluated_under_any_law(run, capsys):
-    found = {law: evaluated(capsys, run, "--blocks=16", f"--law={law}") for law in ("spans", "uniform", "left_within")}
+    found = {
+        law: evaluated(capsys, run, "--blocks=16", f"--factorization_order={law}")
+        for law in ("spans", "uniform", "left_within")
+    }
     own = evaluated(capsys, run, "--blocks=16", "--batch_size=16")
     assert own["heldout_loss"] == pytest.approx(found["uniform"]["heldout_loss"], rel=1e-6)
     assert own["bits_per_byte"] > 0 and own["targets"] == found["left_within"]["targets"]
@@ -54,7 +57,7 @@ def test_a_run_is_evaluated_under_any_law(run, capsys):
 
 @pytest.mark.slow
 def test_joint_likelihoods_equal_those_of_the_library_window_by_window(run, capsys):
-    words = ("--unknown=0.5", "--windows=3", "--orders=4")
+    words = ("--target_share=0.5", "--windows=3", "--orders=4")
     found = evaluated(capsys, run, *words)
     assert (found["windows"], found["tokens"], found["orders"], found["segment_len"]) == (3, 48, 4, 32)
     assert evaluated(capsys, run, *words, "--batch_size=1")["left"] == pytest.approx(found["left"], rel=1e-6)
@@ -103,25 +106,27 @@ def test_the_same_share_is_unknown_in_every_window_at_other_places():
 
 
 def test_another_law_keeps_the_segment():
-    config = tiny.config(data={"orders": "uniform", "reuse_len": 32, "num_predict": 32})
+    config = tiny.config(data={"factorization_order": "uniform", "reuse_len": 32, "num_predict": 32})
     assert under_law(config, None) is config and under_law(config, "uniform") is config
     spans = under_law(config, "spans").data
-    assert (spans.orders, spans.segment_len, spans.reuse_len, spans.num_predict) == ("spans", 32, 16, 5)
+    assert (spans.factorization_order, spans.segment_len, spans.reuse_len, spans.num_predict) == ("spans", 32, 16, 5)
     left = under_law(tiny.config(), "left_within").data
-    assert (left.orders, left.segment_len, left.reuse_len, left.num_predict) == ("left_within", 32, 32, 32)
+    assert (left.factorization_order, left.segment_len, left.reuse_len, left.num_predict) == ("left_within", 32, 32, 32)
     causal = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
-    with pytest.raises(BadInput, match="--law is for permutation models .data.objective=plm., but this one has"):
+    with pytest.raises(
+        BadInput, match="--factorization_order is for permutation models .data.objective=plm., but this one has"
+    ):
         under_law(causal, "uniform")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--unknown=1.5"], "--unknown=1.5 must be a share above 0 and at most 1"),
-        (["--unknown=nan"], "--unknown=nan must be a share above 0"),
-        (["--unknown=0.5", "--law=spans"], "--unknown scores windows of text; next to it"),
-        (["--unknown=0.5", "--memory_len=4"], "--unknown scores windows of text; next to it"),
-        (["--orders=3"], "--orders and --windows are for --unknown=SHARE"),
+        (["--target_share=1.5"], "--target_share=1.5 must be a share above 0 and at most 1"),
+        (["--target_share=nan"], "--target_share=nan must be a share above 0"),
+        (["--target_share=0.5", "--factorization_order=spans"], "--target_share scores windows of text; next to it"),
+        (["--target_share=0.5", "--memory_len=4"], "--target_share scores windows of text; next to it"),
+        (["--orders=3"], "--orders and --windows are for --target_share=SHARE"),
     ],
 )
 def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_path, capsys):
@@ -135,5 +140,5 @@ def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_pa
 def test_a_left_to_right_model_has_no_such_windows(tmp_path, monkeypatch):
     causal = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
     monkeypatch.setattr(joint.workdirs, "load_config", lambda *_: causal)
-    with pytest.raises(BadInput, match="--unknown is for permutation models .*, but .* has data.objective=clm"):
-        joint.joint(str(tmp_path), unknown=0.5)
+    with pytest.raises(BadInput, match="--target_share is for permutation models .*, but .* has data.objective=clm"):
+        joint.joint(str(tmp_path), target_share=0.5)

@@ -39,7 +39,7 @@ def fused(tmp_path_factory):
     ["score", "--workdir=RUN", "Bado kilu."],
     ["fill", "--workdir=RUN", "Bado [MASK]."],
     ["generate", "--workdir=RUN", "--prompt=Bado"],
-    ["evaluate", "--workdir=RUN", "--unknown=0.5", "--windows=1"],
+    ["evaluate", "--workdir=RUN", "--target_share=0.5", "--windows=1"],
 ], ids=lambda words: words[0])  # fmt: skip
 def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(fused, monkeypatch, words, capsys):
     """Catches `auto` that nobody resolves, which is XLA on a TPU, and machine code from a work directory."""

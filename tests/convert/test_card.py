@@ -2,7 +2,7 @@
 
 import tiny
 
-from xlnet_jax.convert.card import model_card
+from xlnet_jax.convert.model_card import model_card
 
 IDENTITY = {"corpus_sha256": "1", "tokenizer_sha256": "2"}
 

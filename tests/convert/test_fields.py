@@ -50,7 +50,7 @@ def test_a_key_comes_back_or_the_model_is_refused(name, tmp_path):
         )
         return
     found = written(config, tmp_path)["model"]
-    if name == "untie_biases":  # copied to each layer
+    if name == "biases_per_layer":  # copied to each layer
         assert found[name] is True
     elif KEYS[name].metadata["resume"] == configs.FREE:  # how it is computed on this machine
         assert name not in found
@@ -67,7 +67,8 @@ def test_an_embedding_projected_to_its_own_width_is_none():
 
 
 TASK = {
-    "task": "spans", "segments": 2, "stride": 9, "max_question": 7, "max_answer": 5, "beam": 3, "temperature": 0.5,
+    "task": "question_answering", "segments": 2, "stride": 9, "max_question": 7, "max_answer": 5, "beam": 3,
+    "temperature": 0.5,
     "train": "mine.json", "dev": "dev.json", "columns": "a,b", "metric": "f1", "patience": 3,
 }  # fmt: skip
 DATA = {"segment_len": 48, "num_predict": 5, "windows_per_block": 2, "bidirectional": False, "corpus": "a,b",

@@ -42,7 +42,7 @@ TABLES = pytest.mark.parametrize("table", [names.TENSORFLOW, names.HUGGINGFACE],
 def test_every_task_has_a_class_and_a_head_there_and_another_is_refused():
     tasks = set(configs.fields()["finetune.task"].metadata["choices"])
     assert tasks == names.HEADS.keys() == {"none", *fields.CLASSES}
-    assert names.of_huggingface("tokens") == names.HUGGINGFACE + names.HEADS["tokens"]
+    assert names.of_huggingface("token_classification") == names.HUGGINGFACE + names.HEADS["token_classification"]
     with pytest.raises(BadInput, match="finetune.task=ranking: .* no such head; use --format"):
         names.of_huggingface("ranking")
 
@@ -87,14 +87,14 @@ def test_names_and_shapes():
 
 
 @TABLES
-@pytest.mark.parametrize("untie_biases", [True, False])
-def test_there_and_back(table, untie_biases):
+@pytest.mark.parametrize("biases_per_layer", [True, False])
+def test_there_and_back(table, biases_per_layer):
     """Bit for bit, and the arrays are read one at a time."""
-    model = ModelConfig(**SMALL, untie_biases=untie_biases)
+    model = ModelConfig(**SMALL, biases_per_layer=biases_per_layer)
     params = random_params(model)
     arrays = names.Arrays.of("folder", names.to_foreign(table, params))
-    if table is names.HUGGINGFACE and not untie_biases:
-        with pytest.raises(BadInput, match="has content_bias of each layer; use model.untie_biases=True"):
+    if table is names.HUGGINGFACE and not biases_per_layer:
+        with pytest.raises(BadInput, match="has content_bias of each layer; use model.biases_per_layer=True"):
             names.from_foreign(table, shapes_of(model), arrays)
         model = ModelConfig(**SMALL)
         params["layers"]["attention"] |= {

@@ -54,7 +54,7 @@ def variables_of(recorded, model: ModelConfig) -> dict[str, np.ndarray]:
             found[f"{at}/{part}/LayerNorm/beta"] = theirs[f"{layer}.{their}.layer_norm.bias"]
     for name in ("r_w_bias", "r_r_bias"):
         each = [theirs.get(f"transformer.layers.{i}.dec_attn.{name}") for i in range(model.layers)]
-        found[f"transformer/{name}"] = np.stack(each) if model.untie_biases else theirs[f"transformer.{name}"]
+        found[f"transformer/{name}"] = np.stack(each) if model.biases_per_layer else theirs[f"transformer.{name}"]
     embedding, softmax = "transformer/adaptive_embed", "transformer/adaptive_softmax"
     for i in range(len(ends) - 1):
         table = theirs.get(f"transformer.word_emb.emb_layers.{i}.weight")
@@ -235,12 +235,12 @@ def test_names_and_shapes_of_the_released_models(name):
     arrays = forms(shapes(**sizes))
     found = transformer_xl.read_model(arrays, ids)
     config = configs.load(os.path.join(CONFIGS, f"{name}.py"))
-    same = {key: value for key, value in found.items() if key not in ("vocab_size", "untie_biases", "cutoffs")}
+    same = {key: value for key, value in found.items() if key not in ("vocab_size", "biases_per_layer", "cutoffs")}
     assert same == {key: getattr(config.model, key) for key in same} | (
         {} if sizes.get("div_val") == 4 else {"tie_projections": "all"}
     )
     assert found["cutoffs"] == ",".join(str(cut + 8) for cut in np.cumsum(sizes["sizes"])[:-1])
-    assert found["untie_biases"] == sizes.get("untied", True)
+    assert found["biases_per_layer"] == sizes.get("untied", True)
     model = ModelConfig(**found, **transformer_xl.CONSTANTS)
     variables = list(transformer_xl.table(model, ids, arrays))
     assert [*sorted((x.name, x.shape) for x in variables)] == [*sorted(shapes(**sizes).items())]

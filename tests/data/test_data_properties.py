@@ -62,7 +62,7 @@ def cases(draw):
     config = Config(
         data=DataConfig(
             segment_len=T, reuse_len=R, num_predict=draw(st.integers(2, 5)), windows_per_block=W,
-            bidirectional=draw(st.booleans()), follow_probability=draw(st.sampled_from([0.0, 0.5])),
+            bidirectional=draw(st.booleans()), positive_pair_rate=draw(st.sampled_from([0.0, 0.5])),
         ),
         model=ModelConfig(memory_len=M),
         seeds=SeedsConfig(data=seed),
@@ -190,4 +190,4 @@ def test_a_random_b_shares_nothing_with_its_a_its_window_its_look_ahead_and_its_
         else:
             some += 1
             assert (b >= R + budget).all() and (b < size - M).all(), (b, R, budget, M, size)
-    assert some or case.config.data.follow_probability
+    assert some or case.config.data.positive_pair_rate

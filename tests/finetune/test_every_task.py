@@ -35,7 +35,7 @@ def _spans(draw):
 
 def _tokens(draw):
     words = [draw.choice([word, "12"]) for word in _say(draw, 6)]
-    return {"tokens": words}, ["B-X" if word == "12" else "O" for word in words]
+    return {"token_classification": words}, ["B-X" if word == "12" else "O" for word in words]
 
 
 def _embeddings(draw):
@@ -45,8 +45,8 @@ def _embeddings(draw):
 
 def _write(folder, task, examples):
     """A file for training in the form that the task reads, and one for `predict`."""
-    labelled = folder / ("dev.json" if task == "spans" else "dev.jsonl")
-    if task == "spans":
+    labelled = folder / ("dev.json" if task == "question_answering" else "dev.jsonl")
+    if task == "question_answering":
         paragraphs = [
             {"context": each["context"], "qas": [{"id": str(n), "question": each["question"], "answers": label}]}
             for n, (each, label) in enumerate(examples)
@@ -56,7 +56,7 @@ def _write(folder, task, examples):
     else:
         rows = []
         for each, label in examples:
-            texts = [each["tokens"]] if task == "tokens" else sum(
+            texts = [each["tokens"]] if task == "token_classification" else sum(
                 ([value] if isinstance(value, str) else value for value in each.values()), [])  # fmt: skip
             rows.append({str(place): text for place, text in enumerate(texts)} | {"label": label})
         labelled.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -68,7 +68,12 @@ def _write(folder, task, examples):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "make", "score"),
-    [("choice", _choice, 0.8), ("spans", _spans, 0.8), ("tokens", _tokens, 0.9), ("embeddings", _embeddings, 0.8)],
+    [
+        ("multiple_choice", _choice, 0.8),
+        ("question_answering", _spans, 0.8),
+        ("token_classification", _tokens, 0.9),
+        ("embeddings", _embeddings, 0.8),
+    ],
 )
 def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score):
     draw = random.Random(0)
@@ -93,7 +98,7 @@ def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "make"), [("spans", _spans), ("embeddings", _embeddings)])
+@pytest.mark.parametrize(("task", "make"), [("question_answering", _spans), ("embeddings", _embeddings)])
 def test_the_loss_of_a_task_does_not_depend_on_the_mesh(tmp_path, settings, task, make):
     """The fault: negatives of one device, or a head's kernel that is cut where it is split."""
     draw = random.Random(0)

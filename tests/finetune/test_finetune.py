@@ -123,7 +123,7 @@ def test_the_loss_does_not_depend_on_the_mesh_or_on_micro_batches(tmp_path, sett
     found = []
     meshes = ({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "zero1": True})
     for number, mesh in enumerate(meshes):
-        train = {"steps": 4, "accumulation": 1 + number % 2}
+        train = {"steps": 4, "gradient_accumulation_steps": 1 + number % 2}
         workdir = str(tmp_path / str(number))
         finetune(settings(mesh=mesh, train=train, finetune={"segments": 2}, data={"segment_len": 8}), workdir)
         found.append([line["loss"] for line in read_jsonl(os.path.join(workdir, "metrics.jsonl"))])

@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.spans import Spans
+from xlnet_jax.finetune.question_answering import QuestionAnswering
 from xlnet_jax.finetune.task import Example, Hidden
 
 T, D, PARAGRAPH = 12, 16, range(3, 8)  # padding before the paragraph; then SEP, a question of one piece, SEP, CLS
@@ -21,7 +21,7 @@ def _task(segment_len=T, **changes):
     config = tiny.config()
     settings = dataclasses.replace(config.finetune, **changes)
     data = dataclasses.replace(config.data, segment_len=segment_len)
-    return Spans(dataclasses.replace(config, finetune=settings, data=data), data_fixtures.tokenizer())
+    return QuestionAnswering(dataclasses.replace(config, finetune=settings, data=data), data_fixtures.tokenizer())
 
 
 def _hidden(rows=1):

@@ -13,17 +13,17 @@ from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.finetune import finetune
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import prepare
-from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
 
 ARCHITECTURE = dict(
-    layers=3, d_model=24, heads=3, head_dim=6, d_ff=20, activation="relu", untie_biases=False, norm="pre",
+    layers=3, d_model=24, heads=3, head_dim=6, d_ff=20, activation="relu", biases_per_layer=False, norm="pre",
     scale_embedding=True, cutoffs="50,100", div_val=2, d_embed=12, tie_embedding=False, tie_projections="none",
     share_layers=True, clamp_len=7, layer_norm_epsilon=1e-6,
 )  # fmt: skip

@@ -13,19 +13,19 @@ from jax.sharding import PartitionSpec
 
 from xlnet_jax.config import Config, FinetuneConfig
 from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.choice import Choice
 from xlnet_jax.finetune.embeddings import EmbeddingHead, Embeddings, contrastive_losses
+from xlnet_jax.finetune.multiple_choice import MultipleChoice
 from xlnet_jax.finetune.task import Example, Hidden
-from xlnet_jax.finetune.tokens import TokenHead, Tokens
-from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.finetune.token_classification import TokenClassification, TokenHead
 
 D = 16
 
 
 def _config(segment_len=32, accumulation=1, **changes):
     config = tiny.config(data={"segment_len": segment_len, "reuse_len": 4, "num_predict": 2},
-                         train={"accumulation": accumulation})  # fmt: skip
+                         train={"gradient_accumulation_steps": accumulation})  # fmt: skip
     return dataclasses.replace(config, finetune=FinetuneConfig(**changes))
 
 
@@ -36,7 +36,7 @@ def _hidden(h_BCTD, real_BCT=None):
 
 
 def test_a_choice_is_one_sequence_for_each_option():
-    task = Choice(_config(), data_fixtures.tokenizer())
+    task = MultipleChoice(_config(), data_fixtures.tokenizer())
     example = Example(("Bado ki.", "Re _ mi.", "lu", "tu ve"), "B", "a.txt")
     (row,) = task.encode(0, example)
     texts = [task.tokenizer.decode(tokens) for tokens in row.tokens]
@@ -58,7 +58,7 @@ NAMES = "B-X,B-Y,I-Y,O"
 @pytest.mark.parametrize("segment_len", [32, 10])
 def test_labels_stand_at_first_pieces_and_come_back(segment_len):
     """In one row or in several; the fault: labels of the wrong pieces, or words lost at a cut."""
-    task = Tokens(_config(segment_len, labels=NAMES), data_fixtures.tokenizer())
+    task = TokenClassification(_config(segment_len, labels=NAMES), data_fixtures.tokenizer())
     rows = task.encode(0, SENTENCE)
     assert (len(rows) > 1) == (segment_len == 10)
     label_NT = np.stack([row.labels["label"] for row in rows])
@@ -136,5 +136,5 @@ def test_scores_of_embeddings():
     # The nearest second texts of the three are 1 or 2, 1 or 2, and 1 or 2.
     unlabelled = [example._replace(label=None) for example in examples]
     assert task.score(outputs, unlabelled)["accuracy"] == pytest.approx(1 / 3)
-    with pytest.raises(BadInput, match="train.accumulation=2: the negatives"):
+    with pytest.raises(BadInput, match="train.gradient_accumulation_steps=2: the negatives"):
         Embeddings(_config(accumulation=2), data_fixtures.tokenizer())

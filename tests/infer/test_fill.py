@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from test_score import T, predicted, scorer
 
 from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decode
 from xlnet_jax.infer.fill import Filler, bucket
 from xlnet_jax.infer.sampling import Sampling
-from xlnet_jax.parallel import mesh as meshes
 
 V, FIRST = 30, 9
 made = functools.cache(functools.partial(scorer, vocab=V, batch_size=4))
@@ -148,8 +148,8 @@ def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):
 def test_tokens_drawn_in_parallel_do_not_know_of_each_other(x64, caplog):
     """Two at a time: the first of each pair as in the chain, the second as if the first were not there."""
     ids, known = questions(2, (T,))
-    (found,) = filler()(ids, known, Sampling(seed=3), "random", parallel=2)
-    assert "parallel=2 is inexact" in caplog.text
+    (found,) = filler()(ids, known, Sampling(seed=3), "random", tokens_per_step=2)
+    assert "tokens_per_step=2 is inexact" in caplog.text
     filled = found.position_U.tolist()
     assert found.calls == -(-len(filled) // 2)
     assert len(filled) > 2
@@ -285,12 +285,12 @@ def test_bad_input_is_one_line(x64):
         (lambda: fill([[9, 30, 9]], [none]), "id 30 is outside of the vocabulary of 30"),
         (lambda: fill([ids], [none], order=[0, 1]), "no permutation of the unknown positions"),
         (lambda: fill([ids], [none], order="right"), "order=right"),
-        (lambda: fill([ids], [none], parallel=2, speculative=2), "use one of the two"),
+        (lambda: fill([ids], [none], tokens_per_step=2, speculative=2), "use one of the two"),
         (lambda: fill([ids], [none], order=np.array([[0, 1, 2]])), "give its name, or a list of the unknown positions"),
-        (lambda: fill([ids], [none], parallel=1.5), "parallel=1.5 must be a whole number"),
+        (lambda: fill([ids], [none], tokens_per_step=1.5), "tokens_per_step=1.5 must be a whole number"),
         (lambda: fill([ids], [none], Sampling(top_k=1.5)), "top_k=1.5 must be a whole number"),
         (lambda: fill([ids], [none], Sampling(temperature="1")), "temperature='1' must be a number"),
-        (lambda: fill([ids], [none], parallel=0), "parallel=0 must be at least 1"),
+        (lambda: fill([ids], [none], tokens_per_step=0), "tokens_per_step=0 must be at least 1"),
         (lambda: fill([ids], [none], speculative=1), "speculative=1 must be 0"),
         (lambda: fill([ids], [none], order="confidence", speculative=2), "a draft needs its order beforehand"),
         (lambda: fill([ids], [none], order="random", stop=3), "use order=left"),

@@ -12,7 +12,7 @@ from xlnet_jax.data.tokenizer import EOD, EOP, MASK
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import texts
 from xlnet_jax.infer.fill import Filled
-from xlnet_jax.infer.gaps import LONGEST, Appender, appended, gapped, result
+from xlnet_jax.infer.infill import LONGEST, Appender, appended, gapped, result
 from xlnet_jax.infer.texts import Passage, pieces_of
 
 
@@ -150,8 +150,8 @@ def test_the_result_has_the_text_of_each_gap():
 class Chain:
     """In place of a `Filler`: fills from right to left with 40, 41, ... and keeps what it was asked."""
 
-    def __call__(self, tokens, known, sampling, order, parallel, speculative, stop, listener):
-        self.asked = tokens, known, order, parallel, speculative, stop
+    def __call__(self, tokens, known, sampling, order, tokens_per_step, speculative, stop, listener):
+        self.asked = tokens, known, order, tokens_per_step, speculative, stop
         found = []
         for number, (ids, is_known) in enumerate(zip(tokens, known, strict=True)):
             positions = np.flatnonzero(np.logical_not(is_known))

@@ -11,12 +11,12 @@ import tiny
 
 from xlnet_jax.batch import NEVER, Batch
 from xlnet_jax.data.tokenizer import EOD
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import generate
 from xlnet_jax.infer.generate import Generator
 from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.model.transformer import empty_memory
-from xlnet_jax.parallel import mesh as meshes
 
 T = 20
 LENGTHS = (1, 3, 16, 20, 21, 47)
@@ -76,7 +76,7 @@ MODELS = {
     "longer, same length, pre-norm": pytest.param(
         {"memory_len": 33, "same_length": True, "norm": "pre", "scale_embedding": True}, marks=pytest.mark.slow
     ),
-    "as long, biases of each layer": pytest.param({"memory_len": T, "untie_biases": True}, marks=pytest.mark.slow),
+    "as long, biases of each layer": pytest.param({"memory_len": T, "biases_per_layer": True}, marks=pytest.mark.slow),
     "same length, shorter": pytest.param({"memory_len": 7, "same_length": True}, marks=pytest.mark.slow),
     "adaptive softmax": pytest.param({"memory_len": 7, "cutoffs": "50,120", "div_val": 2}, marks=pytest.mark.slow),
     "none": pytest.param({"memory_len": 0}, marks=pytest.mark.slow),

@@ -62,7 +62,7 @@ def laws(monkeypatch):
 
 def test_laws_have_equal_budgets(laws):
     spans, *others = [laws.config_of(law, "corpus", 2000, quick=False) for law in laws.LAWS]
-    assert spans.train.steps == 2000 and spans.data.orders == "spans"
+    assert spans.train.steps == 2000 and spans.data.factorization_order == "spans"
     for config in others:
         budget = config.train.steps * step_flops(config)
         assert budget == pytest.approx(2000 * step_flops(spans), rel=0.005)

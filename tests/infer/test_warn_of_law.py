@@ -9,9 +9,9 @@ import tiny
 from xlnet_jax.infer.orders import _told, warn_of_law
 
 WHOLE = {"segment_len": 32, "reuse_len": 32, "num_predict": 32}
-SPANS, UNIFORM = tiny.config(), tiny.config(data={"orders": "uniform", **WHOLE})
-LEFT = tiny.config(data={"orders": "left_within", **WHOLE})
-ONE_WAY = tiny.config(data={"orders": "left_within", "bidirectional": False, **WHOLE})
+SPANS, UNIFORM = tiny.config(), tiny.config(data={"factorization_order": "uniform", **WHOLE})
+LEFT = tiny.config(data={"factorization_order": "left_within", **WHOLE})
+ONE_WAY = tiny.config(data={"factorization_order": "left_within", "bidirectional": False, **WHOLE})
 
 
 def known(length, *unknown):
@@ -47,12 +47,16 @@ def test_spans_has_taught_a_share_and_half_a_segment_on_the_right(caplog, text, 
     found = warnings(caplog, SPANS, [known(8, 6), text])
     assert len(found) == bool(parts)
     assert all(part in found[0] for part in parts) and (not found or found[0].count(";") == len(parts))
-    assert not found or found[0].startswith("the model was trained with data.orders=spans and may be poor here: ")
+    assert not found or found[0].startswith(
+        "the model was trained with data.factorization_order=spans and may be poor here: "
+    )
 
 
 def test_the_line_comes_once_and_names_the_law_that_teaches_it(caplog):
     (line,) = warnings(caplog, SPANS, [known(32, *range(32))])
-    assert line.endswith("train one with data.orders=uniform, or left_within for whole texts from left to right")
+    assert line.endswith(
+        "train one with data.factorization_order=uniform, or left_within for whole texts from left to right"
+    )
     warn_of_law(SPANS, [known(32, 0, *range(20, 32))])
     assert len(caplog.records) == 1
     warn_of_law(LEFT, [known(32, 0, 3, 9)], "random")
@@ -72,8 +76,9 @@ def test_left_within_has_taught_one_order_or_both_by_reversed_rows(caplog):
     for config, orders in ((LEFT, ("random", "confidence", [3, 0, 9])), (ONE_WAY, ("reversed", "random", down))):
         assert all(warnings(caplog, config, text, order) for order in orders)
     assert warnings(caplog, LEFT, text, np.array([3, 0, 9])) == [
-        "the model was trained with data.orders=left_within and may be poor here: order=given (in training left or "
-        "reversed); for such questions train one with data.orders=uniform"
+        "the model was trained with data.factorization_order=left_within and may be poor here: "
+        "order=given (in training left or "
+        "reversed); for such questions train one with data.factorization_order=uniform"
     ]
 
 

@@ -15,10 +15,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from xlnet_jax.batch import Memory
 from xlnet_jax.config import CompatConfig
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels import vocabulary_loss
 from xlnet_jax.model.heads import LMHead
 from xlnet_jax.model.transformer import Output
-from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import gradients
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import example_batch, make_recipe
@@ -110,7 +110,9 @@ class EmbeddingsOnly:
 def of_step(monkeypatch, chunk, shape, accumulation, switches):
     """Loss and gradient of a step of 8 rows, on a mesh, as `train` takes them."""
     monkeypatch.setattr(vocabulary_loss, "CHUNK", chunk)
-    settings = tiny.config(train={"accumulation": accumulation}, mesh=shape, model={"compute_dtype": "float64"})
+    settings = tiny.config(
+        train={"gradient_accumulation_steps": accumulation}, mesh=shape, model={"compute_dtype": "float64"}
+    )
     settings = dataclasses.replace(settings, compat=CompatConfig(switches, cores=2))
     recipe = dataclasses.replace(make_recipe(settings), model=LanguageModel(EmbeddingsOnly()))
     params, target, weights = case(shape=(96, 12, 8, 13))

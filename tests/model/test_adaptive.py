@@ -14,10 +14,10 @@ from model.test_left_to_right import CLM, CONFIG
 
 from xlnet_jax import config as configs
 from xlnet_jax.commands.inspect import count_parameters
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import vocabulary_loss
 from xlnet_jax.model.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters
-from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import gradients
 from xlnet_jax.train.recipe import make_recipe
 
@@ -110,7 +110,7 @@ def test_any_mesh_gives_the_gradient_of_one_device(shape, accumulation, chunk, x
     def gradient(shape, accumulation):
         model = {"vocab_size": 191, **CUTS, "cutoffs": "10,51", "layers": 1, "compute_dtype": "float64", "dropout": 0.0,
                  "attention_dropout": 0.0, "init_std": 0.3}  # fmt: skip
-        settings = tiny.config(data=CLM, model=model, mesh=shape, train={"accumulation": accumulation})
+        settings = tiny.config(data=CLM, model=model, mesh=shape, train={"gradient_accumulation_steps": accumulation})
         recipe = make_recipe(settings)
         mesh = meshes.make_mesh(settings.mesh, jax.devices()[: math.prod(shape.values())])
         meshes.check_model(settings.model, mesh)

@@ -7,10 +7,10 @@ import pytest
 from attention_cases import GATHERED as KERNEL
 
 from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, xla
 from xlnet_jax.model import implementation
-from xlnet_jax.parallel.processes import Session
 
 
 def with_attention(value, **model):

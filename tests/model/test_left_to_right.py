@@ -50,10 +50,10 @@ def make_params(model: LanguageModel) -> dict:
     return jax.tree.map(lambda x: jnp.asarray(0.5 * rng.standard_normal(x.shape)), shapes)
 
 
-@pytest.mark.parametrize("untie_biases", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_a_model_without_segments_is_the_one_with_a_single_segment(untie_biases, x64):
+@pytest.mark.parametrize("biases_per_layer", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_a_model_without_segments_is_the_one_with_a_single_segment(biases_per_layer, x64):
     """Catches a segment term that is left in, and a parameter more or less than the three that have no effect."""
-    full, plain = (make_model(own, untie_biases=untie_biases) for own in (False, True))
+    full, plain = (make_model(own, biases_per_layer=biases_per_layer) for own in (False, True))
     params, batch, memory = make_params(full), make_batch(), make_memory()
     left = {k: dict(v) if isinstance(v, dict) else v for k, v in params.items() if k != "mask_embedding"}
     left["layers"]["attention"] = {k: v for k, v in left["layers"]["attention"].items() if not k.startswith("segment_")}

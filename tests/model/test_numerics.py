@@ -13,11 +13,11 @@ import tiny
 
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.kernels import dropout
 from xlnet_jax.model import layers
 from xlnet_jax.model.layers import Dropout
 from xlnet_jax.model.transformer import empty_memory
-from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.train import state as states
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
@@ -90,7 +90,7 @@ def test_bfloat16_stays_close_to_float32():
 
 
 def test_a_gradient_is_not_rounded_to_the_dtype_of_the_computation():
-    """Rounded on every device, it would be added up in bfloat16."""
+    """CastAhead on every device, it would be added up in bfloat16."""
     config = tiny.config(model={"compute_dtype": "bfloat16", **NO_DROPOUT})
     grads = jax.jit(loss_and_gradient(config))(params())[1]["layers"]
     for name, grad in (grads["attention"] | grads["feed_forward"]["inner"]).items():

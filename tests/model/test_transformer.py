@@ -258,7 +258,7 @@ def test_padding_is_seen_by_nobody_and_a_blind_row_gives_zeros_without_nan(x64):
 
 
 def test_tied_biases_equal_untied_ones_that_are_copies(x64):
-    tied_config = dataclasses.replace(CONFIG, untie_biases=False)
+    tied_config = dataclasses.replace(CONFIG, biases_per_layer=False)
     tied = make_params(tied_config)
     copied = {**tied, "layers": {**tied["layers"], "attention": dict(tied["layers"]["attention"])}}
     for name, bias in copied.pop("biases").items():

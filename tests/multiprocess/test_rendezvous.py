@@ -18,11 +18,11 @@ from jax._src.clusters import cloud_tpu_cluster
 
 from xlnet_jax import cli, messages
 from xlnet_jax.config import Config, DistributedConfig
+from xlnet_jax.distributed import processes, rendezvous
+from xlnet_jax.distributed.links import ProcessInfo
+from xlnet_jax.distributed.place import ENVIRONMENT, find_process_info
+from xlnet_jax.distributed.rendezvous import COMMAND, COUNT, Watch
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError
-from xlnet_jax.parallel import processes, rendezvous
-from xlnet_jax.parallel.links import ProcessInfo
-from xlnet_jax.parallel.place import ENVIRONMENT, find_process_info
-from xlnet_jax.parallel.rendezvous import COMMAND, COUNT, Watch
 
 SOON = DistributedConfig(rendezvous_seconds=20, report_seconds=5)
 

@@ -108,7 +108,7 @@ def model_config(case: Case, dtype: str, attention: str = "auto") -> ModelConfig
     return ModelConfig(
         vocab_size=case.vocab_size, layers=case.layers, d_model=case.width, heads=case.heads,
         head_dim=case.width // case.heads, d_ff=case.ff_width, activation=case.activation,
-        untie_biases=not case.tied, memory_len=case.memory_len, clamp_len=case.clamp_len, dropout=0.0,
+        biases_per_layer=not case.tied, memory_len=case.memory_len, clamp_len=case.clamp_len, dropout=0.0,
         attention_dropout=0.0, compute_dtype=dtype, attention=attention,
     )  # fmt: skip
 

@@ -41,7 +41,7 @@ def build(model: ModelConfig) -> transformers.TransfoXLLMHeadModel:
         vocab_size=model.vocab_size, cutoffs=cuts, d_model=model.d_model, d_embed=model.d_embed or model.d_model,
         n_head=model.heads, d_head=model.head_dim, d_inner=model.d_ff, div_val=model.div_val, n_layer=model.layers,
         pre_lnorm=model.norm == "pre", mem_len=model.memory_len, clamp_len=model.clamp_len,
-        same_length=model.same_length, tie_projs=tied[model.tie_projections], untie_r=model.untie_biases,
+        same_length=model.same_length, tie_projs=tied[model.tie_projections], untie_r=model.biases_per_layer,
         tie_word_embeddings=model.tie_embedding, layer_norm_epsilon=model.layer_norm_epsilon, dropout=0.0, dropatt=0.0,
         trainer_compatible=True, eos_token_id=0,
     )  # fmt: skip

@@ -37,17 +37,17 @@ LIMITS = {"forward": 1e-10, "gradient": 1e-8}
 Arrays = dict[str, np.ndarray]
 
 SMALL = ModelConfig(
-    vocab_size=24, layers=2, d_model=8, heads=2, head_dim=4, d_ff=12, activation="relu", untie_biases=False,
+    vocab_size=24, layers=2, d_model=8, heads=2, head_dim=4, d_ff=12, activation="relu", biases_per_layer=False,
     scale_embedding=True, memory_len=4, dropout=0.0, attention_dropout=0.0, layer_norm_epsilon=1e-5,
     compute_dtype="float64",
 )  # fmt: skip
 _case = functools.partial(dataclasses.replace, SMALL)
 CASES = {
     "plain": SMALL,
-    "same_length": _case(same_length=True, memory_len=9, clamp_len=5, untie_biases=True),
+    "same_length": _case(same_length=True, memory_len=9, clamp_len=5, biases_per_layer=True),
     "pre_norm": _case(norm="pre", memory_len=9, same_length=True),
     "adaptive": _case(cutoffs="9,15", same_length=True),
-    "projected": _case(cutoffs="9,15", d_embed=6, tie_projections="rest", untie_biases=True),
+    "projected": _case(cutoffs="9,15", d_embed=6, tie_projections="rest", biases_per_layer=True),
     "div_4": _case(cutoffs="9,15", d_embed=16, div_val=4, memory_len=9, tie_projections="rest"),
     "untied": _case(cutoffs="9,15", d_embed=16, div_val=4, same_length=True, tie_projections="none",
                     tie_embedding=False),
@@ -86,7 +86,7 @@ def parameters(theirs: Arrays, model: ModelConfig) -> Arrays:
         ours[f"layers/{mine}/norm/scale"] = stacked(f"{name}.layer_norm.weight")
         ours[f"layers/{mine}/norm/bias"] = stacked(f"{name}.layer_norm.bias")
     for mine, name in (("content_bias", "r_w_bias"), ("position_bias", "r_r_bias")):
-        if model.untie_biases:
+        if model.biases_per_layer:
             ours[f"layers/attention/{mine}"] = stacked(f"dec_attn.{name}")
         else:
             ours[f"biases/{mine}"] = theirs[f"transformer.{name}"]

@@ -31,15 +31,15 @@ T = 32
 EXAMPLES = {
     "classification": [("Bado kilu menora.", "Sidu."), ("Rave tusi.", "Bado bado kilu no.")],
     "regression": [("Bado kilu menora.",), ("Rave tusi veno kilu.",)],
-    "choice": [("Bado kilu.", "Menora?", "Sidu rave.", "Tusi veno no."), ("Kilu.", "Sidu?", "Bado.", "Rave.")],
-    "tokens": [("Bado", "kilu", "menora"), ("Rave", "tusi")],
-    "spans": [("Bado kilu menora sidu rave tusi.", "Menora?"), ("Kilu menora rave.", "Bado kilu?")],
+    "multiple_choice": [("Bado kilu.", "Menora?", "Sidu rave.", "Tusi veno no."), ("Kilu.", "Sidu?", "Bado.", "Rave.")],
+    "token_classification": [("Bado", "kilu", "menora"), ("Rave", "tusi")],
+    "question_answering": [("Bado kilu menora sidu rave tusi.", "Menora?"), ("Kilu menora rave.", "Bado kilu?")],
     "embeddings": [("Bado kilu menora.",), ("Rave tusi veno kilu bado sidu.",)],
 }
 
 
 def labels_of(task):
-    return ["no", "maybe", "yes"] if task in ("classification", "tokens") else []
+    return ["no", "maybe", "yes"] if task in ("classification", "token_classification") else []
 
 
 def fine_tuned(task, workdir, **keys):
@@ -76,7 +76,7 @@ def test_the_head_gives_the_same(task, tmp_path):
     theirs, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"]
     tokens, segments = (torch.tensor(x[:, :, 0]).long() for x in (batch.tokens, batch.segments))
-    if task != "choice":
+    if task != "multiple_choice":
         tokens, segments = tokens[:, 0], segments[:, 0]
     given = dict(input_ids=tokens, token_type_ids=segments, attention_mask=(tokens != 5).float())
 
@@ -87,7 +87,7 @@ def test_the_head_gives_the_same(task, tmp_path):
         return own, hidden.h_BCTD[:, 0]
 
     ours, hidden = here(params)
-    if task == "spans":
+    if task == "question_answering":
         given["p_mask"] = torch.tensor(forbidden(batch)).float()
     with torch.no_grad():
         out = theirs.eval()(**given)
@@ -95,7 +95,7 @@ def test_the_head_gives_the_same(task, tmp_path):
     def equal(ours, theirs):
         np.testing.assert_allclose(np.asarray(ours).reshape(theirs.shape), theirs, rtol=0, atol=1e-5)
 
-    if task == "spans":
+    if task == "question_answering":
         B, K = ours["start"].shape
         np.testing.assert_array_equal(ours["start"] + T, out.start_top_index)
         equal(np.exp(ours["start_score"]), out.start_top_log_probs)
@@ -104,7 +104,7 @@ def test_the_head_gives_the_same(task, tmp_path):
         ends = out.end_top_log_probs.reshape(B, K, K).swapaxes(1, 2)
         equal(np.exp(ours["end_score"]), ends)
         equal(ours["no_answer"], out.cls_logits)
-    elif task == "tokens":
+    elif task == "token_classification":
         real = np.asarray(batch.tokens[:, 0, 0] != 5)
         np.testing.assert_array_equal(np.asarray(ours["label"])[real], out.logits.argmax(-1).numpy()[real])
     elif task == "embeddings":

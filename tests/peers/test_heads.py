@@ -13,7 +13,7 @@ from transformers import XLNetConfig
 from transformers.models.xlnet import modeling_xlnet as xlnet
 
 from xlnet_jax.finetune.heads import Classifier, cross_entropy
-from xlnet_jax.finetune.spans import SpanHead
+from xlnet_jax.finetune.question_answering import SpanHead
 from xlnet_jax.finetune.task import Hidden
 
 B, T, D, BEAM = 3, 11, 16, 4

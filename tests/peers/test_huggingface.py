@@ -159,7 +159,7 @@ def difference(ours, theirs) -> float:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, dict(untie_biases=False), dict(activation="gelu_erf"), dict(activation="relu"), dict(clamp_len=6)],
+    [{}, dict(biases_per_layer=False), dict(activation="gelu_erf"), dict(activation="relu"), dict(clamp_len=6)],
     ids=["default", "tied", "gelu_erf", "relu", "clamp"],
 )
 def test_one_stream_without_memory(changes, spiece, tmp_path):

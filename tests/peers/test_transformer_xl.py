@@ -30,7 +30,7 @@ MODELS = st.builds(
     clamp_len=st.sampled_from([-1, 3]),
     same_length=st.booleans(),
     norm=st.sampled_from(["post", "pre"]),
-    untie_biases=st.booleans(),
+    biases_per_layer=st.booleans(),
     tie_projections=st.sampled_from(["all", "rest", "none"]),
 )
 

@@ -21,8 +21,8 @@ import tiny
 
 from xlnet_jax import cli
 from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput, RestartMe
-from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.run import events, jsonl, lock, loss_curve
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl

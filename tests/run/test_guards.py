@@ -14,8 +14,8 @@ from xlnet_jax.checkpoint.checksums import sums_of
 from xlnet_jax.commands.train import train
 from xlnet_jax.data.batches import examples, loader
 from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import Diverged, RestartMe
-from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.recipe import make_recipe

@@ -20,10 +20,10 @@ from xlnet_jax.convert import names
 from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
 from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.model import heads
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.transformer import XLNet, empty_memory
-from xlnet_jax.parallel.mesh import make_mesh
 from xlnet_jax.train import state as states
 from xlnet_jax.train.gradients import core_clipped_gradient
 from xlnet_jax.train.loss import mean_loss
@@ -325,7 +325,7 @@ def test_layer_decay_is_a_learning_rate_and_under_compat_only_a_gradient_scale()
 @pytest.mark.parametrize("untie", [True, False], ids=["untied", "tied"])
 def test_layer_decay_on_gradients_scales_what_has_a_layer_in_its_name(untie):
     """By the names of the original's variables, as it did: rate^(layers - 1 - l) after `layer_{l}/`, and no others."""
-    model = make_recipe(tiny.config(model={"untie_biases": untie, "layers": 3})).model
+    model = make_recipe(tiny.config(model={"biases_per_layer": untie, "layers": 3})).model
     forms = jax.eval_shape(lambda: model.init(jax.random.key(0), make_recipe(tiny.config()).example_batch(1)))
     params = jax.tree.map(lambda x: jnp.zeros(x.shape), nn.meta.unbox(forms))
     config = dataclasses.replace(OPTIMIZER, layer_decay=0.5, adam_epsilon=0.3)

@@ -114,7 +114,7 @@ def test_a_run_goes_on_with_three_of_four_slices_and_back_with_four_as_if_untouc
     """Eight rows on three devices are nine. Catches another order of the data, a lost memory, and a loss over nine."""
 
     def run(workdir, slices, stop):
-        monkeypatch.setattr("xlnet_jax.parallel.mesh.available_devices", lambda: jax.devices()[:slices])
+        monkeypatch.setattr("xlnet_jax.distributed.mesh.available_devices", lambda: jax.devices()[:slices])
         settings = config(
             cache, mesh={"slices": slices}, train={"elastic": True}, checkpoint={"every": 2},
             evaluation={"every": 2, "blocks": 8},

@@ -12,7 +12,7 @@ from xlnet_jax.aot import hlo
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
-from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.train import gradients
 from xlnet_jax.train import state as states
 from xlnet_jax.train.recipe import make_recipe
@@ -40,7 +40,7 @@ PARTS = [
 
 def config(mesh: dict, accumulation: int = 1) -> Config:
     """Sixteen rows, four heads, dropout on; one step a dispatch."""
-    train = {"batch_size": 16, "steps_per_dispatch": 1, "accumulation": accumulation, "elastic": True}
+    train = {"batch_size": 16, "steps_per_dispatch": 1, "gradient_accumulation_steps": accumulation, "elastic": True}
     return tiny.config(model={"heads": 4, "head_dim": 4}, train=train, mesh=mesh)
 
 
@@ -136,7 +136,7 @@ def test_the_gradient_crosses_once_however_many_micro_batches():
 def test_micro_batches_add_up_in_the_precision_of_the_computation(x64, memory_len):
     """A loss that starts as float32 fails in float64, which the oracle needs; a memory may have no slots."""
     model = {"compute_dtype": "float64", "memory_len": memory_len}
-    settings = tiny.config(model=model, train={"accumulation": 2, "batch_size": 16})
+    settings = tiny.config(model=model, train={"gradient_accumulation_steps": 2, "batch_size": 16})
     recipe, key = make_recipe(settings), jax.random.key(0)
     with jax.set_mesh(meshes.make_mesh(settings.mesh, jax.devices()[:1])):
         state = nn.meta.unbox(jax.eval_shape(lambda: states.init_state(recipe)))

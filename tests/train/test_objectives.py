@@ -14,8 +14,8 @@ from xlnet_jax.config import DataConfig
 from xlnet_jax.data.batches import loader, sentence_pairs
 from xlnet_jax.data.batches.stream import Windows, extend_plan
 from xlnet_jax.data.tokenizer import CLS, MASK, SEP
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import state as states
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
@@ -51,7 +51,7 @@ def test_a_causal_batch_is_the_text_and_predicts_each_next_token():
 
 
 def test_a_masked_batch_reads_its_window_as_a_and_b_after_cls():
-    settings = config(MLM | {"follow_probability": 1.0})
+    settings = config(MLM | {"positive_pair_rate": 1.0})
     first, second = batch_of(settings, 0), batch_of(settings, 1)
     original = first.tokens.copy()
     np.put_along_axis(original, first.target_positions, first.target_tokens, axis=1)
@@ -230,6 +230,6 @@ def test_order_without_choice_is_the_plain_text():
     shape = sentence_pairs.Layout(T, 0, 0, 0, 5)
     ahead, starts = sentence_pairs.read_in_order(text, where.cursor_B, where.direction_B, 29)
     pairs = sentence_pairs.choose_pairs(text, where, ahead, starts, shape, np.zeros((1, 4)),
-                                       DataConfig().follow_probability, "order")  # fmt: skip
+                                       DataConfig().positive_pair_rate, "order")  # fmt: skip
     np.testing.assert_array_equal(pairs.tokens_BY[0], text.text[100:129])
     assert pairs.follows_B.all()

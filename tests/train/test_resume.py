@@ -20,9 +20,9 @@ from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import PlanEntry
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.model.transformer import empty_memory
-from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.recipe import make_recipe
@@ -83,7 +83,7 @@ def test_without_its_memory_a_run_resumed_at_the_start_of_a_block_also_ends_as_u
 def test_a_left_to_right_run_with_an_adaptive_softmax_resumes_exactly(tmp_path, pytestconfig):
     """Its own parameters, its memory of whole segments; stopped in the middle of a block."""
     model = {"cutoffs": "20,60", "div_val": 2, "tie_projections": "rest", "same_length": "true", "norm": "pre",
-             "scale_embedding": "true", "untie_biases": "false"}  # fmt: skip
+             "scale_embedding": "true", "biases_per_layer": "false"}  # fmt: skip
     words = [f"--config.model.{name}={value}" for name, value in model.items()]
     cache = f"--config.log.compilation_cache={pytestconfig.cache.mkdir('xla')}"
     words += ["--config.data.objective=clm", "--config.data.reuse_len=32", "--config.data.num_predict=32",

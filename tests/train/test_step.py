@@ -13,7 +13,7 @@ from compiling import OPTIMISED
 from xlnet_jax.batch import Batch
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
-from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 

@@ -14,10 +14,10 @@ import tiny
 from xlnet_jax.config import MeshConfig
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import generate
 from xlnet_jax.model import flops, implementation
-from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import sliding
 from xlnet_jax.train import state as states
 from xlnet_jax.train.evaluation import HeldoutLoss
@@ -32,7 +32,7 @@ def config(steps=60, **model):
     return tiny.config(
         model={"memory_len": 0, "layers": LAYERS, "position_scheme": "absolute", "layer_losses": True, "dropout": 0.0,
                "attention_dropout": 0.0} | model,
-        data={"objective": "clm", "segment_len": T, "reuse_len": T, "num_predict": T, "targets_ahead": 2,
+        data={"objective": "clm", "segment_len": T, "reuse_len": T, "num_predict": T, "multi_token_prediction": 2,
               "bidirectional": False},
         train={"steps": steps, "batch_size": 4},
     )  # fmt: skip
@@ -216,7 +216,7 @@ def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
     losses = []
     for devices, shape, parts in ((1, {}, 1), (8, {"data": 2, "fsdp": 2, "tensor": 2}, 2)):
         base = config(dropout=0.1, attention_dropout=0.1)
-        train = dataclasses.replace(base.train, batch_size=8, accumulation=parts)
+        train = dataclasses.replace(base.train, batch_size=8, gradient_accumulation_steps=parts)
         settings = dataclasses.replace(base, train=train, mesh=MeshConfig(**shape))
         mesh = meshes.make_mesh(settings.mesh, jax.devices()[:devices])
         plan = extend_plan((), 0, 8, settings.data.windows_per_block)
@@ -238,8 +238,8 @@ def test_what_does_not_fit_absolute_positions_is_refused():
         config(memory_len=8)
     with pytest.raises(BadInput, match="model.position_scheme=absolute is for pretraining with data.objective=clm"):
         tiny.config(model={"position_scheme": "absolute", "memory_len": 0})
-    with pytest.raises(BadInput, match="data.targets_ahead=2 is for pretraining with data.objective=clm"):
-        tiny.config(data={"targets_ahead": 2})
+    with pytest.raises(BadInput, match="data.multi_token_prediction=2 is for pretraining with data.objective=clm"):
+        tiny.config(data={"multi_token_prediction": 2})
     with pytest.raises(BadInput, match="kernels compute relative positions"):
         implementation.choose(config(attention="fused").model)
     with pytest.raises(

@@ -16,7 +16,7 @@ from test_meshes import assert_same_gradient, batches, optax_moment
 
 from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import train
-from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train import gradients
 from xlnet_jax.train.recipe import make_recipe
@@ -29,7 +29,7 @@ TABLE = tiny.VOCAB * 16
 
 def config(mesh, zero1, accumulation=1, dtype="bfloat16"):
     """Sixteen rows, four heads, dropout on; one step a dispatch."""
-    train = {"batch_size": 16, "steps_per_dispatch": 1, "accumulation": accumulation}
+    train = {"batch_size": 16, "steps_per_dispatch": 1, "gradient_accumulation_steps": accumulation}
     return tiny.config(
         model={"heads": 4, "head_dim": 4, "compute_dtype": dtype},
         train=train,

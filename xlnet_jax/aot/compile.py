@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from xlnet_jax.aot import schedule
 from xlnet_jax.aot.topology import Topology
 from xlnet_jax.config import Config
-from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.step import BuiltStep, build_step
 

@@ -21,9 +21,9 @@ from xlnet_jax.aot import hlo, schedule
 from xlnet_jax.aot.compile import Trial, attempt, device_bytes, gib
 from xlnet_jax.aot.topology import Chip, Topology, check, check_readable, describe
 from xlnet_jax.config import Config, override
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.model import flops, implementation
-from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import Session
 from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.state import init_params
 
@@ -69,7 +69,7 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "rows": meshes.training_rows(config.train, trial.mesh),
         "attention": config.model.attention,
         "remat": config.model.remat,
-        "accumulation": config.train.accumulation,
+        "gradient_accumulation_steps": config.train.gradient_accumulation_steps,
         "fits": trial.fits,
         "peak_hbm_bytes": trial.needed,
         "hbm_bytes": topology.hbm_bytes,

@@ -20,8 +20,8 @@ from flax import traverse_util
 
 from xlnet_jax.checkpoint import checksums
 from xlnet_jax.checkpoint.store import Checkpoints, Damaged, Trees, operations
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.parallel.processes import Session
 from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")

@@ -35,7 +35,7 @@ from etils import epath
 from orbax.checkpoint import v1 as ocp
 
 from xlnet_jax.checkpoint import checksums, saving
-from xlnet_jax.checkpoint.spread import gathered, spread
+from xlnet_jax.checkpoint.sharded_restore import gathered, spread
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, Diverged, XLNetError, summary
 from xlnet_jax.storage import files

@@ -28,10 +28,10 @@ from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.corpus.manifest import read_manifest
 from xlnet_jax.data.workers import cores
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops, implementation
-from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.evaluation import open_heldout
@@ -257,7 +257,7 @@ def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) 
     # each a third of a step.
     batches = max(1, int((1 - _TRAINING_SHARE) * steps / (config.data.windows_per_block * 2 / 3)))
     times = min(_EVALUATIONS, batches)
-    # Rounded up, so that the one after the last step is one of them.
+    # CastAhead up, so that the one after the last step is one of them.
     every = -(-steps // (times * dispatch)) * dispatch
     evaluation = {"every": every, "blocks": batches // times * config.train.batch_size}
     return _changed(

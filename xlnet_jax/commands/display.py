@@ -22,7 +22,7 @@ from rich.text import Text
 
 from xlnet_jax import messages
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Tokenizer
-from xlnet_jax.infer.gaps import Gapped, Infilled, seam
+from xlnet_jax.infer.infill import Gapped, Infilled, seam
 from xlnet_jax.messages import quantity
 
 COLOURS = ("bright_blue", "cyan", "green", "yellow", "magenta", "red")

@@ -48,7 +48,7 @@ PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint")
 TPU_LOCK = "/tmp/libtpu_lockfile"
 _PROBE = """
 import json
-from xlnet_jax.parallel.mesh import available_devices
+from xlnet_jax.distributed.mesh import available_devices
 found = available_devices()
 print(json.dumps([found[0].platform, found[0].device_kind, len(found)]))
 """
@@ -221,7 +221,7 @@ def _holders(paths: list[str]) -> set[int]:
 
 def processes(host: Host) -> Finding:
     """The number of this process, found as `train` finds it; other checks need it."""
-    from xlnet_jax.parallel.place import find_process_info
+    from xlnet_jax.distributed.place import find_process_info
 
     host.process = find_process_info(Config(distributed=DistributedConfig(rendezvous_seconds=_CLUSTER_SECONDS)))
     host.alone = host.process is None
@@ -259,7 +259,7 @@ def devices(host: Host) -> Finding:
 
 def ports(host: Host) -> Finding:
     """Process 0 can listen at both ports; the others reach its host."""
-    from xlnet_jax.parallel import links
+    from xlnet_jax.distributed import links
 
     if host.process is None:
         return Finding("ok", "not needed: a single process" if host.alone else "not checked: see processes")

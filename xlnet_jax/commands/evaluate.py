@@ -9,9 +9,9 @@ from typing import Any
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import opened
-from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.recipe import make_recipe
@@ -23,7 +23,8 @@ log = logging.getLogger("xlnet_jax")
 def evaluate(
     workdir: str, *, step: int | None = None, blocks: int = 0, batch_size: int | None = None,
     streams: int | None = None, memory_len: int | None = None, segment_len: int | None = None,
-    clamp_len: int | None = None, same_length: bool = False, sliding: bool = False, law: str | None = None,
+    clamp_len: int | None = None, same_length: bool = False, sliding: bool = False,
+    factorization_order: str | None = None,
     overrides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Scores the held-out split with the parameters of a checkpoint.
@@ -34,7 +35,7 @@ def evaluate(
       batch_size: rows at a time; None = as configured.
       streams: of a left-to-right model: contiguous parts of each corpus's split, each of which starts without memory.
       memory_len, segment_len, clamp_len, same_length: of a left-to-right model: others than in training.
-      law: of a permutation model: the order law of the targets (`data.orders`); None = as in training.
+      factorization_order: of a permutation model: the order law of the targets; None = as in training.
       sliding: of a model with absolute positions: every token from a window of its own (`train.sliding`).
       overrides: elastic or free config keys to change, such as `--config.evaluation.batch_size=16`.
 
@@ -48,13 +49,13 @@ def evaluate(
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     config = workdirs.load_config(workdir, [*overrides, *rows])
     reach = {"memory_len": memory_len, "segment_len": segment_len, "clamp_len": clamp_len}
-    config = under_law(as_asked(config, reach | {"same_length": same_length or None}, streams), law)
+    config = under_law(as_asked(config, reach | {"same_length": same_length or None}, streams), factorization_order)
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
     heldout = open_mixture(config, "heldout", weighted=False)
     train = open_mixture(config, weighted=False, opened=heldout)
     workdirs.check_tokenizer(workdir, heldout)
     equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--blocks": blocks, "--workdir": workdir}
-    equal |= {"--streams": streams, "--law": law}
+    equal |= {"--streams": streams, "--factorization_order": factorization_order}
     with session(config, equal) as processes, opened(config, processes) as model:
         score: SlidingLoss | HeldoutLoss
         if sliding:
@@ -86,19 +87,19 @@ def as_asked(config: Config, reach: dict[str, int | None], streams: int | None =
     ])  # fmt: skip
 
 
-def under_law(config: Config, law: str | None) -> Config:
+def under_law(config: Config, factorization_order: str | None) -> Config:
     """The configuration with another order law, in segments of the same length; no parameter changes.
 
     `spans` for a model of another law has the published shares: half of a segment is fresh, and a sixth predicted.
 
     Raises BadInput.
     """
-    if law is None or law == config.data.orders:
+    if factorization_order is None or factorization_order == config.data.factorization_order:
         return config
     if config.data.objective != "plm":
-        raise BadInput(f"--law is for permutation models (data.objective=plm), but this one has data.objective="
-                       f"{config.data.objective}; leave it out")  # fmt: skip
+        raise BadInput(f"--factorization_order is for permutation models (data.objective=plm); this one has "
+                       f"data.objective={config.data.objective}; leave it out")  # fmt: skip
     T = config.data.segment_len
-    fresh, predicted = (T // 2, T // 6) if law == "spans" else (T, T)
-    keys = {"orders": law, "reuse_len": fresh, "num_predict": predicted}
+    fresh, predicted = (T // 2, T // 6) if factorization_order == "spans" else (T, T)
+    keys = {"factorization_order": factorization_order, "reuse_len": fresh, "num_predict": predicted}
     return configs.override(config, [f"--config.data.{key}={value}" for key, value in keys.items()])

@@ -12,12 +12,12 @@ from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, save_parameters
 from xlnet_jax.config import Config
 from xlnet_jax.convert import fields, huggingface
-from xlnet_jax.convert.card import model_card
+from xlnet_jax.convert.model_card import model_card
 from xlnet_jax.convert.source import PARAMS
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.distributed.place import find_process_info
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import best_step
-from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.place import find_process_info
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 

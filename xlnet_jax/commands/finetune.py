@@ -10,20 +10,20 @@ from typing import Any
 from jax.sharding import Mesh
 
 from xlnet_jax.config import Config
+from xlnet_jax.distributed.processes import Session, session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import TaskEvaluator, best
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import Prepared, prepare, replace
 from xlnet_jax.finetune.task import metric_of
-from xlnet_jax.parallel.processes import Session, session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.signals import StopRequest, stop_request
 from xlnet_jax.storage import files
-from xlnet_jax.train import start
+from xlnet_jax.train import launch
+from xlnet_jax.train.launch import Job
 from xlnet_jax.train.recipe import Recipe
-from xlnet_jax.train.start import Job
 
 
 def finetune(
@@ -59,7 +59,7 @@ def finetune(
                  "--seeds": seeds}  # fmt: skip
         with session(prepared.config, equal) as processes:
             if dry_run:
-                return start.dry_run(jobs[0], processes)
+                return launch.dry_run(jobs[0], processes)
             lines = [_run(job, processes, request) for job in jobs]
         scores = [line.get("score") for line in lines]
         known = [score for score in scores if score is not None]
@@ -94,5 +94,5 @@ def _job(prepared: Prepared, workdir: str, seed: int, stop_at: int | None) -> Jo
 
 def _run(job: Job, processes: Session, request: StopRequest) -> dict[str, Any]:
     """Trains; returns the best evaluation, or else only the last `step`."""
-    result, _ = start.run(job, processes, request, Goodput())
+    result, _ = launch.run(job, processes, request, Goodput())
     return best(read_jsonl(os.path.join(job.workdir, "evaluations.jsonl"))) or {"step": result["step"]}

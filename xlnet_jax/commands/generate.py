@@ -15,8 +15,8 @@ from xlnet_jax.commands.inputs import read_lines
 from xlnet_jax.commands.score import restored
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.fill import Filler, check, fillable
-from xlnet_jax.infer.gaps import Appender, appended
 from xlnet_jax.infer.generate import Generator, left_to_right, left_to_right_only
+from xlnet_jax.infer.infill import Appender, appended
 from xlnet_jax.infer.orders import warn_of_law
 from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.infer.texts import continue_texts, prompt_ids
@@ -25,7 +25,7 @@ from xlnet_jax.run import workdir as workdirs
 
 def generate(
     workdir: str, *, texts: Sequence[str] = (), prompt: Sequence[str] = (), input: str | None = None, tokens: int = 100,
-    order: str = "left", parallel: int = 1, speculative: int = 0, temperature: float = 1.0, top_k: int = 0,
+    order: str = "left", tokens_per_step: int = 1, speculative: int = 0, temperature: float = 1.0, top_k: int = 0,
     top_p: float = 1.0, seed: int = 0, step: int | None = None, batch_size: int = 16, console: Console | None = None,
     overrides: Sequence[str] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
@@ -34,7 +34,7 @@ def generate(
     Args:
       texts, prompt: to continue, in this order; an empty one is the start of a document.
       input: a file with more, one per line; `-` = stdin. Empty lines are left out.
-      order, parallel, speculative: of a permutation model; see `Filler`.
+      order, tokens_per_step, speculative: of a permutation model; see `Filler`.
       temperature, top_k, top_p, seed: see `Sampling`.
       step: the checkpoint; None = the newest good one.
       batch_size: texts at a time.
@@ -54,8 +54,8 @@ def generate(
     model_of = fillable if any_order else left_to_right
     model_of(config, workdir)  # refuses before anything is read
     if not any_order:
-        left_to_right_only(order, parallel, speculative)
-    check(order, parallel, speculative)
+        left_to_right_only(order, tokens_per_step, speculative)
+    check(order, tokens_per_step, speculative)
     sampling = Sampling(temperature, top_k, top_p, seed)
     sampling.check(tokens)
     prompts = [*texts, *prompt, *(line for line in (read_lines(input) if input else ()) if line.strip())]
@@ -77,13 +77,13 @@ def generate(
         model = model_of(config, workdir)
         if any_order:
             filler = Filler(model, params, config.data.segment_len, batch_size)
-            generator = Appender(filler, order, parallel, speculative, display)
+            generator = Appender(filler, order, tokens_per_step, speculative, display)
         else:
             generator = Generator(model, params, config.data.segment_len, batch_size=batch_size)
         texts = continue_texts(generator, tokenizer, prompts, tokens, sampling, listener)
     if display is not None:
         display.finish()
-    exact = {"exact": parallel == 1} if any_order else {}
+    exact = {"exact": tokens_per_step == 1} if any_order else {}
     return [{"prompt": before, "text": text, **exact} for before, text in zip(prompts, texts, strict=True)]
 
 

@@ -18,8 +18,8 @@ from xlnet_jax import config as configs
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import CheckpointConfig, Config
 from xlnet_jax.convert.source import Source, open_source
+from xlnet_jax.distributed.mesh import available_devices
 from xlnet_jax.errors import BadInput
-from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 

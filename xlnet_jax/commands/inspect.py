@@ -18,9 +18,9 @@ from xlnet_jax.convert import names
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.distributed.mesh import available_devices
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import how_to_install, print_lines, printable, quantity
-from xlnet_jax.parallel.mesh import available_devices
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
 

@@ -1,4 +1,4 @@
-"""`xlnet-jax evaluate --unknown`: joint likelihoods of held-out text, a share of which is unknown, by order.
+"""`xlnet-jax evaluate --target_share`: joint likelihoods of held-out text, a share of which is unknown, by order.
 
 A window is T = `data.segment_len` tokens of a held-out split, without memory. The same share of each is unknown, at
 random places. Windows, places and random orders depend on T, the share and the number of windows alone: two models
@@ -22,12 +22,12 @@ import numpy as np
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.batches.stream import uniforms
 from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import opened
 from xlnet_jax.infer.orders import any_order, warn_of_law
 from xlnet_jax.infer.score import Likelihood, Scorer
 from xlnet_jax.messages import quantity
-from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import number
 from xlnet_jax.train.evaluation import bits_of_text
@@ -42,13 +42,13 @@ SEED = 0
 
 
 def joint(
-    workdir: str, *, unknown: float, orders: int = 8, windows: int = WINDOWS, step: int | None = None,
+    workdir: str, *, target_share: float, orders: int = 8, windows: int = WINDOWS, step: int | None = None,
     batch_size: int | None = None, overrides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Scores windows of the held-out split of which a share is unknown.
 
     Args:
-      unknown: the share, above 0 and up to 1; at least one token of each window.
+      target_share: the share, above 0 and up to 1; at least one token of each window.
       orders: number of random orders K.
       windows: of each corpus, evenly spaced; 0 = all.
       step: the checkpoint; None = the newest good one.
@@ -56,7 +56,7 @@ def joint(
       overrides: elastic or free config keys to change.
 
     Returns:
-      `step`, `windows`, `segment_len`, `unknown` as asked, `tokens` (unknown ones scored), `orders`; and `described`.
+      `step`, `windows`, `segment_len`, `target_share` as asked, `tokens` (unknown ones), `orders`; and `described`.
 
     Raises:
       BadInput: no run or good checkpoint in `workdir`, a model that is not of `data.objective=plm`, a corpus without
@@ -65,19 +65,21 @@ def joint(
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     config = workdirs.load_config(workdir, [*overrides, *rows])
     if config.data.objective != "plm":
-        raise BadInput(f"--unknown is for permutation models (data.objective=plm), but {workdir} has data.objective="
+        raise BadInput(f"--target_share is for permutation models (data.objective=plm), but {workdir} has "
+                       "data.objective="
                        f"{config.data.objective}; leave it out")  # fmt: skip
-    if not 0 < unknown <= 1:
-        raise BadInput(f"--unknown={unknown} must be a share above 0 and at most 1")
+    if not 0 < target_share <= 1:
+        raise BadInput(f"--target_share={target_share} must be a share above 0 and at most 1")
     any_order(config, workdir)  # refuses before a corpus is asked for
     heldout = open_mixture(config, "heldout", weighted=False)
     workdirs.check_tokenizer(workdir, heldout)
     T = config.data.segment_len
     tokens_NT = held_out_windows(heldout, T, windows)
-    known_NT = known_places(tokens_NT.shape, unknown)
+    known_NT = known_places(tokens_NT.shape, target_share)
     tokens, known = tokens_NT.tolist(), known_NT.tolist()
     warn_of_law(config, known, "random")
-    equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--workdir": workdir, "--unknown": unknown,
+    equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--workdir": workdir,
+             "--target_share": target_share,
              "--orders": orders, "--windows": windows}  # fmt: skip
     with session(config, equal) as processes, opened(config, processes) as model:
         params, found = model.restore(workdir, step)
@@ -88,7 +90,7 @@ def joint(
                         config.evaluation.batch_size or config.train.batch_size)  # fmt: skip
         one = {name: scorer.log_prob(tokens, known, name) for name in ("left", "reversed")}
         several = scorer.log_prob(tokens, known, "random", orders, SEED)
-    result = {"step": found, "windows": len(tokens_NT), "segment_len": T, "unknown": unknown,
+    result = {"step": found, "windows": len(tokens_NT), "segment_len": T, "target_share": target_share,
               "tokens": int((~known_NT).sum()), "orders": orders}  # fmt: skip
     return result | described(one, several, tokens_NT[~known_NT], heldout.tokenizer)
 
@@ -109,11 +111,11 @@ def held_out_windows(heldout: Mixture, length: int, most: int) -> np.ndarray:
     return np.concatenate(found)
 
 
-def known_places(shape: tuple[int, int], unknown: float) -> np.ndarray:
+def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
     """Which tokens of N windows of T are given, bool [N, T]: of each the same number, at random places."""
     N, T = shape
     draws_NT = uniforms(SEED, "joint", 0, np.arange(N), T)
-    return np.argsort(np.argsort(draws_NT, axis=1), axis=1) >= max(1, round(unknown * T))
+    return np.argsort(np.argsort(draws_NT, axis=1), axis=1) >= max(1, round(target_share * T))
 
 
 def described(

@@ -16,6 +16,8 @@ from xlnet_jax.commands.inputs import read_rows
 from xlnet_jax.config import Config
 from xlnet_jax.convert.source import PARAMS, open_source
 from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.data import rows_of
 from xlnet_jax.finetune.evaluation import Predictor, best_step
@@ -23,8 +25,6 @@ from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import trained
 from xlnet_jax.finetune.task import Example, Row
 from xlnet_jax.infer.opened import opened
-from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 
@@ -59,7 +59,7 @@ def predict(
     """
     config, tokenizer, given = _opened(workdir, overrides)
     task = trained(config, tokenizer, workdir)
-    words = config.finetune.task == "tokens"
+    words = config.finetune.task == "token_classification"
     examples = [*(_of_line(text, f"text {number}", words) for number, text in enumerate(texts, 1)),
                 *(_read(input, words) if input else ())]  # fmt: skip
     if not examples:

@@ -11,12 +11,12 @@ from typing import Any
 from xlnet_jax.commands.display import progress
 from xlnet_jax.commands.inputs import read_rows
 from xlnet_jax.config import Config
+from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import opened
 from xlnet_jax.infer.orders import any_order, warn_of_law
 from xlnet_jax.infer.score import Likelihood, Scorer, order_of
 from xlnet_jax.infer.texts import Passage, pieces_of
-from xlnet_jax.parallel.processes import session
 from xlnet_jax.run import workdir as workdirs
 
 log = logging.getLogger("xlnet_jax")

@@ -12,16 +12,16 @@ from jax.sharding import Mesh
 
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
-from xlnet_jax.parallel.processes import session
+from xlnet_jax.distributed.processes import session
 from xlnet_jax.run import loss_curve
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.signals import stop_request
 from xlnet_jax.storage import files
-from xlnet_jax.train import evaluation, start
+from xlnet_jax.train import evaluation, launch
 from xlnet_jax.train.evaluation import HeldoutLoss
+from xlnet_jax.train.launch import Job
 from xlnet_jax.train.recipe import Recipe, make_recipe
-from xlnet_jax.train.start import Job
 
 
 def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: bool = False) -> dict[str, Any]:
@@ -65,8 +65,8 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
             make_evaluator = heldout and functools.partial(_evaluator, heldout, mixture)
             job = Job(config, workdir, mixture, make_recipe, make_evaluator, stop)
             if dry_run:
-                return start.dry_run(job, processes)
-            result, trained = start.run(job, processes, request, goodput)
+                return launch.dry_run(job, processes)
+            result, trained = launch.run(job, processes, request, goodput)
             return result | _outcome(config, workdir, result["step"], again=not trained)
 
 

@@ -38,7 +38,7 @@ MODEL: dict[str, str | Only | None] = {
     "head_dim": "d_head",
     "d_ff": "d_inner",
     "activation": "ff_activation",
-    "untie_biases": "untie_r",  # always true: tied biases are copied to each layer
+    "biases_per_layer": "untie_r",  # always true: tied biases are copied to each layer
     "norm": Only("post"),
     "scale_embedding": Only(False),
     "cutoffs": Only(""),
@@ -81,8 +81,8 @@ ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 """That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
 CLASSES = {
     "classification": "XLNetForSequenceClassification", "regression": "XLNetForSequenceClassification",
-    "choice": "XLNetForMultipleChoice", "tokens": "XLNetForTokenClassification",
-    "spans": "XLNetForQuestionAnswering", "embeddings": "XLNetModel",
+    "multiple_choice": "XLNetForMultipleChoice", "token_classification": "XLNetForTokenClassification",
+    "question_answering": "XLNetForQuestionAnswering", "embeddings": "XLNetModel",
 }  # fmt: skip
 """That library's class of each `finetune.task`."""
 SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
@@ -123,7 +123,8 @@ def read_own(folder: str) -> dict[str, dict[str, Any]]:
     `log.compilation_cache` would have programs in it run.
     """
     path = os.path.join(folder, OWN)
-    found, known = files.read_json_object(path) if OWN in files.listing(folder) else {}, own(Config())
+    found = configs.renamed(files.read_json_object(path)) if OWN in files.listing(folder) else {}
+    known = own(Config())
     if strange := sorted(found.keys() - known.keys()):
         raise BadInput(f"{path}: {strange[0]!r} is no key of such a file{suggest(strange[0], known)}")
     return configs.nested(found)
@@ -155,7 +156,7 @@ def _task(task: FinetuneConfig) -> dict[str, Any]:
     """The keys of config.json that belong to a fine-tuned model."""
     if task.task == "none":
         return {}
-    labels = {"regression": ["score"], "classification": task.label_list(), "tokens": task.label_list()}
+    labels = {"regression": ["score"], "classification": task.label_list(), "token_classification": task.label_list()}
     kinds = {"regression": "regression", "classification": "single_label_classification"}
     names_of = labels.get(task.task)
     return {

@@ -195,7 +195,7 @@ def read_model(folder: str) -> dict[str, Any]:
     sizes = {name: values.get(name, getattr(ModelConfig(), name)) for name in ("d_model", "heads")}
     if "head_dim" not in values and all(isinstance(size, int) and size > 0 for size in sizes.values()):
         values["head_dim"] = sizes["d_model"] // sizes["heads"]
-    return values | {"activation": ours[theirs], "untie_biases": True}
+    return values | {"activation": ours[theirs], "biases_per_layer": True}
 
 
 def read_task(folder: str) -> dict[str, dict[str, Any]]:
@@ -224,7 +224,7 @@ def read_task(folder: str) -> dict[str, dict[str, Any]]:
     return {
         "finetune": {
             "task": task,
-            "labels": ",".join(names_of) if task in ("classification", "tokens") else "",
+            "labels": ",".join(names_of) if task in ("classification", "token_classification") else "",
             "beam": found.get("start_n_top", NO_TASK.beam),
             "pooling": "cls" if pooling.get("pooling_mode_lasttoken") else "mean",
         },

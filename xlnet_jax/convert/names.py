@@ -114,9 +114,9 @@ HEADS: dict[str, Table] = {
     "none": (),
     "classification": _CLASSIFIER,
     "regression": _CLASSIFIER,
-    "choice": _CLASSIFIER,
-    "tokens": _linear("logits", "classifier"),
-    "spans": (
+    "multiple_choice": _CLASSIFIER,
+    "token_classification": _linear("logits", "classifier"),
+    "question_answering": (
         *_linear("start_logits/dense", "start_logits.dense"),
         *_linear("end_logits/dense_0", "end_logits.dense_0"),
         Entry("head/end_logits/norm/scale", "end_logits.LayerNorm.weight"),
@@ -197,7 +197,9 @@ def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> dic
             for layer, stacked in enumerate(found[entry.ours]):
                 stacked[...] = entry.to_ours(arrays.read(entry.theirs.format(layer)))
         elif entry.per_layer:
-            raise BadInput(f"{arrays.where} has {entry.ours.split('/')[1]} of each layer; use model.untie_biases=True")
+            raise BadInput(
+                f"{arrays.where} has {entry.ours.split('/')[1]} of each layer; use model.biases_per_layer=True"
+            )
         else:
             found[entry.ours] = np.ascontiguousarray(entry.to_ours(arrays.read(entry.theirs)))
     return traverse_util.unflatten_dict(found, sep="/")

@@ -19,7 +19,7 @@ log = logging.getLogger("xlnet_jax")
 CONFIG = "xlnet_config.json"
 _SIZES = {
     "vocab_size": "n_token", "layers": "n_layer", "d_model": "d_model", "heads": "n_head", "head_dim": "d_head",
-    "d_ff": "d_inner", "activation": "ff_activation", "untie_biases": "untie_r",
+    "d_ff": "d_inner", "activation": "ff_activation", "biases_per_layer": "untie_r",
 }  # fmt: skip
 _NOT_PARAMETERS = ("/adam_m", "/adam_v", "/Adam", "/Adam_1", "global_step", "beta1_power", "beta2_power")
 """Endings of the names of optimizer slots and counters."""

@@ -130,7 +130,7 @@ def read_model(arrays: Arrays, ids_N: np.ndarray) -> dict[str, Any]:
     return {
         "vocab_size": int(ids_N.max()) + 1,
         "layers": sum(bool(layer.fullmatch(name)) for name in arrays.forms),
-        "d_model": d_model, "heads": heads, "head_dim": head_dim, "d_ff": d_ff, "untie_biases": bool(untied),
+        "d_model": d_model, "heads": heads, "head_dim": head_dim, "d_ff": d_ff, "biases_per_layer": bool(untied),
         "cutoffs": ",".join(str(ids_N[cut]) for cut in cuts),
         "div_val": width // max(1, _shape(arrays, first.format(1), 2)[1]) if divided else 1,
         "d_embed": 0 if width == d_model else width,
@@ -178,7 +178,7 @@ def table(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Var
     """All variables of a model: one table of names, shapes and places."""
     L, D, F, H, E = model.layers, model.d_model, model.d_ff, model.heads, model.head_dim
     for ours, theirs in _BIASES.items():
-        shape, scope = ((L, H, E), "layers/attention") if model.untie_biases else ((H, E), "biases")
+        shape, scope = ((L, H, E), "layers/attention") if model.biases_per_layer else ((H, E), "biases")
         yield Variable(f"{_ROOT}/{theirs}", shape, (Part(f"{scope}/{ours}"),))
     for i in range(L):
         attention, dense = f"{_ROOT}/layer_{i}/rel_attn", f"{_ROOT}/layer_{i}/ff"

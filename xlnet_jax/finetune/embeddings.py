@@ -81,9 +81,10 @@ class Embeddings:
 
     def __post_init__(self) -> None:
         """Raises BadInput if the configuration asks for micro-batches."""
-        if (parts := self.config.train.accumulation) > 1:
+        if (parts := self.config.train.gradient_accumulation_steps) > 1:
             raise BadInput(
-                f"train.accumulation={parts}: the negatives are the other rows of the batch, and micro-batches would "
+                f"train.gradient_accumulation_steps={parts}: the negatives are the other rows of the batch, and "
+                f"micro-batches would "
                 "be batches of their own; use 1"
             )
 

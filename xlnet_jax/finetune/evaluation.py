@@ -16,11 +16,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import Diverged
 from xlnet_jax.finetune.data import InOrder, TaskData
 from xlnet_jax.finetune.task import Row, Task, TaskBatch, metric_of
 from xlnet_jax.messages import quantity
-from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.retries import until_it_works
 from xlnet_jax.storage import files

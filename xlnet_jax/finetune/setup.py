@@ -16,14 +16,14 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers
-from xlnet_jax.finetune.choice import Choice
 from xlnet_jax.finetune.classification import Classification, Regression
 from xlnet_jax.finetune.data import TaskData, encode
 from xlnet_jax.finetune.embeddings import Embeddings
+from xlnet_jax.finetune.multiple_choice import MultipleChoice
+from xlnet_jax.finetune.question_answering import QuestionAnswering
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.spans import Spans
 from xlnet_jax.finetune.task import Example, Read, Task, metric_of
-from xlnet_jax.finetune.tokens import Tokens
+from xlnet_jax.finetune.token_classification import TokenClassification
 from xlnet_jax.messages import quantity
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
@@ -34,9 +34,9 @@ log = logging.getLogger("xlnet_jax")
 TASKS: dict[str, tuple[Any, Read]] = {
     "classification": (Classification, readers.labelled),
     "regression": (Regression, readers.labelled),
-    "choice": (Choice, readers.choices),
-    "spans": (Spans, readers.spans),
-    "tokens": (Tokens, readers.tokens),
+    "multiple_choice": (MultipleChoice, readers.choices),
+    "question_answering": (QuestionAnswering, readers.spans),
+    "token_classification": (TokenClassification, readers.tokens),
     "embeddings": (Embeddings, readers.pairs),
 }
 """The class and the reader of each `finetune.task`."""

@@ -4,7 +4,7 @@ A token that is fixed is never changed by a later one, so neither are its keys a
 text. So one new token costs two rows of each layer: the content row of the token that was just fixed, and the query row
 of the next one. Three ways, each a loop of such calls:
 
-    chain        the next `parallel` tokens of a given order; several are drawn independently, and then see each other
+    chain        the next `tokens_per_step` tokens of a given order; several are drawn apart, then see each other
     confidence   of all unknown positions those whose most probable token is the most probable one
     speculation  one call drafts `speculative` tokens independently, the next one has the chain's distribution p of
                  the same tokens. Token x_j, drafted from q_j, stays with probability min(1, p_j(x_j) / q_j(x_j)); the
@@ -39,7 +39,7 @@ CHUNK = 16
 class Method:
     """How unknown tokens are chosen; each is a program of its own."""
 
-    parallel: int = 1
+    tokens_per_step: int = 1
     speculative: int = 0
     by_confidence: bool = False
     sort: bool = False
@@ -47,7 +47,7 @@ class Method:
 
     def predicted(self, slots: int) -> int:
         """P."""
-        return slots if self.by_confidence else (self.speculative or self.parallel)
+        return slots if self.by_confidence else (self.speculative or self.tokens_per_step)
 
 
 @jax.tree_util.register_dataclass
@@ -164,8 +164,8 @@ def _extend(
     model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: int | None,
     last: jax.Array,
 ) -> State:  # fmt: skip
-    """Fixes the next `parallel` tokens of every text, and predicts those after them."""
-    U, Q = state.position_BU.shape[1], method.parallel
+    """Fixes the next `tokens_per_step` tokens of every text, and predicts those after them."""
+    U, Q = state.position_BU.shape[1], method.tokens_per_step
     step_1Q = jnp.arange(Q)[None]
     if method.by_confidence:
         sure_BU = jax.nn.log_softmax(state.logits_BPV).max(axis=-1)

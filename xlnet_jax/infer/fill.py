@@ -45,8 +45,8 @@ class Filled(NamedTuple):
     position_U: np.ndarray
     """int: the unknown positions, in the order in which they were filled."""
     log_prob_U: np.ndarray
-    """Nats, in that order: of the model (temperature 1, nothing left out) given what was known then. Without `parallel`
-    the sum is log p(x_S | x_C) in this order."""
+    """Nats, in that order: of the model (temperature 1, nothing left out) given what was known then. Without
+    `tokens_per_step`    the sum is log p(x_S | x_C) in this order."""
     calls: int
     """Forward passes that predicted something of this text."""
 
@@ -73,7 +73,7 @@ class Filler:
         known: Sequence[Sequence[bool]],
         sampling: Sampling = PLAIN,
         order: Order = "left",
-        parallel: int = 1,
+        tokens_per_step: int = 1,
         speculative: int = 0,
         stop: int | None = None,
         listener: Listener | None = None,
@@ -86,7 +86,7 @@ class Filler:
           tokens: ids of each text; at unknown positions any.
           known: of each text, whether its tokens are given.
           order: of all texts; `confidence`: at each step the position whose most probable token is the most probable.
-          parallel: so many tokens at a time are drawn independently: fast, and not the model's joint distribution.
+          tokens_per_step: more than one are drawn independently: fast, and not the model's joint distribution.
           speculative: so many tokens are drafted at a time and then verified: the distribution is that of one token at
             a time, with fewer calls; 0: none.
           stop: the token that ends a text (order `left`); it is the last one of the result.
@@ -98,11 +98,11 @@ class Filler:
         order = listed(order)
         if self.batch_size < 1:
             raise BadInput(f"batch_size={self.batch_size} must be at least 1")
-        check(order, parallel, speculative, stop)
-        if parallel > 1:
-            log.warning("parallel=%d is inexact: the pieces of one call do not know of each other, so the result is no "
-                        "draw of the model, and has no joint likelihood", parallel)  # fmt: skip
-        method = Method(parallel, speculative, order == "confidence", sampling.filtered)
+        check(order, tokens_per_step, speculative, stop)
+        if tokens_per_step > 1:
+            log.warning("tokens_per_step=%d is inexact: the pieces of one call do not know of each other, so the "
+                        "result is no draw of the model, and has no joint likelihood", tokens_per_step)  # fmt: skip
+        method = Method(tokens_per_step, speculative, order == "confidence", sampling.filtered)
         rows = []
         for number, (ids_N, known_N) in enumerate(checked(self.model, self.segment_len, tokens, known), 1):
             given = "left" if method.by_confidence else order
@@ -139,7 +139,7 @@ class _Rows:
         self._T, self._U = T, min(T, bucket(slots, FEWEST_GAPS))
         # A call does not predict more tokens than there are slots.
         self._method = dataclasses.replace(
-            method, parallel=min(method.parallel, self._U), speculative=min(method.speculative, self._U)
+            method, tokens_per_step=min(method.tokens_per_step, self._U), speculative=min(method.speculative, self._U)
         )
         self._tokens = [[segment.token_N.copy() for segment in row] for row in rows]
         self._positions: list[list[int]] = [[] for _ in rows]
@@ -212,16 +212,16 @@ class _Rows:
         return Filled(token_N, position_U, np.array(self._log_probs[b]), int(self._calls_B[b]))
 
 
-def check(order: Order, parallel: int, speculative: int, stop: int | None = None) -> None:
+def check(order: Order, tokens_per_step: int, speculative: int, stop: int | None = None) -> None:
     """Raises BadInput for a combination that cannot be; see `Filler`."""
-    check_whole(parallel=parallel, speculative=speculative)
-    if parallel < 1:
-        raise BadInput(f"parallel={parallel} must be at least 1: tokens drawn at a time")
+    check_whole(tokens_per_step=tokens_per_step, speculative=speculative)
+    if tokens_per_step < 1:
+        raise BadInput(f"tokens_per_step={tokens_per_step} must be at least 1: tokens drawn at a time")
     if speculative < 0 or speculative == 1:
         raise BadInput(f"speculative={speculative} must be 0 (no drafts) or at least 2: tokens drafted at a time")
-    if parallel > 1 and speculative:
-        raise BadInput(f"parallel={parallel} with speculative={speculative}: tokens drawn in parallel are not "
-                       "verified; use one of the two")  # fmt: skip
+    if tokens_per_step > 1 and speculative:
+        raise BadInput(f"tokens_per_step={tokens_per_step} with speculative={speculative}: tokens drawn together are "
+                       "not verified; use one of the two")  # fmt: skip
     if speculative and order == "confidence":
         raise BadInput("order=confidence with speculative: a draft needs its order beforehand; use another order")
     if stop is not None and order != "left":

@@ -30,10 +30,10 @@ import numpy as np
 from xlnet_jax.batch import NEVER, forward_text
 from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import EOD, PAD
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.sampling import PLAIN, Sampling, sample
 from xlnet_jax.model.cache import Cache, empty_cache
-from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import make_recipe
 
@@ -237,9 +237,13 @@ def _logits(model: LanguageModel, params: Any, vectors_B1D: jax.Array) -> jax.Ar
     return nn.with_logical_constraint(model.logits(params, vectors_B1D)[:, 0], ("batch", None))
 
 
-def left_to_right_only(order: Any, parallel: int, speculative: int) -> None:
+def left_to_right_only(order: Any, tokens_per_step: int, speculative: int) -> None:
     """Raises BadInput for what only a model of any order can do."""
-    for name, value, only in (("order", order, "left"), ("parallel", parallel, 1), ("speculative", speculative, 0)):
+    for name, value, only in (
+        ("order", order, "left"),
+        ("tokens_per_step", tokens_per_step, 1),
+        ("speculative", speculative, 0),
+    ):
         if value != only:
             raise BadInput(f"{name}={value}: a left-to-right model (data.objective=clm) writes one token after the "
                            "other; leave it out, or train a model with data.objective=plm")  # fmt: skip

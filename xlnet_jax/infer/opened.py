@@ -11,9 +11,9 @@ from jax.sharding import Mesh
 
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.model import implementation
-from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.step import build_step

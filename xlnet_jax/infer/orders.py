@@ -143,20 +143,20 @@ def segments(ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segmen
 
 
 def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = "left") -> None:
-    """One line in the log, the first time that questions to a `plm` model go beyond what its order law (`data.orders`)
-    has taught, with the law that teaches them.
+    """One line in the log, the first time that questions to a `plm` model go beyond what its order law
+    (`data.factorization_order`)    has taught, with the law that teaches them.
 
     `spans`: far more unknown positions than targets in training, or known text farther right of an unknown position
     than half a segment: a target of the first half sees nothing of the second. (A reversed row sees more of what is
     right, but its memory is there too; here it is on the left.) `left_within`: another order than that of training.
     """
     data = config.data
-    if data.objective != "plm" or data.orders == "uniform":
+    if data.objective != "plm" or data.factorization_order == "uniform":
         return
     T = data.segment_len
     parts = [np.asarray(each[start : start + T], bool) for each in known for start in range(0, len(each), T)]
     beyond = []
-    if data.orders == "spans":
+    if data.factorization_order == "spans":
         share, trained = max((1 - np.mean(part) for part in parts), default=0.0), data.num_predict / T
         if share > 1.5 * trained:
             beyond.append(f"up to {100 * share:.0f} % of a segment is unknown (in training {100 * trained:.0f} %)")
@@ -168,9 +168,10 @@ def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = 
         beyond.append(f"order={asked} (in training left{' or reversed' * data.bidirectional})")
     if beyond and data not in _told:
         _told.add(data)
-        whole = ", or left_within for whole texts from left to right" if data.orders == "spans" else ""
-        log.warning("the model was trained with data.orders=%s and may be poor here: %s; for such questions train one "
-                    "with data.orders=uniform%s", data.orders, "; ".join(beyond), whole)  # fmt: skip
+        whole = ", or left_within for whole texts from left to right" if data.factorization_order == "spans" else ""
+        log.warning("the model was trained with data.factorization_order=%s and may be poor here: %s; for such "
+                    "questions train one with data.factorization_order=uniform%s", data.factorization_order,
+                    "; ".join(beyond), whole)  # fmt: skip
 
 
 _told: set[DataConfig] = set()

@@ -13,7 +13,7 @@ from xlnet_jax.infer.generate import Listener
 from xlnet_jax.infer.sampling import PLAIN, Sampling
 
 MARK = re.compile(r"\[MASK(:[^\]]*)?\]|<mask>")
-"""A gap in a text; see `infer.gaps`. The same for every vocabulary, also of characters or bytes, whose texts may hold
+"""A gap in a text; see `infer.infill`. The same for every vocabulary, also of characters or bytes, whose texts may hold
 these letters: read as letters here and as a gap there, nobody would notice. As ids they are letters (`log_prob`)."""
 
 TextListener = Callable[[int, str, bool], None]
@@ -21,7 +21,7 @@ TextListener = Callable[[int, str, bool], None]
 
 
 class Continues(Protocol):
-    """`infer.generate.Generator` and `infer.gaps.Appender`."""
+    """`infer.generate.Generator` and `infer.infill.Appender`."""
 
     @property
     def stop(self) -> int | None:

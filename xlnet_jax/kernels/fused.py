@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.distributed.mesh import RULES
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import gpu, tpu
 from xlnet_jax.kernels.dropout import AttentionDropout
-from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.mesh import RULES
 
 MIB = 2**20
 

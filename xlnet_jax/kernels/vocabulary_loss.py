@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from xlnet_jax.parallel.mesh import RULES, free_axes
+from xlnet_jax.distributed.mesh import RULES, free_axes
 
 CHUNK = 1024
 """Rows of a chunk. Every chunk reads and writes the float32 gradient of the table: 8 bytes an element for 6 C

@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.batch import NEVER
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels.dropout import AttentionDropout
-from xlnet_jax.parallel import mesh as meshes
 
 
 def attend(

@@ -19,12 +19,12 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels import fused, xla
 from xlnet_jax.kernels.dropout import AttentionDropout, draw_key
 from xlnet_jax.model import positions
 from xlnet_jax.model.cache import Kept, join
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
-from xlnet_jax.parallel import mesh as meshes
 
 IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "fused": fused.attend}
 """By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout. What
@@ -162,7 +162,7 @@ def position_keys(
 
 
 def attention_biases(module: nn.Module, config: ModelConfig, segments: bool) -> dict[str, jax.Array]:
-    """Declares u, v and, with `segments`, w [H, E] on `module`: a set per layer, or one for all (`untie_biases`)."""
+    """Declares u, v and, with `segments`, w [H, E] on `module`: one set per layer, or for all (`biases_per_layer`)."""
     return {
         name: parameter(module, name, (config.heads, config.head_dim), ("heads", "head_dim"))
         for name in ("content_bias", "position_bias", *["segment_bias"] * segments)

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER
 from xlnet_jax.config import ModelConfig
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model import positions
 from xlnet_jax.model.layers import accumulator
-from xlnet_jax.parallel import mesh as meshes
 
 
 @jax.tree_util.register_dataclass

@@ -60,7 +60,7 @@ def forward_flops(config: Config) -> dict[str, int]:
 def auxiliary_flops(config: Config) -> int:
     """Forward FLOPs of one row in `auxiliary.AuxiliaryHeads`; all are computed, also those that no longer count."""
     model, data = config.model, config.data
-    softmaxes = data.targets_ahead - 1 + model.layer_losses * (model.layers - 1) * data.targets_ahead
+    softmaxes = data.multi_token_prediction - 1 + model.layer_losses * (model.layers - 1) * data.multi_token_prediction
     return softmaxes * 2 * data.num_predict * model.d_model * model.vocab_size
 
 

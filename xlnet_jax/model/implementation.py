@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.kernels.reference import differentiated
-from xlnet_jax.parallel.processes import Session
 
 log = logging.getLogger("xlnet_jax")
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels.dropout import draw_key, drop
-from xlnet_jax.parallel import mesh as meshes
 
 
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
@@ -41,7 +41,7 @@ KERNELS = frozenset({"kernel", "query", "key", "value", "position", "output"})
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Rounded:
+class CastAhead:
     """A kernel that is rounded already, in the compute dtype, and zeros like the kernel, which receive its gradient.
 
     A gradient has the dtype of its array. Of these zeros only that is used, never a value: they are not stored.
@@ -51,7 +51,7 @@ class Rounded:
     zeros: jax.Array
 
 
-def product(subscripts: str, x: jax.Array, kernel: jax.Array | Rounded, dtype: jnp.dtype | None = None) -> jax.Array:
+def product(subscripts: str, x: jax.Array, kernel: jax.Array | CastAhead, dtype: jnp.dtype | None = None) -> jax.Array:
     """einsum(subscripts, x, kernel rounded to the dtype of x), in that dtype or in `dtype`.
 
     The gradient of a float32 kernel is accumulated and returned in float32. JAX's own transpose rounds it to the dtype
@@ -92,7 +92,7 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array | Rounded, dtype: j
             d_kernel = jnp.einsum(f"{left},{out}->{right}", x, dy, preferred_element_type=high)
         return jnp.einsum(f"{out},{right}->{left}", dy, rounded(kernel)), None, d_kernel.astype(receiver.dtype)
 
-    value, receiver = (kernel.value, kernel.zeros) if isinstance(kernel, Rounded) else (kernel, kernel)
+    value, receiver = (kernel.value, kernel.zeros) if isinstance(kernel, CastAhead) else (kernel, kernel)
     run = jax.custom_vjp(lambda *arguments: forward(*arguments)[0])
     run.defvjp(forward, backward)
     return run(x, value, receiver)

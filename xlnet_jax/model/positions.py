@@ -13,7 +13,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.model.layers import Rounded, accumulator, product
+from xlnet_jax.model.layers import CastAhead, accumulator, product
 
 
 def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype) -> jax.Array:
@@ -36,7 +36,7 @@ def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dty
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)
 
 
-def project(table_SND: jax.Array, kernel_DHE: jax.Array | Rounded) -> tuple[jax.Array, jax.Array]:
+def project(table_SND: jax.Array, kernel_DHE: jax.Array | CastAhead) -> tuple[jax.Array, jax.Array]:
     """The two parts of the position keys, [S, N, H, E] each: odd + even = W_r R(d), and even - odd = W_r R(-d).
 
     S is 1, or B if each row has its own table. At least float32, as the sums over rows in their gradient.

@@ -21,12 +21,12 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model.absolute import AbsoluteAttention
 from xlnet_jax.model.attention import AttentionInputs, RelativeAttention, attention_biases
 from xlnet_jax.model.cache import Cache, Kept
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.layers import Dropout, FeedForward
-from xlnet_jax.parallel import mesh as meshes
 
 REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
@@ -226,7 +226,7 @@ class XLNet(nn.Module):
           limit_BP: the targets see lower ranks than these; None: than those of the tokens at their positions.
         """
         config = self.config
-        tied_biases = None if config.untie_biases else TiedBiases(config, not self.left_to_right, name="biases")()
+        tied_biases = None if config.biases_per_layer else TiedBiases(config, not self.left_to_right, name="biases")()
         B, T = batch.tokens.shape
         rows_B = jnp.arange(B) if rows_B is None else rows_B
 

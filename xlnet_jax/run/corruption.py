@@ -22,8 +22,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from xlnet_jax.batch import Batch
 from xlnet_jax.checkpoint.checksums import sums_of
 from xlnet_jax.config import Config
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import RestartMe
-from xlnet_jax.parallel import mesh as meshes
 
 log = logging.getLogger("xlnet_jax")
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import jax
 
-from xlnet_jax.parallel.processes import Session
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.run.goodput import DEVICE, HOST, Goodput
 
 log = logging.getLogger("xlnet_jax")

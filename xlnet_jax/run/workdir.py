@@ -38,9 +38,9 @@ from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import Vocabulary
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.messages import suggest_file
-from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run.jsonl import STARTS, read_jsonl
 from xlnet_jax.storage import files
 
@@ -82,7 +82,8 @@ def check_resume(found: dict[str, Any], config: Config, data: TrainingData, wher
             f"{where} holds imported parameters, which belong to no run; give another --workdir, and these as "
             "--config.checkpoint.init_from"
         )
-    frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
+    saved = configs.renamed(found["config"])
+    frozen = configs.changed_keys(config, saved, configs.FROZEN)
     if found["corpus_sha256"] != data.sha256:
         frozen.append(f"corpus: {found['corpus_sha256'][:12]} -> {data.sha256[:12]} ({data.path})")
     if frozen:
@@ -91,7 +92,7 @@ def check_resume(found: dict[str, Any], config: Config, data: TrainingData, wher
             "restore them, or give another --workdir"
         )
     for rule in (configs.ELASTIC, configs.FREE):
-        for line in configs.changed_keys(config, found["config"], rule):
+        for line in configs.changed_keys(config, saved, rule):
             log.info("resuming with another %s key: %s", rule, line)
 
 
@@ -133,6 +134,7 @@ def read_config(workdir: str) -> dict[str, Any] | None:
             raise BadInput(f"{path}: `config` does not hold SECTION.KEY: VALUE")
     except BadInput as error:
         raise BadInput(f"{error}; restore it, or give another --workdir") from error
+    found["config"] = configs.renamed(found.get("config") or {})
     if lacks:
         raise BadInput(
             f"{workdir} is a folder of Hugging Face, not of a run; make a work directory of it: "

@@ -31,10 +31,10 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.corpus.manifest import little_heldout
 from xlnet_jax.data.tokenizer import UNK, Tokenizer
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
 from xlnet_jax.model.transformer import empty_memory
-from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.progress import BUSY_SECONDS, number, perplexity, shown
 from xlnet_jax.train.recipe import Recipe
 
@@ -211,7 +211,7 @@ class HeldoutLoss:
             np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0])
             np.add(counts_V, here_V, out=counts_V)
         found = scores(totals_C3, names, counts_V, self._train_counts_V, self._share)
-        if self._config.data.left_to_right or self._config.data.orders != "spans":
+        if self._config.data.left_to_right or self._config.data.factorization_order != "spans":
             found |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
         if self._config.data.left_to_right:
             found["streams"] = self._streams

@@ -12,8 +12,8 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.batch import Memory
-from xlnet_jax.model.layers import KERNELS, Rounded, accumulator
-from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.model.layers import KERNELS, CastAhead, accumulator
 from xlnet_jax.train import state as states
 from xlnet_jax.train.loss import RowLosses, mean_loss
 from xlnet_jax.train.recipe import Recipe
@@ -22,8 +22,8 @@ from xlnet_jax.train.recipe import Recipe
 def _mean_loss(receivers: Any, params: Any, *args: Any) -> tuple[jax.Array, RowLosses]:
     """`mean_loss`, to be differentiated by `receivers`: the parameters, or zeros in place of those that are rounded."""
 
-    def joined(receiver: jax.Array, x: jax.Array) -> jax.Array | Rounded:
-        return receiver if x.dtype == receiver.dtype else Rounded(x, receiver)
+    def joined(receiver: jax.Array, x: jax.Array) -> jax.Array | CastAhead:
+        return receiver if x.dtype == receiver.dtype else CastAhead(x, receiver)
 
     return mean_loss(jax.tree.map(joined, receivers, params), *args)
 
@@ -100,16 +100,16 @@ def _over_data(spec: PartitionSpec) -> int | None:
 def of_step(recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key: jax.Array) -> LossAndGradient:
     """The gradient that the configuration asks for, in float32. Requires a mesh (`jax.set_mesh`).
 
-    Every device sums the gradients of its own rows over `train.accumulation` micro-batches, each with its share of the
-    memory, and only the sum crosses the network. The compiler would reduce in each layer and each micro-batch, and in
-    bfloat16 where it can: hence `shard_map`, over the axes that split rows alone.
+    Every device sums the gradients of its own rows over `train.gradient_accumulation_steps` micro-batches, each with
+    its share of the memory, and only the sum crosses the network. The compiler would reduce in each layer
+    and each micro-batch, and in bfloat16 where it can: hence `shard_map`, over the axes that split rows alone.
 
     Args:
       batch, memory: the B rows of the global batch, as the recipe's model takes them.
     """
     if recipe.config.compat.on("core_clip"):
         return core_clipped_gradient(recipe, params, batch, memory, dropout_key)
-    parts, model = recipe.config.train.accumulation, recipe.model
+    parts, model = recipe.config.train.gradient_accumulation_steps, recipe.model
     weight = model.weight(batch)
     rows_B = jnp.arange(len(memory.valid_B))
     dtype = jnp.dtype(recipe.config.model.compute_dtype)

@@ -98,7 +98,7 @@ def example_batch(config: Config, batch_size: int) -> Batch:
     T, P, B = config.data.segment_len, config.data.num_predict, batch_size
     ints = {"tokens": (B, T), "segments": (B, T), "rank": (B, T), "direction": (B,), "target_positions": (B, P),
             "target_tokens": (B, P), "summary_position": (B,), "label": (B,)}  # fmt: skip
-    further = config.data.targets_ahead - 1
+    further = config.data.multi_token_prediction - 1
     auxiliary = Auxiliary(
         np.zeros((B, further, P), np.int32), np.zeros((B, config.model.layers, 1 + further), np.float32)
     )
@@ -113,5 +113,5 @@ def example_batch(config: Config, batch_size: int) -> Batch:
 
 def auxiliary_heads(config: Config) -> AuxiliaryHeads | None:
     """The heads of losses that only training has."""
-    further = config.data.targets_ahead - 1
+    further = config.data.multi_token_prediction - 1
     return AuxiliaryHeads(config.model, further) if further or config.model.layer_losses else None

@@ -20,8 +20,8 @@ from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.stream import Plan, PlanEntry, extend_plan
-from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import Session
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.recipe import Recipe

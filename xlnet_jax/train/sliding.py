@@ -19,10 +19,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.batch import forward_text
 from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
 from xlnet_jax.model.transformer import empty_memory
-from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.run.progress import BUSY_SECONDS
 from xlnet_jax.train.evaluation import bits_of_text, scores
 from xlnet_jax.train.loss import LanguageModel

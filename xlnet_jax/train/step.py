@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.batch import Memory
 from xlnet_jax.config import Config
-from xlnet_jax.parallel import mesh as meshes
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.train import gradients
 from xlnet_jax.train import state as states
 from xlnet_jax.train.recipe import Recipe

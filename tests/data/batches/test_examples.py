@@ -116,7 +116,7 @@ def test_a_is_cut_at_a_sentence_and_b_always_random_without_one():
     text.starts = np.zeros(text.tokens, bool)
     for _, batch in build(range(3), text=text):
         assert not batch.label.any()
-    always = dataclasses.replace(DATA, follow_probability=1.0)
+    always = dataclasses.replace(DATA, positive_pair_rate=1.0)
     text.starts = np.arange(text.tokens) % 5 == 0
     for _, batch in build(range(3), data=always, text=text):
         assert batch.label.all()

@@ -26,7 +26,10 @@ from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.errors import BadInput, RestartMe
 
 START, STOP = 3, 12
-OBJECTIVES = [{"objective": "plm"}, {"objective": "clm", "reuse_len": 32, "num_predict": 32, "targets_ahead": 2}]
+OBJECTIVES = [
+    {"objective": "plm"},
+    {"objective": "clm", "reuse_len": 32, "num_predict": 32, "multi_token_prediction": 2},
+]
 
 
 @pytest.fixture(scope="module")

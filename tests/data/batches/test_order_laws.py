@@ -24,7 +24,7 @@ ROWS = np.arange(8)
 
 
 def config(law="uniform", **data):
-    return tiny.config(data={"orders": law, **WHOLE, **data})
+    return tiny.config(data={"factorization_order": law, **WHOLE, **data})
 
 
 def drawn(rows, length, law, seed=0):
@@ -216,18 +216,18 @@ def test_the_loss_is_the_mean_over_all_targets_not_over_rows():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": {"orders": "uniform", **WHOLE, "reuse_len": 16}},
-         "data.reuse_len=16 must be data.segment_len=32 with data.orders=uniform"),
-        ({"data": {"orders": "left_within", **WHOLE, "num_predict": 6}},
-         "data.num_predict=6 must be data.segment_len=32 with data.orders=left_within"),
-        ({"data": {"orders": "uniform", **WHOLE, "objective": "clm"}},
-         "data.orders=uniform is for pretraining with data.objective=plm; use spans"),
-        ({"data": {"orders": "uniform"}, "finetune": {"task": "classification"}},
-         "data.orders=uniform is for pretraining with data.objective=plm; use spans"),
-        ({"data": {"orders": "uniform", **WHOLE}, "compat": {"switches": "piece_spans,static_targets"}},
-         "must leave out piece_spans, static_targets with data.orders=uniform"),
-        ({"data": {"orders": "random", **WHOLE}},
-         "data.orders='random' is not one of spans, uniform, left_within"),
+        ({"data": {"factorization_order": "uniform", **WHOLE, "reuse_len": 16}},
+         "data.reuse_len=16 must be data.segment_len=32 with data.factorization_order=uniform"),
+        ({"data": {"factorization_order": "left_within", **WHOLE, "num_predict": 6}},
+         "data.num_predict=6 must be data.segment_len=32 with data.factorization_order=left_within"),
+        ({"data": {"factorization_order": "uniform", **WHOLE, "objective": "clm"}},
+         "data.factorization_order=uniform is for pretraining with data.objective=plm; use spans"),
+        ({"data": {"factorization_order": "uniform"}, "finetune": {"task": "classification"}},
+         "data.factorization_order=uniform is for pretraining with data.objective=plm; use spans"),
+        ({"data": {"factorization_order": "uniform", **WHOLE}, "compat": {"switches": "piece_spans,static_targets"}},
+         "must leave out piece_spans, static_targets with data.factorization_order=uniform"),
+        ({"data": {"factorization_order": "random", **WHOLE}},
+         "data.factorization_order='random' is not one of spans, uniform, left_within"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_a_law_is_refused_in_one_line(changes, message):
@@ -246,4 +246,4 @@ def test_a_law_needs_no_more_text_than_a_segment_and_is_frozen():
     with pytest.raises(BadInput, match="the heldout split has 31 tokens, but a segment needs 32"):
         examples.check(Short(31), config(), "the heldout split")
     saved = configs.flat(tiny.config())
-    assert configs.changed_keys(config(), saved, configs.FROZEN)[0] == "data.orders: 'spans' -> 'uniform'"
+    assert configs.changed_keys(config(), saved, configs.FROZEN)[0] == "data.factorization_order: 'spans' -> 'uniform'"

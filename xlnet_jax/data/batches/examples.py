@@ -2,7 +2,7 @@
 
     plm  [ reuse window, R tokens ][ A ][SEP][ B ][SEP][CLS]     T tokens in all, some of them targets
            segment 0                 0    0    1    1    2
-         [ R = T tokens ]                                        with data.orders other than spans; see `orders`
+         [ R = T tokens ]                                        with other factorization orders; see `orders`
     clm  [ R = T tokens ]                                        each predicts the one after it, or several
     mlm  [CLS][ A ][SEP][ B ][SEP]                               R = T - 3 tokens; the targets are corrupted
 
@@ -46,10 +46,10 @@ def check(text: Text, config: Config, name: str) -> None:
     """Raises BadInput if the text is too short for a random B that does not overlap its own row, or for a segment."""
     shape = layout(config.data, config.model.memory_len)
     need, what = shape.own + 3 * shape.budget, "an example with its memory and a random segment B"
-    if config.data.orders != "spans":
+    if config.data.factorization_order != "spans":
         need, what = config.data.segment_len, "a segment"
     if config.data.objective == "clm":
-        need, what = config.data.segment_len + config.data.targets_ahead, "a segment with what it predicts"
+        need, what = config.data.segment_len + config.data.multi_token_prediction, "a segment with what it predicts"
     if text.tokens < need:
         raise BadInput(
             f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}; use more text or a shorter data.segment_len"
@@ -78,7 +78,7 @@ class ExampleBuilder:
 
     def draws_needed(self, length: int) -> int:
         """Number of draws that `targets` takes for `length` positions."""
-        return spans.draws_needed(length, self.config.data.mask_alpha, self.config.data.mask_beta)
+        return spans.draws_needed(length, self.config.data.mask_group_size, self.config.data.masks_per_group)
 
     def targets(self, tokens_BN: np.ndarray, direction_B: np.ndarray, goal: int, draws_BX: np.ndarray) -> np.ndarray:
         """Chooses up to `goal` targets in each row, bool [B, N]."""
@@ -89,7 +89,7 @@ class ExampleBuilder:
         text_only = (natural != SEP) & (natural != CLS)
         mask = spans.sample(
             self.word_start_V[natural], text_only | compat.on("fill_functional"), goal, draws_BX,
-            max_span=data.max_span, alpha=data.mask_alpha, beta=data.mask_beta,
+            max_span=data.max_span, alpha=data.mask_group_size, beta=data.masks_per_group,
             kind="pieces" if compat.on("piece_spans") else data.spans,
         )  # fmt: skip
         mask &= text_only
@@ -124,7 +124,7 @@ def build(
     builder = ExampleBuilder(text, word_start_V, config, name, step)
     if config.data.objective == "clm":
         return _causal(builder, where)
-    if config.data.orders != "spans":
+    if config.data.factorization_order != "spans":
         return _ordered(builder, where, rows)
     return (_permuted if config.data.objective == "plm" else _masked)(builder, where, rows)
 
@@ -140,7 +140,7 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
 
     tokens_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, R + tot + tot // 2)
     pairs = choose_pairs(builder.text, where, tokens_BX[:, R:], starts_BX[:, R:], shape, pair_draws,
-                         data.follow_probability, data.pairs)  # fmt: skip
+                         data.positive_pair_rate, data.pairs)  # fmt: skip
     joined_BY, segments_BY = _join(pairs, tot)
     cls_B1 = np.full((len(rows), 1), CLS)
     tokens_BT = np.concatenate([tokens_BX[:, :R], joined_BY, cls_B1], axis=1)
@@ -163,7 +163,7 @@ def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch
     """Text that is ranked as a whole. All of it enters the memory, and none of it is text of another step."""
     data, B = builder.config.data, len(rows)
     T = data.segment_len
-    rank_BT = orders.ranks(data.orders, builder.draws(where, rows, 0, orders.draws_needed(T)))
+    rank_BT = orders.ranks(data.factorization_order, builder.draws(where, rows, 0, orders.draws_needed(T)))
     tokens_BT, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T)
     return Batch(
         tokens=tokens_BT.astype(np.int32),
@@ -187,7 +187,7 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     # Nothing past the window is read: a B that follows A is the rest of the window.
     text_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, tot)
     pairs = choose_pairs(
-        builder.text, where, text_BX, starts_BX, shape, pair_draws, data.follow_probability, data.pairs
+        builder.text, where, text_BX, starts_BX, shape, pair_draws, data.positive_pair_rate, data.pairs
     )
     joined_BY, segments_BY = _join(pairs, tot)
     tokens_BT = np.concatenate([np.full((B, 1), CLS), joined_BY], axis=1)
@@ -204,7 +204,7 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
 
 def _causal(builder: ExampleBuilder, where: Windows) -> Batch:
     T, B = builder.config.data.segment_len, len(where.cursor_B)
-    ahead = builder.config.data.targets_ahead
+    ahead = builder.config.data.multi_token_prediction
     tokens_BN, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T + ahead)
     place_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
     return Batch(
@@ -229,13 +229,13 @@ def _auxiliary(builder: ExampleBuilder, tokens_BN: np.ndarray, exists_B: np.ndar
     Layer l of n stops after l / (2n) of the training: the lowest first, all but the last after half of it.
     """
     model, data, steps = builder.config.model, builder.config.data, builder.config.train.steps
-    if builder.name != "train" or not (model.layer_losses or data.targets_ahead > 1):
+    if builder.name != "train" or not (model.layer_losses or data.multi_token_prediction > 1):
         return None
     n, T = model.layers, data.segment_len
     trains_L = builder.step * 2 * n < steps * np.arange(1, n + 1) if model.layer_losses else np.zeros(n, bool)
     trains_L[-1] = True
-    weights_LA = np.outer(trains_L, [1.0, *[FURTHER] * (data.targets_ahead - 1)]).astype(np.float32)
-    further = [tokens_BN[:, k : k + T] for k in range(2, data.targets_ahead + 1)]
+    weights_LA = np.outer(trains_L, [1.0, *[FURTHER] * (data.multi_token_prediction - 1)]).astype(np.float32)
+    further = [tokens_BN[:, k : k + T] for k in range(2, data.multi_token_prediction + 1)]
     return Auxiliary(
         tokens=np.stack(further, axis=1).astype(np.int32) if further else np.zeros((len(tokens_BN), 0, T), np.int32),
         weights=weights_LA * exists_B.astype(np.float32)[:, None, None],

@@ -83,7 +83,7 @@ def split_lengths(a_len: np.ndarray, b_len: np.ndarray, budget: int) -> np.ndarr
 
 def choose_pairs(
     text: Text, where: Windows, ahead_BX: np.ndarray, starts_BX: np.ndarray, shape: Layout, draws_B4: np.ndarray,
-    follow_probability: float, kind: str = "next",
+    positive_pair_rate: float, kind: str = "next",
 ) -> Pairs:  # fmt: skip
     """Chooses A and B; `kind` is `data.pairs`.
 
@@ -98,7 +98,7 @@ def choose_pairs(
     cuts_B = cut_BX.sum(axis=1)
     beyond_BX = starts_BX & (columns >= tot)
     end_B = np.where(beyond_BX.any(axis=1), beyond_BX.argmax(axis=1), X)
-    follows_B = draws_B4[:, 0] < follow_probability
+    follows_B = draws_B4[:, 0] < positive_pair_rate
     if kind == "next":
         follows_B &= cuts_B > 0
 

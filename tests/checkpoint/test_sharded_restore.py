@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from xlnet_jax.checkpoint.spread import spread
+from xlnet_jax.checkpoint.sharded_restore import spread
 
 SHAPE = (4, 64, 96)
 

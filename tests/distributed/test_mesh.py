@@ -5,8 +5,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.config import MeshConfig, ModelConfig
+from xlnet_jax.distributed.mesh import RULES, ShardingRules, check_model, device_rows, make_mesh
 from xlnet_jax.errors import BadInput
-from xlnet_jax.parallel.mesh import RULES, ShardingRules, check_model, device_rows, make_mesh
 
 
 def test_minus_one_takes_what_is_left():

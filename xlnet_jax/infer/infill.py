@@ -168,13 +168,13 @@ class Appender:
     would be known before it.
 
     Attributes:
-      order, parallel, speculative: see `Filler`.
+      order, tokens_per_step, speculative: see `Filler`.
       watch: hears of every piece, also while texts come about in another order.
     """
 
     filler: fill.Filler
     order: Order = "left"
-    parallel: int = 1
+    tokens_per_step: int = 1
     speculative: int = 0
     watch: fill.Listener | None = None
 
@@ -206,7 +206,7 @@ class Appender:
                 listener(number, [token for _, token in sorted(new[number].items())], True)
 
         found = self.filler(
-            [text.ids for text in texts], [text.known for text in texts], sampling, self.order, self.parallel,
+            [text.ids for text in texts], [text.known for text in texts], sampling, self.order, self.tokens_per_step,
             self.speculative, self.stop, heard,
         )  # fmt: skip
         return [one.token_N[len(prompt) :].tolist() for one, prompt in zip(found, prompts, strict=True)]

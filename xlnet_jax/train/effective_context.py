@@ -22,8 +22,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.parallel import mesh as meshes
 from xlnet_jax.train import sliding
 from xlnet_jax.train.recipe import Recipe
 

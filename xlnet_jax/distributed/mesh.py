@@ -125,7 +125,7 @@ def device_rows(
     if batch_size == above or elastic:
         return above
     fix = f"use {below} or {above}" if below else f"use {above}"
-    micro = f", with train.accumulation={parts}" if parts > 1 else ""
+    micro = f", with train.gradient_accumulation_steps={parts}" if parts > 1 else ""
     raise BadInput(
         f"{key}={batch_size} does not divide over the {devices} devices of mesh axes 'data' and 'fsdp'{micro}; "
         f"{fix}, or train.elastic=True, which adds rows of weight 0"
@@ -134,7 +134,7 @@ def device_rows(
 
 def training_rows(train: TrainConfig, mesh: Mesh) -> int:
     """`device_rows` of the batch of training."""
-    return device_rows(train.batch_size, mesh, parts=train.accumulation, elastic=train.elastic)
+    return device_rows(train.batch_size, mesh, parts=train.gradient_accumulation_steps, elastic=train.elastic)
 
 
 def check_model(model: ModelConfig, mesh: Mesh) -> None:

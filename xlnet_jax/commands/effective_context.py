@@ -12,12 +12,12 @@ import numpy as np
 from xlnet_jax.commands.evaluate import as_asked
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.distributed.processes import Session, session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import opened
-from xlnet_jax.parallel.processes import Session, session
 from xlnet_jax.run import loss_curve
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.train import context as contexts
+from xlnet_jax.train import effective_context as contexts
 
 log = logging.getLogger("xlnet_jax")
 
@@ -38,7 +38,7 @@ def context(
       step, batch_size, memory_len, segment_len, clamp_len, same_length, overrides: of all models; see `evaluate`.
 
     Returns:
-      `targets`, `lengths`, `models`: by work directory the `step` and `train.context.described`; `picture`.
+      `targets`, `lengths`, `models`: by work directory the `step` and `train.effective_context.described`; `picture`.
 
     Raises:
       BadInput: see `evaluate`; a model that is not left to right, another tokenizer, a split shorter than the context.
@@ -73,7 +73,7 @@ def context(
 def _losses(
     workdir: str, config: Config, step: int | None, windows_NX: np.ndarray, lengths: Sequence[int], processes: Session
 ) -> tuple[int, np.ndarray]:
-    """The step of the checkpoint, and see `train.context.losses`."""
+    """The step of the checkpoint, and see `train.effective_context.losses`."""
     with opened(config, processes) as model:
         params, found = model.restore(workdir, step)
         log.info(

@@ -38,8 +38,8 @@ from typing import Any, Literal
 
 from xlnet_jax import messages
 from xlnet_jax.config import DistributedConfig
+from xlnet_jax.distributed.links import CONNECT_SECONDS, MESSAGE_BYTES, Link, ProcessInfo, address, connected, listening
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, error_of
-from xlnet_jax.parallel.links import CONNECT_SECONDS, MESSAGE_BYTES, Link, ProcessInfo, address, connected, listening
 
 log = logging.getLogger("xlnet_jax")
 

@@ -29,12 +29,12 @@ import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config import Config
+from xlnet_jax.distributed import place
+from xlnet_jax.distributed.links import CONNECT_SECONDS, ProcessInfo
+from xlnet_jax.distributed.mesh import available_devices
+from xlnet_jax.distributed.place import find_process_info
+from xlnet_jax.distributed.rendezvous import GRACE_SECONDS, TICK_SECONDS, Watch
 from xlnet_jax.errors import RestartMe, XLNetError, summary
-from xlnet_jax.parallel import place
-from xlnet_jax.parallel.links import CONNECT_SECONDS, ProcessInfo
-from xlnet_jax.parallel.mesh import available_devices
-from xlnet_jax.parallel.place import find_process_info
-from xlnet_jax.parallel.rendezvous import GRACE_SECONDS, TICK_SECONDS, Watch
 
 log = logging.getLogger("xlnet_jax")
 

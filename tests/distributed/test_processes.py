@@ -9,8 +9,8 @@ import jax
 import pytest
 from jax._src.lib import _jax
 
+from xlnet_jax.distributed import processes
 from xlnet_jax.errors import RestartMe
-from xlnet_jax.parallel import processes
 
 
 class Client:

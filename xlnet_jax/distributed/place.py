@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from xlnet_jax.config import Config
+from xlnet_jax.distributed.links import ProcessInfo
 from xlnet_jax.errors import BadInput, RestartMe, summary
-from xlnet_jax.parallel.links import ProcessInfo
 
 ENVIRONMENT = {
     "coordinator": "JAX_COORDINATOR_ADDRESS",

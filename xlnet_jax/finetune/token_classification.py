@@ -54,7 +54,7 @@ class TokenHead(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tokens:
+class TokenClassification:
     """The task `tokens`."""
 
     config: Config

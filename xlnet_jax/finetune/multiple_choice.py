@@ -24,7 +24,7 @@ LETTERS = string.ascii_uppercase
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class MultipleChoice:
     """The task `choice`. Labels are letters from A, or numbers from 0."""
 
     config: Config

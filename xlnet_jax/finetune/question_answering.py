@@ -171,7 +171,7 @@ class Place(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spans:
+class QuestionAnswering:
     """The task `spans`."""
 
     config: Config

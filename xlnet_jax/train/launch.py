@@ -19,10 +19,10 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.messages import quantity
 from xlnet_jax.model import implementation
-from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.parallel.processes import Session
 from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import lock
 from xlnet_jax.run import workdir as workdirs

@@ -9,13 +9,13 @@ import pytest
 import tiny
 
 from xlnet_jax.config import MeshConfig
+from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.parallel import mesh as meshes
-from xlnet_jax.train import context, sliding
+from xlnet_jax.train import effective_context, sliding
 from xlnet_jax.train import state as states
 from xlnet_jax.train.recipe import make_recipe
 
-LENGTHS = context.doubling(130)
+LENGTHS = effective_context.doubling(130)
 
 
 def looks_back(reach_N):
@@ -24,7 +24,7 @@ def looks_back(reach_N):
 
 
 def lengths_of(*models):
-    found = context.described(LENGTHS, np.stack(models))
+    found = effective_context.described(LENGTHS, np.stack(models))
     return [{share: each["effective_context"] for share, each in model["share"].items()} for model in found]
 
 
@@ -35,13 +35,13 @@ def test_the_length_is_where_a_longer_context_stops_to_help():
     assert lengths_of(looks_back(far)) == [{"0.1": 16, "0.5": 16, "1": 16}]
     # The better model is the baseline of both, but neither takes from the other.
     assert [model["1"] for model in lengths_of(looks_back(near), looks_back(far))] == [4, 16]
-    assert context.effective(np.full(7, 0.5), LENGTHS) == 128
+    assert effective_context.effective(np.full(7, 0.5), LENGTHS) == 128
     # A tenth of the tokens stays hard until 64 tokens back; of all tokens it is a gain of 0.995 %, too little.
     hard = looks_back(far)
     hard[:, :10] = np.where(np.array(LENGTHS)[:, None] < 64, 8 - np.arange(8)[:, None] / 10, 1)
     (lengths,) = lengths_of(hard)
     assert lengths["0.1"] == 64 and lengths["1"] == 16
-    f_C2 = context.hardest_losses(hard[None], 0.1)[0]
+    f_C2 = effective_context.hardest_losses(hard[None], 0.1)[0]
     assert f_C2[4].tolist() == pytest.approx([7.6, 7.5]) and f_C2[5].tolist() == pytest.approx([7.5, 1])
 
 
@@ -56,15 +56,15 @@ def test_losses_are_of_exactly_so_many_tokens_before_the_target(x64):
     recipe = make_recipe(config)
     params = nn.meta.unbox(states.init_params(recipe))
     words = tiny.Words(100, seed=5)
-    windows_NX = context.windows(tiny.mixture(words), 8, 11)
+    windows_NX = effective_context.windows(tiny.mixture(words), 8, 11)
     starts = np.arange(11) * 92 // 11
     np.testing.assert_array_equal(windows_NX, words.text[starts[:, None] + np.arange(9)])
     with pytest.raises(BadInput, match="has 100 tokens, but a context of 100 needs one more"):
-        context.windows(tiny.mixture(words), 100, 11)
+        effective_context.windows(tiny.mixture(words), 100, 11)
     alone = jax.jit(functools.partial(sliding.window_nll, recipe.model, slots=1))
     expected = alone(params, windows_NX[:, -4:])[:, 0]
     mesh = meshes.make_mesh(MeshConfig(), jax.devices()[:4])
     with jax.set_mesh(mesh):
         placed = jax.device_put(params, jax.NamedSharding(mesh, jax.P()))
-        found = context.losses(recipe, mesh, placed, windows_NX, (3,))
+        found = effective_context.losses(recipe, mesh, placed, windows_NX, (3,))
     np.testing.assert_allclose(found, expected[None], rtol=1e-12)
