@@ -118,6 +118,7 @@ def test_a_second_control_c_ends_at_once_and_a_repeated_sigterm_does_not(sent, c
     """Nor does a closed terminal, which `nohup` has the program ignore."""
     program = (
         "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # the tests may run under `nohup` themselves
         "if sys.argv[1].startswith('ignored '):\n"
         "    sys.argv[1] = sys.argv[1].removeprefix('ignored ')\n"
         "    signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
