@@ -122,21 +122,21 @@ GOOD = {"text": "cat", "answer_start": 2}
             "row 1: 1 que",
         ),
         (
-            "question_answering",
+            "spans",
             "a.json",
             _squad("a dog", ("Who?", [GOOD])),
             "",
             "question 0: the answer 'cat' is not in the con",
         ),
         (
-            "question_answering",
+            "spans",
             "a.json",
             '{"data": [{"paragraphs": [{"qas": 3}]}]}',
             "",
             "article 1, paragraph 1: not as in SQuAD",
         ),
-        ("token_classification", "a.conll", "EU B-ORG\nrejects\n", "", "row 2: 1 columns, and the row before has 2"),
-        ("token_classification", "a.conll", "EU B-ORG\n", "0", "must name the words and the tags"),
+        ("tokens", "a.conll", "EU B-ORG\nrejects\n", "", "row 2: 1 columns, and the row before has 2"),
+        ("tokens", "a.conll", "EU B-ORG\n", "0", "must name the words and the tags"),
     ],
 )
 def test_errors_name_the_file_and_the_row(tmp_path, reader, name, text, columns, message):

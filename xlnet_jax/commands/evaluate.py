@@ -97,7 +97,7 @@ def under_law(config: Config, factorization_order: str | None) -> Config:
     if factorization_order is None or factorization_order == config.data.factorization_order:
         return config
     if config.data.objective != "plm":
-        raise BadInput(f"--factorization_order is for permutation models (data.objective=plm); this one has "
+        raise BadInput(f"--factorization_order is for permutation models (data.objective=plm), but this one has "
                        f"data.objective={config.data.objective}; leave it out")  # fmt: skip
     T = config.data.segment_len
     fresh, predicted = (T // 2, T // 6) if factorization_order == "spans" else (T, T)
