@@ -1,11 +1,9 @@
 """The tests really compile without optimisation, unless they are told not to."""
 
 import os
-import re
 
 import compiling
 import pytest
-import tiny
 
 
 def test_the_flags_are_added_to_the_callers_who_wins(monkeypatch):
@@ -26,15 +24,3 @@ def test_the_flags_are_added_to_the_callers_who_wins(monkeypatch):
 def test_this_session_has_them_or_production_has_none():
     given = "--xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", "")
     assert given != compiling.PRODUCTION
-
-
-def test_every_test_that_a_guarantee_names_is_there():
-    text = (tiny.ROOT / "README.md").read_text(encoding="utf-8")
-    table = text[text.index("## What is guaranteed") : text.index("## Exit codes")]
-    rows = [line for line in table.splitlines() if line.startswith("|")][2:]
-    assert len(rows) > 20
-    for row in rows:
-        named = re.findall(r"`(tests/[^`]*|make [a-z]+)`", row.rpartition(" | ")[2])
-        assert named, f"no test is named: {row}"
-        for name in named:
-            assert name.startswith("make") or (tiny.ROOT / name).exists(), name

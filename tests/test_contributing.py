@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md says where to change what: every place and every test that it names exists."""
+"""README.md, CONTRIBUTING.md and docs/guarantees.md: every place, test and page that they name exists."""
 
 import importlib
 import re
@@ -16,12 +16,12 @@ def resolve(name: str) -> object:
     words = name.split(".")
     for length in range(len(words), 0, -1):
         try:
-            found: object = importlib.import_module(".".join(["xlnet_jax", *words[:length]]))
+            named: object = importlib.import_module(".".join(["xlnet_jax", *words[:length]]))
         except ModuleNotFoundError:
             continue
         for word in words[length:]:
-            found = getattr(found, word)
-        return found
+            named = getattr(named, word)
+        return named
     raise AssertionError(f"xlnet_jax.{name} is no module")
 
 
@@ -40,3 +40,20 @@ def test_every_place_exists(what, where, test):
         assert (tiny.ROOT / where).exists(), f"{what}: {where}"
     else:
         resolve(where)
+
+
+def test_every_guarantee_names_tests_that_exist():
+    page = (tiny.ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if re.match(r"\| (?!guarantee )", line)]
+    assert len(rows) > 25
+    for row in rows:
+        tests = re.findall(r"`(tests/[^`]*|make [a-z]+)`", row.rpartition(" | ")[2])
+        assert tests, f"no test is named: {row}"
+        assert all(test.startswith("make") or (tiny.ROOT / test).exists() for test in tests), row
+
+
+def test_readme_is_short_and_its_pages_exist():
+    text = (tiny.ROOT / "README.md").read_text(encoding="utf-8")
+    pages = re.findall(r"\]\(((?:docs/)?[A-Za-z_]+\.md)", text)
+    assert text.count("\n") <= 120 and {"docs/guarantees.md", "docs/training.md", "CONTRIBUTING.md"} <= set(pages)
+    assert all((tiny.ROOT / page).exists() for page in pages)

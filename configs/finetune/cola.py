@@ -1,4 +1,4 @@
-"""CoLA: is a sentence grammatical. The recipe of XLNet-Large.
+"""CoLA: is a sentence grammatical. The settings of XLNet-Large.
 
     tfds build glue/cola --file_format=array_record
     xlnet-jax finetune --config=configs/finetune/cola.py --config.checkpoint.init_from=LARGE --workdir=RUN --seeds=5

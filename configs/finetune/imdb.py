@@ -1,4 +1,4 @@
-"""IMDB: is a film review positive. The recipe of XLNet-Large.
+"""IMDB: is a film review positive. The settings of XLNet-Large.
 
     tfds build imdb_reviews/plain_text --file_format=array_record
     xlnet-jax finetune --config=configs/finetune/imdb.py --config.checkpoint.init_from=LARGE --workdir=RUN

@@ -1,4 +1,4 @@
-"""MNLI: does a sentence follow from another, contradict it, or neither. The recipe of XLNet-Large.
+"""MNLI: does a sentence follow from another, contradict it, or neither. The settings of XLNet-Large.
 
     tfds build glue/mnli --file_format=array_record
     xlnet-jax finetune --config=configs/finetune/mnli.py --config.checkpoint.init_from=LARGE --workdir=RUN --seeds=5

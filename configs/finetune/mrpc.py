@@ -1,4 +1,4 @@
-"""MRPC: do two sentences mean the same. The recipe of XLNet-Large.
+"""MRPC: do two sentences mean the same. The settings of XLNet-Large.
 
     tfds build glue/mrpc --file_format=array_record
     xlnet-jax finetune --config=configs/finetune/mrpc.py --config.checkpoint.init_from=LARGE --workdir=RUN --seeds=5

@@ -1,4 +1,4 @@
-"""QQP: do two questions ask the same. The recipe of XLNet-Large.
+"""QQP: do two questions ask the same. The settings of XLNet-Large.
 
     tfds build glue/qqp --file_format=array_record
     xlnet-jax finetune --config=configs/finetune/qqp.py --config.checkpoint.init_from=LARGE --workdir=RUN --seeds=5

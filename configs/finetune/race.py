@@ -1,4 +1,4 @@
-"""RACE: reading comprehension with four options. The recipe of XLNet-Large.
+"""RACE: reading comprehension with four options. The settings of XLNet-Large.
 
     xlnet-jax finetune --config=configs/finetune/race.py --config.checkpoint.init_from=LARGE --workdir=RUN
 

@@ -1,4 +1,4 @@
-"""RTE: does a sentence follow from another. The recipe of XLNet-Large.
+"""RTE: does a sentence follow from another. The settings of XLNet-Large.
 
     tfds build glue/rte --file_format=array_record
     xlnet-jax finetune --config=configs/finetune/rte.py --config.checkpoint.init_from=LARGE --workdir=RUN --seeds=5

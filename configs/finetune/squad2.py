@@ -1,4 +1,4 @@
-"""SQuAD 2.0: answers that are spans of a paragraph, or none. The recipe of XLNet-Large.
+"""SQuAD 2.0: answers that are spans of a paragraph, or none. The settings of XLNet-Large.
 
     xlnet-jax finetune --config=configs/finetune/squad2.py --config.checkpoint.init_from=LARGE --workdir=RUN
 

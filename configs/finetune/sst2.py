@@ -1,4 +1,4 @@
-"""SST-2: is a sentence of a film review positive. The recipe of XLNet-Large.
+"""SST-2: is a sentence of a film review positive. The settings of XLNet-Large.
 
     tfds build glue/sst2 --file_format=array_record
     xlnet-jax finetune --config=configs/finetune/sst2.py --config.checkpoint.init_from=LARGE --workdir=RUN --seeds=5

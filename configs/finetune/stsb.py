@@ -1,4 +1,4 @@
-"""STS-B: how similar two sentences are, from 0 to 5. The recipe of XLNet-Large.
+"""STS-B: how similar two sentences are, from 0 to 5. The settings of XLNet-Large.
 
     tfds build glue/stsb --file_format=array_record
     xlnet-jax finetune --config=configs/finetune/stsb.py --config.checkpoint.init_from=LARGE --workdir=RUN --seeds=5

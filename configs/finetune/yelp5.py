@@ -1,4 +1,4 @@
-"""Yelp-5: how many stars a review gives. The recipe of XLNet-Large.
+"""Yelp-5: how many stars a review gives. The settings of XLNet-Large.
 
     xlnet-jax finetune --config=configs/finetune/yelp5.py --config.checkpoint.init_from=LARGE --workdir=RUN
 
