@@ -16,9 +16,8 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, RestartMe
-from xlnet_jax.run import append, retries
-from xlnet_jax.run.append import AppendFile
-from xlnet_jax.run.jsonl import open_jsonl, read_jsonl, to_line
+from xlnet_jax.run import metrics, retries
+from xlnet_jax.run.metrics import RunFile, open_lines, read_jsonl, to_line
 from xlnet_jax.run.retries import until_it_works, verdict
 from xlnet_jax.storage import files
 from xlnet_jax.train.loop import Run
@@ -138,12 +137,12 @@ class Full(io.FileIO):
 
 @pytest.mark.parametrize("flush_bytes", [40, 1 << 13])
 def test_lines_that_a_full_disk_took_half_of_are_neither_lost_nor_doubled(tmp_path, monkeypatch, flush_bytes):
-    monkeypatch.setattr(append, "FILE_BYTES", flush_bytes)
+    monkeypatch.setattr(metrics, "FILE_BYTES", flush_bytes)
     path = str(tmp_path / "metrics.jsonl")
-    lines = open_jsonl(path, 0)
+    lines = open_lines(path, 0)
     lines.append(to_line({"step": 1}), 1)
     lines.flush()
-    monkeypatch.setattr(append, "open", lambda path, mode, buffering: Full(path, mode), raising=False)
+    monkeypatch.setattr(metrics, "open", lambda path, mode, buffering: Full(path, mode), raising=False)
     monkeypatch.setattr(Full, "room", 20)
     for step in range(2, 9):
         lines.append(to_line({"step": step}), step)
@@ -170,7 +169,7 @@ def settings(pytestconfig):
     "where", ["flush", *(pytest.param(where, marks=pytest.mark.slow) for where in ("wait", "save"))]
 )
 def test_a_run_lives_through_a_disk_that_refuses_for_a_while(tmp_path, monkeypatch, caplog, settings, where):
-    owner = AppendFile if where == "flush" else Checkpoints
+    owner = RunFile if where == "flush" else Checkpoints
     whole, left = getattr(owner, where), [3]
 
     def refuses(self, *arguments):
@@ -234,7 +233,7 @@ class Refused:
 def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is_good(tmp_path, monkeypatch, settings):
     """The save of step 8 starts and fails; step 12 must not be left before one is complete, and then no error of a save
     in flight may take the place of the one line. The metrics of step 12 need the room that the failed save took."""
-    save, flush = Checkpoints.save, AppendFile.flush
+    save, flush = Checkpoints.save, RunFile.flush
 
     def refuses(self, step, *arguments):
         self.wait()
@@ -249,7 +248,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_2_and_the_newest_checkpoint_is
         flush(self, sync)
 
     monkeypatch.setattr(Checkpoints, "save", refuses)
-    monkeypatch.setattr(AppendFile, "flush", no_room)
+    monkeypatch.setattr(RunFile, "flush", no_room)
     refused = "^the checkpoint of step 12: .*: No space left on device; fix this and rerun the same command; tried for"
     with pytest.raises(BadInput, match=refused):
         train(settings(io_deadline_seconds=1), str(tmp_path), stop_at=20)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xlnet_jax.messages import how_to_install
-from xlnet_jax.run.jsonl import read_jsonl
+from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.storage import files
 
 PICTURE, CONTEXT_PICTURE = "loss.png", "context.png"

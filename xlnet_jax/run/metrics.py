@@ -1,23 +1,193 @@
-"""Metrics of a work directory: one JSON line per step, TensorBoard events, one JSON line per evaluation.
+"""The files of a run that grow: a JSON line per step and per evaluation, and TensorBoard events.
+
+On disk `metrics.jsonl` grows line by line. A bucket cannot append: there the folder `metrics/` replaces that file, with
+parts named after their first step. Every flush writes only the last part again, until it has `PART_BYTES`; so a long
+run neither sends all its data repeatedly nor leaves one object per flush.
 
 Values are written as the device computed them (float32 printed exactly), so that two runs can be compared bit for bit.
 When a run resumes, lines of steps after the checkpoint are cut off first: no step appears twice.
+
+Events are not written by tensorboardX's own writers: they write in a thread that ends with the first full disk, and
+then the queue to it blocks the run; and to a bucket they send the events of the whole run with every flush.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
 import os
+import socket
+import struct
+import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from xlnet_jax.run.append import AppendFile, AppendParts
-from xlnet_jax.run.events import event, open_events
-from xlnet_jax.run.jsonl import open_jsonl, read_jsonl, to_line
 from xlnet_jax.storage import files
 
-__all__ = ["MetricsWriter", "read_jsonl"]
+log = logging.getLogger("xlnet_jax")
+
+FILE_BYTES = 1 << 13
+"""This many bytes are written to a file on disk without a flush, for users who follow the file."""
+
+PART_BYTES, EVENT_PART_BYTES = 1 << 20, 4 << 20
+"""A part with this many bytes is complete: about 3000 steps of metrics, some thousand of events."""
+
+STARTS = "runs.jsonl"
+"""The only file of a work directory whose lines hold text; the others hold numbers."""
+
+
+class RunFile:
+    """A file that grows. On disk it is opened for every write: a network disk that was away has a new handle then.
+
+    Args:
+      path: on disk.
+      part: in a bucket, the address of the part whose first data are of this step.
+      part_bytes: a part with this many bytes is complete.
+      header: what the file and every part start with.
+    """
+
+    def __init__(self, path: str, part: Callable[[int], str], part_bytes: int, header: bytes = b"") -> None:
+        self._on_disk = files.at(path).appends
+        self._path = path if self._on_disk else ""  # in a bucket of the current part; "" = the next data start one
+        self._part, self._part_bytes, self._header = part, part_bytes, header
+        self._data = bytearray(header)
+        self._changed = False
+
+    def append(self, data: bytes, step: int) -> None:
+        """Adds the data of a step."""
+        self._path = self._path or self._part(step)
+        self._data += data
+        self._changed = True
+        if self._on_disk and len(self._data) >= FILE_BYTES:
+            try:
+                self.flush(False)
+            except OSError as error:
+                # The next `flush` tries again, and raises.
+                log.warning("%s: %s", self._path, error)
+
+    def flush(self, sync: bool = True) -> None:
+        """Writes to the disk, with fsync if `sync`, or the part to the bucket. After an error all can be tried again:
+        on a full disk the written part is cut off.
+        """
+        if self._on_disk:
+            self._write_to_disk(sync)
+            self._data = bytearray()
+            return
+        if self._changed:
+            files.write(self._path, bytes(self._data))
+            self._changed = False
+        if len(self._data) >= self._part_bytes:
+            self._path, self._data = "", bytearray(self._header)
+
+    def _write_to_disk(self, sync: bool) -> None:
+        end = os.path.getsize(self._path) if os.path.exists(self._path) else 0
+        try:
+            with open(self._path, "ab", buffering=0) as file:
+                rest = memoryview(bytes(self._data))
+                while rest:
+                    rest = rest[file.write(rest) :]
+                if sync:
+                    os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(self._path, end)
+            raise
+
+
+def open_lines(path: str, step: int) -> RunFile:
+    """Opens `path`, a name as on disk, to append lines (`to_line`). Lines of steps after `step` are removed first."""
+    lines = RunFile(path, lambda first: f"{path.removesuffix('.jsonl')}/{first:012d}.jsonl", PART_BYTES)
+    if files.at(path).appends:
+        if os.path.exists(path):
+            files.write(path, b"".join(to_line(line) for line in read_jsonl(path) if line["step"] <= step))
+        return lines
+    for part in reversed(_parts(path)):
+        first = int(os.path.basename(part).removesuffix(".jsonl"))
+        if first > step:
+            files.remove(part)
+            continue
+        for line in files.read(part).splitlines(keepends=True):
+            if json.loads(line)["step"] <= step:
+                lines.append(line, first)
+        lines.flush()
+        break  # the parts before it have earlier steps
+    return lines
+
+
+def to_line(values: dict[str, Any]) -> bytes:
+    """The line of one step."""
+    return json.dumps(values).encode() + b"\n"
+
+
+def read_jsonl(path: str) -> list[dict[str, Any]]:
+    """The complete lines of a file or of its parts, without a line that a crash cut off. Empty if there is no file."""
+    if files.at(path).appends:
+        content = files.read_if_there(path) or b""
+    else:
+        content = b"".join(files.read(part) for part in _parts(path))
+    lines = content.decode(errors="replace").split("\n")[:-1]
+    return [values for number, line in enumerate(lines, 1) if (values := _values(path, number, line)) is not None]
+
+
+def _parts(path: str) -> list[str]:
+    """The addresses of the parts in a bucket, the first steps first."""
+    folder = path.removesuffix(".jsonl")
+    names = [name for name in files.listing(folder) if name.endswith(".jsonl") and name[:-6].isdigit()]
+    return [f"{folder}/{name}" for name in sorted(names)]
+
+
+def _values(path: str, number: int, line: str) -> dict[str, Any] | None:
+    """The values of a line; None, with a warning, if a crash of the machine has left something else in its place."""
+    with contextlib.suppress(ValueError, RecursionError):
+        values = json.loads(line)
+        known = isinstance(values, dict) and isinstance(values.get("step"), int)
+        if known and (path.endswith(STARTS) or _numbers(values)):
+            return values
+    log.warning("%s: line %d is damaged and is ignored", path, number)
+    return None
+
+
+def _numbers(values: dict[str, Any]) -> bool:
+    """Whether all values are numbers, booleans or null, or objects of these."""
+    return all(_numbers(x) if isinstance(x, dict) else x is None or isinstance(x, int | float) for x in values.values())
+
+
+def open_events(workdir: str, step: int) -> RunFile:
+    """A new file in `tensorboard/` of a work directory; TensorBoard drops the steps after `step` of earlier files."""
+    from tensorboardX.proto.event_pb2 import SessionLog  # type: ignore[attr-defined]
+
+    folder = os.path.join(workdir, "tensorboard")
+    files.make_folder(folder)
+    path = f"{folder}/events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
+    version = _record(file_version="brain.Event:2")
+    events = RunFile(path, lambda first: f"{path}.{first}", EVENT_PART_BYTES, version)
+    events.append(_record(step=step + 1, session_log=SessionLog(status=SessionLog.START)), step)
+    return events
+
+
+def event(prefix: str, values: dict[str, Any]) -> bytes:
+    """The values of one step, which is the key `step`; None is left out, and the prefix of a name that has it."""
+    from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
+    from tensorboardX.summary import scalar
+
+    numbers = ((name, value) for name, value in values.items() if name != "step" and value is not None)
+    summary = Summary(
+        value=[scalar(f"{prefix}/{name.removeprefix(prefix + '_')}", value).value[0] for name, value in numbers]
+    )
+    return _record(step=values["step"], summary=summary)
+
+
+def _record(**fields: Any) -> bytes:
+    """An event as a TFRecord: length, its masked CRC-32C, data, their masked CRC-32C."""
+    from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
+    from tensorboardX.record_writer import masked_crc32c
+
+    data = Event(wall_time=time.time(), **fields).SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
 
 
 class MetricsWriter:
@@ -31,13 +201,13 @@ class MetricsWriter:
     def __init__(self, workdir: str, step: int, tensorboard: bool, check: Callable[[], None] | None = None) -> None:
         self._active = jax.process_index() == 0
         self._workdir, self._check, self._failed = workdir, check, False
-        self._files: dict[str, AppendFile | AppendParts] = {}
+        self._files: dict[str, RunFile] = {}
         self.earlier: list[dict[str, Any]] = []
         """The lines of `time.jsonl` up to `step`."""
         if self._active:
             with files.translate_errors(workdir):
                 for name in ("metrics", "evaluations", "time"):
-                    self._files[name] = open_jsonl(os.path.join(workdir, f"{name}.jsonl"), step)
+                    self._files[name] = open_lines(os.path.join(workdir, f"{name}.jsonl"), step)
                 self.earlier = read_jsonl(os.path.join(workdir, "time.jsonl"))
                 if tensorboard:
                     self._files["events"] = open_events(workdir, step)
@@ -52,9 +222,9 @@ class MetricsWriter:
 
     def times(self, values: dict[str, Any]) -> None:
         """Goodput up to a step; `values` has the key `step`."""
-        self._append("time", values, None)
+        self._append("time", values)
 
-    def _append(self, name: str, values: dict[str, Any], prefix: str | None) -> None:
+    def _append(self, name: str, values: dict[str, Any], prefix: str | None = None) -> None:
         if self._active:
             self._files[name].append(to_line(values), values["step"])
             if prefix and "events" in self._files:

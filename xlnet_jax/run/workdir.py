@@ -1,10 +1,10 @@
-"""The work directory of a run: resolved configuration, manifest of every start, and what may change on resume.
+"""The work directory of a run: its resolved configuration, its tokenizer, and what may change on resume.
 
 config.json        every key by its dotted name, and the corpus hash: the identity of the run
 tokenizer/         spiece.model (or vocabulary.json) and normalization.json: a checkpoint can be used without the corpus
-runs.jsonl         one line per start: versions, git commit, devices, cores, flags, step
+runs.jsonl         one line per start: its step, see `run.environment`
 checkpoints/       see `checkpoint`
-metrics.jsonl      see `run.metrics`; in a bucket a folder, see `run.jsonl`
+metrics.jsonl      see `run.metrics`; in a bucket a folder
 time.jsonl         see `run.goodput`
 stacks/            see `run.watchdog`
 lock.json          only in a bucket, see `run.lock`
@@ -13,16 +13,11 @@ lock.json          only in a bucket, see `run.lock`
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import logging
 import math
 import os
-import platform
 import stat
-import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -30,7 +25,6 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config, DataConfig
@@ -41,13 +35,12 @@ from xlnet_jax.data.vocabulary import Vocabulary
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.messages import suggest_file
-from xlnet_jax.run.jsonl import STARTS, read_jsonl
+from xlnet_jax.run.environment import manifest
+from xlnet_jax.run.metrics import STARTS, read_jsonl
 from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
-FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
 OURS = {"config.json", "checkpoints", "lock.json"}
 """A run writes one of them first, except for the compilation cache."""
 ALLOWED = {"lost+found", "compilation_cache"}
@@ -72,20 +65,20 @@ def identity(config: Config, data_sha256: str, tokenizer_sha256: str) -> dict[st
     }
 
 
-def check_resume(found: dict[str, Any], config: Config, data: TrainingData, where: str) -> None:
-    """Compares the identity of a run with the configuration of this start.
+def check_resume(started: dict[str, Any], config: Config, data: TrainingData, where: str) -> None:
+    """Compares the identity with which a run has started with the configuration of this start.
 
     Raises BadInput, with both values, if frozen keys differ; logs different elastic and free keys.
     """
-    if not found["corpus_sha256"]:
+    if not started["corpus_sha256"]:
         raise BadInput(
             f"{where} holds imported parameters, which belong to no run; give another --workdir, and these as "
             "--config.checkpoint.init_from"
         )
-    saved = configs.renamed(found["config"])
+    saved = configs.renamed(started["config"])
     frozen = configs.changed_keys(config, saved, configs.FROZEN)
-    if found["corpus_sha256"] != data.sha256:
-        frozen.append(f"corpus: {found['corpus_sha256'][:12]} -> {data.sha256[:12]} ({data.path})")
+    if started["corpus_sha256"] != data.sha256:
+        frozen.append(f"corpus: {started['corpus_sha256'][:12]} -> {data.sha256[:12]} ({data.path})")
     if frozen:
         raise BadInput(
             f"{where} belongs to a run with other frozen keys: {'; '.join(frozen)}; "
@@ -125,30 +118,29 @@ def read_config(workdir: str) -> dict[str, Any] | None:
     if data is None:
         return None
     try:
-        found = files.json_object(data, path)
-        lacks = [name for name in IDENTITY if found.get(name) is None]
-        if lacks and "model_type" not in found:
+        identity = files.json_object(data, path)
+        lacks = [name for name in IDENTITY if identity.get(name) is None]
+        if lacks and "model_type" not in identity:
             raise BadInput(f"{path}: it lacks {', '.join(lacks)}")
-        files.check_types(found, IDENTITY, path)
-        if not all(name.count(".") == 1 for name in found.get("config") or ()):
+        files.check_types(identity, IDENTITY, path)
+        if not all(name.count(".") == 1 for name in identity.get("config") or ()):
             raise BadInput(f"{path}: `config` does not hold SECTION.KEY: VALUE")
     except BadInput as error:
         raise BadInput(f"{error}; restore it, or give another --workdir") from error
-    found["config"] = configs.renamed(found.get("config") or {})
     if lacks:
         raise BadInput(
             f"{workdir} is a folder of Hugging Face, not of a run; make a work directory of it: "
             f"`xlnet-jax import {workdir} --workdir=NEW`"
         )
-    return found
+    return identity | {"config": configs.renamed(identity["config"])}
 
 
 def source_config(workdir: str) -> dict[str, Any]:
     """What `config.json` has of an imported source; {} if nothing. Raises BadInput."""
-    found = (read_config(workdir) or {}).get(SOURCE_CONFIG, {})
-    if not isinstance(found, dict):
-        raise BadInput(f"{workdir}/config.json: {SOURCE_CONFIG}={str(found)[:60]!r} is no JSON object; leave it out")
-    return found
+    source = (read_config(workdir) or {}).get(SOURCE_CONFIG, {})
+    if not isinstance(source, dict):
+        raise BadInput(f"{workdir}/config.json: {SOURCE_CONFIG}={str(source)[:60]!r} is no JSON object; leave it out")
+    return source
 
 
 def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Config:
@@ -159,16 +151,16 @@ def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Co
 
     Raises BadInput if the folder holds no run, or if a frozen key would differ from the trained model.
     """
-    found = read_config(workdir)
-    if found is None:
+    trained = read_config(workdir)
+    if trained is None:
         check_link("--workdir", workdir)
         raise BadInput(f"{workdir}: no config.json; give the --workdir of a training run{suggest_file(workdir)}")
     values = {
-        name: value for name, value in found["config"].items()
+        name: value for name, value in trained["config"].items()
         if not name.startswith("distributed.") and name != "log.compilation_cache" and (name, value) != _KERNEL
     }  # fmt: skip
     config = configs.from_dict(configs.nested(values), overrides)
-    frozen = configs.changed_keys(config, found["config"], configs.FROZEN)
+    frozen = configs.changed_keys(config, trained["config"], configs.FROZEN)
     if frozen:
         raise BadInput(f"{workdir} was trained with other frozen keys: {'; '.join(frozen)}; leave them as they are")
     return config
@@ -194,12 +186,11 @@ def tokenizer(workdir: str, overrides: Sequence[str] = ()) -> Tokenizer:
             raise BadInput(f"{where}: unknown key {unknown[0]!r}")
     except BadInput as error:
         raise BadInput(f"{error}; restore it from a copy") from error
-    normalization = Normalization(**switches)
     kind = Vocabulary if Vocabulary.file_name in files.listing(folder) else Tokenizer
-    found, expected = kind(os.path.join(folder, kind.file_name), normalization), read_config(workdir)
-    if expected is not None and expected["tokenizer_sha256"] != found.sha256:
-        raise BadInput(f"{found.path} is not the tokenizer that {workdir} was trained with; restore it from a copy")
-    return found
+    copy, trained = kind(os.path.join(folder, kind.file_name), Normalization(**switches)), read_config(workdir)
+    if trained is not None and trained["tokenizer_sha256"] != copy.sha256:
+        raise BadInput(f"{copy.path} is not the tokenizer that {workdir} was trained with; restore it from a copy")
+    return copy
 
 
 def _tokenizer_of_corpus(workdir: str, overrides: Sequence[str]) -> Tokenizer:
@@ -227,13 +218,13 @@ def write_tokenizer(workdir: str, tokenizer: Tokenizer) -> None:
 
 def check_tokenizer(workdir: str, mixture: Mixture) -> None:
     """Raises BadInput if a corpus has another tokenizer than the run; logs a warning if it has another text."""
-    found = read_config(workdir) or {}
-    if found["tokenizer_sha256"] != mixture.tokenizer.sha256:
+    trained = read_config(workdir) or {}
+    if trained["tokenizer_sha256"] != mixture.tokenizer.sha256:
         raise BadInput(
             f"{mixture.path}: its tokenizer ({mixture.tokenizer.sha256[:12]}) is not the one that {workdir} was "
-            f"trained with ({found['tokenizer_sha256'][:12]}); give the run's own corpus: --config.data.corpus=DIR"
+            f"trained with ({trained['tokenizer_sha256'][:12]}); give the run's own corpus: --config.data.corpus=DIR"
         )
-    if found["corpus_sha256"] not in ("", mixture.sha256):  # that of imported parameters is unknown
+    if trained["corpus_sha256"] not in ("", mixture.sha256):  # that of imported parameters is unknown
         log.warning("%s is another corpus than the one that %s was trained on", mixture.path, workdir)
 
 
@@ -241,19 +232,19 @@ def check_shared(workdir: str, processes: Session) -> None:
     """Raises BadInput unless all processes see the same folder under this name. Process 0 has created it."""
     if processes.watch is None:
         return
-    token = os.path.join(workdir, ".shared")
-    mine = processes.gather(uuid.uuid4().hex)[0].encode()  # of process 0
+    path = os.path.join(workdir, ".shared")
+    token = processes.gather(uuid.uuid4().hex)[0].encode()  # of process 0
     if jax.process_index() == 0:
-        files.write(token, mine)
+        files.write(path, token)
     processes.barrier("marking the work directory")
-    if files.read_if_there(token) != mine:
+    if files.read_if_there(path) != token:
         raise BadInput(
             f"--workdir={workdir} is another folder in process {jax.process_index()} than in process 0; "
             "give all hosts one folder of a shared file system"
         )
     processes.barrier("reading the work directory")
     if jax.process_index() == 0:
-        files.remove(token)
+        files.remove(path)
 
 
 def write_start(workdir: str, config: Config, data: TrainingData, step: int, origin: dict[str, Any]) -> None:
@@ -262,43 +253,14 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
         return
     # That of the first start: later the source may be gone.
     before = workdir if read_config(workdir) is not None else restore.run_of(config.checkpoint.init_from)[0]
-    found = identity(config, data.sha256, data.tokenizer.sha256)
+    content = identity(config, data.sha256, data.tokenizer.sha256)
     if before and (kept := source_config(before)):
-        found[SOURCE_CONFIG] = kept
+        content[SOURCE_CONFIG] = kept
     with files.translate_errors(workdir):
-        files.write(os.path.join(workdir, "config.json"), files.to_json(found))
+        files.write(os.path.join(workdir, "config.json"), files.to_json(content))
         write_tokenizer(workdir, data.tokenizer)
         line = json.dumps({"step": step, **origin, **manifest()}) + "\n"
         files.append_line(os.path.join(workdir, STARTS), line)
-
-
-def manifest() -> dict[str, Any]:
-    """The versions and hardware of this start."""
-    device = jax.devices()[0]
-    return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": sys.argv,
-        "xlnet_jax": xlnet_jax.__version__,
-        "git_commit": git_commit(),
-        "python": platform.python_version(),
-        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "platform": device.platform,
-        "device_kind": device.device_kind,
-        "devices": jax.device_count(),
-        "processes": jax.process_count(),
-        "cores": os.cpu_count(),
-        "flags": {name: os.environ[name] for name in FLAGS if name in os.environ},
-    }
-
-
-def git_commit() -> str | None:
-    """The commit of the checkout this package runs from, with + if it was changed; None outside a checkout."""
-    folder = os.path.dirname(os.path.abspath(xlnet_jax.__file__))
-    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
-    try:
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def line_of(workdir: str, name: str, step: int) -> dict[str, Any]:
@@ -318,8 +280,8 @@ def heldout_loss(line: dict[str, Any]) -> float | None:
 def losses(workdir: str) -> dict[int, float]:
     """By step the finite number that ranks checkpoints, the lowest first: the held-out loss, or that of a task."""
     lines = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
-    found = {line["step"]: line.get("rank", heldout_loss(line)) for line in lines}
-    return {step: loss for step, loss in found.items() if isinstance(loss, float) and math.isfinite(loss)}
+    ranks = {line["step"]: line.get("rank", heldout_loss(line)) for line in lines}
+    return {step: loss for step, loss in ranks.items() if isinstance(loss, float) and math.isfinite(loss)}
 
 
 def absolute(corpus: str) -> str:
@@ -365,9 +327,8 @@ def _cache_of_user() -> str:
     folder = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "xlnet_jax")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        problem = _shared(folder, stat.S_IWGRP | stat.S_IWOTH) or (
-            None if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"
-        )
+        problem = _shared(folder, stat.S_IWGRP | stat.S_IWOTH)
+        problem = problem or (None if os.access(folder, os.W_OK | os.X_OK) else "cannot be written")
     except OSError as error:
         problem = summary(error)
     if problem:
@@ -381,7 +342,7 @@ def _shared(folder: str, writable: int) -> str | None:
     Args:
       writable: bits of its mode that allow it.
     """
-    found = os.stat(folder)
-    if found.st_uid != os.geteuid():
-        return f"belongs to user {found.st_uid}"
-    return "can be written by others" if found.st_mode & writable else None
+    status = os.stat(folder)
+    if status.st_uid != os.geteuid():
+        return f"belongs to user {status.st_uid}"
+    return "can be written by others" if status.st_mode & writable else None
