@@ -1,4 +1,4 @@
-"""Output for people and scripts: the line and the JSON object of an error, durations, safe text."""
+"""Output for people and scripts: the line and the JSON object of an error, durations, safe text, a bar."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn, cast
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _JOINERS = "\u200c\u200d"
 _json = False
@@ -134,3 +137,43 @@ def print_lines(values: dict[str, Any], prefix: str = "") -> None:
             is_time = "seconds" in f"{prefix}{name}".split(".") or name.endswith("_seconds")
             value = duration(value) if is_time else f"{value:.6g}"
         print(f"{prefix + name:24} {printable(str(value))}")
+
+
+def progress_bar(what: str, total: int, done: int = 0, note: str = "", transient: bool = True) -> Progress:
+    """A bar on stderr for several things, with a task of its own; off where stderr is no terminal that can show one.
+
+    Args:
+      note: the field `note` of the task, which stands behind the counts.
+      transient: whether it is gone at the end.
+    """
+    # Not at the top: the command line and data workers must start fast.
+    from rich import console
+    from rich import progress as rich
+
+    columns = (
+        rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
+        rich.TextColumn("{task.fields[note]}"), rich.TimeElapsedColumn(), rich.TimeRemainingColumn(),
+    )  # fmt: skip
+    screen = console.Console(file=cast(IO[str], _Terminal()))
+    off = total < 2 or not sys.stderr.isatty() or screen.is_dumb_terminal
+    bar = rich.Progress(*columns, console=screen, transient=transient, disable=off, speed_estimate_period=600)
+    bar.add_task(what, total=total, completed=done, note=note)
+    return bar
+
+
+class _Terminal:
+    """stderr, which may close while the program writes to it: no work ends because no one sees its bar."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()

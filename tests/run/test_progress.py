@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.messages import progress_bar
 from xlnet_jax.run import progress
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.progress import Reporter
@@ -29,7 +30,7 @@ class Nothing:
 def reporter(bar=None):
     config = tiny.config()
     mixture, plan = tiny.mixture(), extend_plan((), 0, 8, config.data.windows_per_block)
-    bar = bar or progress.progress_bar(config.train.steps, 0)
+    bar = bar or progress_bar("", config.train.steps)
     goodput = Goodput()
     goodput.work()
     return Reporter(config, mixture, mixture.stream(config), plan, None, Nothing(), goodput, bar)
@@ -81,14 +82,14 @@ def test_a_long_compilation_is_told_in_the_log_again_and_again(caplog, monkeypat
 def test_the_bar_says_compiling_and_then_training(caplog):
     console = Console(file=io.StringIO(), force_terminal=True)
     with Progress(TextColumn("{task.description}"), console=console) as bar:
-        bar.add_task(progress.TRAINING, total=40, loss="-")
+        bar.add_task(progress.TRAINING, total=40)
         to = reporter(bar)
         with caplog.at_level(logging.INFO, "xlnet_jax"):
             with to.busy("compiling the step"):
                 assert bar.tasks[0].description == "compiling the step"
             assert bar.tasks[0].description == "training"
             report(to, range(2))
-    assert not caplog.records and bar.tasks[0].completed == 2 and bar.tasks[0].fields["loss"] == "2.0000"
+    assert not caplog.records and bar.tasks[0].completed == 2 and bar.tasks[0].fields["note"] == "loss 2.0000"
 
 
 def test_a_bar_on_a_terminal_that_has_closed_ends_no_run(monkeypatch):
@@ -96,7 +97,8 @@ def test_a_bar_on_a_terminal_that_has_closed_ends_no_run(monkeypatch):
     with open(stream, "w") as closed:
         closed.isatty = lambda: True
         monkeypatch.setattr(sys, "stderr", closed)
-        with progress.progress_bar(10, 0) as bar:
+        monkeypatch.setenv("TERM", "xterm")
+        with progress_bar("", 10) as bar:
             os.close(reader)
             bar.update(bar.task_ids[0], completed=1, refresh=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)  # for what is left in the buffer of the stream

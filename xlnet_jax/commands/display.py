@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self
@@ -17,7 +16,6 @@ from typing import Self
 import numpy as np
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from xlnet_jax import messages
@@ -46,13 +44,8 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     Yields:
       What is called with the number of texts that are done.
     """
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TimeRemainingColumn())  # fmt: skip
-    hidden = total < 2 or not sys.stderr.isatty() or console.is_dumb_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
+    with messages.progress_bar(what, total) as bar:
+        yield lambda done: bar.update(bar.task_ids[0], completed=done)
 
 
 class Board:

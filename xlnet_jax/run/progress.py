@@ -6,15 +6,13 @@ import contextlib
 import dataclasses
 import logging
 import math
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.loader import TrainingData
@@ -88,7 +86,7 @@ class Reporter:
                 self.logged = step + 1, ended
             if row["consecutive_bad"] >= self.config.train.max_bad_steps:
                 raise Diverged(self._diverged(step, row["consecutive_bad"]))
-        self.bar.update(self.bar.task_ids[0], completed=steps[-1] + 1, loss=shown(row["loss"]))
+        self.bar.update(self.bar.task_ids[0], completed=steps[-1] + 1, note=f"loss {shown(row['loss'])}")
 
     def _diverged(self, step: int, bad: int) -> str:
         what = "non-finite steps or spikes" if self.config.train.spike_zscore else "non-finite steps"
@@ -138,36 +136,6 @@ class Reporter:
             loss = by_row["loss_B"][:B][mine].sum(dtype=np.float64) / targets if targets else np.float64(math.nan)
             row |= {f"epoch/{name}": epochs[index], f"loss/{name}": number(loss)}
         return row
-
-
-class Terminal:
-    """A stream that may close while the program writes to it: a run does not end because no one sees its bar."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> None:
-        """Drops the text if the terminal has closed."""
-        with contextlib.suppress(OSError):
-            self._stream.write(text)
-
-    def flush(self) -> None:
-        """Does nothing if the terminal has closed."""
-        with contextlib.suppress(OSError):
-            self._stream.flush()
-
-
-def progress_bar(total: int, start: int) -> Progress:
-    """A bar with loss and time left; on a terminal only, elsewhere it is disabled."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-               TextColumn("loss {task.fields[loss]}"), TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    console = Console(file=cast(IO[str], Terminal(sys.stderr)))
-    progress = Progress(*columns, console=console, disable=not sys.stderr.isatty())
-    progress.add_task(TRAINING, total=total, completed=start, loss="-")
-    return progress
 
 
 def shown(loss: float | None) -> str:

@@ -26,7 +26,7 @@ from xlnet_jax.data.batches.stream import Plan
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import Diverged, RestartMe, Stopped, XLNetError, summary
-from xlnet_jax.messages import quantity
+from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.model import flops
 from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import signals
@@ -34,7 +34,7 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import DEVICE, Goodput
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
-from xlnet_jax.run.progress import Reporter, progress_bar
+from xlnet_jax.run.progress import TRAINING, Reporter
 from xlnet_jax.run.retries import until_it_works, verdict
 from xlnet_jax.run.signals import StopRequest
 from xlnet_jax.run.stragglers import StepTimes
@@ -124,7 +124,7 @@ class Run:
         self.saved = start
         self.writer.times(goodput.line(start))
         times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
-        with progress_bar(config.train.steps, start) as bar:
+        with progress_bar(TRAINING, config.train.steps, start, "loss -", transient=False) as bar:
             peak = flops.seconds_at_peak(self.recipe.flops_per_step)
             self.report = Reporter(config, self.data, dispatches.stream, self.plan, peak, self.writer, goodput, bar)
             ended = unscored and self._evaluate(start, state)

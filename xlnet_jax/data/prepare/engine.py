@@ -16,7 +16,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,16 +23,13 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, 
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-
 from xlnet_jax.data.prepare import counting, wheel, work_unit
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Request
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
-from xlnet_jax.messages import quantity
+from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.storage import files
 
 _LOG_SECONDS = 5.0  # at least, between two lines
@@ -97,21 +93,18 @@ def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
     """
     began = logged = time.monotonic()
     finished = tokens = 0
-    bar = Progress(TextColumn("{task.description}"), BarColumn(), transient=True, console=Console(stderr=True),
-                   disable=not sys.stderr.isatty())  # fmt: skip
-    task = bar.add_task(f"{done:,} of {quantity(total, 'unit')}", total=total, completed=done)
+    bar = progress_bar("units", total, done)
 
     def add(of_unit: int) -> None:
         nonlocal finished, tokens, logged
         finished, tokens, now = finished + 1, tokens + of_unit, time.monotonic()
         spent, ended = max(now - began, 1e-6), done + finished
-        left = datetime.timedelta(seconds=round((total - ended) * spent / finished))
-        done_now = f"{ended:,} of {quantity(total, 'unit')}, {quantity(tokens, 'token')}"
-        text = f"{done_now}, {tokens / spent:,.0f} tokens/s, {left} left"
-        bar.update(task, completed=ended, description=text)
+        rate = f"{quantity(tokens, 'token')}, {tokens / spent:,.0f} tokens/s"
+        bar.update(bar.task_ids[0], completed=ended, note=rate)
         if bar.disable and (now - logged >= _LOG_SECONDS or ended == total):
             logged = now
-            _log.info("%s", text)
+            left = datetime.timedelta(seconds=round((total - ended) * spent / finished))
+            _log.info("%s", f"{ended:,} of {quantity(total, 'unit')}, {rate}, {left} left")
 
     with bar:
         yield add
