@@ -14,9 +14,9 @@ import pytest
 
 from xlnet_jax.cli import main
 from xlnet_jax.commands import doctor
-from xlnet_jax.commands.doctor import Finding, Host
+from xlnet_jax.commands.doctor import Host
 from xlnet_jax.distributed.links import ProcessInfo
-from xlnet_jax.errors import RestartMe
+from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.storage import files
 
 
@@ -31,6 +31,12 @@ def _probe(monkeypatch, *found):
 
 def _host(folder=None, **values):
     return Host(folder and str(folder), None, "", **values)
+
+
+def _examined(check, host):
+    """The status and the text."""
+    result = doctor.examined(check, host)
+    return result["status"], result["text"]
 
 
 def test_a_healthy_host(tmp_path, monkeypatch, capsys):
@@ -57,7 +63,7 @@ def test_a_fault_ends_with_2_and_the_other_checks_go_on(monkeypatch, capsys):
         time.sleep(5)
 
     def wrong(host):
-        return Finding("stop", "no disk; buy one")
+        raise BadInput("no disk; buy one")
 
     monkeypatch.setattr(doctor, "LIMIT", 0.05)
     monkeypatch.setattr(doctor, "CHECKS", (broken, silent, hangs, wrong))
@@ -89,15 +95,15 @@ def test_versions_that_do_not_fit(monkeypatch):
     installed = doctor._version
     # Whether libtpu is installed here must not matter: `make install` does not bring it.
     monkeypatch.setattr(doctor, "_version", lambda name: found[name] if name in found else installed(name) and "9999")
-    status, text = doctor.versions(_host())
+    status, text = _examined(doctor.versions, _host())
     # The package's own bounds, JAX's bounds for jaxlib; gcsfs is of an extra that this host does not need.
     assert status == "stop" and "jax 0.10.2 needs jaxlib" in text and "found 0.9.0" in text and "gcsfs" not in text
     monkeypatch.setattr(doctor, "_chips", lambda: 4)
-    assert "needs gcsfs, it is missing" in doctor.versions(_host()).text
+    assert "needs gcsfs, it is missing" in _examined(doctor.versions, _host())[1]
     monkeypatch.setattr(doctor, "_version", installed)
     monkeypatch.setattr(doctor, "_misfits", lambda *_: iter(()))
     monkeypatch.setattr(doctor, "_tested", lambda: {"jax": "0.0.1"})
-    status, text = doctor.versions(_host())
+    status, text = _examined(doctor.versions, _host())
     assert status == "warning" and "tested with jax 0.0.1" in text
 
 
@@ -112,12 +118,12 @@ def test_tpus_without_libtpu_or_held(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "_HELD_SECONDS", 0)
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    status, text = doctor.libtpu(_host())
+    status, text = _examined(doctor.libtpu, _host())
     assert status == "stop" and "libtpu is not installed; run `pip install" in text
     monkeypatch.setenv("TPU_LIBRARY_PATH", "libtpu.so")
-    assert doctor.libtpu(_host()).status == "ok"
-    monkeypatch.setattr(doctor, "_holders", lambda paths: {123})
-    assert "held by process 123" in doctor.libtpu(_host()).text
+    assert _examined(doctor.libtpu, _host())[0] == "ok"
+    monkeypatch.setattr(doctor, "_holders", lambda paths: [123])
+    assert "held by process 123" in _examined(doctor.libtpu, _host())[1]
 
 
 def test_a_process_that_has_a_device_open_is_found(tmp_path, monkeypatch):
@@ -126,38 +132,38 @@ def test_a_process_that_has_a_device_open_is_found(tmp_path, monkeypatch):
     device.touch()
     with device.open() as opened, subprocess.Popen(["sleep", "60"], stdin=opened) as other:
         try:
-            assert doctor._holders([str(device)]) == {other.pid}  # this process has it open, too
+            assert doctor._holders([str(device)]) == [other.pid]  # this process has it open, too
         finally:
             other.kill()
-    assert doctor._holders([str(device)]) == set()
+    assert doctor._holders([str(device)]) == []
 
 
 def test_devices(monkeypatch):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.setattr(doctor, "_chips", lambda: 4)
     _probe(monkeypatch, "cpu", "cpu", 1)
-    status, text = doctor.devices(_host(alone=True))
+    status, text = _examined(doctor.devices, _host(alone=True))
     assert status == "stop" and "the machine has a tpu" in text
     _probe(monkeypatch, "tpu", "TPU v5 lite", 4)
-    assert doctor.devices(_host(alone=True)) == ("ok", "4 x TPU v5 lite (tpu)")
+    assert _examined(doctor.devices, _host(alone=True)) == ("ok", "4 x TPU v5 lite (tpu)")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     _probe(monkeypatch, "cpu", "cpu", 1)
-    assert doctor.devices(_host(alone=True)).status == "warning"
+    assert _examined(doctor.devices, _host(alone=True))[0] == "warning"
     monkeypatch.setenv("JAX_PLATFORMS", "")
 
     def run(argv, timeout, **_):
         raise subprocess.TimeoutExpired(argv, timeout)
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert "no device within 100 s" in doctor.devices(_host(alone=True)).text
+    assert "no device within 100 s" in _examined(doctor.devices, _host(alone=True))[1]
     # The TPU runtime waits for the other hosts, which may still be installing.
-    assert doctor.devices(_host()).status == "ok"
+    assert _examined(doctor.devices, _host())[0] == "ok"
 
 
 @pytest.mark.slow
 def test_the_platform_that_is_missing_is_named(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "rocm")
-    status, text = doctor.devices(_host())
+    status, text = _examined(doctor.devices, _host())
     assert status == "stop" and "JAX_PLATFORMS=rocm: " in text and "Traceback" not in text
 
 
@@ -166,21 +172,21 @@ def test_ports(monkeypatch):
         used = taken.getsockname()[1]
         for process, status in ((0, "stop"), (1, "ok")):
             place = ProcessInfo(f"localhost:{used}", 2, process, None)
-            assert doctor.ports(_host(process=place)).status == status
-    assert doctor.ports(_host(process=ProcessInfo(f"localhost:{used}", 2, 0, None))).status == "ok"
-    status, text = doctor.ports(_host(process=ProcessInfo("nowhere.invalid:1", 2, 1, None)))
+            assert _examined(doctor.ports, _host(process=place))[0] == status
+    assert _examined(doctor.ports, _host(process=ProcessInfo(f"localhost:{used}", 2, 0, None)))[0] == "ok"
+    status, text = _examined(doctor.ports, _host(process=ProcessInfo("nowhere.invalid:1", 2, 1, None)))
     assert status == "warning" and "of nowhere.invalid: " in text
 
 
 def test_disk_and_open_files(monkeypatch, tmp_path):
     usage = {"free": 10**6}
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: type("Usage", (), usage))
-    status, text = doctor.disk(_host(tmp_path / "new"))
+    status, text = _examined(doctor.disk, _host(tmp_path / "new"))
     assert status == "stop" and f"--workdir {tmp_path}: 0.0 GB free" in text
     usage["free"] = 10**10
-    assert doctor.disk(_host(tmp_path)).status == "warning"
+    assert _examined(doctor.disk, _host(tmp_path))[0] == "warning"
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 1024))
-    status, text = doctor.open_files(_host(process=ProcessInfo("h:1", 300, 0, None)))
+    status, text = _examined(doctor.open_files, _host(process=ProcessInfo("h:1", 300, 0, None)))
     assert status == "stop" and "1624 are needed" in text
 
 
@@ -196,7 +202,7 @@ def test_disk_and_open_files(monkeypatch, tmp_path):
 def test_a_right_that_a_bucket_refuses(refused, doing):
     with fake_gcs.serve() as server:
         server.refused[refused] = 403
-        status, text = doctor._examine(doctor.rights, Host(None, "gs://bucket/run", ""))
+        status, text = _examined(doctor.rights, Host(None, "gs://bucket/run", ""))
         left = list(server.objects)
     assert status == "stop" and text.startswith(f"cannot {doing}: gs://bucket/run") and "roles/storage" in text
     assert len(left) == (doing == "delete")
@@ -205,36 +211,36 @@ def test_a_right_that_a_bucket_refuses(refused, doing):
 def test_a_bucket_that_is_as_it_should_be(monkeypatch):
     with fake_gcs.serve() as server:
         host = _host("gs://bucket/run")
-        assert doctor.rights(host) == ("ok", "gs://bucket/run: list, write, read and delete")
-        assert not server.objects and doctor.lock(host) == ("ok", "free")
-        assert doctor.clock(host).status == "ok"
+        assert _examined(doctor.rights, host) == ("ok", "gs://bucket/run: list, write, read and delete")
+        assert not server.objects and _examined(doctor.lock, host) == ("ok", "free")
+        assert _examined(doctor.clock, host)[0] == "ok"
         # Not `time.time` itself, which the server uses as well.
         monkeypatch.setattr(doctor, "time", types.SimpleNamespace(time=lambda: time.time() - 400))
-        status, text = doctor.clock(host)
+        status, text = _examined(doctor.clock, host)
         assert status == "warning" and "s slow" in text
-    status, text = doctor.clock(host)  # nothing listens there
+    status, text = _examined(doctor.clock, host)  # nothing listens there
     assert status == "warning"
 
 
 def test_rights_of_a_folder_on_disk(tmp_path, monkeypatch):
     (tmp_path / "loop").symlink_to("loop")  # beside a new folder it does not matter
-    assert doctor.rights(_host(tmp_path / "new" / "run")).status == "ok"
+    assert _examined(doctor.rights, _host(tmp_path / "new" / "run"))[0] == "ok"
 
     def full(path, data):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "write_new", full)
-    assert doctor.rights(_host(tmp_path / "new")).text.startswith(f"cannot write: {tmp_path}/.doctor-")
+    assert _examined(doctor.rights, _host(tmp_path / "new"))[1].startswith(f"cannot write: {tmp_path}/.doctor-")
     (tmp_path / "file").touch()
-    status, text = doctor._examine(doctor.rights, _host(tmp_path / "file"))
+    status, text = _examined(doctor.rights, _host(tmp_path / "file"))
     assert status == "stop" and "file is a file" in text
 
 
 def test_the_lock_of_a_folder(tmp_path):
     with files.locked(str(tmp_path), "in use"):
-        status, text = doctor.lock(_host(tmp_path))
+        status, text = _examined(doctor.lock, _host(tmp_path))
         assert status == "stop" and f"process {os.getpid()} on this machine" in text
-    assert doctor.lock(_host(tmp_path)) == ("ok", "free") == doctor.lock(_host(tmp_path / "new"))
+    assert _examined(doctor.lock, _host(tmp_path)) == ("ok", "free") == _examined(doctor.lock, _host(tmp_path / "new"))
 
 
 def test_the_lock_of_a_bucket(monkeypatch):
@@ -244,11 +250,11 @@ def test_the_lock_of_a_bucket(monkeypatch):
 
         def examine(content):
             server.objects["bucket/run/lock.json"] = json.dumps(content).encode()
-            return doctor._examine(doctor.lock, _host("gs://bucket/run"))
+            return _examined(doctor.lock, _host("gs://bucket/run"))
 
-        assert "`train` refuses if that run lives" in examine(held | {"renewed": time.time()}).text
-        assert "renewed 0 s ago" in examine(held).text  # just taken
-        assert "stale; `train` waits" in examine(held | {"renewed": time.time() - 1000}).text
+        assert "`train` refuses if that run lives" in examine(held | {"renewed": time.time()})[1]
+        assert "renewed 0 s ago" in examine(held)[1]  # just taken
+        assert "stale; `train` waits" in examine(held | {"renewed": time.time() - 1000})[1]
         assert examine(held | {"job": "mine"}) == ("ok", "free")
-        assert examine({"token": "t"}).status == "stop"
+        assert examine({"token": "t"})[0] == "stop"
         assert len(server.objects) == 1

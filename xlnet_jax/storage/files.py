@@ -77,13 +77,19 @@ def check_writable(path: str, option: str) -> None:
     if at(path) is _BUCKET:
         return
     check_link(option, path)
-    above = os.path.abspath(path)
-    while not os.path.lexists(above):
-        above = os.path.dirname(above)
+    above = nearest_folder(path)
     if not os.path.isdir(above):
         raise BadInput(f"{option}={path}: {above} is a file; name a new folder, or that of a run")
     if not os.access(above, os.R_OK | os.W_OK | os.X_OK):
         raise BadInput(f"{option}={path}: no permission to write in {above}; choose another folder")
+
+
+def nearest_folder(path: str) -> str:
+    """A path on disk, or the nearest folder above it that exists: there it would be made."""
+    path = os.path.abspath(path)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def rename(path: str, to: str) -> None:
