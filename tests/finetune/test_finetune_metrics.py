@@ -1,4 +1,4 @@
-"""Metrics by hand cases; `tests/peers/test_scores.py` compares random ones with scikit-learn and SciPy."""
+"""Metrics by hand cases; `tests/peers/test_scores.py` compares random ones with scikit-learn."""
 
 import numpy as np
 import pytest

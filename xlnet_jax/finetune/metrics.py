@@ -1,7 +1,7 @@
 """Metrics of predictions, on the host, in float64.
 
 Each takes the labels and the predictions of a whole split, because most of them are no means over examples. They
-agree with scikit-learn and SciPy (`tests/peers/test_scores.py`). `squad` scores answers to questions.
+agree with scikit-learn (`tests/peers/test_scores.py`). `squad` scores answers to questions.
 """
 
 from __future__ import annotations
@@ -48,28 +48,26 @@ def matthews(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
 
 def pearson(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
     """Pearson's correlation; 0 if one side is constant."""
-    x_N, y_N = (np.asarray(z, np.float64) - np.mean(z, dtype=np.float64) for z in (label_N, predicted_N))
-    return _ratio(x_N @ y_N, np.sqrt((x_N @ x_N) * (y_N @ y_N)))
+    from scipy.stats import pearsonr  # JAX requires SciPy; the import takes a second
+
+    x_N, y_N = np.asarray(label_N, np.float64), np.asarray(predicted_N, np.float64)
+    return float(pearsonr(x_N, y_N).statistic) if np.ptp(x_N) and np.ptp(y_N) else 0.0
 
 
 def spearman(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
     """Pearson's correlation of the ranks; equal values share the mean of their ranks."""
-    return pearson(_ranks(label_N), _ranks(predicted_N))
+    from scipy.stats import rankdata
 
-
-def _ranks(value_N: np.ndarray) -> np.ndarray:
-    _, which_N, count_U = np.unique(value_N, return_inverse=True, return_counts=True)
-    last_U = np.cumsum(count_U)
-    return (last_U - (count_U - 1) / 2)[which_N]
+    return pearson(rankdata(label_N), rankdata(predicted_N))
 
 
 def entity_f1(labels: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
     """F1 of the entities in sentences of BIO tags, as CoNLL-2003 counts them: start, end and type must be equal."""
-    true, found = (
+    true, guessed = (
         {(number, *entity) for number, tags in enumerate(side) for entity in entities(tags)}
         for side in (labels, predicted)
     )
-    return _ratio(2 * len(true & found), len(true) + len(found))
+    return _ratio(2 * len(true & guessed), len(true) + len(guessed))
 
 
 def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
@@ -77,16 +75,16 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
 
     B- starts one; so does an I- that continues none, as in IOB1. A tag without B- or I-, such as O, ends one.
     """
-    found: list[tuple[int, int, str]] = []
-    for place, tag in enumerate(tags):
+    entities: list[tuple[int, int, str]] = []
+    for position, tag in enumerate(tags):
         mark, _, kind = tag.partition("-")
         if mark not in ("B", "I"):
             continue
-        if mark == "I" and found and found[-1][1:] == (place, kind):
-            found[-1] = (found[-1][0], place + 1, kind)
+        if mark == "I" and entities and entities[-1][1:] == (position, kind):
+            entities[-1] = (entities[-1][0], position + 1, kind)
         else:
-            found.append((place, place + 1, kind))
-    return found
+            entities.append((position, position + 1, kind))
+    return entities
 
 
 def _ratio(above: Any, below: Any) -> float:
