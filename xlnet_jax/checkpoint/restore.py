@@ -26,13 +26,13 @@ from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")
 
-Wanted = Callable[[int, dict[str, Any]], Trees]
+TreesOf = Callable[[int, dict[str, Any]], Trees]
 """From the step and the record of a checkpoint to the abstract trees to read; BadInput if it does not belong here."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """A good checkpoint."""
+class Restored:
+    """A checkpoint that is what was saved."""
 
     step: int
     record: dict[str, Any]
@@ -41,79 +41,79 @@ class Found:
     """The newer steps, and the fault of each."""
 
 
-def resume(checkpoints: Checkpoints, wanted: Wanted, processes: Session) -> Found | None:
+def resume(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session) -> Restored | None:
     """The checkpoint that a run resumes from; None if there is none. Damaged newer ones are moved to quarantine.
 
-    Raises BadInput if all checkpoints are damaged, or hold other arrays than wanted; then nothing is changed.
+    Raises BadInput if all checkpoints are damaged, or hold other arrays than asked for; then nothing is changed.
     """
-    found = _newest_good(checkpoints, _same_arrays(checkpoints, wanted), processes)
-    if found is not None and found.damaged:
-        for step, why in found.damaged.items():
+    restored = _newest_undamaged(checkpoints, _same_arrays(checkpoints, trees_of), processes)
+    if restored is not None and restored.damaged:
+        for step, why in restored.damaged.items():
             to = f"{checkpoints.workdir}/quarantine/{step}"
-            log.error("%s; moved to %s*, resuming from step %d", why, to, found.step)
+            log.error("%s; moved to %s*, resuming from step %d", why, to, restored.step)
             if jax.process_index() == 0:
                 _move(str(checkpoints.path / str(step)), to)
         counts = processes.gather(str(operations()), "moving damaged checkpoints aside")
         operations(max(map(int, counts)))
-    return found
+    return restored
 
 
-def newest(checkpoints: Checkpoints, wanted: Wanted, processes: Session, step: int | None = None) -> Found:
+def newest(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, step: int | None = None) -> Restored:
     """For a reader: the newest good checkpoint, with a warning if it is not the newest, or the one of `step`.
 
     Raises BadInput if there is none, or Damaged if the one of `step` is damaged.
     """
-    there = checkpoints.steps()
-    if there and step not in (None, *there):
-        raise BadInput(
-            f"{checkpoints.path}: no checkpoint of step {step}; there are {', '.join(map(str, sorted(there)))}"
-        )
-    found = _newest_good(checkpoints, wanted, processes, step) if there else None
-    if found is None:
+    steps = checkpoints.steps()
+    if steps and step not in (None, *steps):
+        known = ", ".join(map(str, sorted(steps)))
+        raise BadInput(f"{checkpoints.path}: no checkpoint of step {step}; there are {known}")
+    restored = _newest_undamaged(checkpoints, trees_of, processes, step) if steps else None
+    if restored is None:
         raise BadInput(f"{checkpoints.path}: no checkpoint; give the --workdir of a run that has saved one")
-    for why in found.damaged.values():
-        log.warning("%s; taking step %d", why, found.step)
-    return found
+    for why in restored.damaged.values():
+        log.warning("%s; taking step %d", why, restored.step)
+    return restored
 
 
 def parameters(workdir: str, abstract_params: Any, processes: Session, step: int | None = None) -> tuple[Any, int]:
     """The parameters of a run's checkpoint, for a reader, and its step. See `newest`."""
     with Checkpoints(workdir) as checkpoints:
-        wanted = _same_arrays(checkpoints, lambda *_: {"params": abstract_params})
-        found = newest(checkpoints, wanted, processes, step)
-    return found.trees["params"], found.step
+        trees_of = _same_arrays(checkpoints, lambda *_: {"params": abstract_params})
+        restored = newest(checkpoints, trees_of, processes, step)
+    return restored.trees["params"], restored.step
 
 
-def _same_arrays(checkpoints: Checkpoints, wanted: Wanted) -> Wanted:
-    """The same, which raises BadInput if a wanted tree has other arrays in the checkpoint: that is no damage.
+def _same_arrays(checkpoints: Checkpoints, trees_of: TreesOf) -> TreesOf:
+    """The same, which raises BadInput if one of its trees has other arrays in the checkpoint: that is no damage.
 
     The memory is not compared: it may have other rows of weight 0.
     """
 
     def checked(step: int, record: dict[str, Any]) -> Trees:
-        trees, where = wanted(step, record), checkpoints.path / str(step)
+        trees = trees_of(step, record)
         for tree in (name for name in trees if name != "memory"):
-            here = {name: checksums.form(leaf) for name, leaf in checksums.by_path({tree: trees[tree]}).items()}
-            if differs := _difference(here, _saved_forms(record, tree)):
-                raise BadInput(f"{where}: {differs}; {_ADVICE.get(tree, _OTHER_MODEL)}")
+            forms = {name: checksums.form(leaf) for name, leaf in checksums.by_path({tree: trees[tree]}).items()}
+            if differs := _difference(forms, _forms(record, tree)):
+                advice = _OTHER_OPTIMIZER if tree == "optimizer" else _OTHER_MODEL
+                raise BadInput(f"{checkpoints.path / str(step)}: {differs}; {advice}")
         return trees
 
     return checked
 
 
 _OTHER_MODEL = "config.json or the version of xlnet_jax is not that of the run (see runs.jsonl); restore it"
-_ADVICE = {
-    "optimizer": "the optimizer of the run was another; resume with the versions of xlnet_jax and optax in runs.jsonl, "
-    "or start a new run from these parameters with checkpoint.init_from"
-}
+_OTHER_OPTIMIZER = (
+    "the optimizer of the run was another; resume with the versions of xlnet_jax and optax in runs.jsonl, or start a "
+    "new run from these parameters with checkpoint.init_from"
+)
 
 
-def _difference(here: dict[str, str], there: dict[str, str]) -> str:
+def _difference(forms: dict[str, str], saved: dict[str, str]) -> str:
     """What differs between the arrays that a program has and those of a checkpoint, by name; empty if nothing does."""
-    for name in sorted(here.keys() & there.keys()):
-        if here[name] != there[name]:
-            return f"{name} is {there[name]} there and {here[name]} here"
-    for names, which in ((here.keys() - there.keys(), "is not there"), (there.keys() - here.keys(), "is not known")):
+    for name in sorted(forms.keys() & saved.keys()):
+        if forms[name] != saved[name]:
+            return f"{name} is {saved[name]} there and {forms[name]} here"
+    for names, which in ((forms.keys() - saved.keys(), "is not there"), (saved.keys() - forms.keys(), "is not known")):
         if names:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             return f"{min(names)} {which}{more}"
@@ -132,18 +132,19 @@ def saved_parameters(workdir: str, step: int | None = None) -> tuple[dict[str, A
 
     For a reader that does not build the model, so that the head may be of any kind.
     """
-    one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
-    def wanted(at: int, record: dict[str, Any]) -> Trees:
-        forms = {name: re.fullmatch(r"(\w+)\[([\d,]*)\]", form) for name, form in _saved_forms(record).items()}
-        leaves = {name: jax.ShapeDtypeStruct(tuple(map(int, found[2].split(","))) if found[2] else (),
-                                             np.dtype(found[1]), sharding=one)
-                  for name, found in forms.items() if found}  # fmt: skip
+    def trees_of(step: int, record: dict[str, Any]) -> Trees:
+        leaves = {}
+        for name, form in _forms(record).items():
+            if parts := re.fullmatch(r"(\w+)\[([\d,]*)\]", form):
+                shape = tuple(map(int, parts[2].split(","))) if parts[2] else ()
+                leaves[name] = jax.ShapeDtypeStruct(shape, np.dtype(parts[1]), sharding=device)
         return traverse_util.unflatten_dict(leaves, sep="/")
 
     with Checkpoints(workdir) as checkpoints:
-        found = newest(checkpoints, wanted, Session(), step)
-    return found.trees["params"], found.step
+        restored = newest(checkpoints, trees_of, Session(), step)
+    return restored.trees["params"], restored.step
 
 
 def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -162,37 +163,38 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
     workdir, step = run_of(path)
     leaves = checksums.by_path({"params": abstract_params})
 
-    def wanted(at: int, record: dict[str, Any]) -> Trees:
-        saved = _saved_forms(record)
+    def trees_of(step: int, record: dict[str, Any]) -> Trees:
+        saved = _forms(record)
         common = [name for name in leaves if name in saved]
+        advice = "leave checkpoint.init_from empty"
         for name in common:
-            if saved[name] != checksums.form(leaves[name]):
-                raise BadInput(
-                    f"{path} (step {at}): {name} is {saved[name]} there and {checksums.form(leaves[name])} in this "
-                    "model; set the same `model` keys, or leave checkpoint.init_from empty"
-                )
+            if saved[name] != (form := checksums.form(leaves[name])):
+                both = f"{name} is {saved[name]} there and {form} in this model"
+                raise BadInput(f"{path} (step {step}): {both}; set the same `model` keys, or {advice}")
         if not common:
-            raise BadInput(f"{path} has none of this model's parameters; leave checkpoint.init_from empty")
+            raise BadInput(f"{path} has none of this model's parameters; {advice}")
         return traverse_util.unflatten_dict({name: leaves[name] for name in common}, sep="/")
 
     try:
         with Checkpoints(workdir) as checkpoints:
-            found = newest(checkpoints, wanted, processes, step)
+            restored = newest(checkpoints, trees_of, processes, step)
     except BadInput as error:
         raise type(error)(f"checkpoint.init_from={path}: {error}") from error
-    saved = _saved_forms(found.record).keys()
-    fresh, left_over = sorted(leaves.keys() - saved), sorted(saved - leaves.keys())
-    origin = {name: found.record.get(name) for name in ("corpus_sha256", "tokenizer_sha256")}
-    origin |= {"fresh": fresh, "left_over": left_over}
-    return found.trees["params"], {"path": path, "step": found.step, **origin}
+    saved = _forms(restored.record).keys()
+    origin = {"path": path, "step": restored.step}
+    origin |= {name: restored.record.get(name) for name in ("corpus_sha256", "tokenizer_sha256")}
+    origin |= {"fresh": sorted(leaves.keys() - saved), "left_over": sorted(saved - leaves.keys())}
+    return restored.trees["params"], origin
 
 
-def _saved_forms(record: dict[str, Any], tree: str = "params") -> dict[str, str]:
+def _forms(record: dict[str, Any], tree: str = "params") -> dict[str, str]:
     """Dtype and shape of every array of a tree of a checkpoint, by name."""
     return {name: text.split(" ")[0] for name, text in record["checksums"].items() if name.startswith(f"{tree}/")}
 
 
-def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, only: int | None = None) -> Found | None:
+def _newest_undamaged(
+    checkpoints: Checkpoints, trees_of: TreesOf, processes: Session, only: int | None = None
+) -> Restored | None:
     damaged: dict[int, str] = {}
     while True:
         # Process 0 decides: another host may see a folder a little later, and then finds it damaged. List again each
@@ -205,7 +207,7 @@ def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, o
         why, record, abstract, trees = "", {}, {}, {}
         try:
             record = checkpoints.record(step)
-            abstract = wanted(step, record)
+            abstract = trees_of(step, record)
             trees = checkpoints.read(step, abstract)
         except Damaged as error:
             why = str(error)
@@ -213,7 +215,7 @@ def _newest_good(checkpoints: Checkpoints, wanted: Wanted, processes: Session, o
         if not any(faults):
             try:
                 trees = checkpoints.gather(step, trees, abstract, record)
-                return Found(step, record, trees, {at: why for at, why in damaged.items() if at > step})
+                return Restored(step, record, trees, {newer: why for newer, why in damaged.items() if newer > step})
             except Damaged as error:
                 faults = [str(error)]
         trees = {}  # two states do not fit into memory

@@ -38,11 +38,11 @@ class ShardingRules:
 
     def spec(self, axes: tuple[str | None, ...]) -> PartitionSpec:
         """The PartitionSpec of an array with these logical axes. Raises ValueError if it uses a mesh axis twice."""
-        placed = [None if axis is None else getattr(self, axis) for axis in axes]
-        used = [name for place in placed for name in ((place,) if isinstance(place, str) else place or ())]
+        spec = PartitionSpec(*(None if axis is None else getattr(self, axis) for axis in axes))
+        used = [name for names in spec for name in ((names,) if isinstance(names, str) else names or ())]
         if len(used) != len(set(used)):
-            raise ValueError(f"logical axes {axes} use a mesh axis twice: {placed}")
-        return PartitionSpec(*placed)
+            raise ValueError(f"logical axes {axes} use a mesh axis twice: {spec}")
+        return spec
 
     def without(self, axes: Sequence[str]) -> ShardingRules:
         """The rules inside a `shard_map` over mesh axes that split rows only."""
@@ -88,10 +88,10 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh over `devices` (default: all). Raises BadInput if the sizes do not multiply to their number."""
     devices = available_devices() if devices is None else devices
     # TPU slices; other kinds of devices count as one.
-    found = len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}) or 1
-    slices = config.slices or found
-    if found > 1 and slices != found:
-        raise BadInput(f"mesh.slices={slices}: the devices belong to {found} slices; leave it at 0")
+    tpu_slices = len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}) or 1
+    slices = config.slices or tpu_slices
+    if tpu_slices > 1 and slices != tpu_slices:
+        raise BadInput(f"mesh.slices={slices}: the devices belong to {tpu_slices} slices; leave it at 0")
     sizes = {"slices": slices, "data": config.data, "fsdp": config.fsdp, "tensor": config.tensor}
     known = math.prod(size for size in sizes.values() if size != -1)
     free = [name for name, size in sizes.items() if size == -1]
@@ -101,7 +101,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     for name in free:
         sizes[name] = len(devices) // known
     shape, types = tuple(sizes[name] for name in AXES), (AxisType.Auto,) * len(AXES)
-    if found == 1:
+    if tpu_slices == 1:
         return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
     grid = mesh_utils.create_hybrid_device_mesh((1, *shape[1:]), (slices, 1, 1, 1), devices=devices)
     return Mesh(grid, AXES, axis_types=types)
@@ -152,38 +152,38 @@ def check_model(model: ModelConfig, mesh: Mesh) -> None:
                 )
 
 
-def specs(abstract: Any, sizes: Mapping[str, int], least: float = math.inf) -> Any:
+def specs(abstract: Any, sizes: Mapping[str, int], zero1_elements: float = math.inf) -> Any:
     """PartitionSpecs of a tree whose arrays have logical axes (Flax boxes); arrays without them are replicated.
 
     Args:
       sizes: of the mesh axes.
-      least: arrays with so many elements are split over `data` as well (ZeRO-1), along their first axis that divides.
+      zero1_elements: arrays with so many or more are split over `data` as well, along their first axis that divides.
     """
 
     def spec(logical: PartitionSpec, x: Any) -> PartitionSpec:
-        places: list[Any] = list(RULES.spec(tuple(logical)))
-        if x.size >= least:
-            ways = [sizes["data"] * (sizes[place] if place else 1) for place in places]
+        mesh_axes: list[Any] = list(RULES.spec(tuple(logical)))
+        if x.size >= zero1_elements:
+            ways = [sizes["data"] * (sizes[axis] if axis else 1) for axis in mesh_axes]
             # Not the longest: the TPU compiler stores an array with the axis that it gathers in front, and if that was
             # the last one, a scan over layers reads and writes a layer in small pieces.
             axis = next((axis for axis in range(x.ndim) if x.shape[axis] % ways[axis] == 0), None)
             if axis is not None:
                 # The other mesh axis first: gathered over `data`, its part is in one piece again.
-                places[axis] = (places[axis], "data") if places[axis] else "data"
-        return PartitionSpec(*places)
+                mesh_axes[axis] = (mesh_axes[axis], "data") if mesh_axes[axis] else "data"
+        return PartitionSpec(*mesh_axes)
 
     logical = nn.get_partition_spec(abstract)
     return jax.tree.map(spec, logical, nn.meta.unbox(abstract), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
 
 
-def least_split(config: MeshConfig, params: Any, sizes: Mapping[str, int]) -> float:
-    """`least` of `specs`: a hundredth of all elements, as a message costs more than its bytes; infinity: no ZeRO-1."""
+def zero1_elements(config: MeshConfig, params: Any, sizes: Mapping[str, int]) -> float:
+    """For `specs`: a hundredth of all elements, as a message costs more than its bytes; infinity without ZeRO-1."""
     return sum(x.size for x in jax.tree.leaves(params)) / 100 if config.zero1 and sizes["data"] > 1 else math.inf
 
 
-def shardings(abstract: Any, mesh: Mesh, least: float = math.inf) -> Any:
+def shardings(abstract: Any, mesh: Mesh, zero1_elements: float = math.inf) -> Any:
     """NamedShardings of a tree on a mesh; see `specs`."""
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(abstract, mesh.shape, least))
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(abstract, mesh.shape, zero1_elements))
 
 
 def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
@@ -196,8 +196,8 @@ def rows_here(batch_size: int, mesh: Mesh) -> np.ndarray:
 
     If the mesh shards the model over processes, several of them feed the same rows.
     """
-    places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
-    return np.unique([np.arange(batch_size)[rows] for (rows,) in places.values()])  # type: ignore[misc]
+    indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
+    return np.unique([np.arange(batch_size)[rows] for (rows,) in indices.values()])  # type: ignore[misc]
 
 
 def place(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:

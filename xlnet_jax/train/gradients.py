@@ -116,7 +116,7 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key
     high = accumulator(dtype)
     boxed, sizes = jax.eval_shape(lambda: states.init_params(recipe)), jax.sharding.get_abstract_mesh().shape
     whole = meshes.specs(boxed, sizes)
-    specs = meshes.specs(boxed, sizes, meshes.least_split(recipe.config.mesh, boxed, sizes))
+    specs = meshes.specs(boxed, sizes, meshes.zero1_elements(recipe.config.mesh, boxed, sizes))
     gathered = params if specs == whole else gather(params, specs, whole, dtype)
 
     def local(

@@ -125,11 +125,11 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
     """Jits a scan of K steps for a mesh, with the shardings of State and Batch fixed. Computes nothing yet."""
     rows = meshes.training_rows(recipe.config.train, mesh)
     boxed = jax.eval_shape(lambda: states.init_state(recipe, rows))
-    least = meshes.least_split(recipe.config.mesh, boxed.params, mesh.shape)
+    zero1_elements = meshes.zero1_elements(recipe.config.mesh, boxed.params, mesh.shape)
     state_shardings = dataclasses.replace(
         meshes.shardings(boxed, mesh),
-        params=meshes.shardings(boxed.params, mesh, least),
-        opt_state=meshes.shardings(boxed.opt_state, mesh, least),
+        params=meshes.shardings(boxed.params, mesh, zero1_elements),
+        opt_state=meshes.shardings(boxed.opt_state, mesh, zero1_elements),
     )
     batch_sharding = meshes.batch_sharding(mesh, leading=1)
 
