@@ -14,10 +14,8 @@ of its documents. A shard holds consecutive documents in pages.
 from __future__ import annotations
 
 import bisect
-import collections
 import hashlib
 import os
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,14 +23,14 @@ import numpy as np
 
 from xlnet_jax.data.corpus.manifest import hold_out_more, open_folder
 from xlnet_jax.data.corpus.pages import SENTENCE_START
-from xlnet_jax.data.corpus.shards import ADVICE, Shards
+from xlnet_jax.data.corpus.shards import ADVICE, Recent, Shards
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import open_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
 # What a pickled corpus lacks. Worker processes do not need the manifest and the listing, which may have 100 MB.
-_PER_PROCESS = ("manifest", "listing", "_lock", "_shards", "_pages")
+_PER_PROCESS = ("manifest", "listing", "_shards", "_pages")
 
 
 class Corpus:
@@ -68,9 +66,9 @@ class Corpus:
         self.split = split
         self.manifest, self.listing = (opened.manifest, opened.listing) if opened else open_folder(self.path)
         if split not in self.manifest["splits"]:
-            there = ", ".join(self.manifest["splits"])
+            splits = ", ".join(self.manifest["splits"])
             advice = hold_out_more(self.manifest) if split == "heldout" else "use one of these"
-            raise BadInput(f"corpus {path} has no split {split!r}, only {there}; {advice}")
+            raise BadInput(f"corpus {path} has no split {split!r}, only {splits}; {advice}")
         entry = self.manifest["splits"][split]
         self.tokens: int = entry["tokens"]
         self.documents: int = entry["documents"]
@@ -86,9 +84,8 @@ class Corpus:
         self._start()
 
     def _start(self) -> None:
-        self._lock = threading.Lock()
         self._shards = Shards(self.path, self.split, np.diff(self._first_page).tolist(), self._shard_bytes)
-        self._pages: collections.OrderedDict[int, tuple[np.ndarray, np.ndarray]] = collections.OrderedDict()
+        self._pages = Recent[tuple[np.ndarray, np.ndarray]](self._cached_pages)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _PER_PROCESS}
@@ -116,7 +113,7 @@ class Corpus:
     def read_flags(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Like `read`, but returns all flags of `pages`, uint8 [B, length]."""
         runs = list(self._runs(np.asarray(starts, np.int64) % self.tokens, length))
-        pages = self._load({run[2] for run in runs})
+        pages = self._pages.fetch({run[2] for run in runs}, self._read_pages)
         tokens = np.empty((len(starts), length), np.int32)
         flags = np.empty((len(starts), length), np.uint8)
         for row, column, page, offset, count in runs:
@@ -138,22 +135,10 @@ class Corpus:
                 column += count
                 position = (position + count) % self.tokens
 
-    def _load(self, wanted: set[int]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """The wanted pages by number, from the cache or from disk. Two threads may read the same page: harmless."""
-        with self._lock:
-            pages = {page: self._pages[page] for page in wanted if page in self._pages}
-            for page in pages:
-                self._pages.move_to_end(page)
-        missing = sorted(wanted - pages.keys())
-        shards = [bisect.bisect_right(self._first_page, page) - 1 for page in missing]
-        places = [(shard, page - self._first_page[shard]) for shard, page in zip(shards, missing, strict=True)]
-        read = self._shards.read(places, self._page_tokens, self.tokenizer.vocab_size)
-        found = dict(zip(missing, read, strict=True))
-        with self._lock:
-            self._pages.update(found)
-            while len(self._pages) > self._cached_pages:
-                self._pages.popitem(last=False)
-        return pages | found
+    def _read_pages(self, numbers: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+        shards = [bisect.bisect_right(self._first_page, page) - 1 for page in numbers]
+        places = [(shard, page - self._first_page[shard]) for shard, page in zip(shards, numbers, strict=True)]
+        return self._shards.read(places, self._page_tokens, self.tokenizer.vocab_size)
 
 
 def check_files(path: str, shards: list[dict[str, Any]], sizes: dict[str, int]) -> None:

@@ -97,7 +97,7 @@ class PageWriter:
         self._writer = array_record_module.ArrayRecordWriter(files.temporary(path), "group_size:1")
         self._hashes = (hashlib.sha256(), hashlib.sha256())
         self._left = (np.zeros(0, np.int32), np.zeros(0, np.uint8))
-        self._tokens = self._pages = 0
+        self._tokens = 0
 
     def write(self, tokens: np.ndarray, starts: np.ndarray) -> None:
         """Appends int32 [N] tokens and their uint8 [N] starts."""
@@ -107,25 +107,22 @@ class PageWriter:
         whole = len(tokens) // self._page_tokens * self._page_tokens
         for first in range(0, whole, self._page_tokens):
             page = slice(first, first + self._page_tokens)
-            self._write_page(tokens[page], starts[page])
+            self._writer.write(encode(tokens[page], starts[page]))
         self._left = (tokens[whole:], starts[whole:])
-
-    def _write_page(self, tokens: np.ndarray, starts: np.ndarray) -> None:
-        self._writer.write(encode(tokens, starts))
-        self._pages += 1
 
     def close(self) -> dict[str, Any]:
         """Pads the last page, makes the shard durable and visible, and returns its entry for the manifest."""
         tokens, starts = self._left
         if len(tokens):
             padding = (0, self._page_tokens - len(tokens))
-            self._write_page(np.pad(tokens, padding, constant_values=PAD), np.pad(starts, padding))
+            self._writer.write(encode(np.pad(tokens, padding, constant_values=PAD), np.pad(starts, padding)))
         self._writer.close()
-        digest = file_hash(files.temporary(self._path))
-        size = os.path.getsize(files.temporary(self._path))
+        written = files.temporary(self._path)
+        entry = {"tokens": self._tokens, "pages": -(-self._tokens // self._page_tokens),
+                 "bytes": os.path.getsize(written), "sha256": file_hash(written),
+                 "content": _content_hash(self._hashes)}  # fmt: skip
         files.publish(self._path)
-        content = _content_hash(self._hashes)
-        return {"tokens": self._tokens, "pages": self._pages, "bytes": size, "sha256": digest, "content": content}
+        return entry
 
 
 def _update(hashes: Any, tokens: np.ndarray, starts: np.ndarray) -> None:
@@ -194,8 +191,8 @@ def open_shard(path: str, pages: int, file: str | None = None) -> Any:
             raise BadInput(f"{path} is damaged ({summary(error)})") from error
         raise BadInput(f"{path} is damaged, or changed while it was opened")
     # A missing or truncated file may open without an error, as an empty one.
-    if (found := reader.num_records()) != pages:
-        raise BadInput(f"{path} holds {found} pages, not the {pages} of the manifest")
+    if (count := reader.num_records()) != pages:
+        raise BadInput(f"{path} holds {count} pages, not the {pages} of the manifest")
     return reader
 
 

@@ -18,8 +18,8 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow
@@ -34,6 +34,29 @@ ADVICE = "copy the corpus again"
 _OPEN_SHARDS = 256  # file handles; the usual limit of a process is 1024, and a run may have several corpora
 _BLOCK, _BLOCK_HEADER, _CHUNK_HEADER = 1 << 16, 24, 40  # bytes
 _INDEX_BYTES = 16  # of a page in the index, at most
+_T = TypeVar("_T")
+
+
+class Recent(collections.OrderedDict[int, _T]):
+    """The `limit` last used of many things with numbers. Two threads may make the same one: harmless."""
+
+    def __init__(self, limit: int):
+        super().__init__()
+        self._limit, self._lock = limit, threading.Lock()
+
+    def fetch(self, numbers: set[int], make: Callable[[list[int]], Iterable[_T]]) -> dict[int, _T]:
+        """The things with these numbers, kept or made from a list of numbers."""
+        with self._lock:
+            things = {number: self[number] for number in numbers if number in self}
+        missing = sorted(numbers - things.keys())
+        things |= zip(missing, make(missing), strict=True)
+        with self._lock:
+            for number, thing in things.items():
+                self[number] = thing
+                self.move_to_end(number)
+            while len(self) > self._limit:
+                self.popitem(last=False)
+        return things
 
 
 class Shards:
@@ -48,8 +71,8 @@ class Shards:
     def __init__(self, path: str, split: str, pages: Sequence[int], sizes: Sequence[int]):
         self._path, self._split, self._pages, self._sizes = path, split, pages, sizes
         self._in_bucket = not files.at(path).seeks
-        self._open: collections.OrderedDict[int, _Shard] = collections.OrderedDict()
-        self._lock, self._file_lock = threading.Lock(), threading.Lock()
+        self._open = Recent[_Shard](_OPEN_SHARDS)
+        self._file_lock = threading.Lock()
         if self._in_bucket:
             self._file = os.memfd_create("shard")
             weakref.finalize(self, os.close, self._file)
@@ -63,47 +86,34 @@ class Shards:
           BadInput: a shard is missing or damaged.
           RestartMe: the bucket does not answer.
         """
-        shards = self._opened({shard for shard, _ in places})
+        shards = self._open.fetch({shard for shard, _ in places}, self._opened)
         fetched = self._fetch((shard, *shards[shard].edges[page : page + 2].tolist()) for shard, page in places)
-        found = []
+        pages = []
         for (number, page), data in zip(places, fetched, strict=False):
             shard = shards[number]
             on_disk = data is None
             with _advised(), contextlib.nullcontext() if on_disk else self._only(data, shard.edges[page], shard.size):
-                found.append(read_page(shard.reader, shard.path, page, page_tokens, vocab_size))
-        return found
+                pages.append(read_page(shard.reader, shard.path, page, page_tokens, vocab_size))
+        return pages
 
-    def _opened(self, wanted: set[int]) -> dict[int, _Shard]:
-        """Two threads may open the same shard: harmless."""
-        with self._lock:
-            shards = {shard: self._open[shard] for shard in wanted if shard in self._open}
-        missing = sorted(wanted - shards.keys())
-        tails = self._fetch(
-            (shard, max(0, self._sizes[shard] - 2 * _BLOCK - _INDEX_BYTES * self._pages[shard]), self._sizes[shard])
-            for shard in missing
-        )
-        for shard, tail in zip(missing, tails, strict=False):
-            path = os.path.join(self._path, shard_name(self._split, shard, len(self._pages)))
+    def _opened(self, numbers: list[int]) -> Iterator[_Shard]:
+        """Opens shards; in a bucket by their last bytes, which hold the index."""
+        starts = (max(0, self._sizes[shard] - 2 * _BLOCK - _INDEX_BYTES * self._pages[shard]) for shard in numbers)
+        tails = self._fetch((shard, start, self._sizes[shard]) for shard, start in zip(numbers, starts, strict=True))
+        for number, tail in zip(numbers, tails, strict=False):
+            path = os.path.join(self._path, shard_name(self._split, number, len(self._pages)))
+            pages, size, edges = self._pages[number], self._sizes[number], np.empty(0, np.int64)
             with _advised():
-                shards[shard] = self._opened_one(path, self._pages[shard], self._sizes[shard], tail)
-        with self._lock:
-            for shard in shards:
-                self._open[shard] = shards[shard]
-                self._open.move_to_end(shard)
-            while len(self._open) > _OPEN_SHARDS:
-                self._open.popitem(last=False)
-        return shards
-
-    def _opened_one(self, path: str, pages: int, size: int, tail: bytes | None) -> _Shard:
-        """Opens a shard; `tail` are its last bytes, with the index, or None if it is on disk."""
-        if tail is None:
-            return _Shard(path, size, open_shard(path, pages), np.empty(0, np.int64))
-        with self._only(tail, size - len(tail), size) as file:
-            reader = open_shard(path, pages, file)
-        try:
-            return _Shard(path, size, reader, _edges(tail, size))
-        except (ValueError, OSError) as error:
-            raise BadInput(f"{path} cannot be read from a bucket ({summary(error)})") from error
+                if tail is None:
+                    reader = open_shard(path, pages)
+                else:
+                    with self._only(tail, size - len(tail), size) as file:
+                        reader = open_shard(path, pages, file)
+                    try:
+                        edges = _edges(tail, size)
+                    except (ValueError, OSError) as error:
+                        raise BadInput(f"{path} cannot be read from a bucket ({summary(error)})") from error
+            yield _Shard(path, size, reader, edges)
 
     @contextlib.contextmanager
     def _only(self, data: bytes, start: int, size: int) -> Iterator[str]:
