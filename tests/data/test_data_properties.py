@@ -95,7 +95,7 @@ def place(case, tokens):
     return corpus, tokens - firsts[corpus]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(cases(), st.integers(0, 40))
 def test_the_union_over_hosts_is_the_batch(case, step):
     whole = batch_of(case, step)
@@ -108,7 +108,7 @@ def test_the_union_over_hosts_is_the_batch(case, step):
         jax.tree.map(functools.partial(np.testing.assert_array_equal, err_msg=f"{hosts} hosts"), joined, whole)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(cases())
 def test_windows_tile_and_nothing_is_lost_but_what_a_change_of_the_batch_size_costs(case):
     R, W = case.config.data.reuse_len, case.config.data.windows_per_block
@@ -142,7 +142,7 @@ def test_windows_tile_and_nothing_is_lost_but_what_a_change_of_the_batch_size_co
     assert len(read) == begun * W - lost - unfinished
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(cases())
 def test_continues_says_whether_the_memory_holds_the_text_just_before(case):
     R = case.config.data.reuse_len

@@ -4,7 +4,6 @@ import copy
 import hashlib
 import json
 import pickle
-import re
 import shutil
 
 import numpy as np
@@ -56,19 +55,6 @@ def test_a_corpus_of_format_1_reads_as_it_did(split):
     assert pickle.loads(pickle.dumps(corpus)).read(np.array([5]), 9)[0].tolist() == tokens[:, 5:14].tolist()
 
 
-def test_examples_are_made_of_a_corpus_of_format_1():
-    import tiny
-
-    from xlnet_jax.data.batches import loader
-    from xlnet_jax.data.batches.mixture import Mixture
-    from xlnet_jax.data.batches.stream import extend_plan
-
-    mixture, config = Mixture((Corpus(str(GOLDEN)),)), tiny.config()
-    plan = extend_plan((), 0, 8, config.data.windows_per_block)
-    (batch,) = loader.prefetched(loader.TrainDispatches(mixture, config, plan, np.arange(8), 2, 4), config)
-    assert batch.tokens.shape == (2, 8, 32) and len(np.unique(batch.tokens)) > 50
-
-
 def refused(text, *words):
     with pytest.raises(BadInput) as error:
         parse(text if isinstance(text, bytes) else json.dumps(text).encode(), "folder/manifest.json")
@@ -78,12 +64,8 @@ def refused(text, *words):
         assert word in message
 
 
-def test_the_newest_format_is_read_as_it_is():
-    manifest = newest()
-    assert parse(json.dumps(manifest).encode(), "") == manifest
-
-
 def test_other_formats():
+    assert parse(json.dumps(newest()).encode(), "") == newest()
     refused(newest() | {"format_version": 3}, "has format 3, this program reads up to 2", "install a newer version")
     for version in (0, -1, True, 1.0, "1", None):
         refused(newest() | {"format_version": version}, "is damaged: format_version is", "copy the corpus again")
@@ -185,17 +167,8 @@ def test_nothing_may_be_left_out():
         for part in above:
             place = place[part]
         del place[last]
-        if last == "heldout" or above == ["sources"]:  # may be less; but no hash adds up to less
-            parse_or_refuse(manifest)
-        else:
-            refused(manifest, "is damaged")
-
-
-def parse_or_refuse(manifest):
-    try:
-        parse(json.dumps(manifest).encode(), "folder/manifest.json")
-    except BadInput as error:
-        assert re.fullmatch(r"folder/manifest.json is damaged: .*; copy the corpus again", str(error))
+        if above != ["sources"]:  # may be fewer
+            refused(manifest, "is damaged", "copy the corpus again")
 
 
 def test_a_manifest_that_cannot_be_opened(tmp_path):

@@ -14,7 +14,7 @@ import data_fixtures as data
 import pytest
 import tiny
 
-ROOT = str(tiny.ROOT)
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(tiny.ROOT)}
 
 
 def command(inputs, output, *options):
@@ -24,30 +24,25 @@ def command(inputs, output, *options):
 
 @functools.cache
 def text() -> str:
-    """Two megabytes in eight files."""
+    """A megabyte in eight files."""
     path = os.path.join(data.session_folder(), "text_for_kills")
     os.makedirs(path)
     for index in range(8):
         with open(os.path.join(path, f"{index}.txt"), "w", encoding="utf-8") as file:
-            file.write(data.synthetic_text(index, 1000))
+            file.write(data.synthetic_text(index, 500))
     return path
 
 
-def kill_at_random(tmp_path, kills, inputs, options, environment=None):
-    """Kills the process group of `prepare` again and again; whenever one ends, compares it with an undisturbed run.
+def start(words):
+    return subprocess.Popen(words, env=ENVIRONMENT, start_new_session=True, stderr=subprocess.PIPE, text=True)
 
-    Returns how many kills came before the end, and how many attempts ended before their kill.
-    """
-    words = functools.partial(command, inputs)
-    environment = os.environ | {"PYTHONPATH": ROOT} | (environment or {})
 
-    def start(folder):
-        return subprocess.Popen(
-            words(folder, *options), env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True
-        )
-
+@pytest.mark.parametrize("kills", [pytest.param(3, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.prove)])
+def test_killed_at_random(tmp_path, kills):
+    """The process group, again and again; whenever an attempt ends, it is compared with an undisturbed run."""
+    options = ("--workers=2", "--shard_bytes=125000")
     began = time.monotonic()
-    with start(tmp_path / "undisturbed") as process:
+    with start(command(text(), tmp_path / "undisturbed", *options)) as process:
         assert process.wait() == 0, process.stderr.read()
     duration = time.monotonic() - began
     expected = data.contents(tmp_path / "undisturbed")
@@ -56,7 +51,7 @@ def kill_at_random(tmp_path, kills, inputs, options, environment=None):
     killed = ended = 0
     folder = tmp_path / "killed"
     while True:
-        with start(folder) as process:
+        with start(command(text(), folder, *options)) as process:
             try:
                 # An attempt that goes on is shorter, so the end is met often enough.
                 process.wait(None if killed == kills else moments.uniform(0, 0.7 * duration))
@@ -68,23 +63,9 @@ def kill_at_random(tmp_path, kills, inputs, options, environment=None):
         assert data.contents(folder) == expected
         shutil.rmtree(folder)
         if killed == kills:
-            return killed, ended
+            break
         ended += 1
-
-
-OPTIONS = ("--workers=2", "--shard_bytes=250000")
-
-
-def test_killed_at_random(tmp_path):
-    killed, ended = kill_at_random(tmp_path, 3, text(), OPTIONS)
     assert ended < 3 * killed, "most kills came too late"
-
-
-@pytest.mark.prove
-def test_killed_at_random_often(tmp_path):
-    killed, ended = kill_at_random(tmp_path, 20, text(), OPTIONS)
-    print(f"{killed} kills before the end, {ended} attempts were faster")
-    assert ended < killed, "most kills came too late"
 
 
 def _children(pid):
@@ -110,7 +91,7 @@ def _runs(pid):
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
 def test_workers_end_with_the_process_that_was_killed(tmp_path):
     words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=1", "--document=file")
-    with subprocess.Popen(words, env=os.environ | {"PYTHONPATH": ROOT}) as process:
+    with start(words) as process:
         notes = tmp_path / "c" / "units"
         _wait(lambda: list(notes.glob("*.json")), process)
         workers = _children(process.pid)
@@ -130,13 +111,7 @@ def test_a_signal_to_the_group_is_one_line_and_asks_for_the_same_command(tmp_pat
     # A shell starts what runs in its background without Ctrl-C.
     words = ["env", "--default-signal=INT", *words]
     for number in (signal.SIGINT, signal.SIGTERM):
-        with subprocess.Popen(
-            words,
-            env=os.environ | {"PYTHONPATH": ROOT},
-            start_new_session=True,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
+        with start(words) as process:
             before = len(list(tmp_path.glob("c/units/*.json")))
             if number == signal.SIGTERM:
                 _wait(lambda enough=before + 2: len(list(tmp_path.glob("c/units/*.json"))) > enough, process)
@@ -149,39 +124,24 @@ def test_a_signal_to_the_group_is_one_line_and_asks_for_the_same_command(tmp_pat
         assert said.splitlines()[-1] == f"xlnet-jax: {number.name}: there was nothing to save; rerun the same command"
 
 
-def test_two_prepares_into_one_folder(tmp_path):
-    words = command(text(), tmp_path / "c", *OPTIONS)
-    environment = os.environ | {"PYTHONPATH": ROOT}
-    both = [subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate()[1] for process in both]
-    codes = [process.returncode for process in both]
-    assert sorted(codes) == [0, 2], said
-    assert "c: another `prepare` writes here; wait for it" in said[codes.index(2)].splitlines()[-1]
-    assert subprocess.run(command(text(), tmp_path / "d", *OPTIONS), env=environment).returncode == 0
-    assert data.contents(tmp_path / "c") == data.contents(tmp_path / "d")
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_disk_full(tmp_path, workers):
+def test_disk_full(tmp_path):
     """A limit on the size of files does what a full disk does: the first large shard cannot be written."""
     small, large = tmp_path / "text" / "a.txt", tmp_path / "text" / "b.txt"
     small.parent.mkdir()
     small.write_text(data.synthetic_text(0, 50))
     large.write_text(data.synthetic_text(1, 4000))
-    options = (f"--tokenizer={data.tokenizer_path()}", "--heldout=0", "--shard_bytes=600000", f"--workers={workers}")
+    options = (f"--tokenizer={data.tokenizer_path()}", "--heldout=0", "--shard_bytes=600000")
     words = command(small.parent, tmp_path / "c", *options)
     limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
     limited = [sys.executable, "-c", limit + "os.execv(sys.argv[1], sys.argv[1:])", *words]
-    environment = os.environ | {"PYTHONPATH": ROOT}
-    run = functools.partial(subprocess.run, env=environment, capture_output=True, text=True)
-    failed = run(limited)
-    assert failed.returncode == 2 and "Traceback" not in failed.stderr, failed.stderr
-    (said,) = [line for line in failed.stderr.splitlines() if line.startswith("xlnet-jax")]
-    assert "/c/units/0000" in said and "File too large" in said and "rerun the same command" in said
-    assert not (tmp_path / "c" / "manifest.json").exists() and list((tmp_path / "c" / "units").glob("*.json"))
-    assert not list((tmp_path / "c").rglob("*.tmp"))
-    done = run(words)
-    assert done.returncode == 0 and "going on" in done.stderr
-    words[words.index(f"--output={tmp_path / 'c'}")] = f"--output={tmp_path / 'd'}"
-    assert run(words).returncode == 0
+    run = functools.partial(subprocess.run, env=ENVIRONMENT, capture_output=True, text=True)
+    for workers in ("--workers=1", "--workers=2"):
+        failed = run([*limited, workers])
+        assert failed.returncode == 2 and "Traceback" not in failed.stderr, failed.stderr
+        (said,) = [line for line in failed.stderr.splitlines() if line.startswith("xlnet-jax")]
+        assert "/c/units/0000" in said and "File too large" in said and "rerun the same command" in said
+        assert not (tmp_path / "c" / "manifest.json").exists() and list((tmp_path / "c" / "units").glob("*.json"))
+        assert not list((tmp_path / "c").rglob("*.tmp"))
+    assert "going on" in failed.stderr and run(words).returncode == 0
+    data.make_corpus(tmp_path / "d", [str(small.parent)], heldout=0.0, shard_bytes=600_000, page_tokens=4096)
     assert data.contents(tmp_path / "c") == data.contents(tmp_path / "d")

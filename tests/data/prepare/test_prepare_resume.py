@@ -110,17 +110,6 @@ def test_damaged_counts_of_a_unit(tmp_path, monkeypatch):
     assert data.contents(folder) == data.contents(data.corpus_path())
 
 
-def test_a_file_in_place_of_a_folder(tmp_path):
-    shutil.copytree(data.corpus_path(), tmp_path / "c")
-    (tmp_path / "c" / "manifest.json").unlink()
-    (tmp_path / "c" / "units").write_text("")
-    with pytest.raises(BadInput, match="c/units: Not a directory; fix this and rerun the same command"):
-        data.make_corpus(tmp_path / "c")
-    (tmp_path / "c" / "units").unlink()
-    data.make_corpus(tmp_path / "c")
-    assert data.contents(tmp_path / "c") == data.contents(data.corpus_path())
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -160,12 +149,6 @@ def test_a_failed_start_may_be_given_other_options(tmp_path):
         data.make_corpus(tmp_path / "c", tokenizer=None, vocab_size=30_000)
     manifest = data.make_corpus(tmp_path / "c", tokenizer=None, vocab_size=data.VOCAB_SIZE)
     assert manifest["tokenizer"]["vocab_size"] == Corpus(str(tmp_path / "c")).tokenizer.vocab_size == data.VOCAB_SIZE
-
-
-def test_folder_of_something_else(tmp_path):
-    (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(BadInput, match="holds other files .thesis.tex"):
-        data.make_corpus(tmp_path)
 
 
 def test_another_tokenizer_in_the_same_place(tmp_path):

@@ -227,22 +227,6 @@ def test_links_are_followed_once_and_must_lead_somewhere(tmp_path):
         find_sources([str(folder)])
 
 
-def test_a_folder_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "a.txt").write_text("a")
-    (tmp_path / "locked").mkdir()
-    scan = os.scandir
-
-    def refuse(path):
-        if str(path).endswith("locked"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scan(path)
-
-    # Root may read everything, so the refusal is planted.
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(BadInput, match="Permission denied"):
-        find_sources([str(tmp_path)])
-
-
 def test_plan_of_empty_files(tmp_path):
     (tmp_path / "a.txt").touch()
     _write(tmp_path / "b.parquet", [])

@@ -27,19 +27,6 @@ def _documents(tmp_path, content, document="blank_line", sentences="line", error
     return list(reader.documents(Part(str(path), 0, path.stat().st_size))), reader
 
 
-@pytest.mark.parametrize(
-    ("document", "expected"),
-    [
-        ("blank_line", [[["a b", "c"]], [["d"]]]),
-        ("file", [[["a b", "c"], ["d"]]]),
-        ("line", [[["a b"]], [["c"]], [["d"]]]),
-    ],
-)
-def test_document_rules(tmp_path, document, expected):
-    content = "\n \na  b\nc\r\n\n\t\n\n d"
-    assert _documents(tmp_path, content, document)[0] == expected
-
-
 def test_paragraphs_of_records(tmp_path):
     content = json.dumps({"text": "A. B\nC\n\n\n D \r\n\r\nE"}) + "\n"
     for document in DOCUMENT_RULES:
@@ -68,10 +55,6 @@ def test_old_mac_lines_and_byte_order_mark(tmp_path):
 )
 def test_sentences_by_punctuation(line, sentences):
     assert list(text.split_sentences(line)) == sentences
-
-
-def test_punctuation_is_used_and_normalised(tmp_path):
-    assert _documents(tmp_path, "One.  Two\n\nÉ. F", sentences="punctuation")[0] == [[["One.", "Two"]], [["E.", "F"]]]
 
 
 def test_sentences_take_linear_time():
@@ -253,12 +236,6 @@ def test_json_goes_on_with_replace(tmp_path):
     # What is no record at all is no matter of replacing.
     with pytest.raises(BadInput, match="not JSON"):
         _documents(tmp_path, "{", errors="replace", suffix="jsonl")
-
-
-def test_field(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "a", "body": "b"}\n')
-    reader = _reader("line", "line", Normalization(), "strict", "body")
-    assert list(reader.documents(Part(str(tmp_path / "a.jsonl"), 0, 27))) == [[["b"]]]
 
 
 def test_names_of_fields_are_shown_in_one_short_line(tmp_path):

@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import fake_gcs
@@ -108,20 +107,6 @@ def test_any_cut_gives_the_same_documents(data_dir, unit_bytes):
     documents = [document for part in parts for document in reader.documents(part)]
     assert documents == [_document(number) for number in range(COUNT)]
     assert len(set(reader.hashes)) == len(parts)
-
-
-def test_in_a_process_of_its_own(data_dir):
-    # Nobody has parsed absl's flags or built anything.
-    code = (
-        "import sys\n"
-        "from xlnet_jax.data import tokenizer; from xlnet_jax.data.prepare import sources, text\n"
-        f"(source,) = sources.find_sources(['tfds:xlnet_articles:validation'], {data_dir!r})\n"
-        "((part,),) = sources.plan([source], 10**6, 'line')\n"
-        "reader = text.TextReader(text.Request('line', 'line', tokenizer.Normalization(), 0.0, 'strict', 64))\n"
-        "print(len(list(reader.documents(part))), 'tensorflow' in sys.modules)\n"
-    )
-    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
-    assert (result.stdout, result.returncode) == ("3 False\n", 0), result.stderr
 
 
 def test_fields(data_dir):
