@@ -5,7 +5,6 @@ JAX and torch are imported by the side that needs them: each has a process of it
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -68,7 +67,7 @@ class Ours:
         from xlnet_jax.train.step import build_step, create_state
 
         attention, _ = implementation.choose(config.model)
-        recipe = make_recipe(dataclasses.replace(config, model=dataclasses.replace(config.model, attention=attention)))
+        recipe = make_recipe(config.changed(model={"attention": attention}))
         self.mesh = make_mesh(config.mesh, jax.devices(device)[:1])
         with jax.set_mesh(self.mesh):
             built = build_step(recipe, self.mesh)

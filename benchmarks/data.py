@@ -23,7 +23,6 @@ The text is 46 MB of real prose from two packages; for 200 MB it is repeated, wh
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import multiprocessing
 import os
@@ -114,7 +113,7 @@ def examples(corpus: str) -> tuple[float, float]:
     from xlnet_jax.data.batches.loader import prefetched
 
     built, config = dispatches(corpus, BATCH)
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, read_threads=1))
+    config = config.changed(data={"read_threads": 1})
     rates = []
     for _ in range(2):
         began = time.perf_counter()

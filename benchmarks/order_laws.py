@@ -36,7 +36,6 @@ these K for each window):
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import json
 import math
@@ -66,27 +65,21 @@ def config_of(law: str, corpus: str, steps: int, quick: bool, seed: int = 0) -> 
     from xlnet_jax.model.flops import step_flops
 
     base = configs.load(os.path.join(os.path.dirname(__file__), "..", "configs", "quickstart.py"))
-    model = dataclasses.replace(base.model, **QUICK if quick else {})
 
     def of(law: str) -> Any:
-        return dataclasses.replace(
-            base,
-            model=model,
-            data=dataclasses.replace(base.data, corpus=corpus, **LAWS[law]),
-            optimizer=dataclasses.replace(base.optimizer, warmup_steps=min(base.optimizer.warmup_steps, steps // 4)),
-            evaluation=dataclasses.replace(base.evaluation, final=False),
-            seeds=dataclasses.replace(base.seeds, init=base.seeds.init + seed, data=base.seeds.data + seed),
+        return base.changed(
+            model=QUICK if quick else {},
+            data={"corpus": corpus, **LAWS[law]},
+            optimizer={"warmup_steps": min(base.optimizer.warmup_steps, steps // 4)},
+            evaluation={"final": False},
+            seeds={"init": base.seeds.init + seed, "data": base.seeds.data + seed},
         )
 
     found = of(law)
     equal = round(steps * step_flops(of("spans")) / step_flops(found))
     size = math.gcd(equal, steps) if quick else base.train.steps_per_dispatch
     equal = max(size, round(equal / size) * size)
-    result = dataclasses.replace(
-        found,
-        train=dataclasses.replace(found.train, steps=equal, steps_per_dispatch=size),
-        checkpoint=dataclasses.replace(found.checkpoint, every=equal, keep=1),
-    )
+    result = found.changed(train={"steps": equal, "steps_per_dispatch": size}, checkpoint={"every": equal, "keep": 1})
     configs.check(result)
     return result
 

@@ -27,7 +27,6 @@ Figures:
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import math
 import os
@@ -64,18 +63,16 @@ def config_of(side: str, seed: int, steps: int, corpus: str = "", vocab_size: in
 
     model, data = SIDES[side]
     base = configs.Config()
-    result = dataclasses.replace(
-        base,
-        model=dataclasses.replace(base.model, **{**MODEL, **model}, vocab_size=vocab_size),
-        data=dataclasses.replace(base.data, corpus=corpus, objective="clm", segment_len=T, reuse_len=T, num_predict=T,
-                                 windows_per_block=W, bidirectional=False, **data),
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=2e-3, warmup_steps=min(100, steps // 2),
-                                      schedule="cosine"),
-        train=dataclasses.replace(base.train, steps=steps, batch_size=32, steps_per_dispatch=math.gcd(steps, 10)),
-        checkpoint=dataclasses.replace(base.checkpoint, every=steps, keep=1),
-        evaluation=dataclasses.replace(base.evaluation, final=False),
-        log=dataclasses.replace(base.log, tensorboard=False),
-        seeds=dataclasses.replace(base.seeds, init=seed, data=100 + seed, dropout=200 + seed),
+    result = base.changed(
+        model=MODEL | model | {"vocab_size": vocab_size},
+        data={"corpus": corpus, "objective": "clm", "segment_len": T, "reuse_len": T, "num_predict": T,
+              "windows_per_block": W, "bidirectional": False, **data},
+        optimizer={"learning_rate": 2e-3, "warmup_steps": min(100, steps // 2), "schedule": "cosine"},
+        train={"steps": steps, "batch_size": 32, "steps_per_dispatch": math.gcd(steps, 10)},
+        checkpoint={"every": steps, "keep": 1},
+        evaluation={"final": False},
+        log={"tensorboard": False},
+        seeds={"init": seed, "data": 100 + seed, "dropout": 200 + seed},
     )  # fmt: skip
     configs.check(result)
     return result
@@ -114,7 +111,7 @@ class Scorer:
         from xlnet_jax.train.recipe import make_recipe
         from xlnet_jax.train.step import build_step
 
-        config = dataclasses.replace(self._config, model=dataclasses.replace(self._config.model, **model))
+        config = self._config.changed(model=model)
         mesh = meshes.make_mesh(config.mesh)
         recipe = make_recipe(config)
         counts_V = np.ones(config.model.vocab_size, np.int64)  # only the unigram cross-entropy would use them
@@ -172,14 +169,13 @@ def echo(side: str, steps: int, seed: int = 0) -> float:
     rows, reach = 32, ECHO_SEGMENTS * ECHO_T
     config = config_of(side, seed, steps)
     memory_len = reach if config.model.memory_len else 0
-    config = dataclasses.replace(
-        config,
-        model=dataclasses.replace(config.model, layers=2, d_model=32, heads=2, head_dim=16, d_ff=64, init_std=0.2,
-                                  memory_len=memory_len, vocab_size=Echo(1, 0).vocab_size, unroll="off"),
-        data=dataclasses.replace(config.data, segment_len=ECHO_T, reuse_len=ECHO_T, num_predict=ECHO_T,
-                                 windows_per_block=2 * ECHO_SEGMENTS),
-        optimizer=dataclasses.replace(config.optimizer, learning_rate=1e-2),
-        train=dataclasses.replace(config.train, batch_size=rows, steps_per_dispatch=50),
+    config = config.changed(
+        model={"layers": 2, "d_model": 32, "heads": 2, "head_dim": 16, "d_ff": 64, "init_std": 0.2,
+               "memory_len": memory_len, "vocab_size": Echo(1, 0).vocab_size, "unroll": "off"},
+        data={"segment_len": ECHO_T, "reuse_len": ECHO_T, "num_predict": ECHO_T,
+              "windows_per_block": 2 * ECHO_SEGMENTS},
+        optimizer={"learning_rate": 1e-2},
+        train={"batch_size": rows, "steps_per_dispatch": 50},
     )  # fmt: skip
 
     def mixture(records: int, seed: int) -> Mixture:

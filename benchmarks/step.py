@@ -85,11 +85,7 @@ class Task:
         rates = dict(dropout=self.dropout, attention_dropout=self.dropout, activation_dropout=self.dropout)
         if self.path:
             given = load(self.path, list(self.words))
-            return dataclasses.replace(
-                given,
-                model=dataclasses.replace(given.model, **rates),
-                train=dataclasses.replace(given.train, steps_per_dispatch=STEPS),
-            )
+            return given.changed(model=rates, train={"steps_per_dispatch": STEPS})
         sizes = dict(vocab_size=8000, layers=4, d_model=256, heads=4, head_dim=64, d_ff=1024, memory_len=96)
         data, batch_size = DataConfig(segment_len=128, reuse_len=64, num_predict=21), 8
         if self.quick:

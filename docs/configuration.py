@@ -3,9 +3,12 @@
 python docs/configuration.py
 """
 
-import os
+import inspect
+import pathlib
 
 from xlnet_jax import config as configs
+from xlnet_jax.config.keys import allowed
+from xlnet_jax.errors import LARGEST_INT
 
 HEAD = """# Configuration
 
@@ -18,21 +21,30 @@ What may happen to a key when a run is resumed:
 - **frozen**: must be as it was (model, objective, data, seeds; also the corpus and tokenizer, by their hash);
 - **elastic**: may change; the data plan and the log take note of it (batch size, mesh);
 - **free**: may change at any start.
+
+Upper bounds of a number are far above any run: a typing error shall not take all memory before it is found.
 """
 
 
-def main() -> None:
-    """Rewrites the page."""
+def values(field) -> str:
+    """What a key may be: its choices, or its bounds."""
+    bounds = {name: bound for name, bound in field.metadata["bounds"].items() if bound != LARGEST_INT}
+    return ", ".join(f"`{choice}`" for choice in field.metadata["choices"]) or allowed(field, bounds)
+
+
+def page() -> str:
+    """The page."""
     page, section = [HEAD], ""
     for name, field in configs.fields().items():
         if name.split(".")[0] != section:
             section = name.split(".")[0]
-            what = type(getattr(configs.Config(), section)).__doc__
-            page.append(f"\n## {section}\n\n{what}\n\n| key | default | on resume | what it is |\n|---|---|---|---|\n")
-        page.append(f"| `{name}` | `{field.default!r}` | {field.metadata['resume']} | {field.metadata['doc']} |\n")
-    with open(os.path.join(os.path.dirname(__file__), "configuration.md"), "w", encoding="utf-8") as file:
-        file.write("".join(page))
+            what = inspect.getdoc(type(getattr(configs.Config(), section)))
+            page.append(f"\n## {section}\n\n{what}\n\n| key | default | values | on resume | what it is |\n")
+            page.append("|---|---|---|---|---|\n")
+        about = field.metadata
+        page.append(f"| `{name}` | `{field.default!r}` | {values(field)} | {about['resume']} | {about['doc']} |\n")
+    return "".join(page)
 
 
 if __name__ == "__main__":
-    main()
+    pathlib.Path(__file__).with_name("configuration.md").write_text(page(), encoding="utf-8")

@@ -34,7 +34,7 @@ ROWS = (
     ("distributed",),
     ("storage",),
     # The package itself holds its version, and imports the library only when it is used.
-    ("config", "config_rules", "batch", "errors", "messages", ""),
+    ("config", "batch", "errors", "messages", ""),
 )
 ROW = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
 
@@ -42,9 +42,7 @@ ROW = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
 SIDEWAYS = {
     ("__main__", "cli"),
     ("config", "errors"),
-    ("config", "config_rules"),
     ("config", "messages"),
-    ("config_rules", "config"),
     ("batch", "errors"),
 }
 

@@ -41,8 +41,7 @@ def config(**changes: Any) -> Config:
         evaluation=configs.EvaluationConfig(final=False),
         log=configs.LogConfig(tensorboard=False),
     )  # fmt: skip
-    changed = {name: dataclasses.replace(getattr(base, name), **values) for name, values in changes.items()}
-    result = dataclasses.replace(base, **changed)
+    result = base.changed(**changes)
     configs.check(result)
     return result
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 SUMMARY_LENGTH = 400
+LARGEST_INT = 2**31 - 1
+"""Of every whole number without a bound of its own: steps, rows and positions are int32 on the device."""
 
 
 class XLNetError(Exception):

@@ -66,8 +66,8 @@ def load(path: str, *, step: int | None = None, batch_size: int = 16, compute_dt
     else:
         config, tokenizer = workdirs.load_config(path), workdirs.tokenizer(path)
         params, _ = restore.saved_parameters(path, step)
-    model = dataclasses.replace(config.model, compute_dtype=compute_dtype, unroll="off")
-    config = implementation.decided(dataclasses.replace(config, model=model), Session())
+    config = config.changed(model={"compute_dtype": compute_dtype, "unroll": "off"})
+    config = implementation.decided(config, Session())
     return Model(config, tokenizer, jax.device_put(params), batch_size)
 
 

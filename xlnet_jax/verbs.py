@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from xlnet_jax import messages
-from xlnet_jax.config_rules import LARGEST_INT
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import LARGEST_INT, BadInput
 from xlnet_jax.messages import print_lines, printable, suggest
 
 MOST_ROWS = 2**22

@@ -1,6 +1,5 @@
 """`xlnet-jax compile` with the TPU compiler itself, for two small layers."""
 
-import dataclasses
 import functools
 import json
 import os
@@ -264,7 +263,7 @@ def test_the_program_is_the_one_that_train_runs(mesh, monkeypatch):
     """
     # What is faster on a CPU is left out where the devices are TPUs.
     monkeypatch.setattr("xlnet_jax.distributed.mesh.device", lambda: types.SimpleNamespace(platform="tpu"))
-    config = dataclasses.replace(CONFIG, mesh=dataclasses.replace(CONFIG.mesh, **mesh))
+    config = CONFIG.changed(mesh=mesh)
     here = make_mesh(config.mesh, jax.devices()[:4])
     there = make_mesh(config.mesh, describe("v5e:2x2").devices)
     assert here.devices.flat[0].platform == "cpu" and there.devices.flat[0].platform == "tpu"
@@ -275,7 +274,7 @@ def test_the_program_is_the_one_that_train_runs(mesh, monkeypatch):
         trained = traced.lower(lowering_platforms=("tpu",)).as_text()
     texts = [trained, compile.lower(make_recipe(config), there)[1].as_text()]
     assert len(texts[0]) > 100_000 and texts[0] == texts[1]
-    other = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, clip=0.5))
+    other = config.changed(optimizer={"clip": 0.5})
     assert compile.lower(make_recipe(other), there)[1].as_text() != texts[1]
 
 

@@ -18,9 +18,8 @@ from xlnet_jax import cli, messages
 from xlnet_jax.cli import main
 from xlnet_jax.commands import inspect, quickstart
 from xlnet_jax.commands.inputs import read_lines
-from xlnet_jax.config_rules import LARGEST_INT
 from xlnet_jax.distributed import mesh
-from xlnet_jax.errors import BadInput, Diverged, RestartMe
+from xlnet_jax.errors import LARGEST_INT, BadInput, Diverged, RestartMe
 from xlnet_jax.messages import print_lines
 from xlnet_jax.run import workdir
 from xlnet_jax.verbs import VERBS, Verb, _show_samples, call

@@ -262,7 +262,7 @@ def test_a_projection_by_hand():
     assert seconds["dcn"] == pytest.approx(2 * 1 / 2 * 1000 / 3.125e9)
     # Nothing is published for v3: left out, not guessed.
     assert "dcn" not in compiling.roofline(make_recipe(config), slice_of("v3:2x2", 8), 1.0, [across], NONE)
-    full = dataclasses.replace(config, model=dataclasses.replace(config.model, remat="full"))
+    full = config.changed(model={"remat": "full"})
     again = compiling.roofline(make_recipe(full), slice_of("v5e:2x2", 4), 1.0, [], NONE)["compute"]
     assert 1.1 < again / seconds["compute"] < 1.4
 
@@ -270,7 +270,7 @@ def test_a_projection_by_hand():
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_a_kernel_replaces_the_products_and_the_traffic_of_attention(remat):
     """Ten steps a dispatch. Would catch products of attention counted twice, and a kernel hidden behind the rest."""
-    config = dataclasses.replace(tiny_tpu.config(), model=dataclasses.replace(tiny_tpu.config().model, remat=remat))
+    config = tiny_tpu.config().changed(model={"remat": remat})
     one, calls = slice_of("v5e:2x2", 4), compiling.KernelCalls(10 * 0.25, 10 * 200)
     seconds, xla = (compiling.roofline(make_recipe(config), one, 819e9 / 2 + 200, [], each) for each in (calls, NONE))
     # Two layers with 128 content and 16 query rows but the last layer's content; 192 keys, W = 128, three products.
@@ -406,7 +406,7 @@ def test_the_largest_batch_is_found_however_memory_grows(fit, grows, monkeypatch
         )
 
     monkeypatch.setattr(compiling, "attempt", attempt)
-    config = dataclasses.replace(tiny_tpu.config(), train=dataclasses.replace(tiny_tpu.config().train, batch_size=64))
+    config = tiny_tpu.config().changed(train={"batch_size": 64})
     best = compiling.largest_batch(config, None, 4)
     if not fit:
         assert best is None

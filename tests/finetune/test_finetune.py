@@ -1,6 +1,5 @@
 """`xlnet-jax finetune`: learns, keeps its best, ends early, and a run cut anywhere ends with the same bits."""
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -106,7 +105,7 @@ def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, 
         rows = "".join(f"{'bame ' * n}\t{n}\n" for n in range(1, 10))
         (tmp_path / f"{name}.tsv").write_text("sentence\tlength\n" + rows)
     sources = {name: str(tmp_path / f"{name}.tsv") for name in ("train", "dev")}
-    config = dataclasses.replace(config, finetune=dataclasses.replace(config.finetune, **sources))
+    config = config.changed(finetune=sources)
     with caplog.at_level("INFO", "xlnet_jax"):
         result = finetune(config, str(tmp_path / "run"))
     (line,) = [record for record in caplog.records if "starting with the parameters of step 16" in record.getMessage()]
@@ -187,7 +186,7 @@ def test_an_example_or_a_key_that_does_not_fit_is_refused_in_one_line(tmp_path, 
             (tmp_path / f"{name}.tsv").write_text(changes[name])
             changes = changes | {name: str(tmp_path / f"{name}.tsv")}
     config = settings()
-    config = dataclasses.replace(config, finetune=dataclasses.replace(config.finetune, **changes))
+    config = config.changed(finetune=changes)
     with pytest.raises(BadInput, match=told) as error:
         finetune(config, str(tmp_path / "run"))
     assert "\n" not in str(error.value) and not (tmp_path / "run").exists()

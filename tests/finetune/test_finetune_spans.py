@@ -18,10 +18,8 @@ T, D, PARAGRAPH = 12, 16, range(3, 8)  # padding before the paragraph; then SEP,
 
 
 def _task(segment_len=T, **changes):
-    config = tiny.config()
-    settings = dataclasses.replace(config.finetune, **changes)
-    data = dataclasses.replace(config.data, segment_len=segment_len)
-    return QuestionAnswering(dataclasses.replace(config, finetune=settings, data=data), data_fixtures.tokenizer())
+    config = tiny.config().changed(finetune=changes, data={"segment_len": segment_len})
+    return QuestionAnswering(config, data_fixtures.tokenizer())
 
 
 def _hidden(rows=1):

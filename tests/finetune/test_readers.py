@@ -1,6 +1,5 @@
 """Examples from every kind of source, and the one line that says what is wrong with it."""
 
-import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -17,7 +16,7 @@ from xlnet_jax.finetune.task import Example
 
 
 def _config(columns=""):
-    return dataclasses.replace(Config(), finetune=dataclasses.replace(Config().finetune, columns=columns))
+    return Config().changed(finetune={"columns": columns})
 
 
 def _write(folder, name, text):

@@ -25,7 +25,7 @@ LENGTHS = (1, 3, 16, 20, 21, 47)
 
 def config(**model):
     base = tiny.config(data={"objective": "clm", "segment_len": T, "reuse_len": T, "num_predict": T})
-    return dataclasses.replace(base, model=dataclasses.replace(base.model, **model))
+    return base.changed(model=model)
 
 
 def generator(config, batch_size=16, stop=None, mesh=None):

@@ -23,10 +23,8 @@ def scorer(vocab=5, objective="plm", batch_size=625, **model):
     """Of random parameters, large enough that every token counts; in float64."""
     sizes = {"d_model": 8, "d_ff": 8, "head_dim": 4, "memory_len": 6, "compute_dtype": "float64", **model}
     base = tiny.config()  # such a vocabulary and segment are no configuration for training
-    config = dataclasses.replace(
-        base,
-        model=dataclasses.replace(base.model, vocab_size=vocab, **sizes),
-        data=dataclasses.replace(base.data, objective=objective, segment_len=T, reuse_len=T),
+    config = base.changed(
+        model={"vocab_size": vocab, **sizes}, data={"objective": objective, "segment_len": T, "reuse_len": T}
     )
     made = any_order(config, "run")
     one = np.zeros((1, 1), np.int32)

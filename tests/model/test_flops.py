@@ -54,10 +54,8 @@ def test_a_left_to_right_model_has_all_clusters_and_no_segment_scores():
 
 def test_the_compiler_counts_about_the_same_forward():
     """One layer (it counts a scanned body once); it adds what is no matrix product, and the content stream's rows."""
-    config = dataclasses.replace(
-        tiny.config(data={"segment_len": 64, "reuse_len": 32, "num_predict": 16}, model={
-            "layers": 1, "d_model": 64, "head_dim": 32, "d_ff": 256, "vocab_size": 500}),
-    )  # fmt: skip
+    sizes = {"layers": 1, "d_model": 64, "head_dim": 32, "d_ff": 256, "vocab_size": 500}
+    config = tiny.config(data={"segment_len": 64, "reuse_len": 32, "num_predict": 16}, model=sizes)
     batch, memory = example_batch(config, 4), empty_memory(config.model, 4)
     recipe = make_recipe(config)
     params = jax.eval_shape(lambda: init_params(recipe))
@@ -69,7 +67,7 @@ def test_the_compiler_counts_about_the_same_forward():
         return jnp.sum(nll_BP) + jnp.sum(out.hidden_BTD)
 
     counted = jax.jit(forward).lower(params, batch).compile().cost_analysis()["flops"]
-    two_layers = dataclasses.replace(config, model=dataclasses.replace(config.model, layers=2))
+    two_layers = config.changed(model={"layers": 2})
     one, two = flops.forward_flops(config), flops.forward_flops(two_layers)
     per_row = sum(one.values()) + two["content"]
     N, D = 24 + 2 * 64 - 1, 64

@@ -43,8 +43,7 @@ def settings(memory_len=M, **sections):
 
 @functools.cache
 def of_length(config, n):
-    return dataclasses.replace(config, data=dataclasses.replace(
-        config.data, segment_len=n, reuse_len=n, num_predict=n))  # fmt: skip
+    return config.changed(data={"segment_len": n, "reuse_len": n, "num_predict": n})
 
 
 def text(tokens=51):

@@ -1,6 +1,5 @@
 """The end of a run: the held-out loss, its unigram baseline and the picture, made once whatever happens."""
 
-import dataclasses
 import logging
 import os
 import re
@@ -73,8 +72,8 @@ def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(tmp_pat
 
 @pytest.mark.slow
 def test_an_evaluation_of_the_last_step_is_not_repeated_and_half_a_run_has_none(tmp_path, settings):
-    settings = dataclasses.replace(settings, evaluation=dataclasses.replace(settings.evaluation, every=2))
-    longer = dataclasses.replace(settings, train=dataclasses.replace(settings.train, steps=4))
+    settings = settings.changed(evaluation={"every": 2})
+    longer = settings.changed(train={"steps": 4})
     workdir = str(tmp_path)
     half = train(longer, workdir, stop_at=2)
     assert {half[key] for key in KEYS} == {None} and evaluated(workdir) == [2]
@@ -101,7 +100,7 @@ def test_a_signal_in_the_last_evaluation_ends_with_42_and_the_next_start_makes_i
 def test_text_without_held_out_documents_is_trained_on_with_one_line(tmp_path, settings, caplog):
     corpus = str(tmp_path / "corpus")
     data_fixtures.make_corpus(corpus, heldout=0.0)
-    settings = dataclasses.replace(settings, data=dataclasses.replace(settings.data, corpus=corpus))
+    settings = settings.changed(data={"corpus": corpus})
     with caplog.at_level(logging.INFO, "xlnet_jax"):
         result = train(settings, str(tmp_path / "run"))
     assert result["heldout_loss"] is result["unigram_cross_entropy"] is None
@@ -110,10 +109,10 @@ def test_text_without_held_out_documents_is_trained_on_with_one_line(tmp_path, s
 
 
 def test_a_held_out_split_too_short_for_an_example_is_one_line(settings, caplog):
-    long = dataclasses.replace(settings.data, segment_len=8192, reuse_len=4096)
+    long = settings.changed(data={"segment_len": 8192, "reuse_len": 4096})
     train_split = open_mixture(settings)
     with caplog.at_level(logging.INFO, "xlnet_jax"):
-        assert evaluation.open_heldout(dataclasses.replace(settings, data=long), train_split) is None
+        assert evaluation.open_heldout(long, train_split) is None
     assert "there will be no held-out loss: the heldout split" in caplog.text
     assert evaluation.open_heldout(settings, train_split) is not None
 
@@ -123,10 +122,8 @@ def test_a_held_out_split_too_short_for_an_example_is_one_line(settings, caplog)
     [(0, True, [2], 32 * 8), (0, False, [], 32 * 8), (1, True, [1, 2], 0), (1, False, [1, 2], 0)],
 )
 def test_when_an_evaluation_is_due_and_how_long_it_may_be(settings, every, final, due, blocks):
-    settings = dataclasses.replace(settings, evaluation=dataclasses.replace(
-        settings.evaluation, every=every, final=final, blocks=0
-    ))  # fmt: skip
+    settings = settings.changed(evaluation={"every": every, "final": final, "blocks": 0})
     assert [step for step in range(3) if evaluation.due(settings, step)] == due
     assert evaluation.blocks_of(settings) == blocks
-    some = dataclasses.replace(settings, evaluation=dataclasses.replace(settings.evaluation, blocks=5))
+    some = settings.changed(evaluation={"blocks": 5})
     assert evaluation.blocks_of(some) == 5

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax.config import MeshConfig
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed import mesh as meshes
@@ -215,9 +214,8 @@ def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
     """The auxiliary losses cross `shard_map`, a split vocabulary and micro-batches like all others."""
     losses = []
     for devices, shape, parts in ((1, {}, 1), (8, {"data": 2, "fsdp": 2, "tensor": 2}, 2)):
-        base = config(dropout=0.1, attention_dropout=0.1)
-        train = dataclasses.replace(base.train, batch_size=8, gradient_accumulation_steps=parts)
-        settings = dataclasses.replace(base, train=train, mesh=MeshConfig(**shape))
+        settings = config(dropout=0.1, attention_dropout=0.1)
+        settings = settings.changed(train={"batch_size": 8, "gradient_accumulation_steps": parts}, mesh=shape)
         mesh = meshes.make_mesh(settings.mesh, jax.devices()[:devices])
         plan = extend_plan((), 0, 8, settings.data.windows_per_block)
         dispatches = loader.TrainDispatches(tiny.mixture(), settings, plan, np.arange(8), 0, 6)

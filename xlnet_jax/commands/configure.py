@@ -8,7 +8,6 @@ point, not an optimum.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import os
@@ -110,9 +109,9 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
     there = BadInput(f"--output={output} is there already; remove it, or give another name")
     if os.path.lexists(output):
         raise there
-    config = _changed(Config(), data={"corpus": workdirs.absolute(corpus)})
+    config = Config().changed(data={"corpus": workdirs.absolute(corpus)})
     if folders := [folder for folder in config.data.folders() if folder]:
-        config = _changed(config, model={"vocab_size": read_manifest(folders[0])["tokenizer"]["vocab_size"]})
+        config = config.changed(model={"vocab_size": read_manifest(folders[0])["tokenizer"]["vocab_size"]})
     mixture = open_mixture(config)
     config, speed = choose(_fitting(config, mixture), mixture, 60 * minutes, probe)
     config = with_length(config, mixture, 60 * minutes, speed)
@@ -131,11 +130,6 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
         log.warning("%s", warning)
     log.info("next: %s", result["command"])
     return result
-
-
-def _changed(config: Config, **sections: dict[str, Any]) -> Config:
-    changed = {name: dataclasses.replace(getattr(config, name), **values) for name, values in sections.items()}
-    return dataclasses.replace(config, **changed)
 
 
 def _fitting(base: Config, mixture: Mixture) -> list[Config]:
@@ -165,8 +159,7 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
 def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Config:
     head_dim = 64 if size.d_model >= 256 else 32  # half the usual width in small models, for at least four heads
     dropout = 0.0 if size.layers < 4 else 0.1  # as in the quick start: so small a model does not overfit
-    return _changed(
-        base,
+    return base.changed(
         model={"layers": size.layers, "d_model": size.d_model, "heads": size.d_model // head_dim, "head_dim": head_dim,
                "d_ff": 4 * size.d_model, "memory_len": size.M, "init_std": size.init_std, "dropout": dropout,
                "attention_dropout": dropout,
@@ -216,7 +209,7 @@ def _estimated() -> float:
 
 def _measured(config: Config, mixture: Mixture) -> float:
     """FLOPs per second of two steps that run on a batch of the corpus for `_PROBE_SECONDS`."""
-    config = implementation.decided(_changed(config, train={"steps_per_dispatch": 2}), Session())
+    config = implementation.decided(config.changed(train={"steps_per_dispatch": 2}), Session())
     log.info("measuring %s", _described(config))
     mesh = meshes.make_mesh(config.mesh)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
@@ -257,11 +250,10 @@ def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) 
     # each a third of a step.
     batches = max(1, int((1 - _TRAINING_SHARE) * steps / (config.data.windows_per_block * 2 / 3)))
     times = min(_EVALUATIONS, batches)
-    # CastAhead up, so that the one after the last step is one of them.
+    # Rounded up, so that the one after the last step is one of them.
     every = -(-steps // (times * dispatch)) * dispatch
     evaluation = {"every": every, "blocks": batches // times * config.train.batch_size}
-    return _changed(
-        config,
+    return config.changed(
         optimizer={"warmup_steps": min(10_000, -(-steps // 10), steps - 1)},
         train={"steps": steps, "steps_per_dispatch": dispatch},
         checkpoint={"every": max(save - save % dispatch, dispatch)},

@@ -14,7 +14,7 @@ from xlnet_jax.distributed.processes import Session, session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import TaskEvaluator, best
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.setup import Prepared, prepare, replace
+from xlnet_jax.finetune.setup import Prepared, prepare
 from xlnet_jax.finetune.task import metric_of
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
@@ -77,7 +77,7 @@ def finetune(
 def _job(prepared: Prepared, workdir: str, seed: int, stop_at: int | None) -> Job:
     """One run. Its inputs are checked against what its work directory holds."""
     seeds = {name: value + seed for name, value in vars(prepared.config.seeds).items()}
-    config = replace(prepared.config, "seeds", **seeds)
+    config = prepared.config.changed(seeds=seeds)
     if (found := workdirs.read_config(workdir)) is not None:
         workdirs.check_resume(found, config, prepared.train, workdir)
     make_recipe = functools.partial(task_recipe, prepared.task, prepared.train.rows[0])

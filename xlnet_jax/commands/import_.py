@@ -6,7 +6,6 @@ The checkpoint has the parameters alone. A new run starts from it with `checkpoi
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 from collections.abc import Sequence
@@ -63,7 +62,7 @@ def _write(workdir: str, found: Source) -> dict[str, Any]:
     """Reads the arrays and writes the work directory; `config.json` is last, so that a killed import is none."""
     # Not copied on a CPU. Of an array of numpy, Orbax makes two copies when it saves.
     config, params = found.config, jax.device_put(found.params())
-    no_corpus = dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=""))
+    no_corpus = config.changed(data={"corpus": ""})
     identity = workdirs.identity(no_corpus, "", found.tokenizer.sha256)
     with files.translate_errors(workdir):
         files.make_folder(workdir)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 from typing import Any
@@ -49,8 +48,7 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
         files.resolve(workdir)  # refuses an unusable address first
         workdirs.check_folder(workdir)
         # The run records its corpus, and may be evaluated from another folder.
-        data = dataclasses.replace(config.data, corpus=workdirs.absolute(config.data.corpus))
-        config = dataclasses.replace(config, data=data)
+        config = config.changed(data={"corpus": workdirs.absolute(config.data.corpus)})
         make_recipe(config)  # refuses before the corpus is read
         mixture = open_mixture(config)
         stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import logging
 import os
 import platform
@@ -218,16 +217,15 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
         if config is None:
             own = [word for word in overrides if word.startswith("--config.distributed.")]
             config = configs.override(Config(), own)
-        given = config.distributed
         if code == RestartMe.exit_code:
-            given = dataclasses.replace(given, rendezvous_seconds=GRACE_SECONDS)
-        me = place.find(dataclasses.replace(config, distributed=given))
+            config = config.changed(distributed={"rendezvous_seconds": GRACE_SECONDS})
+        me = place.find(config)
     except XLNetError:
         return  # `line` says that, or why there is no configuration: nobody knows the others
     if me is None:
         return
-    watch = Watch(me, {}, given)
-    log.info("telling the other processes, as soon as they come (%g s at most)", given.rendezvous_seconds)
+    watch = Watch(me, {}, config.distributed)
+    log.info("telling the other processes, as soon as they come (%g s at most)", config.distributed.rendezvous_seconds)
     main = threading.current_thread() is threading.main_thread()
     # In a container SIGTERM would have no effect without a handler.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler) if main else None

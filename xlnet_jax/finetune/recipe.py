@@ -151,11 +151,7 @@ def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
         return jax.tree.map(np.zeros_like, batch_of([row], S, T, batch_size))
 
     # As of masked language modelling without targets and memory: the content stream alone.
-    alone = dataclasses.replace(
-        config,
-        model=dataclasses.replace(config.model, memory_len=0),
-        data=dataclasses.replace(config.data, num_predict=0, objective="mlm"),
-    )
+    alone = config.changed(model={"memory_len": 0}, data={"num_predict": 0, "objective": "mlm"})
     sequences = len(row.tokens)
     work = sequences * (flops.step_flops(alone) + (S - 1) * _forward(config))
     return assemble(config, model, example_batch, work, memory_len=0)
@@ -163,5 +159,5 @@ def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
 
 def _forward(config: Config) -> int:
     """FLOPs of a segment that only fills the memory, of all rows."""
-    data = dataclasses.replace(config.data, num_predict=0, objective="mlm")
-    return config.train.batch_size * sum(flops.forward_flops(dataclasses.replace(config, data=data)).values())
+    bare = config.changed(data={"num_predict": 0, "objective": "mlm"})
+    return config.train.batch_size * sum(flops.forward_flops(bare).values())

@@ -71,16 +71,16 @@ def prepare(config: Config, workdir: str) -> Prepared:
     examples = read(config, config.finetune.train)
     labels = make.labels_of(examples)
     if labels and not config.finetune.labels:
-        config = replace(config, "finetune", labels=_joined(labels))
+        config = config.changed(finetune={"labels": _joined(labels)})
     names = config.finetune.label_list()
     if len(set(names)) < len(names):
         raise BadInput(f"finetune.labels={config.finetune.labels} names a label twice")
     if labels and len(names) < 2:
         raise BadInput(f"{config.finetune.train} has one label, {config.finetune.labels!r}; a task needs at least two")
     # Rows follow no other rows, and are put together faster than a process can pass them on.
-    config = replace(config, "data", corpus="", windows_per_block=1, workers=0)
+    config = config.changed(data={"corpus": "", "windows_per_block": 1, "workers": 0})
     if config.evaluation.every:
-        config = replace(config, "checkpoint", keep_best=max(1, config.checkpoint.keep_best))
+        config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
     task = make(config, tokenizer)
     metric_of(task, config)
@@ -94,11 +94,6 @@ def prepare(config: Config, workdir: str) -> Prepared:
     return Prepared(config, task, train, dev)
 
 
-def replace(config: Config, section: str, **values: Any) -> Config:
-    """The configuration with some keys of a section changed."""
-    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})
-
-
 def _model(config: Config, workdir: str) -> tuple[Config, Tokenizer]:
     """The configuration with the architecture of the parameters, and their tokenizer."""
     init_from, named = config.checkpoint.init_from, config.finetune.tokenizer
@@ -110,7 +105,7 @@ def _model(config: Config, workdir: str) -> tuple[Config, Tokenizer]:
                            "directory")  # fmt: skip
         tokenizer = workdirs.tokenizer(source)
         model = vars(workdirs.load_config(source).model)
-        config = replace(config, "model", **{name: model[name] for name in configs.ARCHITECTURE})
+        config = config.changed(model={name: model[name] for name in configs.ARCHITECTURE})
         try:
             configs.check(config)
         except BadInput as error:
@@ -127,7 +122,7 @@ def _model(config: Config, workdir: str) -> tuple[Config, Tokenizer]:
             "finetune.tokenizer"
         )
     tokenizer = _tokenizer(named)
-    return replace(config, "model", vocab_size=tokenizer.vocab_size), tokenizer
+    return config.changed(model={"vocab_size": tokenizer.vocab_size}), tokenizer
 
 
 def _tokenizer(path: str) -> Tokenizer:

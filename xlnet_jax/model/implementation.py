@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 from typing import Any
@@ -39,7 +38,7 @@ def decided(config: Config, processes: Session, absent: Any = None) -> Config:
     attention, why = max(processes.gather("\n".join(choose(config.model, absent)))).split("\n")
     if absent or jax.local_devices()[0].platform != "cpu":
         log.info("%s", why)
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, attention=attention))
+    return config.changed(model={"attention": attention})
 
 
 def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:

@@ -112,7 +112,7 @@ def test_a_row_depends_on_seed_name_step_and_row_alone():
     where = located(plain)[1]
 
     def rank(rows, name="train", step=1, seed=1):
-        changed = dataclasses.replace(plain, seeds=dataclasses.replace(plain.seeds, data=seed))
+        changed = plain.changed(seeds={"data": seed})
         starts = text.tokenizer.word_start
         return examples.build(text, starts, changed, where.take(rows), name=name, step=step, rows=rows).rank
 
@@ -128,7 +128,7 @@ def test_a_row_depends_on_seed_name_step_and_row_alone():
 
 @functools.cache
 def _program(reuse_len):
-    recipe = make_recipe(dataclasses.replace(config(), data=dataclasses.replace(config().data, reuse_len=reuse_len)))
+    recipe = make_recipe(config().changed(data={"reuse_len": reuse_len}))
     params = jax.jit(recipe.model.init)(jax.random.key(0), recipe.example_batch(len(ROWS)))
     params = jax.tree.map(lambda x: x.unbox(), params, is_leaf=lambda x: hasattr(x, "unbox"))
 
@@ -171,7 +171,7 @@ def test_nothing_that_enters_the_memory_has_seen_text_of_a_later_step(law):
 
 def test_a_planted_look_ahead_is_found(monkeypatch):
     # Ranked as a whole, but only the first half is fresh: it has seen the second, which is text of the next step.
-    half = dataclasses.replace(config(), data=dataclasses.replace(config().data, reuse_len=16))
+    half = config().changed(data={"reuse_len": 16})
     assert seen_ahead(half, 1) == {"batch", "memory"}
     # XLNet's example looks ahead as well, but with ranks that keep it out of the memory.
     assert seen_ahead(dataclasses.replace(half, data=tiny.config().data), 1) == {"batch"}

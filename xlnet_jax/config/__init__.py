@@ -1,0 +1,20 @@
+"""The configuration: a Python file at the edge, frozen dataclasses inside.
+
+A file under `configs/` defines `get_config()`, which returns an `ml_collections.ConfigDict`; the command line may
+change single keys (`--config.train.steps=10`); `load` turns the result once into the frozen dataclasses of the sections
+and checks them, alone and against each other, before any device is used. Every key carries its documentation, its
+bounds and its rule on resume:
+
+    frozen    must not change: another model, objective or seed is another run
+    elastic   may change between two starts; the data plan and the log record it (batch size, mesh)
+    free      may change at any start (length of the run, logging, checkpoints, evaluation)
+"""
+
+from xlnet_jax.config.data import DataConfig, FinetuneConfig
+from xlnet_jax.config.keys import ELASTIC, FREE, FROZEN
+from xlnet_jax.config.loading import default, from_dict, load, nested, override, suggest_key
+from xlnet_jax.config.model import ARCHITECTURE, ModelConfig
+from xlnet_jax.config.names import renamed
+from xlnet_jax.config.run import COMPAT_SWITCHES, CORRECT, CheckpointConfig, CompatConfig, DistributedConfig
+from xlnet_jax.config.run import EvaluationConfig, LogConfig, MeshConfig, OptimizerConfig, SeedsConfig, TrainConfig
+from xlnet_jax.config.whole import Config, changed_keys, check, fields, flat

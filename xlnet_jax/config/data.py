@@ -1,0 +1,160 @@
+"""`data` and `finetune`: the contents of an example, a task, and the rules for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+from xlnet_jax.config.keys import FREE, Rule, divides, key, numbers
+
+if TYPE_CHECKING:
+    from xlnet_jax.config.whole import Config
+
+_OF_EXAMPLES = ("piece_spans", "fill_functional", "static_targets", "both_directions")
+"""The compat switches that change what is in an example or in a batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Contents of an example. Defaults are the published ones."""
+
+    corpus: str = key(
+        "", "folder of `xlnet-jax prepare`, or several with commas; their hash is frozen, not the path", FREE
+    )
+    weights: str = key("", "shares of blocks read from several corpora, separated by commas; empty = their tokens")
+    objective: str = key(
+        "plm", "permutation LM (XLNet), causal LM with memory (Transformer-XL), masked LM (BERT)", choices="plm clm mlm"
+    )
+    factorization_order: str = key(
+        "spans",
+        "plm: XLNet's span law with A and B, or any unknown positions, in random order (uniform) or from left to right",
+        choices="spans uniform left_within",
+    )
+    segment_len: int = key(512, "tokens T of an example", le=2**20)
+    reuse_len: int = key(256, "fresh tokens R of an example: its first part, which enters the memory", ge=1)
+    num_predict: int = key(85, "target slots P")
+    multi_token_prediction: int = key(
+        1, "clm: tokens that each position predicts; the loss of those after the next has weight 0.5", ge=1, le=16
+    )
+    windows_per_block: int = key(8, "consecutive windows W that a row reads before it jumps elsewhere", ge=1, le=2**20)
+    bidirectional: bool = key(True, "every other block is read reversed")
+    mask_group_size: int = key(6, "context pieces per target piece while spans are drawn", le=2**16)
+    masks_per_group: int = key(1, "targets per `mask_group_size` context pieces")
+    max_span: int = key(5, "longest target span; a span of n has probability proportional to 1/n", ge=1, le=2**16)
+    spans: str = key(
+        "words", "targets: n whole words, n pieces from a word start, or single pieces", choices="words pieces random"
+    )
+    pairs: str = key(
+        "next",
+        "segment B: the text after A or text from elsewhere, or A and B in order or swapped",
+        choices="next order",
+    )
+    positive_pair_rate: float = key(0.5, "how often segment B is the text that follows A", le=1)
+    read_threads: int = key(4, "threads that read and build batches", FREE, ge=1, le=2**10)
+    prefetch: int = key(8, "dispatches of batches kept ready", FREE, ge=1, le=2**10)
+    workers: int = key(
+        -1, "processes that build batches; 0 = threads", FREE, le=2**10, special={-1: "one per four cores, at most 8"}
+    )
+
+    def folders(self) -> list[str]:
+        """The folders in `corpus`."""
+        return [path.strip() for path in self.corpus.split(",")] if self.corpus else []
+
+    @property
+    def left_to_right(self) -> bool:
+        """Whether every token is predicted from those before it: the perplexity is that of a language model."""
+        return self.objective == "clm"
+
+    def weight_list(self) -> list[float]:
+        """`weights` as numbers."""
+        return numbers(self.weights, float)
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneConfig:
+    """A task on labelled examples, for `xlnet-jax finetune`; pretraining ignores this section.
+
+    `data.segment_len` is the length of an example; `evaluation` has when the dev set is scored.
+    """
+
+    task: str = key(
+        "none",
+        "what the head predicts",
+        choices="none classification regression multiple_choice question_answering token_classification embeddings",
+    )
+    train: str = key("", "training examples: a file, or tfds:NAME:SPLIT; their hash is frozen, not the name", FREE)
+    dev: str = key("", "examples that score checkpoints, in the same form; empty = none", FREE)
+    columns: str = key("", "columns or fields: the texts, then the label, with commas; empty = the usual names")
+    labels: str = key("", "names of the labels, with commas; empty = those of the training examples, sorted")
+    metric: str = key("", "the score that ranks checkpoints; empty = the usual one of the task")
+    tokenizer: str = key("", "SentencePiece model of a run from scratch; empty = that of checkpoint.init_from", FREE)
+    segments: int = key(1, "segments of an example; the earlier ones fill the memory, without gradient", ge=1, le=2**10)
+    patience: int = key(0, "evaluations without a better score that end the run; 0 = off", FREE)
+    stride: int = key(128, "question_answering: tokens between the starts of two windows of a long context", ge=1)
+    max_question: int = key(64, "pieces of the question that are kept; multiple_choice: with its option", ge=1)
+    max_answer: int = key(64, "question_answering: pieces of the longest answer", FREE, ge=1)
+    beam: int = key(5, "question_answering: starts, and ends for each start, that are searched", FREE, ge=1, le=2**10)
+    pooling: str = key("mean", "embeddings: mean of all pieces, or the vector of CLS", choices="mean cls")
+    temperature: float = key(0.05, "embeddings: cosine similarities are divided by it", gt=0)
+
+    def label_list(self) -> list[str]:
+        """The names in `labels`."""
+        return [name.strip() for name in self.labels.split(",")] if self.labels else []
+
+
+def rules(config: Config) -> list[Rule]:
+    """Rules for the examples of pretraining or of a task."""
+    data, pretraining = config.data, config.finetune.task == "none"
+    return [
+        ("data.factorization_order", data.factorization_order == "spans" or (data.objective == "plm" and pretraining),
+         "is for pretraining with data.objective=plm; use spans"),
+        *(_lengths(config) if pretraining else _task_rules(config)),
+        ("data.weights", all(0 < weight < math.inf for weight in data.weight_list()),
+         "must be positive numbers separated by commas"),
+        ("data.mask_group_size", data.mask_group_size >= data.masks_per_group >= 1,
+         f"must be at least data.masks_per_group={data.masks_per_group}, and that at least 1"),
+    ]  # fmt: skip
+
+
+def _lengths(config: Config) -> list[Rule]:
+    """By objective and order law; see `data.batches.examples` and `data.batches.orders`."""
+    data, T, R, P = config.data, config.data.segment_len, config.data.reuse_len, config.data.num_predict
+    few_targets = ("data.num_predict", P <= (T - 3) // 2,
+                   f"leaves too little context in data.segment_len={T}; use at most {(T - 3) // 2}")  # fmt: skip
+    if data.objective == "mlm":
+        return [
+            ("data.segment_len", T >= 5, "must be at least 5"),
+            ("data.reuse_len", R == T - 3, f"must be data.segment_len - 3 = {T - 3} with data.objective=mlm"),
+            ("data.num_predict", P >= 1, "must be at least 1"),
+            few_targets,
+            ("model.memory_len", config.model.memory_len == 0,
+             "must be 0 with data.objective=mlm: its examples do not follow each other"),
+        ]  # fmt: skip
+    if data.objective == "plm" and data.factorization_order == "spans":
+        return [
+            ("data.segment_len", T - R - 3 >= 2,
+             f"is too short for data.reuse_len={R}: A, SEP, B, SEP and CLS need 5 more tokens; use at least {R + 5}"),
+            ("data.num_predict", P >= 2, "must be at least 2: one target in each half"),
+            few_targets,
+        ]  # fmt: skip
+    law = "objective=clm" if data.objective == "clm" else f"factorization_order={data.factorization_order}"
+    of_2019 = [name for name in _OF_EXAMPLES if config.compat.on(name) and data.objective == "plm"]
+    return [
+        ("data.reuse_len", R == T, f"must be data.segment_len={T} with data.{law}: all of it is fresh"),
+        ("data.num_predict", P == T, f"must be data.segment_len={T} with data.{law}: all of it may be predicted"),
+        ("compat.switches", not of_2019,
+         f"must leave out {', '.join(of_2019)} with data.{law}: 2019 had no such examples"),
+    ]  # fmt: skip
+
+
+def _task_rules(config: Config) -> list[Rule]:
+    """Rules of `xlnet-jax finetune`."""
+    task, every = config.finetune, config.evaluation.every
+    return [
+        ("data.segment_len", config.data.segment_len >= 8, "must be at least 8"),
+        ("evaluation.every", not every or bool(task.dev), "needs examples to score; set finetune.dev"),
+        ("evaluation.every", divides(config.checkpoint.every, every),
+         f"must be a multiple of checkpoint.every={config.checkpoint.every}: the best checkpoint is kept"),
+        ("finetune.patience", not task.patience or every > 0, "needs scores; set evaluation.every"),
+    ]  # fmt: skip

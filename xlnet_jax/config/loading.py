@@ -1,0 +1,134 @@
+"""From a config file, the command line or a stored run to a checked `Config`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from xlnet_jax.config.names import NAMES, RENAMED
+from xlnet_jax.config.whole import Config, check, flat
+from xlnet_jax.errors import BadInput, check_link, summary
+from xlnet_jax.messages import suggest, suggest_file
+
+
+def default() -> ConfigDict:
+    """The defaults as a locked ConfigDict; a config file starts here and sets what differs."""
+    return ConfigDict(dataclasses.asdict(Config())).lock()
+
+
+def load(path: str, overrides: Sequence[str] = ()) -> Config:
+    """Reads a config file and applies command-line overrides.
+
+    Args:
+      path: a Python file that defines `get_config()`.
+      overrides: words such as `--config.train.steps=10`.
+
+    Raises:
+      BadInput: the file is missing or broken, a key does not exist (with the nearest one that does), a value has the
+        wrong type, or two fields contradict each other.
+    """
+    check_link("--config", path)
+    if not os.path.isfile(path) or not path.endswith(".py"):
+        what = "not a Python file; give one that defines get_config()"
+        raise BadInput(f"--config={path}: " + (what if os.path.exists(path) else f"no such file{suggest_file(path)}"))
+    try:
+        # stdout is for the result of the command.
+        with contextlib.redirect_stdout(sys.stderr):
+            values = runpy.run_path(path)["get_config"]()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # it may raise what it likes
+        raise BadInput(f"--config={path}{_mistake(error, path)}") from error
+    if not isinstance(values, ConfigDict):
+        raise BadInput(f"--config={path}: get_config() must return a ConfigDict; start from xlnet_jax.config.default()")
+    return _overridden(values, overrides, f"--config={path}")
+
+
+def override(config: Config, overrides: Sequence[str] = ()) -> Config:
+    """The same configuration with some keys changed by words such as `--config.mesh.fsdp=4`. Raises BadInput."""
+    return _overridden(ConfigDict(dataclasses.asdict(config)), overrides, "config")
+
+
+def from_dict(values: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Builds the dataclasses from nested dictionaries, changes keys as `override` and checks them. Raises BadInput."""
+    known = vars(Config())
+    for section, given in values.items():
+        for dotted in [f"{section}.{name}" for name in given] if section in known else [section]:
+            _check_key(dotted)
+    config = Config(**{name: type(section)(**values.get(name, {})) for name, section in known.items()})
+    if overrides:
+        return override(config, overrides)
+    check(config)
+    return config
+
+
+def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The inverse of `flat`, for `from_dict`."""
+    sections: dict[str, dict[str, Any]] = {}
+    for dotted, value in values.items():
+        section, _, name = dotted.partition(".")
+        sections.setdefault(section, {})[name] = value
+    return sections
+
+
+def suggest_key(dotted: str) -> str:
+    """`messages.suggest` for what is no key: its new name, what other programs call so, the same in another section."""
+    if dotted in RENAMED:
+        return f"; it is called {RENAMED[dotted]!r} now"
+    keys, (section, _, name) = list(flat(Config())), dotted.rpartition(".")
+    of_name = [NAMES[name]] if name in NAMES else [key for key in keys if key.endswith(f".{name}")]
+    same = [key for key in of_name if key.startswith(f"{section}.")] or of_name
+    return suggest(same[0], same[:1]) if same else suggest(dotted, keys)
+
+
+def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Config:
+    for word in overrides:
+        if not word.startswith("--config."):
+            raise BadInput(f"unknown option {word!r}; a config key is set as --config.train.steps=10")
+        if "=" not in word:
+            raise BadInput(f"{word!r} has no value; write {word}=VALUE")
+        _check_key(word.removeprefix("--config.").split("=")[0])
+    argv = [__name__, *overrides]
+    flag_values = flags.FlagValues()
+    config_flags.DEFINE_config_dict("config", values, flag_values=flag_values, lock_config=True, sys_argv=argv)
+    try:
+        flag_values(argv)
+    except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{where}: {summary(error)}") from error
+    # The flag has changed `values` in place.
+    return from_dict(values.to_dict())
+
+
+def _check_key(dotted: str) -> None:
+    if dotted not in flat(Config()):
+        raise BadInput(f"no config key {dotted!r}{suggest_key(dotted) or '; docs/configuration.md lists them'}")
+
+
+def _mistake(error: BaseException, path: str) -> str:
+    """The error of a config file with its line: `, line 4: NameError: name 'x' is not defined`."""
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == path]
+    text = str(error)
+    if isinstance(error, SyntaxError) and error.filename == path:
+        lines, text = [error.lineno or 1], error.msg
+    at = f", line {lines[-1]}" if lines else ""
+    if isinstance(error, SystemExit):
+        return f"{at}: ended the program (SystemExit: {error.code}); a config file only returns its values"
+    # Of a wrong key, ml_collections lists all others first, and then the nearest, if one is very near.
+    wrong = re.match(r"\W*(?:Key \W*)?(\w+)\W*(?: does not exist|$)", text)
+    if wrong and (old := [key for key in RENAMED if key.endswith(f".{wrong[1]}")]):
+        text = f"no key {wrong[1]!r}{suggest_key(old[0])}"
+    elif nearest := re.search(r"Did you mean .*\?", text):
+        text = nearest[0]
+    elif wrong and "does not exist" in text:
+        text = f"no key {wrong[1]!r}{suggest_key(wrong[1])}"
+    return f"{at}: {type(error).__name__}: {' '.join(text.split())}".removesuffix(": ")

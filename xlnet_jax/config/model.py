@@ -1,0 +1,125 @@
+"""`model`: the architecture, and the rules for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING
+
+from xlnet_jax.config.keys import FREE, FROZEN, Rule, key, numbers
+
+if TYPE_CHECKING:
+    from xlnet_jax.config.whole import Config
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Architecture. Defaults are XLNet-Large."""
+
+    vocab_size: int = key(32000, "pieces in the vocabulary; must be the tokenizer's", le=2**24)
+    layers: int = key(24, "number of layers", ge=1, le=1000)
+    d_model: int = key(1024, "model width D", ge=1, le=2**16)
+    heads: int = key(16, "attention heads H", ge=1, le=2**12)
+    head_dim: int = key(64, "width of one head E", ge=1, le=2**12)
+    d_ff: int = key(4096, "inner width of the feed-forward layer F", ge=1, le=2**18)
+    activation: str = key("gelu", "gelu is the tanh approximation, as in the original", choices="gelu gelu_erf relu")
+    biases_per_layer: bool = key(True, "every layer has its own u, v and w biases (`untie_r`)")
+    norm: str = key(
+        "post", "LayerNorm after each residual sum, or before attention and feed-forward", choices="post pre"
+    )
+    scale_embedding: bool = key(False, "word embeddings times sqrt(d_model), as in Transformer-XL")
+    cutoffs: str = key("", "adaptive embedding and softmax: first words of the tail clusters, by commas; empty = none")
+    div_val: int = key(1, "vectors of tail cluster i have the width d_embed / div_val^i", ge=1, le=2**16)
+    d_embed: int = key(0, "width of the word embedding before its projection; 0 = d_model, without one", le=2**16)
+    tie_embedding: bool = key(True, "the softmax has the word embedding as its weights")
+    tie_projections: str = key(
+        "all",
+        "clusters whose softmax has the embedding's projection; rest = all but the first",
+        choices="all rest none",
+    )
+    share_layers: bool = key(False, "one layer's parameters serve as all layers (ALBERT); no export to Hugging Face")
+    position_scheme: str = key(
+        "relative",
+        "distances in every score (Transformer-XL), or learned positions added at every layer (Vanilla Transformer)",
+        choices="relative absolute",
+    )
+    layer_losses: bool = key(
+        False,
+        "layer l of n predicts too, with a softmax of its own, until l / 2n of train.steps (Vanilla Transformer)",
+        of_run=True,
+    )
+    memory_len: int = key(384, "memory slots M; 0 = no memory", le=2**20, of_run=True)
+    same_length: bool = key(
+        False, "a query sees the `memory_len` newest positions, itself included: all see equally many", of_run=True
+    )
+    clamp_len: int = key(-1, "clip relative distances to +-clamp_len", ge=1, special={-1: "off"})
+    dropout: float = key(0.1, "embedding, position table, both sub-layer outputs, final output", lt=1, of_run=True)
+    attention_dropout: float = key(0.1, "attention probabilities", lt=1, of_run=True)
+    activation_dropout: float = key(0.0, "after the feed-forward activation", lt=1, of_run=True)
+    init_std: float = key(0.02, "standard deviation of the normal initialiser", gt=0, of_run=True)
+    layer_norm_epsilon: float = key(1e-12, "as in the original", gt=0)
+    compute_dtype: str = key(
+        "bfloat16",
+        "dtype of activations and memory; softmax, LayerNorm, positions and loss are at least float32",
+        choices="bfloat16 float32 float64",
+        of_run=True,
+    )
+    remat: str = key(
+        "none", "recomputed in the backward pass: nothing, all but matmuls, or whole layers", FREE, "none dots full"
+    )
+    attention: str = key(
+        "auto",
+        "all implementations give the same results; auto = fused on TPU v4 and later and on NVIDIA A100, H100 and H200 "
+        "if it agrees with xla, else xla",
+        FREE,
+        "auto xla fused",
+    )
+    unroll: str = key(
+        "auto", "layers of a training step one by one, not as a loop; auto = on a CPU", FREE, "auto on off"
+    )
+
+    def cutoff_list(self) -> list[int]:
+        """`cutoffs` as numbers."""
+        return numbers(self.cutoffs, int)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether embedding and head are those of `model.adaptive`, with clusters, projections or their own weights."""
+        return bool(self.cutoffs or self.d_embed not in (0, self.d_model) or not self.tie_embedding)
+
+
+ARCHITECTURE = tuple(field.name for field in dataclasses.fields(ModelConfig)
+                     if field.metadata["resume"] == FROZEN and not field.metadata["of_run"])  # fmt: skip
+"""Keys of `model` that belong to its parameters: a run that starts from other parameters takes these keys with them."""
+
+
+def rules(config: Config) -> list[Rule]:
+    """Rules for the architecture; Vanilla's own keys are the last."""
+    model, data = config.model, config.data
+    left_to_right = data.objective == "clm" and config.finetune.task == "none"
+    absolute = model.position_scheme == "absolute"
+    return [
+        ("model.vocab_size", model.vocab_size > 9, "must hold the nine special pieces and some text"),
+        ("model.d_model", model.d_model % 2 == 0, "must be even: the position table is half sine, half cosine"),
+        ("model.cutoffs", all(a < b for a, b in itertools.pairwise([0, *model.cutoff_list(), model.vocab_size])),
+         f"must be rising numbers between 0 and model.vocab_size={model.vocab_size}, with commas: 20000,40000"),
+        ("model.div_val", model.div_val == 1 or bool(model.cutoffs), "must be 1 without model.cutoffs"),
+        ("model.div_val", (model.d_embed or model.d_model) >= model.div_val ** (model.cutoffs.count(",") + 1),
+         "leaves no width for the last cluster; use a smaller one or fewer model.cutoffs"),
+        ("model.same_length", model.memory_len > 0 or not model.same_length,
+         "needs a memory: a query would see nothing with model.memory_len=0"),
+        ("model.same_length", data.objective == "clm" or not model.same_length, "needs data.objective=clm"),
+        ("model.position_scheme", not absolute or left_to_right,
+         "is for pretraining with data.objective=clm; all else needs relative"),
+        ("model.memory_len", not (absolute and left_to_right) or model.memory_len == 0,
+         "must be 0 with model.position_scheme=absolute: a position in the memory would have two meanings"),
+        ("model.biases_per_layer", not absolute or model.biases_per_layer,
+         "must be True with model.position_scheme=absolute, which has no such biases"),
+        ("model.layer_losses", not model.layer_losses or model.norm == "post",
+         "needs model.norm=post: the sums of pre-norm layers are not normalised"),
+        ("model.layer_losses", not model.layer_losses or left_to_right,
+         "is for pretraining with data.objective=clm; use False"),
+        ("model.layer_losses", not model.layer_losses or model.layers > 1, "needs layers below the last; use False"),
+        ("data.multi_token_prediction", data.multi_token_prediction == 1 or left_to_right,
+         "is for pretraining with data.objective=clm; use 1"),
+    ]  # fmt: skip

@@ -1,0 +1,190 @@
+"""How a run goes, from the optimizer to the seeds, with the rules for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from xlnet_jax.config.keys import ELASTIC, FREE, Rule, divides, key
+
+if TYPE_CHECKING:
+    from xlnet_jax.config.whole import Config
+
+REST = {-1: "all that are left"}
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW on a clipped gradient, linear warm-up, then decay to `min_lr_ratio`."""
+
+    learning_rate: float = key(4e-4, "peak learning rate", FREE, gt=0)
+    warmup_steps: int = key(40_000, "steps from 0 to the peak", FREE)
+    schedule: str = key("polynomial", "decay after the warm-up (polynomial is linear)", FREE, "polynomial cosine")
+    min_lr_ratio: float = key(0.0, "the learning rate ends at this share of its peak", FREE, le=1)
+    weight_decay: float = key(0.01, "decoupled; not on LayerNorm and dense biases", FREE)
+    adam_b1: float = key(0.9, "decay of the first moment", FREE, lt=1)
+    adam_b2: float = key(0.999, "decay of the second moment", FREE, lt=1)
+    adam_epsilon: float = key(1e-6, "added outside the square root", FREE, gt=0)
+    clip: float = key(1.0, "bound on the norm of the global averaged gradient; 0 = off", FREE)
+    layer_decay: float = key(
+        1.0, "rate of a layer as a share of the one above it; embeddings are lowest", FREE, gt=0, le=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Length and shape of the run."""
+
+    steps: int = key(500_000, "optimizer steps of the whole run; the schedule ends here", FREE, ge=1)
+    batch_size: int = key(2048, "rows over all devices and hosts", ELASTIC, ge=1, le=2**22)
+    gradient_accumulation_steps: int = key(
+        1, "sequential micro-batches per step; one gradient sum crosses the network", ELASTIC, ge=1, le=2**16
+    )
+    elastic: bool = key(False, "fill up batches that do not divide over the devices with rows of weight 0", ELASTIC)
+    steps_per_dispatch: int = key(10, "segments K that the device runs without the host", ELASTIC, ge=1, le=2**16)
+    max_bad_steps: int = key(5, "non-finite steps or spikes in a row that end the run (exit code 3)", FREE, ge=1)
+    spike_zscore: float = key(0.0, "skip steps with a loss this many standard deviations above the mean; 0 = off", FREE)
+    spike_window: int = key(100, "number of good steps in the mean and deviation of the loss", FREE, ge=2, le=2**20)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Number of devices on each axis; one axis may be -1: all that are left."""
+
+    data: int = key(-1, "rows of the batch", ELASTIC, ge=1, special=REST)
+    fsdp: int = key(1, "rows of the batch, and parameters split over their width", ELASTIC, ge=1, special=REST)
+    tensor: int = key(1, "heads, feed-forward and vocabulary", ELASTIC, ge=1, special=REST)
+    slices: int = key(0, "TPU slices, which share the batch", ELASTIC, ge=1, special={0: "taken from the devices"})
+    zero1: bool = key(False, "ZeRO-1: parameters, optimizer state and update are split over `data` as well", ELASTIC)
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributedConfig:
+    """Several processes in one run. TPU VMs, GKE and SLURM need no settings."""
+
+    coordinator: str = key("", "HOST:PORT of process 0; empty = JAX_COORDINATOR_ADDRESS, or from the cluster", FREE)
+    processes: int = key(0, "number of processes; 0 = JAX_NUM_PROCESSES, or from the cluster", FREE, le=2**20)
+    process_id: int = key(-1, "of this process, from 0", FREE, special={-1: "JAX_PROCESS_ID, or from the cluster"})
+    detect: bool = key(True, "ask the cluster; false = use only the values set here", FREE)
+    rendezvous_port: int = key(0, "on the host of process 0; 0 = next to the coordinator's port", FREE, lt=65536)
+    rendezvous_seconds: float = key(
+        600.0, "how long all processes wait for a missing one (code 42)", FREE, gt=0, le=1e9
+    )
+    report_seconds: float = key(30.0, "between two log lines about missing processes", FREE, gt=0, le=1e9)
+    # With a shorter one a host that is only busy is taken for lost.
+    heartbeat_seconds: float = key(60.0, "silence after which a process is lost: all exit with 42", FREE, ge=2, le=1e8)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """When the whole state is saved (asynchronously), and which checkpoints are kept."""
+
+    every: int = key(1000, "steps between checkpoints; the last step is always saved", FREE, ge=1)
+    keep: int = key(3, "number of newest checkpoints kept", FREE, ge=1)
+    keep_every: int = key(0, "also keep a checkpoint every this many steps; 0 = none", FREE)
+    keep_best: int = key(0, "also keep this many checkpoints of the lowest held-out loss; 0 = none", FREE)
+    memory: str = key("all", "saved (all), or left out and computed from the text on resume", FREE, "all rebuild")
+    init_from: str = key("", "work directory or checkpoint with the parameters of a new run; empty = none", FREE)
+    io_deadline_seconds: float = key(300.0, "how long failed saves are retried; then the run ends", FREE, le=1e9)
+    grace_seconds: float = key(
+        30.0, "from SIGTERM to SIGKILL; a warning if two dispatches and a save take longer; 0 = unknown", FREE
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+    """Held-out loss: of a permutation LM with fixed orders, of a left-to-right model with carried memory."""
+
+    every: int = key(0, "steps between evaluations during training; 0 = none", FREE)
+    blocks: int = key(0, "blocks of the held-out split used during training; 0 = all", FREE)
+    batch_size: int = key(0, "rows per step; 0 = train.batch_size (never changes the result)", FREE, le=2**22)
+    final: bool = key(True, "after the last step, evaluate if there is a held-out split, and plot the losses", FREE)
+
+
+@dataclasses.dataclass(frozen=True)
+class WatchdogConfig:
+    """Checks of a run from outside the step."""
+
+    seconds: float = key(
+        1800.0, "without progress (dispatch, evaluation, save): print all stacks, exit with 42; 0 = off", FREE, le=1e9
+    )
+    report_every: int = key(1000, "steps between two tables of step times by host; 0 = none", FREE)
+    sdc_every: int = key(0, "steps between checks that compute a gradient twice and compare the bits; 0 = never", FREE)
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+    """Logs written in addition to the checkpoints."""
+
+    tensorboard: bool = key(True, "write TensorBoard events beside metrics.jsonl", FREE)
+    profile_start: int = key(-1, "first step of a profiler capture", FREE, special={-1: "none"})
+    profile_steps: int = key(5, "steps in the capture (rounded up to whole dispatches)", FREE, ge=1)
+    compilation_cache: str = key(
+        "", "folder; empty = <workdir>/compilation_cache in training, else ~/.cache/xlnet_jax; none = no cache", FREE
+    )
+
+
+COMPAT_SWITCHES = {
+    "piece_spans": "spans are n pieces, not n words",
+    "fill_functional": "spans and the fill may cover SEP and CLS, which are not targets then: fewer targets than slots",
+    "static_targets": "windows, their targets and their segments A and B are the same in every epoch",
+    "both_directions": "every text is read forward and reversed in the same step, by rows r and r + B/2",
+    "zero_memory": "empty memory slots are zeros that every position sees, and all slots are emptied every 1000 steps",
+    "position_dropout_per_row": "every row has its own dropout mask on the position table",
+    "glorot_mask_embedding": "the query stream's first vector is drawn uniformly, by Glorot's bound",
+    "core_clip": "each of `compat.cores` cores averages and clips the gradient of its own rows before the sum",
+    "no_bias_correction": "Adam without bias correction; without weight decay TensorFlow's, corrected with epsilon hat",
+    "layer_decay_on_gradients": "layer-wise decay scales gradients, not rates; no embeddings and no relative biases",
+}
+"""Differences of the 2019 code, by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CompatConfig:
+    """Behaviour of the 2019 code, to reproduce published numbers; docs/compat.md has the table."""
+
+    switches: str = key("", "2019 = all, or names separated by commas")
+    cores: int = key(1, "TPU cores of the run that core_clip imitates")
+
+    def on(self, name: str) -> bool:
+        """Whether one of `COMPAT_SWITCHES` is on."""
+        return self.switches == "2019" or name in self.switches.split(",")
+
+
+CORRECT = CompatConfig()
+"""The default: no switch is on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedsConfig:
+    """Separate seeds, for example for the same data with another initialisation."""
+
+    init: int = key(0, "parameters", lt=2**32)
+    data: int = key(1, "order of the blocks, spans, permutations, segments", lt=2**32)
+    dropout: int = key(2, "dropout masks", lt=2**32)
+
+
+def rules(config: Config) -> list[Rule]:
+    """Rules for the length of a run, its saves and evaluations, the mesh and the switches."""
+    train, checkpoint, every = config.train, config.checkpoint, config.evaluation.every
+    mesh, compat = config.mesh, config.compat
+    of_dispatches = f"must be a multiple of train.steps_per_dispatch={train.steps_per_dispatch}"
+    return [
+        ("optimizer.warmup_steps", 0 <= config.optimizer.warmup_steps < train.steps,
+         f"must lie in [0, train.steps={train.steps})"),
+        ("checkpoint.every", divides(train.steps_per_dispatch, checkpoint.every), of_dispatches),
+        ("checkpoint.keep_every", divides(checkpoint.every, checkpoint.keep_every),
+         f"must be a multiple of checkpoint.every={checkpoint.every}"),
+        ("checkpoint.keep_best", checkpoint.keep_best == 0 or every > 0, "needs held-out losses; set evaluation.every"),
+        ("evaluation.every", divides(train.steps_per_dispatch, every), of_dispatches),
+        ("mesh.data", [mesh.data, mesh.fsdp, mesh.tensor].count(-1) <= 1,
+         "and another axis are both -1; only one can take what is left"),
+        ("train.gradient_accumulation_steps", train.gradient_accumulation_steps == 1 or not compat.on("core_clip"),
+         "must be 1 with compat switch core_clip, which has parts of its own"),
+        ("train.elastic", not train.elastic or not compat.on("core_clip"),
+         "must be off with compat switch core_clip, which divides the batch over its own number of cores"),
+        ("train.batch_size", not compat.on("both_directions") or train.batch_size % 2 == 0,
+         "must be even with compat switch both_directions"),
+        ("compat.cores", compat.cores >= 1 and train.batch_size % compat.cores == 0,
+         f"must divide train.batch_size={train.batch_size}"),
+    ]  # fmt: skip

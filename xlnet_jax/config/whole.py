@@ -1,0 +1,92 @@
+"""The whole configuration: all sections, their values by dotted key, and the check of every value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from xlnet_jax.config import data as examples
+from xlnet_jax.config import model as architecture
+from xlnet_jax.config import run
+from xlnet_jax.config.keys import mistake
+from xlnet_jax.config.names import RENAMED_VALUES
+from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import suggest
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """See each section."""
+
+    model: architecture.ModelConfig = architecture.ModelConfig()
+    data: examples.DataConfig = examples.DataConfig()
+    optimizer: run.OptimizerConfig = run.OptimizerConfig()
+    train: run.TrainConfig = run.TrainConfig()
+    mesh: run.MeshConfig = run.MeshConfig()
+    distributed: run.DistributedConfig = run.DistributedConfig()
+    checkpoint: run.CheckpointConfig = run.CheckpointConfig()
+    evaluation: run.EvaluationConfig = run.EvaluationConfig()
+    watchdog: run.WatchdogConfig = run.WatchdogConfig()
+    log: run.LogConfig = run.LogConfig()
+    compat: run.CompatConfig = run.CompatConfig()
+    finetune: examples.FinetuneConfig = examples.FinetuneConfig()
+    seeds: run.SeedsConfig = run.SeedsConfig()
+
+    def changed(self, **sections: dict[str, Any]) -> Config:
+        """The same with some keys changed, which nothing checks: `config.changed(train={"steps": 10})`."""
+        values = {name: dataclasses.replace(getattr(self, name), **keys) for name, keys in sections.items()}
+        return dataclasses.replace(self, **values)
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """All values by dotted key, in order: `{'model.vocab_size': 32000, ...}`."""
+    return {f"{name}.{key}": value for name, section in vars(config).items() for key, value in vars(section).items()}
+
+
+def fields() -> dict[str, dataclasses.Field[Any]]:
+    """The field behind every dotted key: default, and the metadata of `keys.key`."""
+    return {f"{name}.{field.name}": field for name, section in vars(Config()).items()
+            for field in dataclasses.fields(section)}  # fmt: skip
+
+
+def check(config: Config) -> None:
+    """Checks every value, alone and against the others; needs neither a device nor the corpus.
+
+    Raises BadInput. Its message lists all conflicts; each names the key, the value and the fix.
+    """
+    conflicts = list(_conflicts(config))
+    if len(conflicts) == 1:
+        raise BadInput(conflicts[0])
+    if conflicts:
+        numbered = "; ".join(f"({number}) {conflict}" for number, conflict in enumerate(conflicts, 1))
+        raise BadInput(f"{len(conflicts)} conflicts in the configuration: {numbered}")
+
+
+def _conflicts(config: Config) -> Iterator[str]:
+    values = flat(config)
+    mistyped = False
+    for name, field in fields().items():
+        value = values[name]
+        if type(value) is not type(field.default) and not (type(value) is int and type(field.default) is float):
+            mistyped = True
+            yield f"{name}={value!r} must be of type {type(field.default).__name__}"
+        elif what := mistake(field, value):
+            new = RENAMED_VALUES.get(name, {}).get(str(value))
+            yield f"{name}={value!r} {f'is called {new!r} now' if new else what}"
+    if mistyped:
+        return  # the rules compare numbers
+    for name in config.compat.switches.split(",") if config.compat.switches not in ("", "2019") else ():
+        if name not in run.COMPAT_SWITCHES:
+            yield f"compat.switches has no {name!r}{suggest(name, run.COMPAT_SWITCHES)}"
+    for section in (architecture, examples, run):
+        for name, holds, what in section.rules(config):
+            if not holds:
+                yield f"{name}={values[name]} {what}"
+
+
+def changed_keys(config: Config, saved: dict[str, Any], resume: str) -> list[str]:
+    """Lines `key: saved -> now` for the keys of one resume rule whose value differs from the saved `flat(config)`."""
+    now = flat(config)
+    keys = [name for name, field in fields().items() if field.metadata["resume"] == resume and name in saved]
+    return [f"{name}: {saved[name]!r} -> {now[name]!r}" for name in keys if saved[name] != now[name]]
