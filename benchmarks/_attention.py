@@ -15,6 +15,7 @@ from xlnet_jax.aot.compile import out_of_memory
 from xlnet_jax.aot.topology import describe
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.kernels.reference import differentiated
+from xlnet_jax.kernels.xla import Arguments
 
 RATE = 0.1
 
@@ -36,7 +37,7 @@ def sizes_of(T: int) -> Sizes:
     return Sizes(B=1, T=T, M=T * 3 // 4, P=T // 6)
 
 
-def streams(sizes: Sizes, dtype: Any, sharding: Any = None) -> list[dict[str, Any]]:
+def streams(sizes: Sizes, dtype: Any, sharding: Any = None) -> list[Arguments]:
     """Shapes of the arguments of content and query stream; directions and segments differ between rows."""
     B, T, H, E = sizes.B, sizes.T, sizes.H, sizes.E
     K = sizes.M + T
@@ -44,27 +45,27 @@ def streams(sizes: Sizes, dtype: Any, sharding: Any = None) -> list[dict[str, An
     def array(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
-    def stream(Q: int, chosen: bool) -> dict[str, Any]:
-        return {
-            "q_BQHE": array(dtype, B, Q, H, E), "k_BKHE": array(dtype, B, K, H, E), "v_BKHE": array(dtype, B, K, H, E),
-            "position": (*(array(jnp.float32, 1, K + T - 1, H, E),) * 2, array(jnp.int32, B)),
-            "biases": {f"{name}_bias": array(jnp.float32, H, E) for name in ("content", "position", "segment")},
-            "segment_2HE": array(jnp.float32, 2, H, E),
-            "limit_BQ": array(jnp.int32, B, Q), "rank_BK": array(jnp.int32, B, K),
-            "segment_BQ": array(jnp.int32, B, Q), "segment_BK": array(jnp.int32, B, K),
-            "query_position_BQ": array(jnp.int32, B, Q) if chosen else None, "rows_B": array(jnp.int32, B),
-        }  # fmt: skip
+    def stream(Q: int, chosen: bool) -> Arguments:
+        return Arguments(
+            q_BQHE=array(dtype, B, Q, H, E), k_BKHE=array(dtype, B, K, H, E), v_BKHE=array(dtype, B, K, H, E),
+            position=(*(array(jnp.float32, 1, K + T - 1, H, E),) * 2, array(jnp.int32, B)),
+            biases={f"{name}_bias": array(jnp.float32, H, E) for name in ("content", "position", "segment")},
+            segment_2HE=array(jnp.float32, 2, H, E), limit_BQ=array(jnp.int32, B, Q), rank_BK=array(jnp.int32, B, K),
+            segment_BQ=array(jnp.int32, B, Q), segment_BK=array(jnp.int32, B, K),
+            query_position_BQ=array(jnp.int32, B, Q) if chosen else None, rows_B=array(jnp.int32, B),
+        )  # fmt: skip
 
     return [stream(T, chosen=False), stream(sizes.P, chosen=True)]
 
 
-def train(attend: Callable[..., Any]) -> Callable[[list[dict[str, Any]], jax.Array], Any]:
+def train(attend: Callable[..., Any]) -> Callable[[list[Arguments], jax.Array], Any]:
     """(streams, key) -> outputs and gradients, for a cotangent that is the output itself."""
 
-    def run(both: list[dict[str, Any]], key: jax.Array) -> Any:
+    def run(both: list[Arguments], key: jax.Array) -> Any:
         results = []
         for number, stream in enumerate(both):
-            (o_BQHE, _), pull = differentiated(attend, **stream, dropout=AttentionDropout(key, RATE, number))
+            dropout = AttentionDropout(key, RATE, number)
+            (o_BQHE, _), pull = differentiated(attend, dataclasses.replace(stream, dropout=dropout))
             results.append((o_BQHE, pull(o_BQHE)))
         return results
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER
 from xlnet_jax.kernels import reference, tpu
+from xlnet_jax.kernels.xla import Arguments
 
 GATHERED = functools.partial(
     tpu.attend, interpret=True, blocks=tpu.Blocks(queries=16, keys=128, chosen=16, window=128, strided=False)
@@ -18,7 +19,7 @@ BIASES = ("content_bias", "position_bias", "segment_bias")
 
 
 def draw(T, M, B=2, tables=1, chosen=None, seed=0, H=2, E=3):
-    """Arguments of `attend` up to the rows' numbers, with padding, empty memory slots, ties and both directions.
+    """With padding, empty memory slots, ties and both directions; without dropout and a bound.
 
     `chosen`: the number of queries at chosen positions; None: all positions in order.
     """
@@ -33,7 +34,7 @@ def draw(T, M, B=2, tables=1, chosen=None, seed=0, H=2, E=3):
     limit_BQ = np.take_along_axis(rank_BT, at_BQ, 1)
     limit_BQ = np.minimum(limit_BQ + 1, NEVER) if chosen is None else limit_BQ
     normal = rng.standard_normal
-    return dict(
+    return Arguments(
         q_BQHE=normal((B, Q, H, E)), k_BKHE=normal((B, K, H, E)), v_BKHE=normal((B, K, H, E)),
         position=(*normal((2, tables, K + T - 1, H, E)), np.where(np.arange(B) % 2, -1, 1)),
         biases={name: normal((H, E)) for name in BIASES}, segment_2HE=normal((2, H, E)), limit_BQ=limit_BQ,
@@ -48,12 +49,12 @@ def cast(arguments, dtype):
     return jax.tree.map(lambda x: jnp.asarray(x, dtype if x.dtype == float else jnp.int32), arguments)
 
 
-def differentiated(attend, arguments, do_BQHE, **options):
+def differentiated(attend, arguments, do_BQHE):
     """(o, probabilities) of an implementation and the gradients of sum(do * o), in the form of the reference's."""
-    results, pull = reference.differentiated(attend, **arguments, **options)
+    results, pull = reference.differentiated(attend, arguments)
     return results, pull(do_BQHE)
 
 
-def by_reference(arguments, do_BQHE, **options):
+def by_reference(arguments, do_BQHE):
     """The same by the reference and its written-out gradient."""
-    return reference.attend(**arguments, **options), reference.gradients(do_BQHE, **arguments, **options)
+    return reference.attend(arguments), reference.gradients(arguments, do_BQHE)

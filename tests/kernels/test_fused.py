@@ -1,7 +1,7 @@
 """The fused kernels in interpret mode against the reference: shapes drawn by hypothesis, dropout, blocks, shards."""
 
-import dataclasses
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,9 @@ from xlnet_jax.kernels import fused, gpu, reference, tpu
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.model.transformer import REMAT_POLICIES
 
-SMALL = functools.partial(GATHERED, blocks=dataclasses.replace(GATHERED.keywords["blocks"], strided=True))
+SMALL = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"], strided=True))
 """In interpret mode a strided roll is one operation for every row, so most tests shift by gathers."""
-STRIPS = functools.partial(GATHERED, blocks=dataclasses.replace(GATHERED.keywords["blocks"], queries=256))
+STRIPS = functools.partial(GATHERED, blocks=replace(GATHERED.keywords["blocks"], queries=256))
 """Several strips in a program."""
 GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.Blocks(queries=32, keys=64, chosen=16))
 """Two blocks of queries in order in a window."""
@@ -44,13 +44,13 @@ def cases(draw_one):
     }
 
 
-def compare(arguments, attend, limit=(1e-5, 1e-4), **options):
+def compare(arguments, attend, limit=(1e-5, 1e-4)):
     """Forward and every gradient, relative to the largest element, at most `limit`; returns the kernel's results."""
     rng = np.random.default_rng(1)
-    do_BQHE = jnp.asarray(rng.standard_normal(arguments["q_BQHE"].shape), arguments["q_BQHE"].dtype)
-    (o_BQHE, _), ours = jax.jit(lambda a, do: differentiated(attend, a, do, **options))(arguments, do_BQHE)
+    do_BQHE = jnp.asarray(rng.standard_normal(arguments.q_BQHE.shape), arguments.q_BQHE.dtype)
+    (o_BQHE, _), ours = jax.jit(functools.partial(differentiated, attend))(arguments, do_BQHE)
     exact = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x, (arguments, do_BQHE))
-    (expected_BQHE, probability_BHQK), theirs = jax.jit(lambda a, do: by_reference(a, do, **options))(*exact)
+    (expected_BQHE, probability_BHQK), theirs = jax.jit(by_reference)(*exact)
     for bound, ours_, theirs_ in ((limit[0], o_BQHE, expected_BQHE), (limit[1], ours, theirs)):
         jax.tree.map(functools.partial(close, bound), ours_, theirs_)
     blind_BQH = ~np.any(np.asarray(probability_BHQK), axis=-1).transpose(0, 2, 1)
@@ -71,16 +71,18 @@ def close(bound, ours, theirs):
 @given(case=cases(), rate=st.sampled_from([0, 0.1]), far=st.sampled_from([None, 0, 50]), data=st.data())
 def test_equals_the_reference(kernels, case, rate, far, data):
     """Catches an error in padding, windows, shifts, masks, running softmax, dropout's indices or any gradient."""
-    arguments = cast(draw(**case), jnp.float32) | {"rows_B": jnp.arange(case["B"]) * 7 + 2}
     dropout = AttentionDropout(jnp.uint32(4), rate, 1, first_head=3) if rate else None
-    compare(arguments, data.draw(st.sampled_from(kernels)), dropout=dropout, max_distance=far)
+    arguments = replace(cast(draw(**case), jnp.float32), rows_B=jnp.arange(case["B"]) * 7 + 2, dropout=dropout,
+                        max_distance=far)  # fmt: skip
+    compare(arguments, data.draw(st.sampled_from(kernels)))
 
 
 @pytest.mark.slow
 def test_strided_rolls_several_blocks_dropout_and_a_bound():
     """One case of the test above that every change runs: the shift as v5e and later make it."""
-    arguments = cast(draw(T=20, M=120, E=128, H=1), jnp.float32) | {"rows_B": jnp.array([2, 9])}
-    compare(arguments, SMALL, dropout=AttentionDropout(jnp.uint32(4), 0.1, 1, first_head=3), max_distance=100)
+    dropout = AttentionDropout(jnp.uint32(4), 0.1, 1, first_head=3)
+    arguments = cast(draw(T=20, M=120, E=128, H=1), jnp.float32)
+    compare(replace(arguments, rows_B=jnp.array([2, 9]), dropout=dropout, max_distance=100), SMALL)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +93,9 @@ def test_tables_of_rows_and_blind_queries(chosen, kernel):
     """Catches a gradient of a row's table that is added to another's, rows that see nothing but get a weight, and
     padded keys that a limit above NEVER would make visible."""
     arguments = cast(draw(T=150, M=20, B=3, tables=3, chosen=chosen, E=128, H=1), jnp.float32)
-    arguments["limit_BQ"] = arguments["limit_BQ"].at[0].set(NEVER + 1).at[1].set(-5).at[2, -3:].set(-5)
-    arguments["rank_BK"] = arguments["rank_BK"].at[0, ::2].set(NEVER)
-    o_BQHE, grads = compare(arguments, kernel, dropout=None)
+    limit_BQ = arguments.limit_BQ.at[0].set(NEVER + 1).at[1].set(-5).at[2, -3:].set(-5)
+    arguments = replace(arguments, limit_BQ=limit_BQ, rank_BK=arguments.rank_BK.at[0, ::2].set(NEVER))
+    o_BQHE, grads = compare(arguments, kernel)
     assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads["position"][0][1])
 
 
@@ -104,7 +106,8 @@ def test_bfloat16_is_as_exact_as_its_rounding(chosen, kernel):
     """Catches a sum that is kept in bfloat16: its error would grow with the 170 keys."""
     arguments = cast(draw(T=150, M=20, chosen=chosen, H=2, E=64), jnp.bfloat16)
     unit = float(jnp.finfo(jnp.bfloat16).eps)
-    compare(arguments, kernel, limit=(2 * unit, 4 * unit), dropout=AttentionDropout(jnp.uint32(4), 0.1, 0))
+    arguments = replace(arguments, dropout=AttentionDropout(jnp.uint32(4), 0.1, 0))
+    compare(arguments, kernel, limit=(2 * unit, 4 * unit))
 
 
 @pytest.mark.slow
@@ -115,12 +118,12 @@ def test_bfloat16_is_as_exact_as_its_rounding(chosen, kernel):
 def test_two_runs_are_equal_and_blocks_draw_the_same_dropout(kernels):
     """Catches dropout that depends on a block: half of the probabilities would differ."""
     arguments = cast(draw(T=130, M=20, chosen=40, E=64), jnp.float32)
-    dropout = AttentionDropout(jnp.uint32(4), 0.5, 0)
+    arguments = replace(arguments, dropout=AttentionDropout(jnp.uint32(4), 0.5, 0))
     for kernel in kernels:
         attend = jax.jit(kernel)
-        one, two = (attend(**arguments, dropout=dropout)[0] for _ in range(2))
+        one, two = (attend(arguments)[0] for _ in range(2))
         np.testing.assert_array_equal(one, two)
-        close(1e-5, one, reference.attend(**arguments, dropout=dropout)[0])
+        close(1e-5, one, reference.attend(arguments)[0])
 
 
 @EACH
@@ -128,18 +131,16 @@ def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
     """Catches dropout by a shard's own heads, and a gradient of shared arrays that misses some devices' rows."""
     monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
     arguments = cast(draw(T=20, M=5, B=4, chosen=7, E=64), jnp.float32)
-    do_BQHE = jnp.asarray(np.random.default_rng(1).standard_normal(arguments["q_BQHE"].shape), jnp.float32)
-    dropout = AttentionDropout(jnp.uint32(4), 0.3, 1)
+    arguments = replace(arguments, dropout=AttentionDropout(jnp.uint32(4), 0.3, 1))
+    do_BQHE = jnp.asarray(np.random.default_rng(1).standard_normal(arguments.q_BQHE.shape), jnp.float32)
     mesh = jax.make_mesh(
         (1, 1, 2, 2), ("slices", "data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 4,
         devices=jax.devices()[:4],
     )  # fmt: skip
     with jax.set_mesh(mesh):
-        (o_BQHE, _), grads = jax.jit(lambda a, do: differentiated(fused.attend, a, do, dropout=dropout))(
-            arguments, do_BQHE
-        )
+        (o_BQHE, _), grads = jax.jit(functools.partial(differentiated, fused.attend))(arguments, do_BQHE)
     assert o_BQHE.sharding.spec == jax.P("fsdp", None, "tensor")
-    (expected_BQHE, _), expected = jax.jit(lambda a, do: by_reference(a, do, dropout=dropout))(arguments, do_BQHE)
+    (expected_BQHE, _), expected = jax.jit(by_reference)(arguments, do_BQHE)
     jax.tree.map(functools.partial(close, 1e-4), (o_BQHE, grads), (expected_BQHE, expected))
 
 
@@ -147,7 +148,7 @@ def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
 def test_remat_of_all_but_products_keeps_what_the_gradient_needs(kernel, capsys):
     """Catches a forward pass that runs again in the backward pass: output and log-sum must have the policy's name."""
     arguments = cast(draw(T=20, M=5), jnp.float32)
-    layer = jax.checkpoint(lambda a: jnp.sin(kernel(**a, dropout=None)[0]), policy=REMAT_POLICIES["dots"])
+    layer = jax.checkpoint(lambda a: jnp.sin(kernel(a)[0]), policy=REMAT_POLICIES["dots"])
     jax.ad_checkpoint.print_saved_residuals(layer, arguments)
     assert capsys.readouterr().out.count("named 'fused_attention'") == 2
 
@@ -171,4 +172,4 @@ def test_refuses_what_it_has_no_kernel_for(kernels, E, dtype, message, monkeypat
     """Catches a silent slow path."""
     monkeypatch.setattr(fused, "KERNELS", fused.KERNELS | kernels)
     with pytest.raises(BadInput, match=f"model.attention=fused: .*{message}.*; use model.attention=xla"):
-        fused.attend(**cast(draw(T=2, M=1, E=E), dtype), dropout=None)
+        fused.attend(cast(draw(T=2, M=1, E=E), dtype))

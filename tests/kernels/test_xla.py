@@ -1,51 +1,47 @@
 """Every implementation of attention against the formula, written out with loops; masks, distances, shards."""
 
-import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from attention_cases import BIASES, draw
+from attention_cases import BIASES, cast, draw
 
 from xlnet_jax import config as configs
 from xlnet_jax.batch import NEVER
 from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.kernels.xla import Arguments
 from xlnet_jax.model.attention import IMPLEMENTATIONS
 
 H, E = 2, 3
 
 
-def slowly(arguments, max_distance=None):
+def slowly(a):
     """(output, probabilities) by the formula, one pair of positions after the other."""
-    a = arguments
-    (B, Q), K = a["limit_BQ"].shape, a["rank_BK"].shape[1]
-    odd, even, direction_B = a["position"]
+    (B, Q), K = a.limit_BQ.shape, a.rank_BK.shape[1]
+    odd, even, direction_B = a.position
     T = even.shape[1] + 1 - K
-    u, v, w = (a["biases"][name] for name in BIASES)
+    u, v, w = (a.biases[name] for name in BIASES)
     out, probability = np.zeros((B, Q, H, E)), np.zeros((B, H, Q, K))
     for b, h, i in np.ndindex(B, H, Q):
-        q, weight = a["q_BQHE"][b, i, h], np.zeros(K)
-        at = i if a["query_position_BQ"] is None else a["query_position_BQ"][b, i]
+        q, weight = a.q_BQHE[b, i, h], np.zeros(K)
+        at = i if a.query_position_BQ is None else a.query_position_BQ[b, i]
         for j in range(K):
-            distance, rank, table = K - T + at - j, a["rank_BK"][b, j], b % len(odd)
+            distance, rank, table = K - T + at - j, a.rank_BK[b, j], b % len(odd)
             row = K - 1 - distance
             r = even[table, row, h] + direction_B[b] * odd[table, row, h]
-            s = a["segment_2HE"][int(a["segment_BQ"][b, i] != a["segment_BK"][b, j]), h]
-            score = ((q + u[h]) @ a["k_BKHE"][b, j, h] + (q + v[h]) @ r + (q + w[h]) @ s) / np.sqrt(E)
-            far = max_distance is not None and distance > max_distance
-            weight[j] = 0 if far or rank == NEVER or rank >= a["limit_BQ"][b, i] else np.exp(score)
+            s = a.segment_2HE[int(a.segment_BQ[b, i] != a.segment_BK[b, j]), h]
+            score = ((q + u[h]) @ a.k_BKHE[b, j, h] + (q + v[h]) @ r + (q + w[h]) @ s) / np.sqrt(E)
+            far = a.max_distance is not None and distance > a.max_distance
+            weight[j] = 0 if far or rank == NEVER or rank >= a.limit_BQ[b, i] else np.exp(score)
         probability[b, h, i] = weight / (weight.sum() or 1)
-        out[b, i, h] = probability[b, h, i] @ a["v_BKHE"][b, :, h]
+        out[b, i, h] = probability[b, h, i] @ a.v_BKHE[b, :, h]
     return out, probability
 
 
-@functools.cache
-def compiled(name, max_distance=None):
-    return jax.jit(functools.partial(IMPLEMENTATIONS[name], max_distance=max_distance))
-
-
+COMPILED = {name: jax.jit(IMPLEMENTATIONS[name]) for name in tiny.ATTENTION}
 CASES = [
     dict(T=5, M=4), dict(T=5, M=0), dict(T=4, M=6, tables=2), dict(T=2, M=1),
     dict(T=5, M=4, chosen=3), dict(T=4, M=2, chosen=6, tables=2),
@@ -62,7 +58,7 @@ def test_the_configuration_offers_what_there_is():
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_equals_the_formula(case, name, x64):
     arguments = draw(**case)
-    out, probability = compiled(name)(**arguments, dropout=None)
+    out, probability = COMPILED[name](arguments)
     expected = slowly(arguments)
     np.testing.assert_allclose(out, expected[0], rtol=0, atol=1e-12)
     np.testing.assert_allclose(probability, expected[1], rtol=0, atol=1e-12)
@@ -72,9 +68,8 @@ def test_equals_the_formula(case, name, x64):
 @pytest.mark.parametrize("name", tiny.ATTENTION)
 def test_keys_of_rank_never_are_hidden_whatever_the_limit(name, x64):
     arguments = draw(T=5, M=4)
-    arguments["limit_BQ"] = np.full_like(arguments["limit_BQ"], NEVER + 1)
-    _, probability = compiled(name)(**arguments, dropout=None)
-    never_BK = arguments["rank_BK"] == NEVER
+    _, probability = COMPILED[name](replace(arguments, limit_BQ=np.full_like(arguments.limit_BQ, NEVER + 1)))
+    never_BK = arguments.rank_BK == NEVER
     np.testing.assert_array_equal(probability > 0, np.broadcast_to(~never_BK[:, None, None], probability.shape))
     assert never_BK.any() and not never_BK.all()
 
@@ -84,10 +79,10 @@ def test_keys_of_rank_never_are_hidden_whatever_the_limit(name, x64):
 @pytest.mark.parametrize("max_distance", [0, 4, 7])
 def test_keys_beyond_the_largest_distance_are_hidden(max_distance, chosen, name, x64):
     """Distances count in reading order, which is the arrays' in both directions; keys ahead are never too far."""
-    arguments = draw(T=6, M=4, chosen=chosen) | {"rank_BK": np.zeros((2, 10), int)}
-    arguments["limit_BQ"] = np.ones_like(arguments["limit_BQ"])
-    out, probability = compiled(name, max_distance)(**arguments, dropout=None)
-    expected = slowly(arguments, max_distance)
+    arguments = replace(draw(T=6, M=4, chosen=chosen), rank_BK=np.zeros((2, 10), int), max_distance=max_distance)
+    arguments = replace(arguments, limit_BQ=np.ones_like(arguments.limit_BQ))
+    out, probability = COMPILED[name](arguments)
+    expected = slowly(arguments)
     np.testing.assert_allclose(probability, expected[1], rtol=0, atol=1e-12)
     np.testing.assert_allclose(out, expected[0], rtol=0, atol=1e-12)
     if chosen is None:
@@ -102,42 +97,35 @@ def test_keys_beyond_the_largest_distance_are_hidden(max_distance, chosen, name,
 @pytest.mark.parametrize("name", tiny.ATTENTION)
 @pytest.mark.parametrize("chosen", [None, 3])
 def test_dropout_is_on_the_weights_of_the_values_and_keyed_by_the_position(chosen, name, x64):
-    arguments = draw(T=5, M=4, chosen=chosen) | {"rows_B": np.array([6, 2])}
     dropout = AttentionDropout(jnp.uint32(5), 0.5, 1)
-    out, probability = compiled(name)(**arguments, dropout=dropout)
+    arguments = replace(draw(T=5, M=4, chosen=chosen), rows_B=np.array([6, 2]), dropout=dropout)
+    out, probability = COMPILED[name](arguments)
     np.testing.assert_allclose(probability, slowly(arguments)[1], rtol=0, atol=1e-12)
-    at_BQ = jnp.broadcast_to(jnp.arange(5), (2, 5)) if chosen is None else jnp.asarray(arguments["query_position_BQ"])
-    dropped = dropout(probability, jnp.array([6, 2]), at_BQ)
+    dropped = dropout(probability, jnp.array([6, 2]), jnp.asarray(arguments.position_BQ))
     assert 0.2 < np.mean(np.asarray(dropped)[np.asarray(probability) > 0] == 0) < 0.8
-    np.testing.assert_allclose(out, np.einsum("bhqk,bkhe->bqhe", dropped, arguments["v_BKHE"]), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(out, np.einsum("bhqk,bkhe->bqhe", dropped, arguments.v_BKHE), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", tiny.ATTENTION)
 def test_shards_of_rows_and_heads_draw_the_masks_of_the_whole(name):
     """Inside `shard_map`, where an implementation is called that the compiler cannot split."""
-    arguments = jax.tree.map(
-        lambda x: jnp.asarray(x, jnp.float32 if x.dtype == float else jnp.int32), draw(T=4, M=3, B=4)
-    )
-    key = jnp.uint32(9)
-    rows, heads, both, here = (
-        jax.P(*axes) for axes in (("data",), (None, None, "tensor"), ("data", None, "tensor"), ())
-    )
-    specs = dict.fromkeys(("limit_BQ", "rank_BK", "segment_BQ", "segment_BK", "rows_B"), rows)
-    specs |= dict.fromkeys(("q_BQHE", "k_BKHE", "v_BKHE"), both)
-    specs |= dict(
-        position=(heads, heads, rows), biases=dict.fromkeys(BIASES, jax.P("tensor")), segment_2HE=jax.P(None, "tensor"),
-        query_position_BQ=None,
+    arguments = replace(cast(draw(T=4, M=3, B=4), jnp.float32), dropout=AttentionDropout(jnp.uint32(9), 0.5, 0))
+    rows, heads, both = (jax.P(*axes) for axes in (("data",), (None, None, "tensor"), ("data", None, "tensor")))
+    specs = Arguments(
+        **dict.fromkeys(("q_BQHE", "k_BKHE", "v_BKHE"), both),
+        **dict.fromkeys(("limit_BQ", "rank_BK", "segment_BQ", "segment_BK", "rows_B"), rows), query_position_BQ=None,
+        position=(heads, heads, rows), biases=jax.P("tensor"), segment_2HE=jax.P(None, "tensor"), dropout=jax.P(),
     )  # fmt: skip
 
-    def shard(arguments, key):
-        dropout = AttentionDropout(key, 0.5, 0, first_head=jax.lax.axis_index("tensor"))
-        return IMPLEMENTATIONS[name](**arguments, dropout=dropout)[0]
+    def shard(arguments):
+        dropout = replace(arguments.dropout, first_head=jax.lax.axis_index("tensor"))
+        return IMPLEMENTATIONS[name](replace(arguments, dropout=dropout))[0]
 
-    whole, _ = compiled(name)(**arguments, dropout=AttentionDropout(key, 0.5, 0))
-    none, _ = compiled(name)(**arguments, dropout=None)
+    whole, _ = COMPILED[name](arguments)
+    none, _ = COMPILED[name](replace(arguments, dropout=None))
     mesh = jax.make_mesh(
         (2, 2), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2, devices=jax.devices()[:4]
     )
-    sharded = jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=(specs, here), out_specs=both))(arguments, key)
+    sharded = jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=(specs,), out_specs=both))(arguments)
     np.testing.assert_allclose(sharded, whole, rtol=1e-5, atol=1e-6)
     assert np.abs(whole - none).max() > 0.1, "dropout has no effect"

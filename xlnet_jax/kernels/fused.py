@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +18,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.mesh import RULES
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import gpu, tpu
-from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.kernels.xla import Arguments
 
 MIB = 2**20
 
@@ -54,51 +52,34 @@ def problem(device_kind: str, head_dim: int, dtype: jnp.dtype) -> str | None:
     )  # fmt: skip
 
 
-def attend(
-    q_BQHE: jax.Array,
-    k_BKHE: jax.Array,
-    v_BKHE: jax.Array,
-    position: tuple[jax.Array, jax.Array, jax.Array],
-    biases: Mapping[str, jax.Array],
-    segment_2HE: jax.Array,
-    limit_BQ: jax.Array,
-    rank_BK: jax.Array,
-    segment_BQ: jax.Array,
-    segment_BK: jax.Array,
-    query_position_BQ: jax.Array | None,
-    rows_B: jax.Array,
-    dropout: AttentionDropout | None,
-    max_distance: int | None = None,
-) -> tuple[jax.Array, None]:
+def attend(a: Arguments) -> tuple[jax.Array, None]:
     """Attention of one stream of one layer: as `xla.attend`, but without the probabilities.
 
     Raises BadInput if there is no kernel for the device or the sizes.
     """
     device = meshes.device().device_kind
-    why_not = problem(device, q_BQHE.shape[-1], q_BQHE.dtype)
+    why_not = problem(device, a.q_BQHE.shape[-1], a.q_BQHE.dtype)
     if why_not:
         raise BadInput(f"model.attention=fused: {why_not}; use model.attention=xla")
     kernel = KERNELS[kind(device)]
     free, rows = meshes.free_axes()
     heads = RULES.heads if RULES.heads in free else None
 
-    def local(dropout: AttentionDropout | None, position: tuple, *arguments: Any) -> jax.Array:
-        if dropout is not None and heads:
-            first_head = dropout.first_head + jax.lax.axis_index(heads) * arguments[0].shape[2]
-            dropout = dataclasses.replace(dropout, first_head=first_head)
-        return kernel(*arguments[:3], position, *arguments[3:], dropout, max_distance)[0]
+    def local(a: Arguments) -> jax.Array:
+        if a.dropout is not None and heads:
+            first_head = a.dropout.first_head + jax.lax.axis_index(heads) * a.q_BQHE.shape[2]
+            a = dataclasses.replace(a, dropout=dataclasses.replace(a.dropout, first_head=first_head))
+        return kernel(a)[0]
 
-    by_head, by_row = PartitionSpec(rows, None, heads), PartitionSpec(rows)
-    tables = PartitionSpec(rows if len(position[0]) > 1 else None, None, heads)
-    in_specs = (
-        PartitionSpec(), (tables, tables, by_row), by_head, by_head, by_head, PartitionSpec(heads),
-        PartitionSpec(None, heads), *[by_row] * 6,
-    )  # fmt: skip
     if free:
+        by_head, by_row = PartitionSpec(rows, None, heads), PartitionSpec(rows)
+        tables = PartitionSpec(rows if a.own_tables else None, None, heads)
+        specs = Arguments(
+            **dict.fromkeys(("q_BQHE", "k_BKHE", "v_BKHE"), by_head),
+            **dict.fromkeys(("limit_BQ", "rank_BK", "segment_BQ", "segment_BK", "query_position_BQ", "rows_B"), by_row),
+            position=(tables, tables, by_row), biases=PartitionSpec(heads), segment_2HE=PartitionSpec(None, heads),
+            dropout=PartitionSpec(), max_distance=a.max_distance,
+        )  # fmt: skip
         # Without the check of replication: else the gradients of shared arrays would be summed inside accumulation.
-        local = jax.shard_map(local, in_specs=in_specs, out_specs=by_head, axis_names=set(free), check_vma=False)
-    o_BQHE = local(
-        dropout, position, q_BQHE, k_BKHE, v_BKHE, biases, segment_2HE, limit_BQ, rank_BK, segment_BQ, segment_BK,
-        query_position_BQ, rows_B,
-    )  # fmt: skip
-    return o_BQHE, None
+        local = jax.shard_map(local, in_specs=(specs,), out_specs=by_head, axis_names=set(free), check_vma=False)
+    return local(a), None

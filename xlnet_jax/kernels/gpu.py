@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -22,9 +21,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from xlnet_jax.kernels import packing
-from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.kernels.gpu_kernels import Plan, backward_keys, backward_queries, backward_rows, forward, lower_take
 from xlnet_jax.kernels.packing import LN2, up
+from xlnet_jax.kernels.xla import Arguments
 
 HEAD_DIMS = (16, 32, 64, 128)
 """A head is padded to the next of these."""
@@ -57,26 +56,8 @@ tiles whose forward pass does not spill in bfloat16; four warps and 64 rows are 
 Shared memory is below the 163 KiB of an A100. Not measured on a card."""
 
 
-def attend(
-    q_BQHE: jax.Array,
-    k_BKHE: jax.Array,
-    v_BKHE: jax.Array,
-    position: tuple[jax.Array, jax.Array, jax.Array],
-    biases: Mapping[str, jax.Array],
-    segment_2HE: jax.Array,
-    limit_BQ: jax.Array,
-    rank_BK: jax.Array,
-    segment_BQ: jax.Array,
-    segment_BK: jax.Array,
-    query_position_BQ: jax.Array | None,
-    rows_B: jax.Array,
-    dropout: AttentionDropout | None,
-    max_distance: int | None = None,
-    *,
-    blocks: Blocks | None = None,
-    interpret: bool = False,
-) -> tuple[jax.Array, None]:
-    """Attention of one stream of one layer; arguments as for `xla.attend`, numbers in float32 or bfloat16.
+def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = False) -> tuple[jax.Array, None]:
+    """Attention of one stream of one layer, numbers in float32 or bfloat16.
 
     Args:
       blocks: None: those of BLOCKS.
@@ -85,36 +66,34 @@ def attend(
     Returns:
       o_BQHE in the dtype of v, and None where `xla.attend` returns probabilities. Requires E <= 128.
     """
-    (_, Q, H, E), K = q_BQHE.shape, k_BKHE.shape[1]
-    T, chosen = position[0].shape[1] + 1 - K, query_position_BQ is not None
+    (_, Q, H, E), K, M, dtype = a.q_BQHE.shape, a.k_BKHE.shape[1], a.memory_len, a.q_BQHE.dtype
+    T, chosen = K - M, a.query_position_BQ is not None
     Ep = next(width for width in HEAD_DIMS if width >= E)
-    blocks = blocks or next(x for size, x in BLOCKS.items() if size >= Ep * q_BQHE.dtype.itemsize)
+    blocks = blocks or next(x for size, x in BLOCKS.items() if size >= Ep * dtype.itemsize)
     query_block, tile = blocks.chosen if chosen else blocks.queries, blocks.keys
     Tp, Kp, Qp = up(T, tile), up(K, tile), up(Q, query_block)
     plan = Plan(
-        positions=Tp, keys=Kp, queries=query_block, tile=tile, chosen=chosen,
-        own_tables=len(position[0]) > 1,
-        rate=0.0 if dropout is None else dropout.rate,
-        farthest=None if max_distance is None else max_distance - (K - T), interpret=interpret,
+        positions=Tp, keys=Kp, queries=query_block, tile=tile, chosen=chosen, own_tables=a.own_tables,
+        rate=0.0 if a.dropout is None else a.dropout.rate,
+        farthest=None if a.max_distance is None else a.max_distance - M, interpret=interpret,
     )  # fmt: skip
-    r_SNHE, table_B = packing.position_keys(position)
+    r_SNHE, table_B = packing.position_keys(a)
     a_BQHE, b_BQHE, c_BQHE = (
-        (q_BQHE.astype(jnp.float32) + biases[f"{name}_bias"].astype(jnp.float32)[None, None]) * (E**-0.5 / LN2)
+        (a.q_BQHE.astype(jnp.float32) + a.biases[f"{name}_bias"].astype(jnp.float32)[None, None]) * (E**-0.5 / LN2)
         for name in ("content", "position", "segment")
     )
-    other_HE = (segment_2HE[1] - segment_2HE[0]).astype(jnp.float32)
+    other_HE = packing.other_segment(a).astype(jnp.float32)
     other_BHQ = jnp.einsum("bqhe,he->bhq", c_BQHE, other_HE, precision=jax.lax.Precision.HIGHEST)
-    *queries, position_BQ = packing.queries(limit_BQ, segment_BQ, query_position_BQ, Qp)
+    *queries, position_BQ = packing.queries(a, Qp)
     integers = (
-        table_B, packing.words(dropout, rows_B, H),
+        table_B, packing.words(a, H),
         jnp.stack([*queries, Tp - 1 - position_BQ], axis=1).astype(jnp.int32),
-        jnp.stack(packing.keys(rank_BK, segment_BK, Kp), axis=1).astype(jnp.int32),
+        jnp.stack(packing.keys(a, Kp), axis=1).astype(jnp.int32),
     )  # fmt: skip
     pad = functools.partial(_padded, head_dim=Ep)
     o_BQHE: Any = _fused(
-        (plan, blocks), pad(a_BQHE.astype(q_BQHE.dtype), (0, Qp - Q)),
-        pad(b_BQHE.astype(q_BQHE.dtype), (0, Qp - Q)), jnp.pad(other_BHQ, ((0, 0), (0, 0), (0, Qp - Q))),
-        pad(k_BKHE, (0, Kp - K)), pad(v_BKHE, (0, Kp - K)),
+        (plan, blocks), pad(a_BQHE.astype(dtype), (0, Qp - Q)), pad(b_BQHE.astype(dtype), (0, Qp - Q)),
+        jnp.pad(other_BHQ, ((0, 0), (0, 0), (0, Qp - Q))), pad(a.k_BKHE, (0, Kp - K)), pad(a.v_BKHE, (0, Kp - K)),
         # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
         pad(r_SNHE.astype(jnp.float32), (Tp - T, Kp - K + 1)), integers,
     )  # fmt: skip

@@ -21,37 +21,41 @@ All of it in the dtype of the arguments, with arrays of B H Q N elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from xlnet_jax.batch import NEVER
+from xlnet_jax.kernels.xla import Arguments
+
+NUMBERS = "q_BQHE", "k_BKHE", "v_BKHE", "position", "biases", "segment_2HE"
+"""The arguments that have a gradient; of `position` the two tables."""
 
 
-def attend(**arguments: Any) -> tuple[jax.Array, jax.Array]:
-    """The arguments and the results of `xla.attend`, by keyword."""
-    probability_BHQK, kept_BHQK, *_ = _probabilities(**arguments)
-    return jnp.einsum("bhqk,bkhe->bqhe", probability_BHQK * kept_BHQK, arguments["v_BKHE"]), probability_BHQK
+def attend(a: Arguments) -> tuple[jax.Array, jax.Array]:
+    """The results of `xla.attend`."""
+    probability_BHQK, kept_BHQK, *_ = _probabilities(a)
+    return jnp.einsum("bhqk,bkhe->bqhe", probability_BHQK * kept_BHQK, a.v_BKHE), probability_BHQK
 
 
-def gradients(do_BQHE: jax.Array, **arguments: Any) -> dict[str, Any]:
-    """The gradients of sum(do * o): by the arguments' names; `position` is (odd, even)."""
-    k_BKHE, v_BKHE, segment_2HE = (arguments[name] for name in ("k_BKHE", "v_BKHE", "segment_2HE"))
-    odd_SNHE, _, direction_B = arguments["position"]
-    p_BHQK, z_BHQK, r_BNHE, row_BHQK, other_BHQK, (a_BQHE, b_BQHE, c_BQHE) = _probabilities(**arguments)
+def gradients(a: Arguments, do_BQHE: jax.Array) -> dict[str, Any]:
+    """The gradients of sum(do * o), by the names in NUMBERS; `position` is (odd, even)."""
+    odd_SNHE, _, direction_B = a.position
+    p_BHQK, z_BHQK, r_BNHE, row_BHQK, other_BHQK, (a_BQHE, b_BQHE, c_BQHE) = _probabilities(a)
     dropped_BHQK = p_BHQK * z_BHQK
-    dp_BHQK = jnp.einsum("bqhe,bkhe->bhqk", do_BQHE, v_BKHE)
+    dp_BHQK = jnp.einsum("bqhe,bkhe->bhqk", do_BQHE, a.v_BKHE)
     delta_BHQ1 = jnp.sum(dropped_BHQK * dp_BHQK, axis=-1, keepdims=True)
-    ds_BHQK = p_BHQK * (z_BHQK * dp_BHQK - delta_BHQ1) * k_BKHE.shape[-1] ** -0.5
+    ds_BHQK = p_BHQK * (z_BHQK * dp_BHQK - delta_BHQ1) * a.k_BKHE.shape[-1] ** -0.5
     # Query i has each row of the position keys at most once: setting is adding.
     ds_BHQN = jnp.zeros((*ds_BHQK.shape[:3], r_BNHE.shape[1]), ds_BHQK.dtype)
     ds_BHQN = jnp.put_along_axis(ds_BHQN, row_BHQK, ds_BHQK, axis=-1, inplace=False)
     ds_2BHQ = jnp.stack([jnp.sum(jnp.where(other_BHQK == g, ds_BHQK, 0), axis=-1) for g in (False, True)])
-    da_BQHE = jnp.einsum("bhqk,bkhe->bqhe", ds_BHQK, k_BKHE)
+    da_BQHE = jnp.einsum("bhqk,bkhe->bqhe", ds_BHQK, a.k_BKHE)
     db_BQHE = jnp.einsum("bhqn,bnhe->bqhe", ds_BHQN, r_BNHE)
-    dc_BQHE = jnp.einsum("gbhq,ghe->bqhe", ds_2BHQ, segment_2HE)
+    dc_BQHE = jnp.einsum("gbhq,ghe->bqhe", ds_2BHQ, a.segment_2HE)
     dr_BNHE = jnp.einsum("bhqn,bqhe->bnhe", ds_BHQN, b_BQHE)
     dodd_BNHE = dr_BNHE * direction_B[:, None, None, None].astype(dr_BNHE.dtype)
     one_table = len(odd_SNHE) == 1
@@ -69,45 +73,40 @@ def gradients(do_BQHE: jax.Array, **arguments: Any) -> dict[str, Any]:
 
 
 def differentiated(
-    attend: Callable[..., Any], **arguments: Any
+    attend: Callable[[Arguments], Any], a: Arguments
 ) -> tuple[tuple[jax.Array, jax.Array | None], Callable[[jax.Array], dict[str, Any]]]:
     """The results of any implementation, and do -> its gradients in the form of `gradients`, by JAX."""
-    *tables, direction_B = arguments["position"]
-    names = ("q_BQHE", "k_BKHE", "v_BKHE", "biases", "segment_2HE")
-    numbers = {name: arguments[name] for name in names} | {"position": tuple(tables)}
+    *tables, direction_B = a.position
+    numbers = {name: getattr(a, name) for name in NUMBERS} | {"position": tuple(tables)}
 
     def output(numbers: dict[str, Any]) -> tuple[jax.Array, jax.Array | None]:
-        return attend(**arguments | numbers | {"position": (*numbers["position"], direction_B)})
+        return attend(dataclasses.replace(a, **numbers | {"position": (*numbers["position"], direction_B)}))
 
     o_BQHE, pull, probability_BHQK = jax.vjp(output, numbers, has_aux=True)
     return (o_BQHE, probability_BHQK), lambda do_BQHE: pull(do_BQHE)[0]
 
 
-def _probabilities(
-    *, q_BQHE: jax.Array, k_BKHE: jax.Array, v_BKHE: jax.Array, position: tuple[jax.Array, jax.Array, jax.Array],
-    biases: Mapping[str, jax.Array], segment_2HE: jax.Array, limit_BQ: jax.Array, rank_BK: jax.Array,
-    segment_BQ: jax.Array, segment_BK: jax.Array, query_position_BQ: jax.Array | None, rows_B: jax.Array,
-    dropout: Any, max_distance: int | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, list[jax.Array]]:  # fmt: skip
+def _probabilities(a: Arguments) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, list[jax.Array]]:
     """p, z, r, n, whether g is 1, and (a, b, c)."""
-    odd_SNHE, even_SNHE, direction_B = position
-    (B, Q, H, E), K, T = q_BQHE.shape, k_BKHE.shape[1], even_SNHE.shape[1] + 1 - k_BKHE.shape[1]
+    odd_SNHE, even_SNHE, direction_B = a.position
+    (B, Q, H, E), K, T = a.q_BQHE.shape, a.k_BKHE.shape[1], even_SNHE.shape[1] + 1 - a.k_BKHE.shape[1]
     r_BNHE = even_SNHE + direction_B[:, None, None, None].astype(even_SNHE.dtype) * odd_SNHE
-    at_BQ = jnp.broadcast_to(jnp.arange(T), (B, T)) if query_position_BQ is None else query_position_BQ
-    row_BQK = T - 1 - at_BQ[:, :, None] + jnp.arange(K)[None, None]
+    row_BQK = T - 1 - a.position_BQ[:, :, None] + jnp.arange(K)[None, None]
     row_BHQK = jnp.broadcast_to(row_BQK[:, None], (B, H, Q, K))
-    other_BHQK = (segment_BQ[:, :, None] != segment_BK[:, None, :])[:, None]
-    a_BQHE, b_BQHE, c_BQHE = (q_BQHE + biases[f"{n}_bias"][None, None] for n in ("content", "position", "segment"))
-    either_BHQG = jnp.einsum("bqhe,ghe->bhqg", c_BQHE, segment_2HE)
-    score_BHQK = jnp.einsum("bqhe,bkhe->bhqk", a_BQHE, k_BKHE)
+    other_BHQK = (a.segment_BQ[:, :, None] != a.segment_BK[:, None, :])[:, None]
+    a_BQHE, b_BQHE, c_BQHE = (a.q_BQHE + a.biases[f"{n}_bias"][None, None] for n in ("content", "position", "segment"))
+    either_BHQG = jnp.einsum("bqhe,ghe->bhqg", c_BQHE, a.segment_2HE)
+    score_BHQK = jnp.einsum("bqhe,bkhe->bhqk", a_BQHE, a.k_BKHE)
     score_BHQK += jnp.take_along_axis(jnp.einsum("bqhe,bnhe->bhqn", b_BQHE, r_BNHE), row_BHQK, axis=-1)
     score_BHQK = (score_BHQK + jnp.where(other_BHQK, either_BHQG[..., 1:], either_BHQG[..., :1])) * E**-0.5
-    visible_BQK = (rank_BK[:, None, :] < limit_BQ[:, :, None]) & (rank_BK != NEVER)[:, None, :]
-    if max_distance is not None:  # distance M + t_i - j = K - 1 - n_ij
-        visible_BQK &= K - 1 - row_BQK <= max_distance
+    visible_BQK = (a.rank_BK[:, None, :] < a.limit_BQ[:, :, None]) & (a.rank_BK != NEVER)[:, None, :]
+    if a.max_distance is not None:  # distance M + t_i - j = K - 1 - n_ij
+        visible_BQK &= K - 1 - row_BQK <= a.max_distance
     visible_BHQK = visible_BQK[:, None]
     highest = jnp.max(score_BHQK, axis=-1, keepdims=True, initial=-1e30, where=visible_BHQK)
     weight_BHQK = jnp.where(visible_BHQK, jnp.exp(jnp.minimum(score_BHQK - highest, 0)), 0)
     p_BHQK = weight_BHQK / jnp.maximum(weight_BHQK.sum(axis=-1, keepdims=True), jnp.finfo(weight_BHQK.dtype).tiny)
-    z_BHQK = jnp.ones_like(p_BHQK) if dropout is None else dropout(jnp.ones_like(p_BHQK), rows_B, at_BQ)
+    z_BHQK = jnp.ones_like(p_BHQK)
+    if a.dropout is not None:
+        z_BHQK = a.dropout(z_BHQK, a.rows_B, a.position_BQ)
     return p_BHQK, z_BHQK, r_BNHE, row_BHQK, other_BHQK, [a_BQHE, b_BQHE, c_BQHE]

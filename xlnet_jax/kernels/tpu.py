@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -22,11 +21,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels import packing
-from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.kernels.packing import up
 from xlnet_jax.kernels.tpu_backward import backward
 from xlnet_jax.kernels.tpu_forward import forward
 from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, Plan
+from xlnet_jax.kernels.xla import Arguments
 
 HEAD_DIMS = (32, 64, LANES)
 """A head is padded to the next of these."""
@@ -74,26 +73,8 @@ class Integers:
         return self.table_B, self.word_A, self.first_A, self.last_A
 
 
-def attend(
-    q_BQHE: jax.Array,
-    k_BKHE: jax.Array,
-    v_BKHE: jax.Array,
-    position: tuple[jax.Array, jax.Array, jax.Array],
-    biases: Mapping[str, jax.Array],
-    segment_2HE: jax.Array,
-    limit_BQ: jax.Array,
-    rank_BK: jax.Array,
-    segment_BQ: jax.Array,
-    segment_BK: jax.Array,
-    query_position_BQ: jax.Array | None,
-    rows_B: jax.Array,
-    dropout: AttentionDropout | None,
-    max_distance: int | None = None,
-    *,
-    blocks: Blocks = Blocks(),
-    interpret: bool = False,
-) -> tuple[jax.Array, None]:
-    """Attention of one stream of one layer; arguments as for `xla.attend`, numbers in float32 or bfloat16.
+def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) -> tuple[jax.Array, None]:
+    """Attention of one stream of one layer, numbers in float32 or bfloat16.
 
     Args:
       interpret: runs the kernel as plain JAX, on any device; slow, for tests.
@@ -101,9 +82,8 @@ def attend(
     Returns:
       o_BQHE in the dtype of v, and None where `xla.attend` returns probabilities. Requires E <= 128.
     """
-    (B, Q, H, E), K = q_BQHE.shape, k_BKHE.shape[1]
-    T = position[0].shape[1] + 1 - K
-    chosen = query_position_BQ is not None
+    (B, Q, H, E), K, M = a.q_BQHE.shape, a.k_BKHE.shape[1], a.memory_len
+    T, chosen = K - M, a.query_position_BQ is not None
     Ep = next(width for width in HEAD_DIMS if width >= E)
     in_order = min(blocks.queries, up(T, LANES))
     query_block = min(blocks.chosen, up(Q, 16)) if chosen else in_order
@@ -114,33 +94,29 @@ def attend(
     # The same for both streams: so the compiler makes the table once.
     Np = up(Tp, window) + Kp
     groups = next(n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * Np <= blocks.rows or n == 1)
+    r_SNHE, table_B = packing.position_keys(a)
     plan = Plan(
         groups=groups, positions=Tp, keys=Kp, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
-        window=window if chosen else LANES, chosen=chosen, own_tables=len(position[0]) > 1, strided=blocks.strided,
-        rate=0.0 if dropout is None else dropout.rate,
-        farthest=None if max_distance is None else max_distance - (K - T),
+        window=window if chosen else LANES, chosen=chosen, own_tables=a.own_tables, strided=blocks.strided,
+        rate=0.0 if a.dropout is None else a.dropout.rate,
+        farthest=None if a.max_distance is None else a.max_distance - M,
     )  # fmt: skip
-    r_SNHE, table_B = packing.position_keys(position)
-    small_8HE = jnp.stack(
-        [
-            *(biases[f"{name}_bias"].astype(jnp.float32) for name in ("content", "position", "segment")),
-            (segment_2HE[1] - segment_2HE[0]).astype(jnp.float32),
-        ]
-    )
+    biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
+    small_8HE = jnp.stack([x.astype(jnp.float32) for x in (*biases, packing.other_segment(a))])
     heads = up(H * Ep, LANES) // Ep
     lanes = functools.partial(_in_lanes, heads=heads, head_dim=Ep)
-    queries = packing.queries(limit_BQ, segment_BQ, query_position_BQ, Qp)
+    queries = packing.queries(a, Qp)
     integers = Integers(
         table_B,
-        jax.lax.bitcast_convert_type(packing.words(dropout, rows_B, heads), jnp.int32).reshape(-1),
+        jax.lax.bitcast_convert_type(packing.words(a, heads), jnp.int32).reshape(-1),
         *_windows(queries[2], plan),
         _packed(*queries),
-        _packed(*packing.keys(rank_BK, segment_BK, Kp)),
+        _packed(*packing.keys(a, Kp)),
     )
     o_BQD: Any = _fused(
-        (plan, blocks.vmem_bytes, interpret), lanes(q_BQHE, (0, Qp - Q)), lanes(k_BKHE, (0, Kp - K)),
+        (plan, blocks.vmem_bytes, interpret), lanes(a.q_BQHE, (0, Qp - Q)), lanes(a.k_BKHE, (0, Kp - K)),
         # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
-        lanes(v_BKHE, (0, Kp - K)),
+        lanes(a.v_BKHE, (0, Kp - K)),
         lanes(r_SNHE.astype(jnp.float32), (Tp - T, Np - (Tp - T) - r_SNHE.shape[1])).swapaxes(1, 2),
         lanes(small_8HE[None], (0, SUBLANES - len(small_8HE)))[0], integers,
     )  # fmt: skip

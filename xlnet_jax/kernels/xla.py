@@ -14,6 +14,7 @@ T - 1 - i: all T queries together by one reshape (`shift`), queries at chosen po
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 
@@ -25,105 +26,105 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels.dropout import AttentionDropout
 
 
-def attend(
-    q_BQHE: jax.Array,
-    k_BKHE: jax.Array,
-    v_BKHE: jax.Array,
-    position: tuple[jax.Array | None, jax.Array, jax.Array],
-    biases: Mapping[str, jax.Array],
-    segment_2HE: jax.Array,
-    limit_BQ: jax.Array,
-    rank_BK: jax.Array,
-    segment_BQ: jax.Array,
-    segment_BK: jax.Array,
-    query_position_BQ: jax.Array | None,
-    rows_B: jax.Array,
-    dropout: AttentionDropout | None,
-    max_distance: int | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """Attention of one stream of one layer.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What one stream of one layer reads: the argument of every `attend`."""
 
-    Args:
-      k_BKHE, v_BKHE: finite everywhere: a hidden key has the weight 0, and 0 times NaN is NaN.
-      position: odd_SNHE and even_SNHE, the parts of the position keys that change sign with the direction and that do
-        not; S is 1, or B if every row has its own. And direction_B, +1 or -1. Here odd may be None: then even_BNHE are
-        the position keys of each row in its direction.
-      biases: u, v and w under `content_bias`, `position_bias` and `segment_bias`: [H, E].
-      segment_2HE: the vectors S for the same and for another segment.
-      limit_BQ: query i sees the keys of lower rank, except for those of rank NEVER.
-      query_position_BQ: positions of the queries in the segment; None: the queries are all T positions in order.
-      rows_B: row numbers in the global batch, for dropout.
-      dropout: on the probabilities; None: no dropout.
-      max_distance: keys further in the past are hidden; None: no bound.
+    q_BQHE: jax.Array
+    k_BKHE: jax.Array
+    """Finite everywhere, as the values: a hidden key has the weight 0, and 0 times NaN is NaN."""
+    v_BKHE: jax.Array
+    limit_BQ: jax.Array
+    """Query i sees the keys of lower rank, except for those of rank NEVER."""
+    rank_BK: jax.Array
+    segment_BQ: jax.Array
+    segment_BK: jax.Array
+    query_position_BQ: jax.Array | None
+    """Positions of the queries in the segment; None: the queries are all T positions in order."""
+    rows_B: jax.Array
+    """Row numbers in the global batch, for dropout."""
+    position: tuple[jax.Array | None, jax.Array, jax.Array] | None = None
+    """odd_SNHE and even_SNHE, the parts of the position keys that change sign with the direction and that do not; S is
+    1, or B if every row has its own. And direction_B, +1 or -1. For `xla` odd may be None: then even_BNHE are the
+    position keys of each row in its direction. And all of it may be None: then the score is q . k alone."""
+    biases: Mapping[str, jax.Array] = dataclasses.field(default_factory=dict)
+    """With position keys u, v and w under `content_bias`, `position_bias` and `segment_bias`: [H, E]."""
+    segment_2HE: jax.Array | None = None
+    """With position keys the vectors S for the same and for another segment."""
+    dropout: AttentionDropout | None = None
+    """On the probabilities."""
+    max_distance: int | None = dataclasses.field(default=None, metadata={"static": True})
+    """Keys further in the past are hidden; None: no bound."""
+
+    @property
+    def memory_len(self) -> int:
+        """M: with position keys, the number of keys before the segment."""
+        assert self.position is not None
+        K, N = self.k_BKHE.shape[1], self.position[1].shape[1]
+        return 2 * K - N - 1
+
+    @property
+    def own_tables(self) -> bool:
+        """Whether every row has its own position keys."""
+        assert self.position is not None
+        return len(self.position[1]) > 1
+
+    @property
+    def position_BQ(self) -> jax.Array:
+        """Positions of the queries in the segment."""
+        if self.query_position_BQ is None:
+            return jnp.broadcast_to(jnp.arange(self.limit_BQ.shape[1]), self.limit_BQ.shape)
+        return self.query_position_BQ
+
+
+def attend(a: Arguments) -> tuple[jax.Array, jax.Array]:
+    """Attention of one stream of one layer.
 
     Returns:
       o_BQHE in the dtype of v, and the probabilities before dropout, [B, H, Q, K] in at least float32. A query that
       sees nothing has zeros in both.
     """
-    K, N = k_BKHE.shape[1], position[1].shape[1]
-    T = N + 1 - K
-    position_BQ = query_position_BQ
-    if position_BQ is None:
-        position_BQ = jnp.broadcast_to(jnp.arange(T), (len(q_BQHE), T))
-    high = jnp.promote_types(q_BQHE.dtype, jnp.float32)
-    einsum = functools.partial(jnp.einsum, preferred_element_type=high)
+    dtype, high = a.q_BQHE.dtype, jnp.promote_types(a.q_BQHE.dtype, jnp.float32)
     # Once for all products: a CPU copies a factor whose heads are not in front, for every product again.
-    q_BHQE, k_BHKE, v_BHKE = (x.transpose(0, 2, 1, 3) for x in (q_BQHE, k_BKHE, v_BKHE))
-    # Sums with float32 biases, which get their gradient in float32.
-    content_BHQE, position_BHQE, segment_BHQE = (
-        (q_BHQE + biases[f"{name}_bias"][None, :, None]).astype(dtype)
-        for name, dtype in (("content", q_BQHE.dtype), ("position", q_BQHE.dtype), ("segment", high))
-    )
-    content_BHQK = einsum("bhqe,bhke->bhqk", content_BHQE, k_BHKE)
-    position_BHQK = position_scores(position_BHQE, position, K, query_position_BQ)
-    segment, letters = segment_2HE.astype(high), "she"
-    if meshes.device().platform == "cpu":
-        # One for each row: else a CPU copies all queries, to have the heads in front of the rows.
-        segment, letters = jnp.broadcast_to(segment, (len(q_BQHE), *segment.shape)), "bshe"
-    either_BHQ2 = einsum(f"bhqe,{letters}->bhqs", segment_BHQE, segment)
-    same_BQK = segment_BQ[:, :, None] == segment_BK[:, None, :]
-    segment_BHQK = jnp.where(same_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
-    score_BHQK = (content_BHQK + position_BHQK + segment_BHQK) * q_BQHE.shape[-1] ** -0.5
-    visible_BQK = (rank_BK[:, None, :] < limit_BQ[:, :, None]) & (rank_BK != NEVER)[:, None, :]
-    if max_distance is not None:
-        distance_BQK = K - T + position_BQ[:, :, None] - jnp.arange(K)[None, None, :]
-        visible_BQK &= distance_BQK <= max_distance
-    return _weighted_sum(score_BHQK, visible_BQK, v_BHKE, position_BQ, rows_B, dropout)
+    q_BHQE, k_BHKE, v_BHKE = (x.transpose(0, 2, 1, 3) for x in (a.q_BQHE, a.k_BKHE, a.v_BKHE))
 
+    def query(name: str, dtype: jnp.dtype) -> jax.Array:
+        # A sum with a float32 bias, which gets its gradient in float32.
+        return (q_BHQE + a.biases[f"{name}_bias"][None, :, None]).astype(dtype) if a.biases else q_BHQE
 
-def attend_by_content(
-    q_BQHE: jax.Array,
-    k_BKHE: jax.Array,
-    v_BKHE: jax.Array,
-    limit_BQ: jax.Array,
-    rank_BK: jax.Array,
-    position_BQ: jax.Array,
-    rows_B: jax.Array,
-    dropout: AttentionDropout | None,
-) -> tuple[jax.Array, jax.Array]:
-    """s_ij = E^(-1/2) q_i . k_j (Vaswani et al. 2017), where positions are in the vectors already; see `attend`."""
-    high = jnp.promote_types(q_BQHE.dtype, jnp.float32)
-    q_BHQE, k_BHKE, v_BHKE = (x.transpose(0, 2, 1, 3) for x in (q_BQHE, k_BKHE, v_BKHE))
-    score_BHQK = jnp.einsum("bhqe,bhke->bhqk", q_BHQE, k_BHKE, preferred_element_type=high) * q_BQHE.shape[3] ** -0.5
-    visible_BQK = (rank_BK[:, None, :] < limit_BQ[:, :, None]) & (rank_BK < NEVER)[:, None, :]
-    return _weighted_sum(score_BHQK, visible_BQK, v_BHKE, position_BQ, rows_B, dropout)
-
-
-def _weighted_sum(
-    score_BHQK: jax.Array, visible_BQK: jax.Array, v_BHKE: jax.Array, position_BQ: jax.Array, rows_B: jax.Array,
-    dropout: AttentionDropout | None,
-) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    content_BHQE = query("content", dtype)
+    score_BHQK = jnp.einsum("bhqe,bhke->bhqk", content_BHQE, k_BHKE, preferred_element_type=high)
+    if a.position is not None:
+        score_BHQK += position_scores(query("position", dtype), a.position, k_BHKE.shape[2], a.query_position_BQ)
+        score_BHQK += segment_scores(query("segment", high), a)
+    score_BHQK *= a.q_BQHE.shape[-1] ** -0.5
+    visible_BQK = (a.rank_BK[:, None, :] < a.limit_BQ[:, :, None]) & (a.rank_BK != NEVER)[:, None, :]
+    if a.max_distance is not None:
+        distance_BQK = a.memory_len + a.position_BQ[:, :, None] - jnp.arange(k_BHKE.shape[2])[None, None, :]
+        visible_BQK &= distance_BQK <= a.max_distance
     probability_BHQK = masked_softmax(score_BHQK, visible_BQK)
-    dropped_BHQK = probability_BHQK if dropout is None else dropout(probability_BHQK, rows_B, position_BQ)
+    dropped_BHQK = probability_BHQK
+    if a.dropout is not None:
+        dropped_BHQK = a.dropout(probability_BHQK, a.rows_B, a.position_BQ)
     o_BHQE = jnp.einsum("bhqk,bhke->bhqe", dropped_BHQK.astype(v_BHKE.dtype), v_BHKE)
     return o_BHQE.transpose(0, 2, 1, 3), probability_BHQK
 
 
+def segment_scores(q_BHQE: jax.Array, a: Arguments) -> jax.Array:
+    """q_i . S[seg_i != seg_j], where q_i includes its bias: [B, H, Q, K] in the dtype of q."""
+    assert a.segment_2HE is not None
+    segment, letters = a.segment_2HE.astype(q_BHQE.dtype), "she"
+    if meshes.device().platform == "cpu":
+        # One for each row: else a CPU copies all queries, to have the heads in front of the rows.
+        segment, letters = jnp.broadcast_to(segment, (len(q_BHQE), *segment.shape)), "bshe"
+    either_BHQ2 = jnp.einsum(f"bhqe,{letters}->bhqs", q_BHQE, segment, preferred_element_type=q_BHQE.dtype)
+    same_BQK = a.segment_BQ[:, :, None] == a.segment_BK[:, None, :]
+    return jnp.where(same_BQK[:, None], either_BHQ2[..., :1], either_BHQ2[..., 1:])
+
+
 def position_scores(
-    q_BHQE: jax.Array,
-    position: tuple[jax.Array | None, jax.Array, jax.Array],
-    keys: int,
-    query_position_BQ: jax.Array | None,
+    q_BHQE: jax.Array, position: tuple[jax.Array | None, jax.Array, jax.Array], keys: int, position_BQ: jax.Array | None
 ) -> jax.Array:
     """q_i . r(d_ij), where q_i includes its bias: [B, H, Q, K] in at least float32."""
     odd_SNHE, even_SNHE, direction_B = position
@@ -132,9 +133,9 @@ def position_scores(
         r_BHNE += direction_B.astype(r_BHNE.dtype)[:, None, None, None] * odd_SNHE.transpose(0, 2, 1, 3)
     r_BHNE = r_BHNE.astype(q_BHQE.dtype)
     einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.promote_types(q_BHQE.dtype, jnp.float32))
-    if query_position_BQ is None:
+    if position_BQ is None:
         return shift(einsum("bhqe,bhne->bhqn", q_BHQE, r_BHNE), keys)
-    return windows(einsum("bhqe,bhne->bqhn", q_BHQE, r_BHNE), query_position_BQ, keys).transpose(0, 2, 1, 3)
+    return windows(einsum("bhqe,bhne->bqhn", q_BHQE, r_BHNE), position_BQ, keys).transpose(0, 2, 1, 3)
 
 
 def _shift(score_BHTN: jax.Array, keys: int) -> jax.Array:

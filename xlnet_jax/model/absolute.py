@@ -54,9 +54,12 @@ class AbsoluteAttention(nn.Module):
         if config.attention_dropout and not deterministic:
             dropout = AttentionDropout(draw_key(self.make_rng("dropout")), config.attention_dropout, 0)
         limit_BS = jnp.minimum(rank_BS + 1, NEVER)
-        o_BSHE, probability_BHSK = xla.attend_by_content(
-            q_BSHE, k_BKHE, v_BKHE, limit_BS, inputs.rank_BK, position_BS, inputs.rows_B, dropout
-        )
+        o_BSHE, probability_BHSK = xla.attend(
+            xla.Arguments(
+                q_BSHE, k_BKHE, v_BKHE, limit_BS, inputs.rank_BK, inputs.segment_BT, inputs.segment_BK, position_BS,
+                inputs.rows_B, dropout=dropout,
+            )
+        )  # fmt: skip
         self.sow("intermediates", "probability_content", probability_BHSK)
         o_BSD = product("bshe,dhe->bsd", o_BSHE, kernel["output"])
         o_BSD = Dropout(config.dropout)(o_BSD, inputs.rows_B, position_BS, deterministic=deterministic)

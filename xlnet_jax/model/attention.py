@@ -122,9 +122,10 @@ class RelativeAttention(nn.Module):
                    query_position_BQ: jax.Array | None) -> jax.Array:  # fmt: skip
             dropout = None if dropout_key is None else AttentionDropout(dropout_key, config.attention_dropout, number)
             o_BQHE, probability_BHQK = IMPLEMENTATIONS[implementation](
-                q_BQHE, k_BKHE, v_BKHE, position, biases, segment_2HE, limit_BQ, inputs.rank_BK,
-                segment_BQ, inputs.segment_BK, query_position_BQ, inputs.rows_B, dropout,
-                max_distance,
+                xla.Arguments(
+                    q_BQHE, k_BKHE, v_BKHE, limit_BQ, inputs.rank_BK, segment_BQ, inputs.segment_BK, query_position_BQ,
+                    inputs.rows_B, position, biases, segment_2HE, dropout, max_distance,
+                )
             )  # fmt: skip
             self.sow("intermediates", f"probability_{name}", probability_BHQK)
             return o_BQHE

@@ -69,10 +69,9 @@ def choose(config: ModelConfig, absent: Any = None) -> tuple[str, str]:
 def compare(config: ModelConfig, device: Any) -> float:
     """The largest difference of fused and XLA on one device, in units of bfloat16's roundoff; infinite for NaN."""
     case = jax.device_put(_case(config), device)
-    dropout = AttentionDropout(jnp.uint32(1), config.attention_dropout, 1) if config.attention_dropout else None
 
-    def results(attend: Any, case: dict[str, Any]) -> Any:
-        (o_BQHE, _), pull = differentiated(attend, **case, dropout=dropout)
+    def results(attend: Any, case: xla.Arguments) -> Any:
+        (o_BQHE, _), pull = differentiated(attend, case)
         return o_BQHE, pull(o_BQHE)
 
     both = fused.KERNELS[fused.kind(device.device_kind)], xla.attend
@@ -85,8 +84,8 @@ def compare(config: ModelConfig, device: Any) -> float:
     return float(np.nan_to_num(np.max(differences) / unit, nan=np.inf))
 
 
-def _case(config: ModelConfig) -> dict[str, Any]:
-    """Arguments of `attend`. Two directions, segments, padded lengths."""
+def _case(config: ModelConfig) -> xla.Arguments:
+    """Two directions, segments, padded lengths."""
     rng, dtype = np.random.default_rng(0), jnp.dtype(config.compute_dtype)
     B, T, K, Q, H, E = 2, 130, 150, 37, 2, config.head_dim
     integers = functools.partial(rng.integers, dtype=np.int32)
@@ -97,11 +96,12 @@ def _case(config: ModelConfig) -> dict[str, Any]:
         return rng.standard_normal(shape, np.float32).astype(dtype)
 
     wide = functools.partial(normal, dtype=np.float32)
-    return {
-        "q_BQHE": normal(B, Q, H, E), "k_BKHE": normal(B, K, H, E), "v_BKHE": normal(B, K, H, E),
-        "position": (wide(1, K + T - 1, H, E), wide(1, K + T - 1, H, E), np.array([1, -1], np.int32)),
-        "biases": {f"{name}_bias": wide(H, E) for name in ("content", "position", "segment")},
-        "segment_2HE": wide(2, H, E), "limit_BQ": np.take_along_axis(rank_BK, at_BQ, 1), "rank_BK": rank_BK,
-        "segment_BQ": integers(0, 2, (B, Q)), "segment_BK": integers(0, 2, (B, K)), "query_position_BQ": at_BQ,
-        "rows_B": np.arange(B, dtype=np.int32),
-    }  # fmt: skip
+    return xla.Arguments(
+        q_BQHE=normal(B, Q, H, E), k_BKHE=normal(B, K, H, E), v_BKHE=normal(B, K, H, E),
+        position=(wide(1, K + T - 1, H, E), wide(1, K + T - 1, H, E), np.array([1, -1], np.int32)),
+        biases={f"{name}_bias": wide(H, E) for name in ("content", "position", "segment")},
+        segment_2HE=wide(2, H, E), limit_BQ=np.take_along_axis(rank_BK, at_BQ, 1), rank_BK=rank_BK,
+        segment_BQ=integers(0, 2, (B, Q)), segment_BK=integers(0, 2, (B, K)), query_position_BQ=at_BQ,
+        rows_B=np.arange(B, dtype=np.int32),
+        dropout=AttentionDropout(jnp.uint32(1), config.attention_dropout, 1) if config.attention_dropout else None,
+    )  # fmt: skip
