@@ -63,7 +63,7 @@ def test_what_is_no_list_of_texts_is_one_line(model):
         (lambda: model.score(xj.Passage("Bado")), "put it into a list"),
         (lambda: model.hidden(["Bado", None]), "text 2: NoneType where a string is expected"),
         (lambda: model.infill(["\ud800 [MASK]"]), "text 1: a lone surrogate"),
-        (lambda: model.infill(["Bado [MASK]"], seed=-1), "seed=-1 must be from 0"),
+        (lambda: model.infill(["Bado [MASK]"], seed=-1), "seed=-1 must be at least 0"),
         (lambda: model.infill(["Bado [MASK]"], seed=1.5), "seed=1.5 must be a whole number"),
         (lambda: model.infill(["Bado [MASK:3]"], order=array / 2), "give its name, or a list"),
         (lambda: model.generate(["Bado"], tokens=2.5), "tokens=2.5 must be a whole number"),
@@ -175,7 +175,7 @@ def test_the_example_of_the_documentation(model, monkeypatch):
 
 
 def test_what_is_no_model(tmp_path):
-    with pytest.raises(BadInput, match="no model found"):
+    with pytest.raises(BadInput, match="no config.json; give the --workdir of a training run"):
         xj.load(str(tmp_path))
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         xj.lod  # noqa: B018

@@ -16,9 +16,13 @@ the like fine-tune the model first. `score`, `infill` and `generate` read the pi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -26,23 +30,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, forward_text
-from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config
-from xlnet_jax.convert.source import open_source
 from xlnet_jax.data.tokenizer import CLS, MASK, PAD, SEP, Tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import fill, infill
 from xlnet_jax.infer.generate import Generator, left_to_right, left_to_right_only
-from xlnet_jax.infer.orders import Order, any_order, listed, warn_of_law
+from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
+from xlnet_jax.infer.options import Fill, Generate, Score
+from xlnet_jax.infer.orders import any_order, checked, listed, warn_of_law
 from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.infer.score import Likelihood, Scorer, order_of
 from xlnet_jax.infer.texts import Passage, TextListener, continue_texts, pieces_of, prompt_ids, refuse_gap
 from xlnet_jax.model import implementation
 from xlnet_jax.model.transformer import empty_memory
-from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import language_model
+
+log = logging.getLogger("xlnet_jax")
 
 _ROUND = 32  # lengths are rounded up to its multiples, so that few shapes are compiled
 
@@ -51,42 +55,53 @@ def load(path: str, *, step: int | None = None, batch_size: int = 16, compute_dt
     """A model for inference on the default device.
 
     Args:
-      path: a work directory of pretraining or of `xlnet-jax import`, or what that command reads, such as a Hugging Face
-        folder.
-      step: the checkpoint of a work directory; None = the newest good one.
+      path: a work directory of pretraining, of fine-tuning or of `xlnet-jax import`, or what that command reads, such
+        as a Hugging Face folder.
+      step: the checkpoint of a work directory; None = the newest good one, of a fine-tuned model the best one.
       batch_size: texts computed at a time.
       compute_dtype: of activations.
 
     Raises:
       BadInput: there is no model at `path`, or it cannot be read.
     """
-    if "checkpoints/" not in files.listing(path):
-        with open_source(path) as found:
-            config, tokenizer, params = found.config, found.tokenizer, found.params()
-    else:
-        config, tokenizer = workdirs.load_config(path), workdirs.tokenizer(path)
-        params, _ = restore.saved_parameters(path, step)
-    config = config.changed(model={"compute_dtype": compute_dtype, "unroll": "off"})
-    config = implementation.decided(config, Session())
-    return Model(config, tokenizer, jax.device_put(params), batch_size)
+    stored = find(path)
+    config = stored.config.changed(model={"compute_dtype": compute_dtype, "unroll": "off"})
+    params, _ = on_one_device(stored, step)
+    return Model(implementation.decided(config, Session()), stored.tokenizer, params, batch_size)
+
+
+def on_all_devices(path: str, overrides: Sequence[str], step: int | None, batch_size: int) -> Model:
+    """A model for one question of a command, which all processes ask; see `Model.opening`."""
+    stored = find(path, overrides)
+    return Model(stored.config, stored.tokenizer, None, batch_size, path, functools.partial(opened, stored, step))
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Parameters with their configuration and tokenizer. Its functions may be called with any number of texts."""
+    """Parameters with their configuration and tokenizer. Its functions may be called with any number of texts.
+
+    Attributes:
+      batch_size: texts computed at a time.
+      name: of the model, for errors.
+      opening: where `params` is None: gives them on the devices, once a question was found to be a good one.
+      watch: with `opening`: a context around the computation, which gets its rows and yields a listener.
+    """
 
     config: Config
     tokenizer: Tokenizer
     params: Any
     batch_size: int
+    name: str = "this model"
+    opening: Callable[[Mapping[str, Any]], AbstractContextManager[Opened]] | None = None
+    watch: Callable[[Sequence[Any]], AbstractContextManager[Any]] = contextlib.nullcontext
 
     def hidden(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The content stream after the last layer: [n, D] of each text, for its n pieces with SEP and CLS.
 
         What is in a gap of a text (`infer.infill`) is seen by none of the others.
         """
-        found = self._run([self.pieces(text, number) for number, text in enumerate(self._texts(texts), 1)])
-        return [hidden_TD[:length] for hidden_TD, _, length in found]
+        computed = self._run([self.pieces(text, number) for number, text in enumerate(self._texts(texts), 1)])
+        return [hidden_TD[:length] for hidden_TD, _, length in computed]
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
         """One vector for each text, [N, D]: the mean of its pieces with SEP and CLS, as of the task `embeddings`.
@@ -104,10 +119,8 @@ class Model:
 
         Raises BadInput for a text without a gap; see `infer.infill` for how it is written.
         """
-        found = self._run(
-            [self.pieces(text, number, infill.gapped) for number, text in enumerate(self._texts(texts), 1)]
-        )
-        return [logits_PV for _, logits_PV, _ in found]
+        rows = [self.pieces(text, number, infill.gapped) for number, text in enumerate(self._texts(texts), 1)]
+        return [logits_PV for _, logits_PV, _ in self._run(rows)]
 
     def pieces(self, text: str, number: int = 1, parse: Callable[..., infill.Gapped] = infill.parsed) -> list[int]:
         """The ids of a text, SEP and CLS; `<mask>` where it has gaps, of a length that is given.
@@ -120,100 +133,109 @@ class Model:
             raise BadInput(f"text {number}: no length of a gap is drawn here; write [MASK] or [MASK:5]")
         return [*parse(self.tokenizer, text, number).ids, SEP, CLS]
 
-    def generate(
-        self, prompts: Sequence[str], *, tokens: int = 100, order: Order = "left", tokens_per_step: int = 1,
-        speculative: int = 0, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0,
-        listener: TextListener | None = None,
-    ) -> list[str]:  # fmt: skip
+    def generate(self, prompts: Sequence[str], *, listener: TextListener | None = None, **options: Any) -> list[str]:
         """What the model writes after each prompt: `tokens` tokens; from left to right the end of a document ends it.
 
         Args:
-          order, tokens_per_step, speculative: of a permutation model; see `infill`.
-          temperature, top_k, top_p, seed: see `infer.sampling.Sampling`.
           listener: called with the number of a prompt, its new text and whether it has ended, while texts are made; in
             an order other than `left` once for each text.
+          options: see `infer.options.Generate`.
 
         Raises BadInput for a masked model, a number that cannot be, or what a left-to-right model cannot do.
         """
-        prompts, order = self._texts(prompts), listed(order)
-        sampling = Sampling(temperature, top_k, top_p, seed)
-        sampling.check(tokens)
-        if self.config.data.objective == "plm":
-            generator = infill.Appender(self._filler(), order, tokens_per_step, speculative)
-            asked = [infill.appended(ids, tokens) for ids in prompt_ids(self.tokenizer, prompts)]
-            warn_of_law(self.config, [text.known for text in asked], order)
-        else:
-            model = left_to_right(self.config, "this model")
-            left_to_right_only(order, tokens_per_step, speculative)
-            generator = Generator(model, self.params, self.config.data.segment_len, batch_size=self.batch_size)
-        return continue_texts(generator, self.tokenizer, prompts, tokens, sampling, listener)
+        asked, prompts, permutation = Generate(**options), self._texts(prompts), self.config.data.objective == "plm"
+        decoding = listed(asked.order), asked.tokens_per_step, asked.speculative
+        model_of = fill.fillable if permutation else left_to_right
+        model_of(self.config, self.name)
+        if not permutation:
+            left_to_right_only(*decoding)
+        fill.check(*decoding)
+        T, pairs = self.config.data.segment_len, zip(prompt_ids(self.tokenizer, prompts), prompts, strict=True)
+        gapped = [infill.appended(ids, asked.tokens, text) for ids, text in pairs if permutation]
+        warn_of_law(self.config, [text.known for text in gapped], decoding[0])
+        with self._ready(prompts, gapped or prompts) as (config, params, watcher):
+            model = model_of(config, self.name)
+            generator: Any
+            if permutation:
+                generator = infill.Appender(fill.Filler(model, params, T, self.batch_size), *decoding, watcher)
+            else:
+                generator, listener = Generator(model, params, T, batch_size=self.batch_size), listener or watcher
+            return continue_texts(generator, self.tokenizer, prompts, asked.tokens, _sampling(asked), listener)
 
     def infill(
-        self, texts: Sequence[str], *, order: Order = "left", tokens_per_step: int = 1, speculative: int = 0,
-        temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0,
-        listener: fill.Listener | None = None,
-    ) -> list[infill.Infilled]:  # fmt: skip
-        """Texts with their gaps filled; see `infer.infill` for how a gap is written.
+        self, texts: Sequence[str], *, listener: fill.Listener | None = None, **options: Any
+    ) -> list[infill.Infilled]:
+        """Texts with their gaps filled, sample after sample; see `infer.infill` for how a gap is written.
 
         Args:
-          order: `left`, `reversed`, `random`, `confidence` (the surest piece first), or the unknown positions in the
-            order in which they are filled.
-          tokens_per_step: more than one do not know of each other: faster, and not the model's joint distribution.
-          speculative: so many pieces at a time are drafted and verified: the same distribution with fewer calls.
-          temperature, top_k, top_p, seed: see `infer.sampling.Sampling`; by default the most probable piece.
           listener: hears of the filled positions and ids while texts are filled.
+          options: see `infer.options.Fill`.
 
         Raises BadInput if the model is no permutation one, and as `infer.infill.gapped` and `infer.fill.Filler`.
         """
-        filler, texts, order = self._filler(), self._texts(texts), listed(order)
-        sampling = Sampling(temperature, top_k, top_p, seed)
-        sampling.check(1)
-        asked = [infill.gapped(self.tokenizer, text, number, seed) for number, text in enumerate(texts, 1)]
-        if not asked:
+        asked, model, texts = Fill(**options), fill.fillable(self.config, self.name), self._texts(texts)
+        decoding = listed(asked.order), asked.tokens_per_step, asked.speculative
+        drawn = [infill.is_drawn(text, number) for number, text in enumerate(texts, 1)]
+        if asked.samples > 1 and asked.temperature == 0 and asked.order != "random" and not any(drawn):
+            raise BadInput(f"samples={asked.samples} of the most probable pieces are alike; give temperature=1")
+        # Text n has number n in every sample: what becomes of it does not depend on how many samples there are.
+        gapped = [infill.gapped(self.tokenizer, text, number, asked.seed, sample)
+                  for sample in range(asked.samples) for number, text in enumerate(texts, 1)]  # fmt: skip
+        if not gapped:
             return []
-        tokens, known = [text.ids for text in asked], [text.known for text in asked]
-        warn_of_law(self.config, known, order)
-        found = filler(tokens, known, sampling, order, tokens_per_step, speculative, listener=listener)
-        return [infill.result(self.tokenizer, *pair, tokens_per_step == 1) for pair in zip(asked, found, strict=True)]
-
-    def _filler(self) -> fill.Filler:
-        model = fill.fillable(self.config, "this model")
-        return fill.Filler(model, self.params, self.config.data.segment_len, self.batch_size)
+        tokens, known, T = [text.ids for text in gapped], [text.known for text in gapped], self.config.data.segment_len
+        fill.check(*decoding)
+        checked(model, T, tokens[: len(texts)], known[: len(texts)])
+        warn_of_law(self.config, known, decoding[0])
+        with self._ready(texts, gapped) as (config, params, watcher):
+            filler = fill.Filler(fill.fillable(config, self.name), params, T, self.batch_size)
+            filled = filler(tokens, known, _sampling(asked), *decoding, listener=listener or watcher)
+        exact = asked.tokens_per_step == 1
+        return [infill.result(self.tokenizer, *pair, exact) for pair in zip(gapped, filled, strict=True)]
 
     def log_prob(
-        self, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]], *, order: Order | None = None,
-        orders: int = 1, seed: int = 0,
-    ) -> list[Likelihood]:  # fmt: skip
+        self, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]], **options: Any
+    ) -> list[Likelihood]:
         """The exact log-likelihood of the unknown tokens of each text given the known ones; see `infer.score`.
 
         Args:
           tokens: ids, as of `tokenizer.encode`: without SEP and CLS, and without `<mask>`: what is unknown to the model
             is given here, too.
           known: of each text, whether its tokens are given.
-          order: `left`, `reversed`, `random`, or the unknown positions in the order in which they are predicted; None:
-            `left` for one order, `random` for several.
+          options: see `infer.options.Score`.
 
         Raises BadInput; see `Scorer`.
         """
-        model = any_order(self.config, "this model")
-        order = order_of(model, order, orders, seed)
+        asked = Score(**options)
+        given = None if isinstance(asked.order, str) and not asked.order else asked.order
+        order = order_of(any_order(self.config, self.name), given, asked.orders, asked.seed)
         warn_of_law(self.config, known, order)
         for number, ids in enumerate(tokens, 1):
             if (np.asarray(ids, object) == MASK).any():
                 raise BadInput(f"text {number}: id {MASK} (<mask>) is a gap, and a likelihood is that of words; give "
                                "the ids whose likelihood is wanted, or fill it with `infill`")  # fmt: skip
-        scorer = Scorer(model, self.params, self.config.data.segment_len, self.batch_size)
-        return scorer.log_prob(tokens, known, order, orders, seed)
+        with self._ready((tokens, known), range(len(tokens) * asked.orders)) as (config, params, watcher):
+            model = any_order(config, self.name)
+            scorer = Scorer(model, params, config.data.segment_len, self.batch_size)
+            return scorer.log_prob(tokens, known, order, asked.orders, asked.seed, watcher)
 
-    def score(
-        self, texts: Sequence[str | Passage], *, order: Order | None = None, orders: int = 1, seed: int = 0
-    ) -> list[Likelihood]:
+    def score(self, texts: Sequence[str | Passage], **options: Any) -> list[Likelihood]:
         """`log_prob` of texts of which nothing is given, or of passages, whose other parts are."""
         passages = [text if isinstance(text, Passage) else Passage(text) for text in self._texts(texts)]
         pairs = [pieces_of(self.tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
-        return (
-            self.log_prob(*map(list, zip(*pairs, strict=True)), order=order, orders=orders, seed=seed) if pairs else []
-        )
+        return self.log_prob(*zip(*pairs, strict=True), **options) if pairs else []
+
+    @contextlib.contextmanager
+    def _ready(self, question: object, rows: Sequence[Any]) -> Iterator[tuple[Config, Any, Any]]:
+        """Configuration, parameters and the listener of `watch`. All processes must ask the same question."""
+        if self.opening is None:
+            yield self.config, self.params, None
+            return
+        digest = hashlib.sha256(repr(question).encode()).hexdigest()
+        with self.opening({"the texts (sha256)": digest}) as model:
+            log.info("computing with step %d, after compiling", model.step)
+            with self.watch(rows) as listener:
+                yield model.recipe.config, model.params, listener
 
     def _texts(self, texts: Sequence[Any]) -> Sequence[Any]:
         """The same, of strings and passages. Raises BadInput, also for one text in place of a list of texts."""
@@ -238,7 +260,7 @@ class Model:
         if language_model(self.config).transformer.left_to_right:
             raise BadInput("this model is left-to-right (data.objective=clm), and no position sees both sides; use "
                            "`generate`, or a model of plm or mlm")  # fmt: skip
-        found: list[Any] = [None] * len(rows)
+        computed: list[Any] = [None] * len(rows)
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         for start in range(0, len(order), self.batch_size):
             chosen = order[start : start + self.batch_size]
@@ -247,8 +269,12 @@ class Model:
             hidden_BTD, logits_BPV = jax.device_get(_forward(self.config, self.params, batch))
             for index, hidden_TD, logits_PV in zip(chosen, hidden_BTD, logits_BPV, strict=False):
                 length, masks = len(rows[index]), rows[index].count(MASK)
-                found[index] = hidden_TD, logits_PV[:masks], length
-        return found
+                computed[index] = hidden_TD, logits_PV[:masks], length
+        return computed
+
+
+def _sampling(options: Fill | Generate) -> Sampling:
+    return Sampling(options.temperature, options.top_k, options.top_p, options.seed)
 
 
 def _batch(rows: list[list[int]], batch_size: int, two_streams: bool) -> Batch:

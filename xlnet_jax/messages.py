@@ -86,10 +86,19 @@ def printable(text: str) -> str:
     )
 
 
-def suggest(word: str, choices: Iterable[str]) -> str:
-    """The end of a message about a word that is no choice: `. Did you mean 'train'?`; empty if none is near."""
+def printable_lines(text: str) -> str:
+    """`printable`, of each line."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def suggest(word: str, choices: Iterable[str], prefix: str = "") -> str:
+    """The end of a message about a word that is no choice: `. Did you mean 'train'?`; empty if none is near.
+
+    Args:
+      prefix: of a choice where it was meant.
+    """
     near = difflib.get_close_matches(word, sorted(choices), n=1)
-    return f". Did you mean {near[0]!r}?" if near else ""
+    return f". Did you mean {prefix + near[0]!r}?" if near else ""
 
 
 def suggest_file(path: str) -> str:

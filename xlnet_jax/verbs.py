@@ -7,20 +7,19 @@ any device is used. A new verb is a run function and a `Verb` at the end of this
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
-import shlex
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from xlnet_jax import messages
+from xlnet_jax.config.keys import key, mistake
 from xlnet_jax.errors import LARGEST_INT, BadInput
-from xlnet_jax.messages import print_lines, printable, suggest
+from xlnet_jax.infer.options import MOST_ORDERS, Fill, Generate, Options, Score, described
+from xlnet_jax.messages import print_lines, suggest
 
 MOST_ROWS = 2**22
 """Of a batch."""
-MOST_ORDERS = 10_000
-"""Random orders of a text, or samples of one: far more are a typing error."""
 
 
 class Option(NamedTuple):
@@ -28,13 +27,12 @@ class Option(NamedTuple):
 
     Attributes:
       name, keywords: the arguments of `add_argument`.
-      least, most: of a whole number.
+      field: with the bounds of a number, see `config.keys.key`.
     """
 
     name: str
     keywords: dict[str, Any]
-    least: int | None = None
-    most: int = LARGEST_INT
+    field: Any = None
 
     def check(self, value: Any) -> None:
         """Raises BadInput for a number out of range, and for an empty text where the default is another."""
@@ -42,11 +40,8 @@ class Option(NamedTuple):
             if not value and self.keywords.get("default") != "":
                 needed = self.keywords.get("required") or not self.name.startswith("--")
                 raise BadInput(f"{self.name} is empty; give a value{'' if needed else ', or leave it out'}")
-        elif self.least is not None and value is not None:
-            if value < self.least:
-                raise BadInput(f"{self.name}={value} must be at least {self.least}")
-            if value > self.most:
-                raise BadInput(f"{self.name}={value} must be at most {self.most:,}")
+        elif self.field is not None and value is not None and (wrong := mistake(self.field, value)):
+            raise BadInput(f"{self.name}={value} {wrong}")
 
 
 class Verb(NamedTuple):
@@ -80,8 +75,6 @@ class Verb(NamedTuple):
 
 def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
     """Checks the options, loads the configuration and runs the verb. Raises the errors of all three."""
-    from xlnet_jax.run.signals import stop_request
-
     config = None
 
     def announce(code: int, line: str) -> None:
@@ -94,11 +87,9 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
     for option in verb.options:
         option.check(options[option.keywords.get("dest", option.name.lstrip("-"))])
     # Before the imports of the verb, which take seconds.
-    with stop_request() if verb.stops else contextlib.nullcontext():
+    with _of("run.signals", "stop_request")() if verb.stops else contextlib.nullcontext():
         if "config" in options:
-            from xlnet_jax.config import load
-
-            config = load(options["config"], overrides)
+            config = _of("config", "load")(options["config"], overrides)
             options = options | {"config": config}
         elif verb.overrides:
             options = options | {"overrides": overrides}
@@ -121,9 +112,7 @@ def unknown(verb: Verb, word: str) -> str:
         return f"unknown option {word!r}; it is called {_RENAMED[name]} now"
     near = suggest(name, [*(option.name for option in verb.options if option.name.startswith("--")), "--json"])
     if not near and verb.overrides:
-        from xlnet_jax.config import suggest_key
-
-        near = suggest_key(name.lstrip("-")).replace("mean '", "mean '--config.")
+        near = _of("config", "suggest_key")(name.lstrip("-"), "--config.")
     return f"unknown option {word!r}{near or '; see --help'}"
 
 
@@ -132,98 +121,25 @@ def _of(module: str, function: str) -> Callable[..., Any]:
     return lambda *args, **options: getattr(importlib.import_module(f"xlnet_jax.{module}"), function)(*args, **options)
 
 
-def _option(name: str, help: str, default: Any = None, **more: Any) -> Option:
+def _option(name: str, help: str, default: Any = None, field: Any = None, **more: Any) -> Option:
     """An option of the type of its default; False makes a flag, `type` is for an option without a default."""
     if default is False:
         return Option(name, {"help": help, "action": "store_true"})
     kind = {"type": type(default)} if isinstance(default, int | float) else {}
-    return Option(name, {"help": help, "default": default, **kind, **more})
+    return Option(name, {"help": help, "default": default, **kind, **more}, field)
 
 
 def _count(name: str, help: str, default: int | None = None, least: int = 1, most: int = LARGEST_INT) -> Option:
     """An option that is a whole number from `least` to `most`."""
-    return Option(name, {"help": help, "default": default, "type": int}, least, most)
+    return _option(name, help, default, key(least, help, ge=least, le=most), type=int)
 
 
-def _prepare(
-    input: list[str], tfds: list[str], uncased: bool, keep_accents: bool, nfkc: bool, beam_options: str,
-    output: str, **options: Any,
-) -> dict[str, Any]:  # fmt: skip
-    from xlnet_jax.data.prepare.pipeline import prepare
-    from xlnet_jax.data.tokenizer import Normalization
-
-    inputs = [*input, *(f"tfds:{name}" for name in tfds)]
-    if not inputs:
-        raise BadInput("no text; name it with --input=FILE_OR_FOLDER or --tfds=NAME[:SPLIT]")
-    manifest = prepare(
-        inputs, output, beam_options=[option for option in beam_options.split(",") if option],
-        normalization=Normalization(lower=uncased, keep_accents=keep_accents, nfkc=nfkc), **options,
-    )  # fmt: skip
-    tokens = {f"{name}_tokens": split["tokens"] for name, split in manifest["splits"].items()}
-    dropped = dict(manifest.get("dropped", {}))
-    letters = dropped.pop("letters", None)  # seen, not dropped
-    return {
-        "output": output, **tokens, "vocabulary": manifest["tokenizer"]["vocab_size"], "sha256": manifest["sha256"],
-        "letters": letters, "dropped": dropped,
-        "command": f"xlnet-jax configure {shlex.quote(output)} --minutes=30 --output=config.py",
-    }  # fmt: skip
-
-
-def _show_prepared(result: dict[str, Any]) -> None:
-    """Without what English has none of: Hangul, marks that are dropped."""
-    print_lines(result | {"dropped": {name: count for name, count in result["dropped"].items() if count}})
-
-
-def _evaluate(
-    context: bool, against: list[str], streams: int | None, blocks: int, sliding: bool, factorization_order: str | None,
-    target_share: float | None, orders: int | None, windows: int | None, **options: Any,
-) -> dict[str, Any]:  # fmt: skip
-    if against and not context:
-        raise BadInput("--against is for --context; give both or neither")
-    if target_share is None and (orders, windows) != (None, None):
-        raise BadInput("--orders and --windows are for --target_share=SHARE; give that too")
-    if target_share is not None:
-        shared = {name: options.pop(name) for name in ("workdir", "step", "batch_size", "overrides")}
-        # What is left is None or off unless it was given.
-        if context or streams is not None or blocks or sliding or factorization_order or any(options.values()):
-            raise BadInput("--target_share scores windows of text; next to it there are --orders, --windows, --step "
-                           "and --batch_size only")  # fmt: skip
-        own = {"orders": orders, "windows": windows}
-        given = {name: value for name, value in own.items() if value is not None}
-        return _of("commands.joint", "joint")(target_share=target_share, **given, **shared)
-    if not context:
-        return _of("commands.evaluate", "evaluate")(
-            streams=streams, blocks=blocks, sliding=sliding, factorization_order=factorization_order, **options
-        )  # fmt: skip
-    if streams is not None or blocks or sliding or factorization_order:
-        raise BadInput(
-            "--context scores single tokens; leave --streams, --blocks, --sliding and --factorization_order out"
-        )
-    return _of("commands.effective_context", "context")(against=against, **options)
-
-
-def _corpus_verify(path: str, workers: int | None) -> dict[str, Any]:
-    from xlnet_jax.data.corpus import verify
-
-    counts, problems = verify.verify(path, workers)
-    for problem in problems:
-        print(printable(problem), file=sys.stderr)
-    if problems:
-        raise BadInput(f"{path} is not what was prepared (problems: {len(problems)}); copy it again")
-    return {"ok": True, **counts}
-
-
-def _show_samples(result: dict[str, Any]) -> None:
-    for each in result["samples"]:
-        print(f"{each['split']}, token {each['start']}:\n  {printable(each['text'])}\n")
-
-
-def _inspect(path: str | None, workdir: str | None, overrides: list[str], **options: Any) -> dict[str, Any]:
-    if (path is None) == (workdir is None):
-        raise BadInput("give --config=FILE, or the --workdir of a run" + ", not both" * (path is not None))
-    load, where = ("config.load", path) if workdir is None else ("run.workdir.load_config", workdir)
-    config = _of(*load.rsplit(".", 1))(where, overrides)
-    return _of("commands.inspect", "inspect")(config, **options)
+def _declared(options: type[Options]) -> tuple[Option, ...]:
+    """The options that a declaration has."""
+    return tuple(
+        _option(f"--{field.name}", described(field), field.default, field, choices=field.metadata["choices"] or None)
+        for field in dataclasses.fields(options)
+    )
 
 
 def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
@@ -236,24 +152,8 @@ def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
     return compile_for(name=topology, slices=slices, **options)
 
 
-def _texts(help: str) -> Option:
-    return Option("texts", {"help": help, "nargs": "*", "metavar": "TEXT"})
-
-
 _CORPUS = _option("path", "folder that `xlnet-jax prepare` wrote, also gs://", metavar="DIR")
 _CONFIG = _option("--config", "Python file; --config.KEY=VALUE changes a key", required=True)
-_ORDER = (
-    _option("--order", "in which pieces are filled; confidence: the surest first (default left)", "left",
-            choices=("left", "reversed", "random", "confidence")),
-    _count("--tokens_per_step", "tokens drawn per call, which do not know of each other: inexact (default 1)", 1),
-    _count("--speculative", "draft so many pieces at a time and verify them: exact, fewer calls (default 0: none)", 0,
-           least=0),
-)  # fmt: skip
-_DRAWS = (
-    _count("--top_k", "draw from the K most probable tokens (default 0: from all)", 0, 0),
-    _option("--top_p", "draw from the fewest tokens of this probability together (default 1: from all)", 1.0),
-    _count("--seed", "of the draws (default 0)", 0, 0),
-)
 _CHECKPOINT = (
     _option("--workdir", "of the training run; --config.KEY=VALUE changes a key", required=True),
     _count("--step", "checkpoint (default: the newest)", least=0),
@@ -261,7 +161,7 @@ _CHECKPOINT = (
 
 VERBS = (
     Verb("prepare", "Turn text into a corpus of token pages.",
-         "xlnet-jax prepare --input=books/ --document=file --output=corpus", _prepare, (
+         "xlnet-jax prepare --input=books/ --document=file --output=corpus", _of("commands.corpus", "prepare"), (
             _option("--input", "file, folder or glob, also gs://; repeatable", [], action="append"),
             _option("--tfds", "data set of TFDS, already prepared; repeatable", [], action="append",
                     metavar="NAME[:SPLIT]"),
@@ -292,24 +192,24 @@ VERBS = (
             _option("--engine", "local: processes of this machine (default); beam: an Apache Beam pipeline", "local",
                     choices=("local", "beam")),
             _option("--beam_options", "of the Beam pipeline", "", metavar="NAME=VALUE,..."),
-        ), _show_prepared, overrides=False, stops=True),
+        ), _of("commands.corpus", "show_prepared"), overrides=False, stops=True),
     Verb("corpus info", "Show the contents of a corpus and how it was made.", "xlnet-jax corpus info corpus --json",
          _of("data.corpus.verify", "info"), (_CORPUS,), overrides=False),
     Verb("corpus verify", "Read a whole corpus and compare it with all its hashes and counts.",
          "xlnet-jax corpus verify gs://bucket/corpus --workers=8\n\n"
          "Every problem is a line on stderr, and the exit code is 2.",
-         _corpus_verify, (_CORPUS, _count("--workers", "shards at a time (default: the cores)")),
+         _of("commands.corpus", "verify"), (_CORPUS, _count("--workers", "shards at a time (default: the cores)")),
          overrides=False),
     Verb("corpus sample", "Show excerpts of a corpus as text: what the model will read.",
          "xlnet-jax corpus sample corpus --split=heldout --count=3 --length=200\n\n"
          "§ starts a document, ¶ a paragraph, | a sentence.",
-         lambda **options: {"samples": _of("data.corpus.verify", "sample")(**options)}, (
+         _of("commands.corpus", "sample"), (
             _CORPUS,
             _option("--split", "(default: train)", "train", choices=("train", "heldout")),
             _count("--seed", "of the choice (default 0)", 0, 0, 2**64 - 1),
             _count("--count", "number of excerpts (default 5)", 5, most=10**5),
             _count("--length", "tokens of each (default 100)", 100, most=10**6),
-        ), _show_samples, overrides=False),
+        ), _of("commands.corpus", "show_samples"), overrides=False),
     Verb("configure", "Write a configuration file that suits a corpus, this machine and the time available.",
          "xlnet-jax configure corpus --minutes=30 --output=config.py", _of("commands.configure", "configure"), (
             _option("corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
@@ -339,7 +239,7 @@ VERBS = (
          "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
          "Several texts of one example, such as a pair, are separated by a tab, or are a JSON object of an --input.",
          _of("commands.predict", "predict"), (
-            _texts("examples"),
+            _option("texts", "examples", nargs="*", metavar="TEXT"),
             _option("--input", "more examples: a file with one per line (.jsonl: a JSON object), or - for stdin"),
             *_CHECKPOINT,
             _count("--batch_size", "examples at a time; does not change the result", most=MOST_ROWS),
@@ -348,29 +248,21 @@ VERBS = (
          "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' --order=confidence\n\n"
          "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws.",
          _of("commands.fill", "show_or_return"), (
-            _texts("texts with [MASK]"),
+            _option("texts", "texts with [MASK]", nargs="*", metavar="TEXT"),
             _option("--input", "more: a file with one per line (.jsonl: objects with `text`), or - for stdin"),
             *_CHECKPOINT,
-            *_ORDER,
-            _option("--temperature", "0: always the most probable piece (default 0)", 0.0),
-            *_DRAWS,
-            _count("--samples", "of each text: of draws, random orders or drawn lengths (default 1)", 1,
-                   most=MOST_ORDERS),
+            *_declared(Fill),
             _count("--batch_size", "texts at a time (default 16)", 16, most=MOST_ROWS),
          ), stops=True),
     Verb("generate", "Continue texts, from left to right or in any order; one JSON object per line, or as text on a "
          "terminal.",
          "xlnet-jax generate --workdir=run 'Once upon a time' --tokens=200 --top_p=0.9",
          _of("commands.generate", "show_or_return"), (
-            _texts("texts to continue"),
+            _option("texts", "texts to continue", nargs="*", metavar="TEXT"),
             _option("--prompt", "the same; repeatable", [], action="append"),
             _option("--input", "more prompts: a file with one per line, or - for stdin"),
             *_CHECKPOINT,
-            _count("--tokens", "the most new ones; from left to right the end of a document ends a text before "
-                   "(default 100)", 100),
-            *_ORDER,
-            _option("--temperature", "0: always the most probable token (default 1)", 1.0),
-            *_DRAWS,
+            *_declared(Generate),
             _count("--batch_size", "texts at a time (default 16)", 16, most=MOST_ROWS),
          ), stops=True),
     Verb("score", "Log-likelihood of texts, or of a part of each given the rest; one JSON object per line.",
@@ -378,18 +270,15 @@ VERBS = (
          "echo '{\"before\": \"The \", \"text\": \"end\", \"after\": \" of the war.\"}' | "
          "xlnet-jax score --workdir=run --input=-",
          _of("commands.score", "score"), (
-            _texts("texts of which nothing is given"),
+            _option("texts", "texts of which nothing is given", nargs="*", metavar="TEXT"),
             _option("--input", "more: a file with one per line (.jsonl: text, before, after), or - for stdin"),
             *_CHECKPOINT,
-            _option("--order", "in which unknown tokens are predicted (default: left; random for several)",
-                    choices=("left", "reversed", "random")),
-            _count("--orders", "random orders to average over (default 1)", 1, most=MOST_ORDERS),
-            _count("--seed", "of random orders (default 0)", 0, 0),
+            *_declared(Score),
             _count("--batch_size", "texts times orders at a time (default 16)", 16, most=MOST_ROWS),
          ), stops=True, meets=True),
     Verb("inspect", "Show one training example, or count parameters.",
          "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
-         _inspect, (
+         _of("commands.inspect", "inspect"), (
             _option("--config", "Python file; --config.KEY=VALUE changes a key", dest="path"),
             _option("--workdir", "run or imported model, in place of --config"),
             _count("--step", "(default 0)", 0, 0),
@@ -419,15 +308,14 @@ VERBS = (
     Verb("evaluate", "Held-out loss; left to right, and with --factorization_order, also bits per character.",
          "xlnet-jax evaluate --workdir=run --json\n"
          "xlnet-jax evaluate --workdir=run --target_share=0.5 --orders=8",
-         _evaluate, (
+         _of("commands.evaluate", "run"), (
             *_CHECKPOINT,
             _count("--batch_size", "rows at a time; does not change the result", most=MOST_ROWS),
             _count("--blocks", "score only the first blocks (default: all)", 0, 0),
             _count("--streams", "left to right: rows of text, which start without memory (default: few)"),
             _count("--memory_len", "left to right: memory slots (default: as in training)", least=0),
             _count("--segment_len", "left to right: tokens of a segment (default: as in training)"),
-            _count("--clamp_len", "left to right: farther distances count as this one (default: as in training)",
-                   least=-1),
+            _count("--clamp_len", "left to right: clip relative distances to this (default: as in training)", least=-1),
             _option("--same_length", "left to right: every query sees as many tokens as there are slots", False),
             _option("--context", "left to right: instead, the loss by the length of the context, and a plot", False),
             _option("--against", "with --context: the work directory of another model; repeatable", [],

@@ -17,35 +17,23 @@ import tiny
 from xlnet_jax import cli, messages
 from xlnet_jax.cli import main
 from xlnet_jax.commands import inspect, quickstart
+from xlnet_jax.commands.corpus import show_samples
 from xlnet_jax.commands.inputs import read_lines
 from xlnet_jax.distributed import mesh
-from xlnet_jax.errors import LARGEST_INT, BadInput, Diverged, RestartMe
+from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.messages import print_lines
 from xlnet_jax.run import workdir
-from xlnet_jax.verbs import VERBS, Verb, _show_samples, call
+from xlnet_jax.verbs import VERBS, Verb, call
 
 HERE = str(tiny.TESTS)
+MEMORY = "out of memory"
 CONFIG = f"--config={HERE}/tiny_config.py"
-COMMANDS = (
-    "prepare",
-    "train",
-    "evaluate",
-    "export",
-    "inspect",
-    "compile",
-    "quickstart",
-    "configure",
-    "generate",
-    "fill",
-    "score",
-    "doctor",
-)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [verb.name for verb in VERBS])
 def test_help_has_an_example(command, capsys):
     with pytest.raises(SystemExit) as ended:
-        main([command, "--help"])
+        main([*command.split(), "--help"])
     out = capsys.readouterr().out
     assert ended.value.code == 0 and "example:" in out and f"xlnet-jax {command}" in out and "--json" in out
 
@@ -67,7 +55,7 @@ def corpus_option():
         (["train", CONFIG, "--workdir=W"], "data.corpus is empty"),
         (
             ["train", CONFIG, "--workdir=W", "--config.data.corpus=nowhere"],
-            "has moved, name its folder: --config.data.co",
+            "has moved, name its folder: --config.data.",
         ),
         (["prepare", "--input=x", "--output=a,b"], "--output=a,b: commas separate the folders of data.corpus; choose"),
         (["train", CONFIG, "--workdir=W", "--bogus"], "unknown option '--bogus'"),
@@ -80,10 +68,7 @@ def corpus_option():
         (["train", CONFIG, "--workdir=W", "--lr=3"], "Did you mean '--config.optimizer.learning_rate'?"),
         (["score", "--workdir=W", "--order=lft"], "invalid choice: 'lft'"),
         (["generate", "--workdir=W", "one", "--seed=1", "two"], "unknown word 'two'; give all texts side by side"),
-        (
-            ["train", f"--config={HERE}/tiny_cofnig.py", "--workdir=W"],
-            f"no such file. Did you mean '{HERE}/tiny_config.py'?",
-        ),
+        (["train", f"--config={HERE}/tiny_cofnig.py", "--workdir=W"], f"Did you mean '{HERE}/tiny_config.py'?"),
         (["train", CONFIG, "--workdir=W", "--stop_at=0"], "--stop_at=0 must be at least 1"),
         (["score", "--workdir=W", "--orders=1000000", "x"], "--orders=1000000 must be at most 10,000"),
         (["evaluate", "--workdir=W", "--batch_size=0"], "--batch_size=0 must be at least 1"),
@@ -100,10 +85,7 @@ def corpus_option():
         (["corpus", "sample", "CORPUS", "--count=100000", "--length=1000000"], "must be at most 10,000,000 tokens"),
         (["prepare", "--input=nothing/*.txt", "--output=X"], "nothing"),
         (["inspect", CONFIG, "--row=99", "CORPUS"], "--row=99 is not in [0, train.batch_size=8)"),
-        (
-            ["train", CONFIG, "--workdir=W", "CORPUS", "--config.model.attention=fused"],
-            "model.attention=fused: there is no kernel for cpu, only for TPU v4, ",
-        ),
+        (["train", CONFIG, "--workdir=W", "CORPUS", "--config.model.attention=fused"], "there is no kernel for cpu, "),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
@@ -120,15 +102,14 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, wo
 def test_every_whole_number_of_every_verb_has_a_range():
     """But for `prepare`, which is also called by itself and checks its own."""
     numbers = [(verb, option) for verb in VERBS for option in verb.options if option.keywords.get("type") is int]
-    assert {verb.name for verb, option in numbers if option.least is None} == {"prepare"}
-    assert any(option.most != LARGEST_INT for _, option in numbers)
+    assert {verb.name for verb, option in numbers if option.field is None} == {"prepare"}
     for verb, option in numbers:
         options = {one.keywords.get("dest", one.name.lstrip("-")): None for one in verb.options}
-        name = option.name.lstrip("-")
         never = verb._replace(run=lambda **_: pytest.fail("it ran"))
-        for value in (option.least - 1, option.most + 1) if option.least is not None else ():
+        bounds = option.field.metadata["bounds"] if option.field else {}
+        for value in (bounds["at least"] - 1, bounds["at most"] + 1) if bounds else ():
             with pytest.raises(BadInput, match=f"^{option.name}={value} must be at "):
-                call(never, options | {name: value}, [])
+                call(never, options | {option.name.lstrip("-"): value}, [])
 
 
 def test_a_mistyped_verb_is_told_the_nearest(capsys):
@@ -205,14 +186,8 @@ def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsy
     }  # fmt: skip
     assert main(["evaluate", f"--workdir={run}", "--batch_size=8", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
-    assert {
-        "heldout_loss",
-        "perplexity",
-        "loss_without_memory",
-        "targets",
-        "heldout_share",
-        "step",
-    } <= scores.keys() and scores["step"] == 4
+    keys = {"heldout_loss", "perplexity", "loss_without_memory", "targets", "heldout_share", "step"}
+    assert keys <= scores.keys() and scores["step"] == 4
     assert main(["evaluate", f"--workdir={run}", "--config.model.attention=fused"]) == 2
     assert "model.attention=fused: there is no kernel for cpu" in capsys.readouterr().err
     shutil.rmtree(corpus)  # the work directory has the tokenizer
@@ -253,30 +228,18 @@ def raising(error):
         (Diverged("three bad steps"), 3, "three bad steps"),
         (RestartMe("SIGTERM"), 42, "SIGTERM"),
         (KeyboardInterrupt(), 130, "interrupted"),
-        (
-            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.\n"),
-            2,
-            "out of memory: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller model or "
-            "train.batch_size, model.remat=full, or more devices with mesh.fsdp",
-        ),
-        (MemoryError(), 2, "out of memory; use a machine with more, fewer workers, or smaller inputs"),
-        (
-            caused(MemoryError("1 GiB"), by=RuntimeError("the traceback of a worker")),
-            2,
-            "out of memory (1 GiB); use a machine with more, fewer workers, or smaller inputs",
-        ),
-        (
-            OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/psm_1"),
-            2,
-            "Too many open files; raise the limit of open files (`ulimit -n`, or that of the container or service)",
-        ),
-        (
-            RuntimeError("can't start new thread"),
-            2,
-            "can't start new thread; raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)",
-        ),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.\n"), 2, f"{MEMORY}: "
+         "RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller model or train.batch_size, "
+         "model.remat=full, or more devices with mesh.fsdp"),
+        (MemoryError(), 2, f"{MEMORY}; use a machine with more, fewer workers, or smaller inputs"),
+        (caused(MemoryError("1 GiB"), by=RuntimeError("the traceback of a worker")), 2,
+         f"{MEMORY} (1 GiB); use a machine with more, fewer workers, or smaller inputs"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/psm_1"), 2, "Too many open files; raise the limit of open "
+         "files (`ulimit -n`, or that of the container or service)"),
+        (RuntimeError("can't start new thread"), 2, "can't start new thread; raise the limits of processes "
+         "(`ulimit -u`) and of memory (`ulimit -v`)"),
     ],
-)
+)  # fmt: skip
 def test_an_error_is_one_line_and_with_json_an_object_as_well(verb, capsys, error, code, said):
     verb(raising(error))
     assert main(["x"]) == code
@@ -343,16 +306,13 @@ def test_numbers_are_for_scripts_and_durations_for_people(verb, capsys):
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines == {"step": "8", "loss": "0.123457", "seconds.steps": "1 h 02 min", "seconds.data": "12.3 s",
                      "tokens_per_second": "59"}  # fmt: skip
-
-
-def test_what_there_is_not_has_no_line(capsys):
     print_lines({"step": 0, "loss": None, "seconds": None, "nothing": {}})
     assert capsys.readouterr().out.split() == ["step", "0"]
-
-
-def test_one_is_no_plural():
     said = [messages.quantity(*pair) for pair in ((1, "document"), (0, "document"), (2000, "token"), (2, "batch"))]
     assert said == ["1 document", "0 documents", "2,000 tokens", "2 batches"]
+    for seconds, said in ((0.0, "0.0 s"), (59.94, "59.9 s"), (59.96, "1 min 00 s"), (303, "5 min 03 s"),
+                          (3599.6, "1 h 00 min"), (90_000, "25 h 00 min")):  # fmt: skip
+        assert messages.duration(seconds) == said
 
 
 def test_prepare_ends_with_the_vocabulary_and_the_next_command(tmp_path, capsys):
@@ -369,15 +329,6 @@ def test_prepare_ends_with_the_vocabulary_and_the_next_command(tmp_path, capsys)
     assert parser_words[:2] == ["configure", output] and cli.make_parser().parse_known_args(parser_words)[1] == []
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dropped"] == {"marks": 0, "hangul": 0}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.0, "0.0 s"), (59.94, "59.9 s"), (59.96, "1 min 00 s"), (303, "5 min 03 s"), (3599.6, "1 h 00 min"),
-     (90_000, "25 h 00 min")],
-)  # fmt: skip
-def test_durations(seconds, said):
-    assert messages.duration(seconds) == said
 
 
 @pytest.mark.parametrize("words", [["corpus", "info", "CORPUS"], ["--help"]])
@@ -427,26 +378,20 @@ def test_a_platform_that_is_not_here(monkeypatch):
         mesh.available_devices()
 
 
-def folders(where):
-    """Names of work directories that are refused, and why; all below `where`."""
-    (where / "file").write_text("text")
-    (where / "link").symlink_to(where / "missing")
-    (where / "full").mkdir()
-    for name in ("thesis.tex", "a.pdf", "photo.jpg"):
-        (where / "full" / name).write_text("")
-    return {
-        "file": "/file is a file",
-        "file/below": "/file is a file",
-        "link": "link is a link to ",
-        "link/below": "link is a link to ",
-        "full": "holds other files (a.pdf, photo.jpg, ...) and no run",
-    }
-
-
 def test_a_work_directory_that_cannot_be_one_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
-    refused = folders(tmp_path)
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to(tmp_path / "missing")
+    (tmp_path / "full").mkdir()
+    for name in ("thesis.tex", "a.pdf", "photo.jpg"):
+        (tmp_path / "full" / name).write_text("")
     before = sorted(tmp_path.rglob("*"))
-    for name, why in refused.items():
+    for name, why in (
+        ("file", "/file is a file"),
+        ("file/below", "/file is a file"),
+        ("link", "link is a link to "),
+        ("link/below", "link is a link to "),
+        ("full", "holds other files (a.pdf, photo.jpg, ...) and no run"),
+    ):
         assert main(["train", CONFIG, corpus_option(), f"--workdir={tmp_path}/{name}"]) == 2
         err = capsys.readouterr().err
         assert why in err and err.count("\n") == 1
@@ -501,7 +446,7 @@ def test_links_to_nothing_are_named(tmp_path, capsys):
 
 def test_samples_cannot_command_a_terminal(capsys):
     text = "red \x1b[31m, bell \a, right to left \u202e, ن\u200cخ, हिन्दी"
-    _show_samples({"samples": [{"split": "train", "start": 3, "text": text}]})
+    show_samples({"samples": [{"split": "train", "start": 3, "text": text}]})
     shown = capsys.readouterr().out
     assert "red \\x1b[31m, bell \\x07, right to left \\u202e, ن\u200cخ, हिन्दी\n" in shown
 

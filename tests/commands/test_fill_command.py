@@ -121,10 +121,12 @@ def test_a_terminal_shows_the_gaps_and_nothing_of_json(workdir, capsys, monkeypa
         (["[MASK]", "--tokens_per_step=2", "--speculative=2"], "tokens_per_step=2 with speculative=2"),
         (["[MASK]", "--order=confidence", "--speculative=2"], "a draft needs its order beforehand"),
         (["[MASK]", "--speculative=1"], "speculative=1 must be 0 (no drafts) or at least 2"),
-        (["[MASK]", "--temperature=-1"], "temperature=-1.0 must be 0 "),
-        (["[MASK]", "--top_p=0.5"], "--top_k and --top_p change nothing with --temperature=0, the default"),
-        (["[MASK]", "--samples=2"], "--samples=2 of the most probable pieces are alike"),
-        (["[MASK:3-3]", "--samples=2"], "--samples=2 of the most probable pieces are alike"),
+        (["[MASK]", "--temperature=-1"], "--temperature=-1.0 must be at least 0"),
+        (["[MASK]", "--top_p=0"], "--top_p=0.0 must be above 0"),
+        (["[MASK]", "--top_p=0.5"], "top_k and top_p change nothing with temperature=0, the default"),
+        (["[MASK]", "--samples=2"], "samples=2 of the most probable pieces are alike"),
+        (["[MASK:3-3]", "--samples=2"], "samples=2 of the most probable pieces are alike"),
+        (["--input=none.txt"], "--input=none.txt: no such file"),
         (["--input=empty.txt"], "--input=empty.txt has no text"),
         (["--input=wrong.jsonl"], "wrong.jsonl, row 1: give an object with one string, `text`, and nothing else"),
     ],
@@ -133,27 +135,23 @@ def test_bad_input_is_one_line(workdir, tmp_path, monkeypatch, capsys, words, me
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "wrong.jsonl").write_text('{"text": "[MASK]", "texts": "[MASK]"}\n')
-    assert main(["fill", f"--workdir={workdir}", *words]) == 2
-    captured = capsys.readouterr()
-    last = captured.err.splitlines()[-1]
-    assert message in last and "Traceback" not in captured.err and captured.out == ""
+    # What `generate` shares is refused there too.
+    for command in ("fill", "generate") if {*words} <= {"--input=none.txt", "--input=empty.txt"} else ("fill",):
+        assert main([command, f"--workdir={workdir}", *words]) == 2
+        captured = capsys.readouterr()
+        last = captured.err.splitlines()[-1]
+        assert message in last and "Traceback" not in captured.err and captured.out == ""
 
 
-def test_a_left_to_right_model_has_one_order(tmp_path, capsys):
+def test_a_left_to_right_model_has_one_order(tmp_path):
     config = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
-    folder = write_workdir(str(tmp_path / "run"), config)
-    for words, message in (
-        (
-            ["generate", "--prompt=x", "--order=random"],
-            "order=random: a left-to-right model (data.objective=clm) writes",
-        ),
-        (["generate", "--prompt=x", "--tokens_per_step=2"], "tokens_per_step=2: a left-to-right model"),
-        (["generate", "--prompt=x", "--speculative=2"], "speculative=2: a left-to-right model"),
-        (["fill", "x [MASK]"], "cannot fill a gap: use `generate`, or train one with data.objective=plm"),
+    model = xj.load(write_workdir(str(tmp_path / "run"), config))
+    for options, message in (
+        ({"order": "random"}, r"order=random: a left-to-right model \(data.objective=clm\) writes"),
+        ({"tokens_per_step": 2}, "tokens_per_step=2: a left-to-right model"),
+        ({"speculative": 2}, "speculative=2: a left-to-right model"),
     ):
-        assert main([words[0], f"--workdir={folder}", *words[1:]]) == 2
-        assert message in capsys.readouterr().err
-    with pytest.raises(BadInput, match="cannot fill a gap"):
-        xj.load(folder).infill(["x [MASK]"])
-    with pytest.raises(BadInput, match="order=random: a left-to-right model"):
-        xj.load(folder).generate(["x"], order="random")
+        with pytest.raises(BadInput, match=message):
+            model.generate(["x"], **options)
+    with pytest.raises(BadInput, match="cannot fill a gap: use `generate`, or train one with data.objective=plm"):
+        model.infill(["x [MASK]"])

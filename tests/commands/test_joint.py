@@ -139,6 +139,6 @@ def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_pa
 
 def test_a_left_to_right_model_has_no_such_windows(tmp_path, monkeypatch):
     causal = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
-    monkeypatch.setattr(joint.workdirs, "load_config", lambda *_: causal)
+    monkeypatch.setattr(workdirs, "load_config", lambda *_: causal)
     with pytest.raises(BadInput, match="--target_share is for permutation models .*, but .* has data.objective=clm"):
         joint.joint(str(tmp_path), target_share=0.5)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Self
+from typing import Any
 
 import numpy as np
 from rich.console import Console, Group
@@ -48,6 +49,14 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(bar.task_ids[0], completed=done)
 
 
+def on_terminal(command: Callable[..., list[dict[str, Any]]], **options: Any) -> list[dict[str, Any]]:
+    """On a terminal the texts of a command come about there; elsewhere, and with --json, they are returned."""
+    if messages.as_json() or not sys.stdout.isatty():
+        return command(**options)
+    command(**options, console=Console())
+    return []
+
+
 class Board:
     """One text while its gaps are filled."""
 
@@ -78,17 +87,13 @@ class Board:
         def colour(turn: int) -> str:
             return COLOURS[(turn - 1) * len(COLOURS) // total]
 
-        def look(at: int) -> str:
-            return f"bold {colour(self._turn_N[at])}" if has_colours(console) else "bold underline"
+        coloured = console.color_system is not None and not console.no_color
+        text = self._text(lambda at: f"bold {colour(self._turn_N[at])}" if coloured else "bold underline", "_")
+        return Group(text, *([self._order(console, colour, coloured)] if self._filled > 1 else []))
 
-        lines = [self._text(look, "_")]
-        if self._filled > 1:
-            lines.append(self._order(console, colour))
-        return Group(*lines)
-
-    def _order(self, console: Console, colour: Callable[[int], str]) -> Text:
+    def _order(self, console: Console, colour: Callable[[int], str], coloured: bool) -> Text:
         legend = Text().append("order: ", "dim")
-        if has_colours(console):
+        if coloured:
             shades = list(dict.fromkeys(colour(turn) for turn in range(1, self._filled + 1)))
             block = "■" if console.encoding.startswith("utf") else "#"
             legend.append("first ", "dim")
@@ -96,12 +101,12 @@ class Board:
                 legend.append(block, shade)
             return legend.append(" last", "dim")
         by_turn = np.argsort(self._turn_N)[len(self._turn_N) - self._filled :].tolist()
-        names = [_printable(self._shown([at]).strip()) or "(space)" for at in by_turn[:NAMED]]
+        names = [messages.printable_lines(self._shown([at]).strip()) or "(space)" for at in by_turn[:NAMED]]
         return legend.append(", ".join(names) + (", ..." if self._filled > NAMED else ""))
 
     def _text(self, look: Callable[[int], str], empty: str) -> Text:
         """Neighbours of one look are decoded together: a character may be several pieces."""
-        text = Text(_printable(self._given.parts[0]))
+        text = Text(messages.printable_lines(self._given.parts[0]))
         for (start, end), part in zip(self._given.gaps, self._given.parts[1:], strict=True):
             for style, run in itertools.groupby(range(start, end), lambda at: (look(at), self._turn_N[at] == 0)):
                 at = list(run)
@@ -111,8 +116,8 @@ class Board:
                     if len(text) > len(before):
                         text.right_crop(len(text) - len(before))
                     text.append(before[len(text) :])
-                text.append(_printable(new), style[0])
-            text.append(_printable(part))
+                text.append(messages.printable_lines(new), style[0])
+            text.append(messages.printable_lines(part))
         return text
 
     def _blank(self, empty: str) -> str:
@@ -130,32 +135,40 @@ class Board:
 
 
 class Display:
-    """Shows texts while they come about, one at a time; a `fill.Listener`, and a context manager around the filling.
+    """Shows texts while they come about, one at a time, and at the end all of them. A `fill.Listener`.
 
     Args:
-      console: a terminal.
+      console: a terminal; None: there is only a bar on stderr, which counts the texts that have ended.
+      what: is done, for the bar.
       pause: sleeps so many seconds.
     """
 
     def __init__(
-        self, console: Console, tokenizer: Tokenizer, texts: Sequence[Gapped],
-        pause: Callable[[float], None] = time.sleep,
-    ) -> None:  # fmt: skip
-        self._console, self._pause, self._left = console, pause, PAUSES
-        self._boards = [Board(tokenizer, text) for text in texts]
+        self, console: Console | None, tokenizer: Tokenizer, what: str = "", pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._console, self._tokenizer, self._what, self._pause = console or Console(), tokenizer, what, pause
+        self._hidden, self._left, self._boards = console is None, PAUSES, list[Board]()
         self._at, self._ended, self._line = 0, set[int](), 0
         # A dumb terminal cannot take back what it has shown.
-        self._live = None if console.is_dumb_terminal else Live(console=console, auto_refresh=False, transient=True)
+        dumb = console is None or console.is_dumb_terminal
+        self._live = None if dumb else Live(console=console, auto_refresh=False, transient=True)
 
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
+    @contextlib.contextmanager
+    def watch(self, texts: Sequence[Any]) -> Iterator[Callable[[int, Any, bool], None]]:
+        """While these texts with gaps come about (without a console, any texts): yields the listener."""
+        if self._hidden:
+            with progress(self._what, len(texts)) as done:
+
+                def count(number: int, new: Any, ended: bool) -> None:
+                    self._ended |= {number} if ended else set()
+                    done(len(self._ended))
+
+                yield count
+            return
+        self._boards = [Board(self._tokenizer, text) for text in texts]
+        with self._live or contextlib.nullcontext():
             self._show()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+            yield self
 
     def __call__(self, number: int, pairs: list[tuple[int, int]], ended: bool) -> None:
         """New pieces of one text; see `fill.Listener`."""
@@ -175,10 +188,9 @@ class Display:
     def _show(self) -> None:
         if self._live is None:
             return
-        parts = [self._in_height(self._boards[self._at].drawn(self._console))]
-        if len(self._boards) > 1:
-            parts.append(Text(f"{len(self._ended)} of {quantity(len(self._boards), 'text')}", "dim"))
-        self._live.update(Group(*parts), refresh=True)
+        text = self._in_height(self._boards[self._at].drawn(self._console))
+        count = Text(f"{len(self._ended)} of {quantity(len(self._boards), 'text')}", "dim")
+        self._live.update(Group(text, *([count] if len(self._boards) > 1 else [])), refresh=True)
 
     def _in_height(self, text: Text) -> Text:
         """Of a text that is higher than the terminal the lines around the newest piece."""
@@ -192,15 +204,14 @@ class Display:
         first = min(max(0, self._line - room // 2), len(lines) - room)
         return Text("\n").join(lines[first : first + room])
 
-    def finish(self, found: Sequence[Infilled] | None = None) -> None:
-        """Prints all texts whole, each with its gaps if `found` has them."""
+    def finish(self, filled: Sequence[Infilled] = ()) -> None:
+        """Prints all texts whole, each with its gaps if `filled` has them."""
         for number, board in enumerate(self._boards):
             if number:
                 self._console.print()
             self._console.print(board.finished(self._console))
-            if found is not None:
-                for gap in found[number].gaps:
-                    self._console.print(Text(described(gap.text, gap.log_prob)))
+            for gap in filled[number].gaps if filled else ():
+                self._console.print(Text(described(gap.text, gap.log_prob)))
 
 
 def described(text: str, log_prob: float) -> str:
@@ -212,12 +223,3 @@ def chance(log_prob: float) -> str:
     """exp(log_prob) for people: `12.3 %`, or below one in a thousand `2.1e-05`."""
     probability = math.exp(log_prob)
     return f"{100 * probability:.1f} %" if probability >= 1e-3 else f"{probability:.1e}"
-
-
-def has_colours(console: Console) -> bool:
-    """Whether colours can say something."""
-    return console.color_system is not None and not console.no_color
-
-
-def _printable(text: str) -> str:
-    return "\n".join(map(messages.printable, text.split("\n")))

@@ -8,16 +8,13 @@ from typing import Any
 
 import jax
 
-from xlnet_jax.checkpoint import restore
-from xlnet_jax.checkpoint.store import Checkpoints, save_parameters
+from xlnet_jax.checkpoint.store import save_parameters
 from xlnet_jax.config import Config
 from xlnet_jax.convert import fields, huggingface
 from xlnet_jax.convert.model_card import model_card
 from xlnet_jax.convert.source import PARAMS
-from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.distributed.place import find_process_info
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.evaluation import best_step
+from xlnet_jax.infer.opened import Stored, on_host, on_one_device
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 
@@ -41,12 +38,8 @@ def export(
       BadInput: no run or good checkpoint in `workdir`, `output` in use, or a model the other library cannot express.
     """
     config = workdirs.load_config(workdir, list(overrides))
-    me = find_process_info(config)
-    if me is not None:
-        if me.process:
-            return {"output": output, "process": me.process}
-        # The devices of a pod only start together, and reading parameters does not need them.
-        jax.config.update("jax_platforms", "cpu")
+    if process := on_host(config):
+        return {"output": output, "process": process}
     for_orbax = format == "orbax"
     huggingface.check_output(output) if for_orbax else huggingface.check(config.model, output)
     if not for_orbax and config.data.objective == "clm":
@@ -55,11 +48,7 @@ def export(
             "use --format=orbax"
         )
     tokenizer = workdirs.tokenizer(workdir, overrides)
-    if step is None and config.finetune.task != "none":
-        with Checkpoints(workdir) as checkpoints:
-            step = best_step(workdir, checkpoints.steps())
-    meshes.available_devices(local=True)
-    placed, found = restore.saved_parameters(workdir, step)
+    placed, at = on_one_device(Stored(workdir, config, tokenizer), step)
     params = jax.device_get(placed)  # so that Orbax stores no devices, which another machine lacks
     if for_orbax:
         with files.translate_errors(output), files.new_folder(output) as partial:
@@ -68,13 +57,13 @@ def export(
             workdirs.write_tokenizer(partial, tokenizer)
         written = [os.path.join(output, name) for name in files.listing(output)]
     else:
-        card = _card(config, workdir, found)
+        card = _card(config, workdir, at)
         written = huggingface.export(
             params, config.model, tokenizer, output, card=card, max_length=config.data.segment_len,
             shard_bytes=shard_bytes, task=config.finetune, own=fields.own(config),
             kept=workdirs.source_config(workdir),
         )  # fmt: skip
-    return {"output": output, "step": found, "files": sorted(written)}
+    return {"output": output, "step": at, "files": sorted(written)}
 
 
 def _card(config: Config, workdir: str, step: int) -> str:

@@ -7,10 +7,8 @@ import os
 import statistics
 from typing import Any
 
-from jax.sharding import Mesh
-
 from xlnet_jax.config import Config
-from xlnet_jax.distributed.processes import Session, session
+from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import TaskEvaluator, best
 from xlnet_jax.finetune.recipe import task_recipe
@@ -19,11 +17,10 @@ from xlnet_jax.finetune.task import metric_of
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.run.signals import StopRequest, stop_request
+from xlnet_jax.run.signals import stop_request
 from xlnet_jax.storage import files
 from xlnet_jax.train import launch
 from xlnet_jax.train.launch import Job
-from xlnet_jax.train.recipe import Recipe
 
 
 def finetune(
@@ -60,7 +57,11 @@ def finetune(
         with session(prepared.config, equal) as processes:
             if dry_run:
                 return launch.dry_run(jobs[0], processes)
-            lines = [_run(job, processes, request) for job in jobs]
+            lines = []
+            for job in jobs:
+                result, _ = launch.run(job, processes, request, Goodput())
+                evaluations = read_jsonl(os.path.join(job.workdir, "evaluations.jsonl"))
+                lines.append(best(evaluations) or {"step": result["step"]})
         scores = [line.get("score") for line in lines]
         known = [score for score in scores if score is not None]
         return {
@@ -78,21 +79,11 @@ def _job(prepared: Prepared, workdir: str, seed: int, stop_at: int | None) -> Jo
     """One run. Its inputs are checked against what its work directory holds."""
     seeds = {name: value + seed for name, value in vars(prepared.config.seeds).items()}
     config = prepared.config.changed(seeds=seeds)
-    if (found := workdirs.read_config(workdir)) is not None:
-        workdirs.check_resume(found, config, prepared.train, workdir)
+    if (saved := workdirs.read_config(workdir)) is not None:
+        workdirs.check_resume(saved, config, prepared.train, workdir)
     make_recipe = functools.partial(task_recipe, prepared.task, prepared.train.rows[0])
     make_recipe(config)  # refuses before a device is used
     dev = prepared.dev
-
-    def make_evaluator(recipe: Recipe, mesh: Mesh) -> TaskEvaluator:
-        assert dev is not None
-        return TaskEvaluator(recipe, mesh, prepared.task, dev, workdir)
-
+    make_evaluator = dev and (lambda recipe, mesh: TaskEvaluator(recipe, mesh, prepared.task, dev, workdir))
     stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
-    return Job(config, workdir, prepared.train, make_recipe, make_evaluator if dev else None, stop)
-
-
-def _run(job: Job, processes: Session, request: StopRequest) -> dict[str, Any]:
-    """Trains; returns the best evaluation, or else only the last `step`."""
-    result, _ = launch.run(job, processes, request, Goodput())
-    return best(read_jsonl(os.path.join(job.workdir, "evaluations.jsonl"))) or {"step": result["step"]}
+    return Job(config, workdir, prepared.train, make_recipe, make_evaluator, stop)

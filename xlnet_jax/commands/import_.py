@@ -16,9 +16,10 @@ import jax
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import CheckpointConfig, Config
-from xlnet_jax.convert.source import Source, open_source
+from xlnet_jax.convert.source import open_source
 from xlnet_jax.distributed.mesh import available_devices
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.setup import any_recipe
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 
@@ -54,35 +55,31 @@ def import_(
     if workdirs.read_config(workdir) is not None:
         raise BadInput(f"--workdir={workdir} holds a run; name a new folder")
     available_devices()
-    with open_source(source, tokenizer, overrides) as found:
-        return _write(workdir, found)
-
-
-def _write(workdir: str, found: Source) -> dict[str, Any]:
-    """Reads the arrays and writes the work directory; `config.json` is last, so that a killed import is none."""
-    # Not copied on a CPU. Of an array of numpy, Orbax makes two copies when it saves.
-    config, params = found.config, jax.device_put(found.params())
-    no_corpus = config.changed(data={"corpus": ""})
-    identity = workdirs.identity(no_corpus, "", found.tokenizer.sha256)
-    with files.translate_errors(workdir):
-        files.make_folder(workdir)
-        with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
-            checkpoints.save(0, {"params": params}, identity | {"imported_from": found.path})
-        workdirs.write_tokenizer(workdir, found.tokenizer)
-        kept = {workdirs.SOURCE_CONFIG: found.kept} if found.kept else {}
-        files.write(os.path.join(workdir, "config.json"), files.to_json(identity | kept))
-    log.info(
-        "imported %d arrays of %s (%s); model.activation=%s: %s", len(found.arrays.forms), found.path, found.format,
-        config.model.activation, _ACTIVATION[config.model.activation],
-    )  # fmt: skip
-    if found.assumed:
-        log.info("%s does not say how its model was trained; assumed: %s; if that is wrong, import it again with "
-                 "--config.KEY=VALUE", found.path, " ".join(found.assumed))  # fmt: skip
-    if found.lost:
-        log.info("without a key here, so that a later export will lack it: %s", ", ".join(found.lost))
-    log.info("train it further in a new work directory with --config.checkpoint.init_from=%s %s", workdir,
-             " ".join(_changed(config)))  # fmt: skip
-    return {"arrays": len(found.arrays.forms), "workdir": workdir}
+    with open_source(source, tokenizer, overrides) as foreign:
+        # Not copied on a CPU. Of an array of numpy, Orbax makes two copies when it saves.
+        config, params = foreign.config, jax.device_put(foreign.params(any_recipe(foreign.config, foreign.tokenizer)))
+        no_corpus = config.changed(data={"corpus": ""})
+        identity = workdirs.identity(no_corpus, "", foreign.tokenizer.sha256)
+        with files.translate_errors(workdir):
+            files.make_folder(workdir)
+            with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
+                checkpoints.save(0, {"params": params}, identity | {"imported_from": foreign.path})
+            workdirs.write_tokenizer(workdir, foreign.tokenizer)
+            kept = {workdirs.SOURCE_CONFIG: foreign.kept} if foreign.kept else {}
+            # The last one: a killed import is none.
+            files.write(os.path.join(workdir, "config.json"), files.to_json(identity | kept))
+        log.info(
+            "imported %d arrays of %s (%s); model.activation=%s: %s", len(foreign.arrays.forms), foreign.path,
+            foreign.format, config.model.activation, _ACTIVATION[config.model.activation],
+        )  # fmt: skip
+        if foreign.assumed:
+            log.info("%s does not say how its model was trained; assumed: %s; if that is wrong, import it again with "
+                     "--config.KEY=VALUE", foreign.path, " ".join(foreign.assumed))  # fmt: skip
+        if foreign.lost:
+            log.info("without a key here, so that a later export will lack it: %s", ", ".join(foreign.lost))
+        log.info("train it further in a new work directory with --config.checkpoint.init_from=%s %s", workdir,
+                 " ".join(_changed(config)))  # fmt: skip
+        return {"arrays": len(foreign.arrays.forms), "workdir": workdir}
 
 
 def _changed(config: Config) -> list[str]:

@@ -1,15 +1,25 @@
-"""What the verbs about texts read: the lines or the JSON objects of `--input`."""
+"""What the commands about texts read: those that are given, and the lines or the JSON objects of `--input`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
+
+_T = TypeVar("_T")
+
+
+def gathered(given: Iterable[_T], path: str | None, read: Callable[[str], Iterable[_T]]) -> list[_T]:
+    """What is given, then what `read` finds in the file of `--input`. Raises BadInput if that is nothing."""
+    rows = [*given, *(read(path) if path else ())]
+    if not rows:
+        raise BadInput(f"--input={path} has no text" if path else "no text; give texts, or --input=FILE")
+    return rows
 
 
 def read_lines(path: str) -> list[str]:
@@ -20,10 +30,10 @@ def read_lines(path: str) -> list[str]:
         data = sys.stdin.buffer.read()
     else:
         with files.translate_errors(path):
-            found = files.read_if_there(path)
-        if found is None:
+            content = files.read_if_there(path)
+        if content is None:
             raise BadInput(f"--input={path}: no such file{suggest_file(path)}")
-        data = found
+        data = content
     try:
         return [line.rstrip("\r") for line in data.decode("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
@@ -41,10 +51,7 @@ def read_rows(path: str) -> Iterator[tuple[str, str | dict[str, Any]]]:
     as_json = os.path.splitext(path)[1] == ".jsonl"
     as_json |= path == "-" and bool(lines) and lines[0][1].lstrip().startswith("{")
     for where, line in lines:
-        if not as_json:
-            yield where, line
-            continue
-        fields = files.parse_json(line, where)
-        if not isinstance(fields, dict):
+        row = files.parse_json(line, where) if as_json else line
+        if as_json and not isinstance(row, dict):
             raise BadInput(f"{where}: no JSON object; give one on each line")
-        yield where, fields
+        yield where, row

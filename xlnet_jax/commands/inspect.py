@@ -13,6 +13,7 @@ from flax import traverse_util
 from rich.console import Console
 from rich.table import Table
 
+from xlnet_jax import config as configs
 from xlnet_jax.config import Config
 from xlnet_jax.convert import names
 from xlnet_jax.data.batches import loader
@@ -21,16 +22,26 @@ from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed.mesh import available_devices
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.messages import how_to_install, print_lines, printable, quantity
+from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
 
 
-def inspect(config: Config, step: int, row: int, output: str | None, parameters: bool) -> dict[str, Any]:
-    """The command: `example`, drawn to `output` if given, or with `parameters` the result of `count_parameters`."""
+def inspect(
+    path: str | None, workdir: str | None, step: int, row: int, output: str | None, parameters: bool,
+    overrides: list[str],
+) -> dict[str, Any]:  # fmt: skip
+    """The command: `example`, drawn to `output` if given, or with `parameters` the result of `count_parameters`.
+
+    Raises BadInput unless there is either the `path` of a configuration or a `workdir`.
+    """
+    if (path is None) == (workdir is None):
+        raise BadInput("give --config=FILE, or the --workdir of a run" + ", not both" * (path is not None))
     if output and parameters:
         raise BadInput("--output draws an example; leave it out with --parameters")
     if output and os.path.isdir(output):
         raise BadInput(f"--output={output} is a folder; name a picture in it: {output}/masks.png")
+    config = configs.load(path, overrides) if path is not None else workdirs.load_config(str(workdir), overrides)
     if parameters:
         return count_parameters(config)
     shown = example(config, step, row)
@@ -73,21 +84,17 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     batch = loader.TrainDispatches(mixture, config, plan, np.array([row]), step, step + 1).batch(step)
     used = batch.target_weights[0] > 0
+    pieces = mixture.tokenizer.pieces
     return {
-        "step": step,
-        "row": row,
-        "tokens": batch.tokens[0].tolist(),
-        "pieces": [mixture.tokenizer.pieces[token] for token in batch.tokens[0]],
-        "segments": batch.segments[0].tolist(),
+        "step": step, "row": row,
+        "tokens": batch.tokens[0].tolist(), "pieces": [pieces[token] for token in batch.tokens[0]],
+        "segments": batch.segments[0].tolist(), "rank": batch.rank[0].tolist(),
         "targets": batch.target_positions[0][used].tolist(),
-        "predicted": [mixture.tokenizer.pieces[token] for token in batch.target_tokens[0][used]],
-        "rank": batch.rank[0].tolist(),
-        "direction": int(batch.direction[0]),
-        "continues": bool(batch.continues[0]),
+        "predicted": [pieces[token] for token in batch.target_tokens[0][used]],
+        "direction": int(batch.direction[0]), "continues": bool(batch.continues[0]),
         "label": int(batch.label[0]) if batch.label_weight[0] else None,
-        "objective": config.data.objective,
-        "pairs": config.data.pairs,
-    }
+        "objective": config.data.objective, "pairs": config.data.pairs,
+    }  # fmt: skip
 
 
 def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray]:

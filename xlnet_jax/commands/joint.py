@@ -19,18 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.commands.evaluate import configured, held_out
+from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import uniforms
 from xlnet_jax.data.tokenizer import Tokenizer
-from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.opened import opened
-from xlnet_jax.infer.orders import any_order, warn_of_law
-from xlnet_jax.infer.score import Likelihood, Scorer
+from xlnet_jax.infer.opened import Stored, opened
+from xlnet_jax.infer.orders import warn_of_law
+from xlnet_jax.infer.score import Likelihood
+from xlnet_jax.library import Model
 from xlnet_jax.messages import quantity
-from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.progress import number
 from xlnet_jax.train.evaluation import bits_of_text
+from xlnet_jax.train.recipe import make_recipe
 
 log = logging.getLogger("xlnet_jax")
 
@@ -62,35 +63,29 @@ def joint(
       BadInput: no run or good checkpoint in `workdir`, a model that is not of `data.objective=plm`, a corpus without
         held-out documents or with another tokenizer or with less than a window, or an option out of range.
     """
-    rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
-    config = workdirs.load_config(workdir, [*overrides, *rows])
+    config = configured(workdir, overrides, batch_size)
     if config.data.objective != "plm":
         raise BadInput(f"--target_share is for permutation models (data.objective=plm), but {workdir} has "
-                       "data.objective="
-                       f"{config.data.objective}; leave it out")  # fmt: skip
+                       f"data.objective={config.data.objective}; leave it out")  # fmt: skip
     if not 0 < target_share <= 1:
         raise BadInput(f"--target_share={target_share} must be a share above 0 and at most 1")
-    any_order(config, workdir)  # refuses before a corpus is asked for
-    heldout = open_mixture(config, "heldout", weighted=False)
-    workdirs.check_tokenizer(workdir, heldout)
-    T = config.data.segment_len
+    make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
+    heldout, T = held_out(workdir, config), config.data.segment_len
     tokens_NT = held_out_windows(heldout, T, windows)
     known_NT = known_places(tokens_NT.shape, target_share)
     tokens, known = tokens_NT.tolist(), known_NT.tolist()
     warn_of_law(config, known, "random")
-    equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--workdir": workdir,
-             "--target_share": target_share,
-             "--orders": orders, "--windows": windows}  # fmt: skip
-    with session(config, equal) as processes, opened(config, processes) as model:
-        params, found = model.restore(workdir, step)
+    equal = {"the corpus (sha256)": heldout.sha256, "--target_share": target_share, "--orders": orders,
+             "--windows": windows}  # fmt: skip
+    with opened(Stored(workdir, config, heldout.tokenizer), step, equal) as run:
         windows_of = f"{quantity(len(tokens_NT), 'window')} of {quantity(T, 'token')}"
-        log.info("step %d: %s, %d unknown in each, in %d orders, after compiling", found, windows_of,
+        log.info("step %d: %s, %d unknown in each, in %d orders, after compiling", run.step, windows_of,
                  (~known_NT[0]).sum(), 2 + orders)  # fmt: skip
-        scorer = Scorer(any_order(model.config, workdir), params, T,
-                        config.evaluation.batch_size or config.train.batch_size)  # fmt: skip
-        one = {name: scorer.log_prob(tokens, known, name) for name in ("left", "reversed")}
-        several = scorer.log_prob(tokens, known, "random", orders, SEED)
-    result = {"step": found, "windows": len(tokens_NT), "segment_len": T, "target_share": target_share,
+        size = config.evaluation.batch_size or config.train.batch_size
+        model = Model(run.recipe.config, heldout.tokenizer, run.params, size, workdir)
+        one = {name: model.log_prob(tokens, known, order=name) for name in ("left", "reversed")}
+        several = model.log_prob(tokens, known, orders=orders, seed=SEED, order="random")
+    result = {"step": run.step, "windows": len(tokens_NT), "segment_len": T, "target_share": target_share,
               "tokens": int((~known_NT).sum()), "orders": orders}  # fmt: skip
     return result | described(one, several, tokens_NT[~known_NT], heldout.tokenizer)
 
@@ -100,15 +95,15 @@ def held_out_windows(heldout: Mixture, length: int, most: int) -> np.ndarray:
 
     Raises BadInput if a split is shorter than a window.
     """
-    found = []
+    parts = []
     for corpus, name in zip(heldout.corpora, heldout.described(), strict=True):
-        there = corpus.tokens // length
-        if not there:
+        available = corpus.tokens // length
+        if not available:
             raise BadInput(f"{name} has {corpus.tokens:,} tokens, but a window has data.segment_len={length}; "
                            "hold out more text")  # fmt: skip
-        count = min(there, most or there)
-        found.append(corpus.read(np.arange(count) * there // count * length, length)[0])
-    return np.concatenate(found)
+        count = min(available, most or available)
+        parts.append(corpus.read(np.arange(count) * available // count * length, length)[0])
+    return np.concatenate(parts)
 
 
 def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
@@ -137,7 +132,7 @@ def described(
                 **{name: text[name] for name in ("bits_per_character", "bits_per_byte")}}  # fmt: skip
 
     return {
-        **{name: units(each.joint_K[0] for each in found) for name, found in one.items()},
+        **{name: units(each.joint_K[0] for each in windows) for name, windows in one.items()},
         "random": units(each.joint_K.mean() for each in several),
         "log_mean_exp": units(each.log_mean_exp for each in several),
         "best": units(each.joint_K.max() for each in several),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
@@ -11,22 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from xlnet_jax.checkpoint.store import Checkpoints
-from xlnet_jax.commands.inputs import read_rows
-from xlnet_jax.config import Config
-from xlnet_jax.convert.source import PARAMS, open_source
-from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.commands.inputs import gathered, read_rows
 from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.data import rows_of
-from xlnet_jax.finetune.evaluation import Predictor, best_step
-from xlnet_jax.finetune.recipe import task_recipe
+from xlnet_jax.finetune.evaluation import Predictor
 from xlnet_jax.finetune.setup import trained
 from xlnet_jax.finetune.task import Example, Row
-from xlnet_jax.infer.opened import opened
-from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.storage import files
+from xlnet_jax.infer.opened import find, opened
 
 log = logging.getLogger("xlnet_jax")
 
@@ -57,43 +48,21 @@ def predict(
     Raises:
       BadInput: no fine-tuned model or good checkpoint in `workdir`, or an example that the task cannot use.
     """
-    config, tokenizer, given = _opened(workdir, overrides)
-    task = trained(config, tokenizer, workdir)
+    stored = find(workdir, overrides)
+    config, task = stored.config, trained(stored.config, stored.tokenizer, workdir)
     words = config.finetune.task == "token_classification"
-    examples = [*(_of_line(text, f"text {number}", words) for number, text in enumerate(texts, 1)),
-                *(_read(input, words) if input else ())]  # fmt: skip
-    if not examples:
-        raise BadInput("no text; give texts, or --input=FILE")
+    given = [_of_line(text, f"text {number}", words) for number, text in enumerate(texts, 1)]
+    examples = gathered(given, input, lambda path: _read(path, words))
     rows = rows_of(task, examples)
     digest = hashlib.sha256(b"".join(tokens.tobytes() for row in rows for tokens in row.tokens)).hexdigest()
-    equal = {"the texts (sha256)": digest, "--step": step, "--workdir": workdir}
-    make_recipe = functools.partial(task_recipe, task, rows[0])
-    with session(config, equal) as processes, opened(config, processes, make_recipe) as model:
-        if given is None:
-            if step is None:
-                with Checkpoints(workdir) as checkpoints:
-                    step = best_step(workdir, checkpoints.steps())
-            params, found = model.restore(workdir, step)
-            log.info("predicting with step %d", found)
-        else:
-            params = jax.tree.map(lambda leaf, form: jax.device_put(leaf, form.sharding), given, model.abstract_params)
+    with opened(stored, step, {"the texts (sha256)": digest}) as model:
+        log.info("predicting with step %d", model.step)
         size = batch_size or config.evaluation.batch_size or config.train.batch_size
         # Few texts need no whole batch.
         devices = meshes.row_devices(model.mesh)
         predictor = Predictor(model.recipe, model.mesh, min(size, -(-len(rows) // devices) * devices))
-        predictions = _by_length(predictor, params, rows, config.data.segment_len, task.any_length)
+        predictions = _by_length(predictor, model.params, rows, config.data.segment_len, task.any_length)
     return task.outputs(predictions, rows, examples)
-
-
-def _opened(path: str, overrides: Sequence[str]) -> tuple[Config, Tokenizer, Any]:
-    """Configuration, tokenizer, and the parameters of an exported folder; None if `path` is a work directory."""
-    with files.translate_errors(path):
-        listed = files.listing(files.resolve(path))
-    if not any(name == f"{PARAMS}/" or name.endswith(".safetensors") for name in listed):
-        return workdirs.load_config(path, list(overrides)), workdirs.tokenizer(path), None
-    # A Hugging Face folder says nothing of our dtype; there, it is float32.
-    with open_source(path, overrides=["--config.model.compute_dtype=float32", *overrides]) as found:
-        return found.config, found.tokenizer, found.params()
 
 
 def _by_length(
@@ -107,9 +76,9 @@ def _by_length(
             length_N = np.where(length_N // 2 >= np.maximum(needed_N, SHORTEST), length_N // 2, length_N)
     order, parts = [], []
     for length in np.unique(length_N).tolist():
-        mine = np.flatnonzero(length_N == length)
-        order.append(mine)
-        parts.append(predictor(params, [rows[n] for n in mine.tolist()], segment_len=length)[1])
+        numbers = np.flatnonzero(length_N == length)
+        order.append(numbers)
+        parts.append(predictor(params, [rows[n] for n in numbers.tolist()], segment_len=length)[1])
     back = np.argsort(np.concatenate(order))
     return jax.tree.map(lambda *each: np.concatenate(each)[back], *parts)
 

@@ -77,7 +77,11 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     train(config, run, stop_at=half)
     trained = train(config, run)
     scores = workdirs.line_of(run, "evaluations", trained["step"])
-    result = _characters(run, scores) if by_characters else _exported(workdir, run, corpus, vocab_size)
+    if by_characters:
+        (written,) = generate(run, prompt=[PROMPT], tokens=CHARACTERS, temperature=TEMPERATURE)
+        result = {"bits_per_character": scores["bits_per_character"], "text": written["prompt"] + written["text"]}
+    else:
+        result = _exported(workdir, run, corpus, vocab_size)
     if config.data.objective == "plm":
         answers = fill(run, texts=QUESTIONS, order="confidence")
         result["filled"] = [{"question": question, **one} for question, one in zip(QUESTIONS, answers, strict=True)]
@@ -113,11 +117,6 @@ def _exported(workdir: str, run: str, corpus: str, vocab_size: int) -> dict[str,
     log.info("next, look at an example, then train on *.txt files of your own in books/:\n  %s",
              "\n  ".join(next_commands(corpus, vocab_size)))  # fmt: skip
     return {"export": exported}
-
-
-def _characters(run: str, scores: dict[str, Any]) -> dict[str, Any]:
-    (written,) = generate(run, prompt=[PROMPT], tokens=CHARACTERS, temperature=TEMPERATURE)
-    return {"bits_per_character": scores["bits_per_character"], "text": written["prompt"] + written["text"]}
 
 
 def next_commands(corpus: str, vocab_size: int) -> list[str]:

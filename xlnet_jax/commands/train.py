@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from xlnet_jax.config import Config
-from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.distributed.processes import session
 from xlnet_jax.run import loss_curve
 from xlnet_jax.run import workdir as workdirs
@@ -20,7 +18,7 @@ from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation, launch
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.launch import Job
-from xlnet_jax.train.recipe import Recipe, make_recipe
+from xlnet_jax.train.recipe import make_recipe
 
 
 def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: bool = False) -> dict[str, Any]:
@@ -60,16 +58,13 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
         # No device has been used yet, and no process writes before all have read the work directory.
         equal = {"the corpus (sha256)": mixture.sha256, "--stop_at": stop_at, "--dry_run": dry_run}
         with session(config, equal) as processes:
-            make_evaluator = heldout and functools.partial(_evaluator, heldout, mixture)
+            make_evaluator = heldout and (lambda recipe, mesh: HeldoutLoss(
+                recipe, mesh, heldout, mixture.token_counts, evaluation.blocks_of(recipe.config)))  # fmt: skip
             job = Job(config, workdir, mixture, make_recipe, make_evaluator, stop)
             if dry_run:
                 return launch.dry_run(job, processes)
             result, trained = launch.run(job, processes, request, goodput)
             return result | _outcome(config, workdir, result["step"], again=not trained)
-
-
-def _evaluator(heldout: Mixture, train: Mixture, recipe: Recipe, mesh: Mesh) -> HeldoutLoss:
-    return HeldoutLoss(recipe, mesh, heldout, train.token_counts, evaluation.blocks_of(recipe.config))
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> dict[str, Any]:
@@ -81,10 +76,8 @@ def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> di
     loss = share = unigram = picture = None
     if config.evaluation.final and step == config.train.steps and jax.process_index() == 0:
         scores = workdirs.line_of(workdir, "evaluations", step)
-        loss, share, unigram = (
-            workdirs.heldout_loss(scores),
-            *map(scores.get, ("heldout_share", "unigram_cross_entropy")),
-        )
-        there = again and loss_curve.PICTURE in files.listing(workdir)
-        picture = os.path.join(workdir, loss_curve.PICTURE) if there else loss_curve.draw(workdir, loss, unigram)
+        loss, share = workdirs.heldout_loss(scores), scores.get("heldout_share")
+        unigram = scores.get("unigram_cross_entropy")
+        drawn = again and loss_curve.PICTURE in files.listing(workdir)
+        picture = os.path.join(workdir, loss_curve.PICTURE) if drawn else loss_curve.draw(workdir, loss, unigram)
     return {"heldout_loss": loss, "heldout_share": share, "unigram_cross_entropy": unigram, "picture": picture}

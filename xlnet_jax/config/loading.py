@@ -81,14 +81,18 @@ def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def suggest_key(dotted: str) -> str:
-    """`messages.suggest` for what is no key: its new name, what other programs call so, the same in another section."""
+def suggest_key(dotted: str, prefix: str = "") -> str:
+    """`messages.suggest` for what is no key: its new name, what other programs call so, the same in another section.
+
+    Args:
+      prefix: of a key where it was meant.
+    """
     if dotted in RENAMED:
-        return f"; it is called {RENAMED[dotted]!r} now"
+        return f"; it is called {prefix + RENAMED[dotted]!r} now"
     keys, (section, _, name) = list(flat(Config())), dotted.rpartition(".")
     of_name = [NAMES[name]] if name in NAMES else [key for key in keys if key.endswith(f".{name}")]
     same = [key for key in of_name if key.startswith(f"{section}.")] or of_name
-    return suggest(same[0], same[:1]) if same else suggest(dotted, keys)
+    return suggest(same[0], same[:1], prefix) if same else suggest(dotted, keys, prefix)
 
 
 def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Config:

@@ -19,10 +19,10 @@ from xlnet_jax.config import Config
 from xlnet_jax.convert import fields, huggingface, names, tensorflow, transformer_xl
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput, check_link
-from xlnet_jax.finetune.setup import any_recipe
 from xlnet_jax.messages import suggest_file
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import init_params
 
 PARAMS = "params"
@@ -49,9 +49,11 @@ class Source(NamedTuple):
     lost: Sequence[str] = ()
     """KEY=VALUE of its configuration that have no place here."""
 
-    def params(self) -> dict[str, Any]:
-        """Our tree of numpy arrays. Raises BadInput if any is missing, left over, of another form, or not finite."""
-        recipe = any_recipe(self.config, self.tokenizer)
+    def params(self, recipe: Recipe) -> dict[str, Any]:
+        """Our tree of numpy arrays, as the model of a recipe has them.
+
+        Raises BadInput if any is missing, left over, of another form, or not finite.
+        """
         abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
         params = self.convert(abstract, self.arrays)
         leaves: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")

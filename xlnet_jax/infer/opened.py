@@ -1,55 +1,136 @@
-"""A trained model on the devices that are here: what every verb does that reads a work directory and trains nothing."""
+"""A trained model, opened to be read: the one way from a path to parameters on devices.
+
+find             what a path holds: configuration, tokenizer, and of a foreign folder the arrays; no device is used
+opened           a context with its parameters on all devices of all processes
+on_one_device    its parameters on the first device of this process alone: for the library, and for an export
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
 from xlnet_jax.checkpoint import restore
+from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
+from xlnet_jax.convert import tensorflow
+from xlnet_jax.convert.source import PARAMS, open_source
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.distributed.processes import Session
+from xlnet_jax.distributed.place import find_process_info
+from xlnet_jax.distributed.processes import Session, session
+from xlnet_jax.finetune.evaluation import best_step
+from xlnet_jax.finetune.setup import any_recipe
 from xlnet_jax.model import implementation
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.train.recipe import Recipe, make_recipe
+from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.step import build_step
 
 
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A trained model before any device is used.
+
+    Attributes:
+      params: of a foreign folder, numpy arrays; None: a work directory, whose checkpoint is restored.
+    """
+
+    path: str
+    config: Config
+    tokenizer: Tokenizer
+    params: Any = None
+
+    def step(self, step: int | None = None) -> int | None:
+        """The checkpoint to take: by default of a fine-tuned model that of the best score; None = the newest good."""
+        if step is None and self.config.finetune.task != "none":
+            with Checkpoints(self.path) as checkpoints:
+                return best_step(self.path, checkpoints.steps())
+        return step
+
+
 class Opened(NamedTuple):
-    """A model without its parameters."""
+    """A model on the mesh, which is set."""
 
     recipe: Recipe
     """With the attention of these devices."""
     mesh: Mesh
-    abstract_params: Any
-    """With their shardings."""
-    processes: Session
+    params: Any
+    step: int
+    """Of the checkpoint; 0 of a foreign folder."""
 
-    @property
-    def config(self) -> Config:
-        """With the attention of these devices."""
-        return self.recipe.config
 
-    def restore(self, workdir: str, step: int | None = None) -> tuple[Any, int]:
-        """The parameters of a checkpoint, placed, and its step; see `checkpoint.restore.parameters`."""
-        return restore.parameters(workdir, self.abstract_params, self.processes, step)
+def find(path: str, overrides: Sequence[str] = ()) -> Stored:
+    """The model at a path: a work directory, or a folder that `convert.source.open_source` reads.
+
+    Args:
+      overrides: elastic or free config keys to change. The compute dtype of a foreign folder is float32 by default.
+
+    Raises BadInput if there is none, or if it cannot be read.
+    """
+    with files.translate_errors(path):
+        listed = files.listing(files.resolve(path))
+    weights = any(name == f"{PARAMS}/" or name.endswith(".safetensors") for name in listed)
+    if not weights and not tensorflow.is_checkpoint(path, listed):
+        return Stored(path, workdirs.load_config(path, list(overrides)), workdirs.tokenizer(path, overrides))
+    with open_source(path, overrides=["--config.model.compute_dtype=float32", *overrides]) as source:
+        params = source.params(any_recipe(source.config, source.tokenizer))
+        return Stored(path, source.config, source.tokenizer, params)
 
 
 @contextlib.contextmanager
 def opened(
-    config: Config, processes: Session, make_recipe: Callable[[Config], Recipe] = make_recipe
+    stored: Stored, step: int | None = None, equal: Mapping[str, Any] | None = None, processes: Session | None = None
 ) -> Iterator[Opened]:
-    """The model of a configuration on the mesh, which is set. Programs are kept in the user's own folder.
+    """The parameters, placed on the mesh of the configuration. Compiled programs are kept in the user's own folder.
 
-    Raises BadInput for a mesh that does not fit, or if `model.attention=fused` is not possible.
+    Args:
+      step: of the checkpoint; see `Stored.step`.
+      equal: what must be equal in all processes, besides the configuration, the step and the path.
+      processes: of a session that goes on; None: one is started, and ended with the context.
+
+    Raises:
+      BadInput: a mesh that does not fit, `model.attention=fused` where it is not possible, no good checkpoint.
+      RestartMe: see `distributed.processes.session`.
     """
-    mesh = meshes.make_mesh(config.mesh)
-    meshes.check_model(config.model, mesh)
-    workdirs.use_compilation_cache(config)
-    recipe = make_recipe(implementation.decided(config, processes))
-    with jax.set_mesh(mesh):
-        yield Opened(recipe, mesh, build_step(recipe, mesh).abstract_state.params, processes)
+    config = stored.config
+    with contextlib.ExitStack() as stack:
+        if processes is None:
+            identity = {**(equal or {}), "--step": step, "--workdir": stored.path}
+            processes = stack.enter_context(session(config, identity))
+        mesh = meshes.make_mesh(config.mesh)
+        meshes.check_model(config.model, mesh)
+        workdirs.use_compilation_cache(config)
+        recipe = any_recipe(implementation.decided(config, processes), stored.tokenizer)
+        stack.enter_context(jax.set_mesh(mesh))
+        abstract = build_step(recipe, mesh).abstract_state.params
+        if stored.params is None:
+            params, at = restore.parameters(stored.path, abstract, processes, stored.step(step))
+        else:
+            params, at = jax.device_put(stored.params, jax.tree.map(lambda leaf: leaf.sharding, abstract)), 0
+        yield Opened(recipe, mesh, params, at)
+
+
+def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:
+    """The parameters as they are stored, on the first device of this process, and their step; see `Stored.step`."""
+    meshes.available_devices(local=True)
+    if stored.params is not None:
+        return jax.device_put(stored.params), 0
+    params, at = restore.saved_parameters(stored.path, stored.step(step))
+    return jax.device_put(params), at
+
+
+def on_host(config: Config) -> int:
+    """The number of this process, which must do nothing more unless it is 0: that one goes on alone, on its CPU.
+
+    The devices of a pod only start together, and to read parameters does not need them.
+    """
+    me = find_process_info(config)
+    if me is not None and not me.process:
+        jax.config.update("jax_platforms", "cpu")
+    return me.process if me is not None else 0

@@ -1,0 +1,62 @@
+"""An option is declared once: for the command line, as a keyword of the library, and as a row in docs/."""
+
+import dataclasses
+
+import pytest
+import tiny
+
+from xlnet_jax.cli import main, make_parser
+from xlnet_jax.config.names import RENAMED
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.options import Fill, Generate, Score, described
+
+DECLARED = {"fill": (Fill, "any_order"), "generate": (Generate, "generation"), "score": (Score, "any_order")}
+
+
+@pytest.mark.parametrize("command", DECLARED)
+def test_the_command_line_and_the_docs_have_what_is_declared(command):
+    options, page = DECLARED[command]
+    parsed = vars(make_parser().parse_args([command, "--workdir=W"]))
+    rows = (tiny.ROOT / "docs" / f"{page}.md").read_text().splitlines()
+    for field in dataclasses.fields(options):
+        assert parsed[field.name] == getattr(options(), field.name)
+        assert f"| `--{field.name}` | {described(field)} |" in rows
+    assert options(seed=3).seed == 3
+    with pytest.raises(TypeError, match="parallel"):
+        options(parallel=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("seed", -1, "seed=-1 must be at least 0"),
+        ("samples", 10_001, "samples=10001 must be at most 10,000"),
+        ("top_k", 1.5, "top_k=1.5 must be a whole number"),
+        ("top_p", 0, "top_p=0 must be above 0"),
+        ("temperature", "warm", "temperature='warm' must be a number"),
+        ("temperature", float("nan"), "temperature=nan must be finite"),
+        ("order", "right", "order=right is not one of left, reversed, random, confidence"),
+        ("top_k", 3, "top_k and top_p change nothing with temperature=0"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(name, value, message):
+    with pytest.raises(BadInput, match=f"^{message}"):
+        Fill(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("words", "now"),
+    [
+        (["generate", "--workdir=W", "x", "--parallel=2"], "--tokens_per_step"),
+        (["fill", "--workdir=W", "x [MASK]", "--parallel=2"], "--tokens_per_step"),
+        (["evaluate", "--workdir=W", "--unknown=0.5"], "--target_share"),
+        (["evaluate", "--workdir=W", "--law=uniform"], "--factorization_order"),
+        *((["train", f"--config={tiny.TESTS}/tiny_config.py", "--workdir=W", f"--config.{old}=1"], repr(new))
+          for old, new in RENAMED.items()),
+        (["train", "--config=F", "--workdir=W", "--data.orders=spans"], "'--config.data.factorization_order'"),
+    ],
+)  # fmt: skip
+def test_an_old_name_is_told_the_new_one(words, now, capsys):
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"it is called {now} now" in said and said.count("\n") == 1

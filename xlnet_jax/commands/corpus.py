@@ -1,0 +1,61 @@
+"""`xlnet-jax prepare` and `corpus`: text into a corpus; a corpus against its hashes, and as text."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Any
+
+from xlnet_jax.data.corpus import verify as verifying
+from xlnet_jax.data.prepare import pipeline
+from xlnet_jax.data.tokenizer import Normalization
+from xlnet_jax.errors import BadInput
+from xlnet_jax.messages import print_lines, printable
+
+
+def prepare(
+    input: list[str], tfds: list[str], uncased: bool, keep_accents: bool, nfkc: bool, beam_options: str,
+    output: str, **options: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """See `data.prepare.pipeline.prepare`. Returns what was made, and the `command` to go on with."""
+    inputs = [*input, *(f"tfds:{name}" for name in tfds)]
+    if not inputs:
+        raise BadInput("no text; name it with --input=FILE_OR_FOLDER or --tfds=NAME[:SPLIT]")
+    manifest = pipeline.prepare(
+        inputs, output, beam_options=[option for option in beam_options.split(",") if option],
+        normalization=Normalization(lower=uncased, keep_accents=keep_accents, nfkc=nfkc), **options,
+    )  # fmt: skip
+    tokens = {f"{name}_tokens": split["tokens"] for name, split in manifest["splits"].items()}
+    dropped = dict(manifest.get("dropped", {}))
+    letters = dropped.pop("letters", None)  # seen, not dropped
+    return {
+        "output": output, **tokens, "vocabulary": manifest["tokenizer"]["vocab_size"], "sha256": manifest["sha256"],
+        "letters": letters, "dropped": dropped,
+        "command": f"xlnet-jax configure {shlex.quote(output)} --minutes=30 --output=config.py",
+    }  # fmt: skip
+
+
+def show_prepared(result: dict[str, Any]) -> None:
+    """Without what English has none of: Hangul, marks that are dropped."""
+    print_lines(result | {"dropped": {name: count for name, count in result["dropped"].items() if count}})
+
+
+def verify(path: str, workers: int | None) -> dict[str, Any]:
+    """Compares a corpus with its hashes and counts. Raises BadInput after a line on stderr for each problem."""
+    counts, problems = verifying.verify(path, workers)
+    for problem in problems:
+        print(printable(problem), file=sys.stderr)
+    if problems:
+        raise BadInput(f"{path} is not what was prepared (problems: {len(problems)}); copy it again")
+    return {"ok": True, **counts}
+
+
+def sample(**options: Any) -> dict[str, Any]:
+    """`samples` of a corpus; see `data.corpus.verify.sample`."""
+    return {"samples": verifying.sample(**options)}
+
+
+def show_samples(result: dict[str, Any]) -> None:
+    """Prints the samples as text."""
+    for each in result["samples"]:
+        print(f"{each['split']}, token {each['start']}:\n  {printable(each['text'])}\n")
