@@ -51,7 +51,7 @@ def pearson(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
     from scipy.stats import pearsonr  # JAX requires SciPy; the import takes a second
 
     x_N, y_N = np.asarray(label_N, np.float64), np.asarray(predicted_N, np.float64)
-    return float(pearsonr(x_N, y_N).statistic) if np.ptp(x_N) and np.ptp(y_N) else 0.0
+    return float(pearsonr(x_N, y_N)[0]) if np.ptp(x_N) and np.ptp(y_N) else 0.0
 
 
 def spearman(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
