@@ -14,12 +14,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "launch"
 STUBS = ROOT / "tests" / "launch" / "stubs"
 COMMANDS = ("tpu_vm.sh", "queued_resource.sh", "gke.sh", "xpk.sh", "startup.sh")
-TRAIN = [
-    "train",
-    "--config=configs/xlnet_base.py",
-    "--workdir=/mnt/xlnet/run",
-    "--config.data.corpus=/mnt/xlnet/it's a",
-]
+TRAIN = ["train", "--config=configs/xlnet_base.py", "--workdir=/mnt/xlnet/run",
+         "--config.data.corpus=/mnt/xlnet/it's a"]  # fmt: skip
 BUCKET = ["train", "--config=configs/xlnet_base.py", "--workdir=gs://bucket/run"]
 WHERE = ["--name=xlnet", "--zone=us-east5-b"]
 CODE = ["--repo=https://example.org/it.git", "--commit=abcdef1"]
@@ -127,6 +123,15 @@ class Cloud:
         )
         (bin / "xlnet-jax").write_text(header + code)
         (bin / "xlnet-jax").chmod(0o755)
+
+    def tools(self, programs: dict[str, str]) -> None:
+        """Puts programs of bash before those of this machine on PATH, in place of the stubs."""
+        bin = self.folder / "bin"
+        bin.mkdir(exist_ok=True)
+        for name, text in programs.items():
+            (bin / name).write_text(f"#!/bin/bash\n{text}\n")
+            (bin / name).chmod(0o755)
+        self.environment["PATH"] = f"{bin}:{os.environ['PATH']}"
 
     def heard(self) -> list[str]:
         path = self.folder / "heard"

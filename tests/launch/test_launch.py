@@ -14,18 +14,12 @@ from launch_cloud import (
     TPU,
     TRAIN,
     XPK,
-    Cloud,
     lines,
     manifest,
     pod_of,
 )
 
 from xlnet_jax.aot.topology import rented
-
-
-@pytest.fixture
-def cloud(tmp_path: pathlib.Path) -> Cloud:
-    return Cloud(tmp_path)
 
 
 @pytest.mark.parametrize("script", COMMANDS)

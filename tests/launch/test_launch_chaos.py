@@ -1,10 +1,9 @@
 """Launches in a cloud that fails at random (`stubs/_weather.py`): each ends complete and with nothing allocated."""
 
 import json
-import pathlib
 
 import pytest
-from launch_cloud import BUCKET, TPU, Cloud
+from launch_cloud import BUCKET, TPU
 
 # Every host counts its rounds; the run is complete on a host after three. One round in five is killed.
 TRAINER = """#!/bin/bash
@@ -31,31 +30,20 @@ TOOLS = {
 }
 
 
-@pytest.fixture
-def cloud(tmp_path: pathlib.Path) -> Cloud:
-    return Cloud(tmp_path)
-
-
-def launch(cloud: Cloud, script: str, seed: int) -> dict:
-    """Runs a launch to its end and returns what the cloud has then."""
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_a_launch_survives_a_bad_day(cloud, seed):
     bin = cloud.folder / "bin"
     bin.mkdir()
     for name, text in TOOLS.items():
         (bin / name).write_text(text)
         (bin / name).chmod(0o755)
-    (cloud.folder / "weather.json").write_text(json.dumps({"seed": seed, "hosts": 2}))
+    weather = cloud.folder / "weather.json"
+    weather.write_text(json.dumps({"seed": seed, "hosts": 2}))
     words = [*TPU, "--accelerator=v4-16", "--spot", "--recreate", "--autodelete", "--logs=gs://bucket/logs"]
-    done = cloud.run(script, *words, "--", *BUCKET, timeout=600)
+    done = cloud.run(("tpu_vm.sh", "queued_resource.sh")[seed % 2], *words, "--", *BUCKET, timeout=600)
     assert done.returncode == 0, done.stderr
     steps = [path.read_text().count("x") for path in cloud.folder.glob("steps-*")]
     assert len(steps) == 2 and min(steps) >= 3, "the run is not complete"
-    end = json.loads((cloud.folder / "weather.json").read_text())
-    assert end["states"] == ["absent"], "something is still allocated"
+    assert json.loads(weather.read_text())["states"] == ["absent"], "something is still allocated"
     assert "xlnet-jax ended with 0" in (cloud.folder / "sent").read_text()
-    return end
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-def test_a_launch_survives_a_bad_day(cloud, seed):
-    launch(cloud, ("tpu_vm.sh", "queued_resource.sh")[seed % 2], seed)

@@ -1,12 +1,11 @@
 """What the scripts for TPU VMs show with --dry-run, as committed in tests/launch/golden."""
 
 import os
-import pathlib
 import re
 import subprocess
 
 import pytest
-from launch_cloud import LAUNCH, ROOT, Cloud
+from launch_cloud import LAUNCH, ROOT
 
 GOLDEN = ROOT / "tests" / "launch" / "golden"
 RUN = ["--name=xlnet", "--zone=us-east5-b", "--accelerator=v6e-64", "--spot", "--recreate", "--autodelete"]
@@ -18,11 +17,6 @@ EXAMPLES = {
     "startup.sh": [*CODE, "--device=/dev/sdb", "--mount=/mnt/xlnet", "--dir=/home/me/xlnet_jax"],
     "image.sh": ["--repository=us-east5-docker.pkg.dev/my-project/xlnet", "--commit=HEAD"],
 }
-
-
-@pytest.fixture
-def cloud(tmp_path: pathlib.Path) -> Cloud:
-    return Cloud(tmp_path)
 
 
 @pytest.mark.parametrize("script", EXAMPLES)

@@ -11,11 +11,6 @@ import pytest
 from launch_cloud import BUCKET, CODE, CODES, EACH, LAUNCH, SAVES, TPU, TRAIN, Cloud, lines, wait_for
 
 
-@pytest.fixture
-def cloud(tmp_path: pathlib.Path) -> Cloud:
-    return Cloud(tmp_path)
-
-
 def homes(cloud: Cloud, *names: str) -> list[pathlib.Path]:
     made = [cloud.folder / name for name in names]
     for home in made:
@@ -132,14 +127,8 @@ def test_after_any_last_code_a_booted_machine_deletes_itself_if_that_is_asked_fo
     assert cloud.run("tpu_vm.sh", *TPU, "--boot", option, "--", *BUCKET).returncode == 0
     boot = next(line for line in cloud.calls()[1]["metadata"]["startup-script"].splitlines() if "set -- --boot" in line)
     words = lines(boot.partition("set -- --boot ")[2])[0]
-    bin = cloud.folder / "bin"
-    bin.mkdir()
     asked = cloud.folder / "asked"
-    (bin / "sleep").write_text("#!/bin/bash\n")
-    (bin / "gcloud").write_text(f'#!/bin/bash\necho "$*" >>{asked}\n(($(grep -c "" {asked}) > 1))\n')
-    for path in bin.iterdir():
-        path.chmod(0o755)
-    cloud.environment["PATH"] = f"{bin}:{os.environ['PATH']}"
+    cloud.tools({"sleep": "", "gcloud": f'echo "$*" >>{asked}\n(($(grep -c "" {asked}) > 1))'})
     full = f"os.makedirs({str(cloud.home / 'xlnet_jax.pid.code')!r}, exist_ok=True)\n"
     cloud.trainer(cloud.home, deleted * full + EACH.format(host="me", codes=codes))
     cloud.run("startup.sh", "--pause=0", *words)
@@ -155,15 +144,11 @@ def test_the_boot_script_brings_its_own_arguments_and_becomes_a_service(cloud):
     script = cloud.calls()[1]["metadata"]["startup-script"]
     assert not list(cloud.folder.glob("xlnet_launch.*"))
     # Run as the metadata server's agent does, with stubs of what needs root; then as systemd would run the copy.
-    bin = cloud.folder / "bin"
-    bin.mkdir()
-    for name in ("install", "systemd-run"):
-        (bin / name).write_text(f'#!/bin/bash\nprintf "%s\\n" {name} "$@" >>{cloud.folder}/heard\n')
-        (bin / name).chmod(0o755)
+    told = {name: f'printf "%s\\n" {name} "$@" >>{cloud.folder}/heard' for name in ("install", "systemd-run")}
+    cloud.tools(told)
     boot = cloud.folder / "boot.sh"
     boot.write_text(script)
-    environment = cloud.environment | {"PATH": f"{bin}:{os.environ['PATH']}"}
-    assert subprocess.run(["bash", boot], env=environment, timeout=60).returncode == 0
+    assert subprocess.run(["bash", boot], env=cloud.environment, timeout=60).returncode == 0
     heard = cloud.heard()
     # Fails if systemd stops the whole service when the kernel kills the trainer for want of memory.
     assert heard[heard.index("systemd-run") :][3:5] == ["--property=KillMode=mixed", "--property=OOMPolicy=continue"]
@@ -171,7 +156,8 @@ def test_the_boot_script_brings_its_own_arguments_and_becomes_a_service(cloud):
     assert service == [*CODE, "--job=us-east5-b/xlnet", "--", *TRAIN]
     (cloud.folder / "heard").unlink()
     cloud.trainer(cloud.home, CODES.format(codes=[0]))
-    assert subprocess.run(["bash", boot, *service], env=environment, capture_output=True, timeout=60).returncode == 0
+    done = subprocess.run(["bash", boot, *service], env=cloud.environment, capture_output=True, timeout=60)
+    assert done.returncode == 0
     assert cloud.heard() == [repr(TRAIN)]
 
 
@@ -266,14 +252,9 @@ def test_startup_installs_the_commit_once_with_constraints_and_tpu(cloud):
     assert commands[-2] == [str(home / ".venv/bin/xlnet-jax"), *checked]
     assert commands[-1] == [str(home / ".venv/bin/xlnet-jax"), *TRAIN]
     # For true, with stubs that write down what they are asked.
-    bin = cloud.folder / "bin"
-    bin.mkdir()
-    for name in ("git", "python3", "sudo"):
-        (bin / name).write_text(f'#!/bin/bash\necho {name} "$@" >>{cloud.folder}/asked\n')
-        (bin / name).chmod(0o755)
+    cloud.tools({name: f'echo {name} "$@" >>{cloud.folder}/asked' for name in ("git", "python3", "sudo")})
     cloud.trainer(cloud.home, CODES.format(codes=[0, 0]))
     (home / ".venv" / "installed-abcdef1").unlink()
-    cloud.environment["PATH"] = f"{bin}:{os.environ['PATH']}"
     for _ in range(2):
         assert cloud.run("startup.sh", *CODE, "--", *TRAIN).returncode == 0
     asked = (cloud.folder / "asked").read_text().splitlines()
@@ -283,42 +264,27 @@ def test_startup_installs_the_commit_once_with_constraints_and_tpu(cloud):
 
 def test_a_failed_fetch_or_pip_is_tried_again_and_ten_failures_are_one_line(cloud):
     # Fails if one failure of the network ends the launch of all hosts, or if the next start finds half a checkout.
-    bin = cloud.folder / "bin"
-    bin.mkdir()
-    asked = cloud.folder / "asked"
-    for name in ("git", "python3"):
-        (bin / name).write_text(f'#!/bin/bash\necho "$1" >>{asked}\n(($(grep -c "" {asked}) > ${{FAILURES}}))\n')
-    (bin / "sleep").write_text(f'#!/bin/bash\necho "sleep $1" >>{cloud.folder}/slept\n')
-    for path in bin.iterdir():
-        path.chmod(0o755)
+    fails = 'echo "$1" >>{0}\n(($(grep -c "" {0}) > 12))'.format(cloud.folder / "asked")
+    cloud.tools({"git": f"[[ $1 == -C ]] || exit 0\n{fails}", "python3": fails,
+                 "sleep": f'echo "sleep $1" >>{cloud.folder}/slept'})  # fmt: skip
     cloud.trainer(cloud.home, CODES.format(codes=[0]))
     (cloud.home / "xlnet_jax" / ".venv" / "installed-abcdef1").unlink()
-    cloud.environment |= {"PATH": f"{bin}:{os.environ['PATH']}", "FAILURES": "12"}
-    (bin / "git").write_text((bin / "git").read_text().replace('echo "$1"', '[[ $1 == -C ]] || exit 0; echo "$1"'))
     done = cloud.run("startup.sh", *CODE, "--", *TRAIN)
     assert done.returncode == 1 and "failed 10 times: git" in done.stdout.splitlines()[-1]
     pauses = [int(line.split()[1]) for line in (cloud.folder / "slept").read_text().splitlines() if line != "sleep 60"]
-    assert len(pauses) == 9 and all(
-        low <= pause <= 2 * low for low, pause in zip([5, 10, 20, 40, 80], pauses, strict=False)
-    )
+    lows = [5, 10, 20, 40, 80]
+    assert len(pauses) == 9 and all(low <= pause <= 2 * low for low, pause in zip(lows, pauses, strict=False))
     done = cloud.run("startup.sh", *CODE, "--", *TRAIN)
     assert done.returncode == 0 and done.stdout.count("will try again") == 2
 
 
 def test_the_log_is_kept_in_the_bucket_in_parts(cloud):
-    bin = cloud.folder / "bin"
-    bin.mkdir()
     # Keeps what arrives by the end of its name; nothing arrives at first.
-    (bin / "gcloud").write_text(f"""#!/bin/bash
-[[ -e {cloud.folder}/up ]] || {{ echo no route >&2; exit 1; }}
+    keeps = f"""[[ -e {cloud.folder}/up ]] || {{ echo no route >&2; exit 1; }}
 [[ "$1 $2 $3 $4" == "storage cp --quiet -" ]] || exit 1
 cat >{cloud.folder}/sent-"${{5##*-}}"
-echo "$5" >>{cloud.folder}/heard
-""")
-    (bin / "sleep").write_text("#!/bin/bash\nexec /bin/sleep 0.05\n")
-    for path in bin.iterdir():
-        path.chmod(0o755)
-    cloud.environment["PATH"] = f"{bin}:{os.environ['PATH']}"
+echo "$5" >>{cloud.folder}/heard"""
+    cloud.tools({"gcloud": keeps, "sleep": "exec /bin/sleep 0.05"})
     (cloud.home / "xlnet_jax.log").write_text("of an earlier start\n")
     body = 'print("early", flush=True)\ntime.sleep(0.5)\n(here / "up").touch()\n'
     cloud.trainer(cloud.home, body + 'print("x" * (5 << 20))\nprint("the last line")\nsys.exit(3)')
@@ -332,15 +298,8 @@ echo "$5" >>{cloud.folder}/heard
 
 
 def test_announced_maintenance_is_a_line_in_the_log(cloud):
-    bin = cloud.folder / "bin"
-    bin.mkdir()
-    (bin / "curl").write_text(
-        f'#!/bin/bash\n[[ "$*" == *upcoming-maintenance* && -e {cloud.folder}/up ]] || exit 22\necho WINDOW\n'
-    )
-    (bin / "sleep").write_text("#!/bin/bash\nexec /bin/sleep 0.05\n")
-    for path in bin.iterdir():
-        path.chmod(0o755)
-    cloud.environment["PATH"] = f"{bin}:{os.environ['PATH']}"
+    window = f'[[ "$*" == *upcoming-maintenance* && -e {cloud.folder}/up ]] || exit 22\necho WINDOW'
+    cloud.tools({"curl": window, "sleep": "exec /bin/sleep 0.05"})
     cloud.trainer(cloud.home, '(here / "up").touch()\ntime.sleep(1)')
     done = cloud.run("startup.sh", *CODE, "--", *BUCKET)
     assert done.returncode == 0 and done.stdout.count("maintenance of this host: WINDOW") == 1
@@ -350,13 +309,9 @@ def test_a_killed_script_leaves_no_lock_behind(cloud):
     # Fails if a helper keeps the lock: the next start would follow a log that nobody writes.
     number = '(here / "number").write_text(str(os.getpid()))\n(here / "number").rename(here / "up")\n'
     cloud.trainer(cloud.home, number + "time.sleep(20)")
-    bin = cloud.folder / "bin"
-    bin.mkdir()
-    (bin / "curl").write_text("#!/bin/bash\nexit 22\n")
-    (bin / "curl").chmod(0o755)
-    environment = cloud.environment | {"PATH": f"{bin}:{os.environ['PATH']}"}
+    cloud.tools({"curl": "exit 22"})
     words = [LAUNCH / "startup.sh", *CODE, "--logs=gs://bucket/logs", "--", *TRAIN]
-    with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(words, env=cloud.environment, stdout=subprocess.DEVNULL) as process:
         wait_for(cloud.folder / "up")
         process.kill()
     os.kill(int((cloud.folder / "up").read_text()), signal.SIGKILL)

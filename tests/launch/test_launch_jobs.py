@@ -13,12 +13,7 @@ import jsonschema
 import pytest
 import yaml
 from jax._src.clusters import cloud_tpu_cluster
-from launch_cloud import BUCKET, GKE, LAUNCH, ROOT, STUBS, TRAIN, XPK, Cloud, manifest, pod_of
-
-
-@pytest.fixture
-def cloud(tmp_path: pathlib.Path) -> Cloud:
-    return Cloud(tmp_path)
+from launch_cloud import BUCKET, GKE, LAUNCH, ROOT, STUBS, TRAIN, XPK, manifest, pod_of
 
 
 def validator() -> jsonschema.Draft202012Validator:
@@ -246,8 +241,7 @@ def test_gke_wants_a_claim_only_for_a_folder(cloud):
 
 
 # As srun does: the command once on every node; the highest code.
-SRUN = """#!/bin/bash
-highest=0
+SRUN = """highest=0
 for SLURM_NODEID in 0 1; do
   export SLURM_NODEID
   "$@" || { code=$?; ((code > highest)) && highest=$code; }
@@ -262,25 +256,15 @@ exit $highest
 def test_the_slurm_script_names_every_process_and_goes_back_into_the_queue_on_42(cloud, codes, end, again):
     page = (ROOT / "docs" / "pods.md").read_text()
     (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)
-    bin = cloud.folder / "bin"
-    bin.mkdir()
-    heard = cloud.folder / "heard"
-    ours = "$JAX_COORDINATOR_ADDRESS $JAX_NUM_PROCESSES $JAX_PROCESS_ID $*"
-    for name, text in (
-        ("srun", SRUN),
-        ("scontrol", f'#!/bin/bash\ncase $1 in show) printf "node0\\nnode1\\n" ;; *) echo "$@" >>{heard} ;; esac\n'),
-        (
-            "xlnet-jax",
-            f'#!/bin/bash\necho "{ours}" >>{heard}\ncodes=({codes[0]} {codes[1]})\nexit ${{codes[$JAX_PROCESS_ID]}}\n',
-        ),
-    ):
-        (bin / name).write_text(text)
-        (bin / name).chmod(0o755)
+    heard, ours = cloud.folder / "heard", "$JAX_COORDINATOR_ADDRESS $JAX_NUM_PROCESSES $JAX_PROCESS_ID $*"
+    cloud.tools({
+        "srun": SRUN,
+        "scontrol": f'case $1 in show) printf "node0\\nnode1\\n" ;; *) echo "$@" >>{heard} ;; esac',
+        "xlnet-jax": f'echo "{ours}" >>{heard}\ncodes=({codes[0]} {codes[1]})\nexit ${{codes[$JAX_PROCESS_ID]}}',
+    })  # fmt: skip
     (cloud.folder / ".venv" / "bin").mkdir(parents=True)
     (cloud.folder / ".venv" / "bin" / "activate").touch()
-    environment = cloud.environment | {
-        "PATH": f"{bin}:/usr/bin:/bin", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[0-1]", "SLURM_JOB_ID": "7",
-    }  # fmt: skip
+    environment = cloud.environment | {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[0-1]", "SLURM_JOB_ID": "7"}
     done = subprocess.run(["bash", "-c", script], cwd=cloud.folder, env=environment, timeout=60)
     assert done.returncode == end
     lines = cloud.heard()

@@ -1,17 +1,10 @@
 """tpu_vm.sh and queued_resource.sh from the request to the last exit code: what is retried, and what ends them."""
 
-import pathlib
 import shutil
 import subprocess
 
 import pytest
-from launch_cloud import BUCKET, CODES, ERRORS, ROOT, TPU, TRAIN, WHERE, Cloud
-
-
-@pytest.fixture
-def cloud(tmp_path: pathlib.Path) -> Cloud:
-    return Cloud(tmp_path)
-
+from launch_cloud import BUCKET, CODES, ERRORS, ROOT, TPU, TRAIN, WHERE
 
 TPU_VM, QUEUE = ("tpu_vm.sh", "READY"), ("queued_resource.sh", "ACTIVE")
 
