@@ -117,13 +117,13 @@ def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     name = os.path.join(path, MANIFEST)
     check_link("corpus", path)
     try:
-        there = files.listing(path)
-        if not there:
+        sizes = files.listing(path)
+        if not sizes:
             if near := suggest_file(path):
                 raise BadInput(f"{path}: no such folder{near}")
             raise NoCorpus(f"{path}: no such folder, or nothing in it; make a corpus with `xlnet-jax prepare`")
-        if MANIFEST not in there:
-            if REQUEST in there:
+        if MANIFEST not in sizes:
+            if REQUEST in sizes:
                 raise BadInput(
                     f"the corpus in {path} is not finished; rerun its `xlnet-jax prepare` command, which resumes or "
                     "says what to change"
@@ -132,7 +132,7 @@ def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         data = files.read(name)
     except OSError as error:
         raise BadInput(f"{path}: {summary(error)}; name the folder of a corpus") from error
-    return parse(data, name), there
+    return parse(data, name), sizes
 
 
 def parse(data: bytes, name: str) -> dict[str, Any]:
@@ -285,8 +285,8 @@ def _check_sources(sources: Any) -> None:
 
 def little_heldout(manifest: dict[str, Any]) -> str | None:
     """What is wrong with a held-out split that is missing or small, and the option that mends it; else None."""
-    found = {name: split["tokens"] for name, split in manifest["splits"].items()}
-    heldout, everything = found.get("heldout", 0), sum(found.values())
+    tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
+    heldout, everything = tokens.get("heldout", 0), sum(tokens.values())
     if heldout >= FEWEST_HELDOUT:
         return None
     what = f"none of the documents, of {everything:,} tokens, fell to the held-out split"
@@ -298,8 +298,8 @@ def little_heldout(manifest: dict[str, Any]) -> str | None:
 
 def hold_out_more(manifest: dict[str, Any]) -> str:
     """The advice that makes the held-out split of this text large enough, or as large as training can spare."""
-    found = {name: split["tokens"] for name, split in manifest["splits"].items()}
-    heldout, everything = found.get("heldout", 0), sum(found.values())
+    tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
+    heldout, everything = tokens.get("heldout", 0), sum(tokens.values())
     if 100 * heldout >= MOST_HELDOUT * everything:
         return "prepare more text"
     percent = math.ceil(100 * max(FEWEST_HELDOUT, 2 * heldout) / everything)

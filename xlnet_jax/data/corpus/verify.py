@@ -68,22 +68,22 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
       BadInput: there is no usable manifest.
       RestartMe: the bucket does not answer.
     """
-    manifest, there = open_folder(path)
+    manifest, sizes = open_folder(path)
     problems: list[str] = []
     try:
         corpora.read_tokenizer(path, manifest)
     except BadInput as error:
         problems.append(str(error))
-    problems += [f"{os.path.join(path, name)} is missing or empty" for name in _TFDS if not there.get(name)]
+    problems += [f"{os.path.join(path, name)} is missing or empty" for name in _TFDS if not sizes.get(name)]
     known = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
-    extra = sorted(name for name in there if ".array_record-" in name and name not in known)
+    extra = sorted(name for name in sizes if ".array_record-" in name and name not in known)
     problems += [f"{os.path.join(path, name)} belongs to no split of the manifest" for name in extra]
     shards = [(name, shard) for name, split in manifest["splits"].items() for shard in split["shards"]]
     totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)  # no entry for a split with a damaged shard
     with ThreadPoolExecutor(workers or cores()) as threads:
         try:
-            found = threads.map(lambda shard: _count_shard(path, shard[1], manifest), shards)
-            for (name, _), counts in zip(shards, found, strict=True):
+            counted = threads.map(lambda shard: _count_shard(path, shard[1], manifest), shards)
+            for (name, _), counts in zip(shards, counted, strict=True):
                 if isinstance(counts, BadInput):
                     problems.append(str(counts))
                     totals.pop(name, None)
@@ -93,8 +93,8 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
             threads.shutdown(cancel_futures=True)
     for name in manifest["splits"]:
         problems += _check_totals(path, manifest, name, totals.get(name))
-    counted = {counted: sum(shard[counted] for _, shard in shards) for counted in ("bytes", "tokens")}
-    return {"shards": len(shards), **counted}, problems
+    sums = {name: sum(shard[name] for _, shard in shards) for name in ("bytes", "tokens")}
+    return {"shards": len(shards), **sums}, problems
 
 
 def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any]) -> np.ndarray | BadInput:
@@ -179,11 +179,11 @@ def sample(path: str, split: str, seed: int, count: int, length: int) -> list[di
     corpus = corpora.Corpus(path, split)
     length = min(length, corpus.tokens)
     starts = np.random.Generator(np.random.Philox(seed)).integers(0, corpus.tokens - length + 1, count)
-    stretches = []
+    excerpts = []
     for start in starts.tolist():
         tokens, flags = corpus.read_flags(np.array([start]), length)
-        stretches.append({"split": split, "start": start, "tokens": length, "text": _text(corpus, tokens[0], flags[0])})
-    return stretches
+        excerpts.append({"split": split, "start": start, "tokens": length, "text": _text(corpus, tokens[0], flags[0])})
+    return excerpts
 
 
 def _text(corpus: corpora.Corpus, tokens: np.ndarray, flags: np.ndarray) -> str:

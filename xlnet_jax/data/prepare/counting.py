@@ -29,10 +29,10 @@ def count_unit(output: str, index: int, parts: tuple[Part, ...], request: Reques
     with files.translate_errors(note):
         for part in parts:
             for document in reader.documents(part):
-                found = vocabulary.count(itertools.chain.from_iterable(document), request.vocabulary)
-                tokens += found.total()
+                of_document = vocabulary.count(itertools.chain.from_iterable(document), request.vocabulary)
+                tokens += of_document.total()
                 if request.vocabulary != "words" or request.split_of(document, part) == "train":
-                    counts.update(found)
+                    counts.update(of_document)
         content = {"sources": reader.read(parts), "tokens": tokens, "counts": counts}
         files.write(note, files.to_json(content, indent=None))
     return tokens
@@ -53,5 +53,5 @@ def write_vocabulary(
     if not counts:
         raise BadInput("no text to count: the inputs hold none, or all of it is held out; use a smaller --heldout")
     if request.dataset:
-        datasets.check_words(request.dataset, of_file)
+        datasets.parse(request.dataset).check_words(of_file)
     vocabulary.write(path, request.vocabulary, counts, bound, verbatim=bool(request.dataset))

@@ -23,7 +23,7 @@ SPLITS = ("train", "valid", "test")
 
 
 class Dataset(NamedTuple):
-    """One data set."""
+    """One data set, and the split of it that is held out."""
 
     vocabulary: str
     """Its level; see `data.vocabulary`."""
@@ -31,10 +31,58 @@ class Dataset(NamedTuple):
     """Name of its file; `{}` stands for the split."""
     sizes: tuple[int, int, int]
     """Of the splits: bytes of the one file, in this order; or words and line ends of a file each."""
+    name: str = ""
+    """As it was asked for: `NAME` or `NAME:SPLIT`."""
+    heldout: str = "valid"
 
     def ends(self) -> tuple[int, ...]:
         """Where the splits of the one file end; nothing if every split has its own file."""
         return () if "{}" in self.file else tuple(sum(self.sizes[: number + 1]) for number in range(len(SPLITS)))
+
+    def find(self, inputs: Sequence[str]) -> list[Source]:
+        """Its files. Raises BadInput if one is missing, or has another size than the published one."""
+        names = sorted({self.file.format(split) for split in SPLITS})
+        found = sources.find_sources(inputs, suffixes=tuple(names))
+        if not (ends := self.ends()):
+            if sorted(os.path.basename(source.path) for source in found) != names:
+                raise BadInput(
+                    f"--dataset={self.name} needs the files {', '.join(names)}; name their folder with --input"
+                )
+        elif len(found) != 1:
+            raise BadInput(f"--dataset={self.name} is one file, not {len(found)}; name it with --input")
+        elif found[0].bytes != ends[-1]:
+            raise BadInput(
+                f"{found[0].path} has {found[0].bytes:,} bytes, {self.name} has {ends[-1]:,}; unpack it, or fetch it "
+                "again"
+            )
+        return found
+
+    def split_of(self, part: Part) -> str:
+        """The published split of a part."""
+        if ends := self.ends():
+            return next(split for split, end in zip(SPLITS, ends, strict=True) if part.start < end)
+        return next(split for split in SPLITS if os.path.basename(part.path) == self.file.format(split))
+
+    def plan(self, found: Sequence[Source], unit_bytes: int, splits: Sequence[str]) -> list[tuple[Part, ...]]:
+        """The work units of these splits, each of one part: cut anywhere in one file, otherwise between lines."""
+        units: list[tuple[Part, ...]] = []
+        for number, split in enumerate(SPLITS):
+            if split not in splits:
+                continue
+            if ends := self.ends():
+                cuts = range(ends[number] - self.sizes[number], ends[number], unit_bytes)
+                units += [(Part(found[0].path, start, min(start + unit_bytes, ends[number])),) for start in cuts]
+            else:
+                of_split = [source for source in found if os.path.basename(source.path) == self.file.format(split)]
+                units += sources.plan(of_split, unit_bytes, "line")
+        return units
+
+    def check_words(self, counted: dict[str, int]) -> None:
+        """Compares the words and line ends of every file, by its path, with the published ones. Raises BadInput."""
+        published = dict(zip(map(self.file.format, SPLITS), self.sizes, strict=True))
+        for path, count in counted.items() if not self.ends() else ():
+            if count != (size := published[os.path.basename(path)]):
+                raise BadInput(f"{path} has {count:,} words and line ends, {self.name} has {size:,}; fetch it again")
 
 
 DATASETS = {
@@ -44,62 +92,9 @@ DATASETS = {
 }
 
 
-def parse(name: str) -> tuple[Dataset, str]:
-    """The data set of `NAME` or `NAME:SPLIT`, and its held-out split. Raises BadInput."""
+def parse(name: str) -> Dataset:
+    """The data set of `NAME` or `NAME:SPLIT`. Raises BadInput."""
     base, _, split = name.partition(":")
     if base not in DATASETS or (":" in name and split not in SPLITS[1:]):
         raise BadInput(f"--dataset={name} must be one of {', '.join(DATASETS)}, with :test to hold out the test split")
-    return DATASETS[base], split or "valid"
-
-
-def find(name: str, inputs: Sequence[str]) -> list[Source]:
-    """The files of a data set. Raises BadInput if one is missing, or has another size than the published one."""
-    dataset, _ = parse(name)
-    wanted = sorted({dataset.file.format(split) for split in SPLITS})
-    found = sources.find_sources(inputs, suffixes=tuple(wanted))
-    if not (ends := dataset.ends()):
-        if sorted(os.path.basename(source.path) for source in found) != wanted:
-            raise BadInput(f"--dataset={name} needs the files {', '.join(wanted)}; name their folder with --input")
-    elif len(found) != 1:
-        raise BadInput(f"--dataset={name} is one file, not {len(found)}; name it with --input")
-    elif found[0].bytes != ends[-1]:
-        raise BadInput(
-            f"{found[0].path} has {found[0].bytes:,} bytes, {name} has {ends[-1]:,}; unpack it, or fetch it again"
-        )
-    return found
-
-
-def split_of(name: str, part: Part) -> str:
-    """The published split of a part."""
-    dataset, _ = parse(name)
-    if ends := dataset.ends():
-        return next(split for split, end in zip(SPLITS, ends, strict=True) if part.start < end)
-    return next(split for split in SPLITS if os.path.basename(part.path) == dataset.file.format(split))
-
-
-def plan(name: str, found: Sequence[Source], unit_bytes: int, splits: Sequence[str]) -> list[tuple[Part, ...]]:
-    """The work units of these splits, each of one part: cut anywhere in one file, otherwise between lines."""
-    dataset, _ = parse(name)
-    units: list[tuple[Part, ...]] = []
-    for number, split in enumerate(SPLITS):
-        if split not in splits:
-            continue
-        if ends := dataset.ends():
-            end = ends[number]
-            cuts = range(end - dataset.sizes[number], end, unit_bytes)
-            units += [(Part(found[0].path, start, min(start + unit_bytes, end)),) for start in cuts]
-        else:
-            here = [source for source in found if os.path.basename(source.path) == dataset.file.format(split)]
-            units += sources.plan(here, unit_bytes, "line")
-    return units
-
-
-def check_words(name: str, counted: dict[str, int]) -> None:
-    """Compares the words and line ends of every file, by its path, with the published ones. Raises BadInput."""
-    dataset, _ = parse(name)
-    if dataset.ends():
-        return
-    expected = {dataset.file.format(split): size for split, size in zip(SPLITS, dataset.sizes, strict=True)}
-    for path, count in counted.items():
-        if count != (size := expected[os.path.basename(path)]):
-            raise BadInput(f"{path} has {count:,} words and line ends, {name} has {size:,}; fetch it again")
+    return DATASETS[base]._replace(name=name, heldout=split or "valid")

@@ -39,7 +39,7 @@ _UNITS = "units"  # suffix of the file with the units of a pipeline
 _log = logging.getLogger("xlnet_jax")
 Unit = tuple[int, tuple[Part, ...]]
 """The number of a unit and its parts."""
-# The arguments of `work_unit.prepare_unit`; without a tokenizer the unit is counted.
+# The arguments of `_do`.
 Job = tuple[str, int, tuple[Part, ...], Tokenizer | None, Request]
 
 
@@ -149,7 +149,7 @@ def _prepare(unit: tuple[str, int, tuple[Part, ...]], tokenizer: tuple[Any, ...]
 
 
 def _do(output: str, index: int, parts: tuple[Part, ...], tokenizer: Tokenizer | None, request: Request) -> int:
-    """Runs a job; returns its tokens."""
+    """Makes a unit, or without a tokenizer counts it; returns its tokens."""
     if tokenizer is None:
         return counting.count_unit(output, index, parts, request)
     return work_unit.prepare_unit(output, index, parts, tokenizer, request)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax.data.corpus import manifest as manifests
+from xlnet_jax.data.corpus.manifest import LARGEST_PAGE
 from xlnet_jax.data.prepare import counting, datasets, marks, resume, work_unit
 from xlnet_jax.data.prepare import engine as engines
 from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
@@ -38,7 +39,6 @@ _BEFORE = {"vocabulary": "sentencepiece", "dataset": ""}
 # a bucket costs a request per part.
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
 _TRAINING_THREADS = 8  # fixed: the model's bytes depend on it
-_LARGEST_PAGE = manifests.LARGEST_PAGE
 _PIECES = 32000  # of a trained tokenizer
 _REQUESTS = 16  # to a bucket, at the same time
 
@@ -68,14 +68,7 @@ def prepare(
         million words, all characters and bytes).
       sample_bytes: text the tokenizer is trained on, at most (exceeded by less than one document).
       seed: of the sample and of the tokenizer's training.
-      document: what a document is: `blank_line`, `file` or `line`; see `text`.
-      sentences: what a sentence is: `line` or `punctuation`; see `text`.
-      field: of a record, the one that holds the text.
-      normalization: applied to every sentence.
-      heldout: share of the documents that go to the split `heldout`; 0 = none.
-      errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both; `replace` puts U+FFFD
-        for the bytes, leaves the documents out, and counts both.
-      page_tokens: tokens of a page.
+      document, sentences, field, normalization, heldout, errors, page_tokens: see `text.Request`.
       shard_bytes: source text of a work unit, which becomes one shard per split; None = `default_shard_bytes`.
       data_dir: where TFDS has its data sets.
       workers: processes of the engine `local`; None = one per core. Neither workers nor engine change the result.
@@ -99,7 +92,7 @@ def prepare(
         ("seed", seed, 0 <= seed < 2**32, "lie in [0, 2^32)"),
         ("vocab_size", vocab_size, vocab_size is None or 10 <= vocab_size <= LARGEST, f"lie in [10, {LARGEST}]"),
         ("vocabulary", vocabulary, vocabulary in (None, *_VOCABULARIES), f"be one of {', '.join(_VOCABULARIES)}"),
-        ("page_tokens", page_tokens, 1 <= page_tokens <= _LARGEST_PAGE, f"lie in [1, {_LARGEST_PAGE}]"),
+        ("page_tokens", page_tokens, 1 <= page_tokens <= LARGEST_PAGE, f"lie in [1, {LARGEST_PAGE}]"),
         ("sample_bytes", sample_bytes, sample_bytes >= 1, "be at least 1"),
         ("shard_bytes", shard_bytes, shard_bytes is None or shard_bytes >= 1, "be at least 1"),
         ("workers", workers, workers is None or workers >= 1, "be at least 1"),
@@ -115,9 +108,9 @@ def prepare(
         engines.check_beam(beam, output)  # before anything is read
     if dataset:
         normalization = _checked(dataset, vocabulary, normalization)
-        vocabulary = datasets.parse(dataset)[0].vocabulary
+        vocabulary = datasets.parse(dataset).vocabulary
     with files.translate_errors(output):
-        found = datasets.find(dataset, inputs) if dataset else find_sources(inputs, data_dir)
+        found = datasets.parse(dataset).find(inputs) if dataset else find_sources(inputs, data_dir)
         shard_bytes = shard_bytes or default_shard_bytes(found)
         model = None if tokenizer is None else open_tokenizer(tokenizer)
         level = vocabulary or (model.level if model else "sentencepiece")
@@ -141,16 +134,16 @@ def prepare(
             for folder in (output, os.path.join(output, work_unit.FOLDER)):
                 files.sweep(folder)
             resume.check_unchanged(output, found, TextReader(request))
-            there = files.listing(output)
-            if manifests.MANIFEST in there:
+            names = files.listing(output)
+            if manifests.MANIFEST in names:
                 _log.info("%s is finished already", output)
                 files.remove(os.path.join(output, work_unit.FOLDER))
                 return resume.check_finished(output)
-            used_splits = ("train", datasets.parse(dataset)[1]) if dataset else ()
+            used_splits = ("train", datasets.parse(dataset).heldout) if dataset else ()
             units = _units(found, shard_bytes, request, used_splits)
             name = (Tokenizer if level == "sentencepiece" else Vocabulary).file_name
             path = os.path.join(output, name)
-            if name not in there:
+            if name not in names:
                 if tokenizer is not None:
                     files.write(path, files.read(tokenizer))
                 elif level == "sentencepiece":
@@ -174,19 +167,16 @@ def prepare(
                 manifest = resume.check_finished(output)
             files.remove(os.path.join(output, work_unit.FOLDER))
             for split, entry in manifest["splits"].items():
-                _log.info(
-                    "%s: %s",
-                    split,
-                    ", ".join(quantity(entry[name], name.removesuffix("s")) for name in work_unit.COUNTED),
-                )
+                counts = (quantity(entry[name], name.removesuffix("s")) for name in work_unit.COUNTED)
+                _log.info("%s: %s", split, ", ".join(counts))
             return manifest
 
 
 def _checked(dataset: str, vocabulary: str | None, normalization: Normalization) -> Normalization:
     """The normalization of a published data set: none. Raises BadInput if it, or the vocabulary, is to be another."""
-    own = datasets.parse(dataset)[0].vocabulary
-    if vocabulary not in (None, own):
-        raise BadInput(f"--dataset={dataset} has a vocabulary of {own}, not --vocabulary={vocabulary}; leave it out")
+    level = datasets.parse(dataset).vocabulary
+    if vocabulary not in (None, level):
+        raise BadInput(f"--dataset={dataset} has a vocabulary of {level}, not --vocabulary={vocabulary}; leave it out")
     if normalization != PLAIN:
         raise BadInput(f"--dataset={dataset} is read as it is: leave out --uncased, --keep_accents and --nfkc")
     return Normalization(keep_accents=True, remove_space=False)
@@ -197,7 +187,7 @@ def _units(
 ) -> list[tuple[Part, ...]]:
     """The work units of the text; `splits` are those of a published data set."""
     if request.dataset:
-        return datasets.plan(request.dataset, sources, shard_bytes, splits)
+        return datasets.parse(request.dataset).plan(sources, shard_bytes, splits)
     return plan(sources, shard_bytes, request.document)
 
 
@@ -315,9 +305,9 @@ def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]], v
             files.rename(shard, os.path.join(output, name))
 
     _each(finish, entries, names)
-    there = files.listing(output)
+    sizes = files.listing(output)
     for (index, entry), name in zip(entries.items(), names, strict=True):
-        if there.get(name) != entry["shard"]["bytes"]:
+        if sizes.get(name) != entry["shard"]["bytes"]:
             files.remove(work_unit.file_name(output, index, "json"))
             gone = work_unit.file_name(output, index, split)
             raise BadInput(f"{gone} has gone; rerun the same command, which makes it again")

@@ -28,16 +28,16 @@ def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> No
         "sources": {source.path: source.bytes for source in sources},
         "mtime_ns": {source.path: source.mtime_ns for source in sources},
     }
-    there = files.listing(output)
-    others = sorted(name for name in there if not name.startswith(manifests.REQUEST))
-    if manifests.REQUEST not in there and others:
-        raise BadInput(f"{output} holds other files ({others[0]}, ...); choose a new folder")
+    names = files.listing(output)
+    results = sorted(name for name in names if not name.startswith(manifests.REQUEST))
+    if manifests.REQUEST not in names and results:
+        raise BadInput(f"{output} holds other files ({results[0]}, ...); choose a new folder")
     # A folder that holds only a request was left by an attempt that failed before it wrote anything else. Other options
     # may fix that. In a bucket, which has no lock, another process may have just started.
-    if not others and files.at(output).locks:
+    if not results and files.at(output).locks:
         files.write(path, files.to_json(now))
-    elif manifests.REQUEST in there or not files.write_new(path, files.to_json(now)):
-        _compare(output, now, finished=manifests.MANIFEST in there)
+    elif manifests.REQUEST in names or not files.write_new(path, files.to_json(now)):
+        _compare(output, now, finished=manifests.MANIFEST in names)
 
 
 def _compare(output: str, now: dict[str, Any], finished: bool) -> None:

@@ -58,12 +58,11 @@ class Request:
     """Everything the corpus depends on, except the text and the tokenizer's training.
 
     Attributes:
-      document: see the module's docstring.
-      sentences: see the module's docstring.
+      document, sentences: see the module's docstring.
       normalization: applied to every sentence.
       heldout: share of the documents that go to the split `heldout`.
       errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both; `replace` puts U+FFFD
-        for the bytes and leaves the documents out.
+        for the bytes, leaves the documents out, and counts both.
       page_tokens: tokens of a page.
       field: of a record, the one that holds the text.
       vocabulary: `sentencepiece`, or the level of a counted vocabulary; see `data.vocabulary`.
@@ -83,7 +82,7 @@ class Request:
     def split_of(self, document: Document, part: Part) -> str:
         """`train` or `heldout`."""
         if self.dataset:
-            return "train" if datasets.split_of(self.dataset, part) == "train" else "heldout"
+            return "train" if datasets.parse(self.dataset).split_of(part) == "train" else "heldout"
         return "heldout" if self.held_out(document) else "train"
 
     def held_out(self, document: Document) -> bool:
@@ -254,7 +253,7 @@ class TextReader:
         if count and self.rules.errors == "strict":
             raise _bad(part, number, "a NUL or half a surrogate pair in the text; continue with --errors=replace")
         self.replaced += count
-        return [found for block in self._normalise(text).split("\n\n") if (found := _sentences_of(block))]
+        return list(filter(None, map(_sentences_of, self._normalise(text).split("\n\n"))))
 
     def _normalise(self, text: str) -> str:
         self.dropped += marks.count(text, self.rules.normalization)
