@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import released
 import tiny
 
 from xlnet_jax.batch import Batch, Memory
@@ -81,9 +82,7 @@ def rows_of_one_example(rows=B) -> Batch:
 @jax.jit
 def run(params, batch, memory):
     """Output, logits at the targets [B, P, V], and the outputs of every layer (`content_stream`, `query_stream`)."""
-    out, seen = XLNet(CONFIG, R).apply(
-        {"params": params}, batch, memory, deterministic=True, mutable=["intermediates"]
-    )  # fmt: skip
+    out, seen = XLNet(CONFIG, R).apply({"params": params}, batch, memory, deterministic=True, mutable=["intermediates"])
     layers = {name: x[0] for name, x in seen["intermediates"]["layers"].items() if name.endswith("_stream")}
     return out, LanguageModel(XLNet(CONFIG, R)).logits(params, out.target_vectors_BPD), layers
 
@@ -166,20 +165,9 @@ def test_row_2_the_position_term_uses_distance_memory_plus_i_minus_j(x64, direct
 
 
 def released_shapes(model):
-    """The variables of a released checkpoint, below `model/`."""
-    N, D, H, E, F = model.layers, model.d_model, model.heads, model.head_dim, model.d_ff
-    shapes = {
-        "transformer/r_w_bias": (N, H, E), "transformer/r_r_bias": (N, H, E), "transformer/r_s_bias": (N, H, E),
-        "transformer/seg_embed": (N, 2, H, E), "transformer/word_embedding/lookup_table": (model.vocab_size, D),
-        "transformer/mask_emb/mask_emb": (1, 1, D), "lm_loss/bias": (model.vocab_size,),
-    }  # fmt: skip
-    for layer in range(N):
-        at = f"transformer/layer_{layer}"
-        shapes |= {f"{at}/rel_attn/{name}/kernel": (D, H, E) for name in "qkvro"}
-        shapes |= {f"{at}/{part}/LayerNorm/{name}": (D,) for part in ("rel_attn", "ff") for name in ("gamma", "beta")}
-        shapes |= {f"{at}/ff/layer_1/kernel": (D, F), f"{at}/ff/layer_1/bias": (F,)}
-        shapes |= {f"{at}/ff/layer_2/kernel": (F, D), f"{at}/ff/layer_2/bias": (D,)}
-    return {f"model/{name}": shape for name, shape in shapes.items()}
+    return released.tensorflow_shapes(
+        model.layers, model.d_model, model.heads, model.head_dim, model.d_ff, model.vocab_size
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,16 +188,14 @@ def test_row_3_parameters_are_those_of_the_released_checkpoints(x64, model, coun
     checkpoint = {name: rng.standard_normal(shape) for name, shape in released_shapes(CONFIG).items()}
     loaded = names.from_foreign(names.TENSORFLOW, parameters(CONFIG), names.Arrays.of("released", checkpoint))
     assert jax.tree.map(np.shape, loaded) == jax.tree.map(np.shape, parameters(CONFIG))
-    at = "model/transformer/layer_1"
-    for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("position", "r"), ("output", "o")):
-        np.testing.assert_array_equal(
-            loaded["layers"]["attention"][ours][1], checkpoint[f"{at}/rel_attn/{theirs}/kernel"]
-        )
-    for ours, theirs in (("content_bias", "r_w_bias"), ("position_bias", "r_r_bias"), ("segment_bias", "r_s_bias")):
-        np.testing.assert_array_equal(loaded["layers"]["attention"][ours], checkpoint[f"model/transformer/{theirs}"])
-    np.testing.assert_array_equal(
-        loaded["layers"]["feed_forward"]["outer"]["kernel"][1], checkpoint[f"{at}/ff/layer_2/kernel"]
-    )
+    root, attention = "model/transformer", loaded["layers"]["attention"]
+    of_a_layer = dict(query="q", key="k", value="v", position="r", output="o")
+    pairs = [(attention[name][1], f"{root}/layer_1/rel_attn/{letter}/kernel") for name, letter in of_a_layer.items()]
+    biases = dict(content="w", position="r", segment="s")
+    pairs += [(attention[f"{name}_bias"], f"{root}/r_{letter}_bias") for name, letter in biases.items()]
+    pairs.append((loaded["layers"]["feed_forward"]["outer"]["kernel"][1], f"{root}/layer_1/ff/layer_2/kernel"))
+    for array, name in pairs:
+        np.testing.assert_array_equal(array, checkpoint[name])
 
 
 def test_row_4_a_token_moves_later_ranks_and_nothing_else(x64):
@@ -340,15 +326,14 @@ def test_row_8_a_reversed_row_equals_the_forward_row_of_the_reversed_text(x64):
     """8. Rows 1, 3, 5 are rows 0, 2, 4 back to front, with direction -1; row 5 wrongly with +1."""
     params, batch = parameters(CONFIG), rows_of_one_example()
     turned = np.arange(B)[:, None] % 2 == 1
+    reversed_rows = {
+        name: np.where(turned, getattr(batch, name)[:, ::-1], getattr(batch, name))
+        for name in ("tokens", "segments", "rank")
+    }
     batch = dataclasses.replace(
-        batch,
-        tokens=np.where(turned, batch.tokens[:, ::-1], batch.tokens),
-        segments=np.where(turned, batch.segments[:, ::-1], batch.segments),
-        rank=np.where(turned, batch.rank[:, ::-1], batch.rank),
+        batch, **reversed_rows, direction=np.array([1, -1, 1, -1, 1, 1], np.int32), continues=np.zeros(B, bool),
         target_positions=np.where(turned, T - 1 - batch.target_positions, batch.target_positions),
-        direction=np.array([1, -1, 1, -1, 1, 1], np.int32),
-        continues=np.zeros(B, bool),
-    )
+    )  # fmt: skip
     out, logits, _ = run(params, batch, memory_of(CONFIG, B))
     hidden, logits = np.asarray(out.hidden_BTD), np.asarray(logits)
     np.testing.assert_allclose(hidden[1:4:2, ::-1], hidden[:4:2], rtol=0, atol=1e-11)
@@ -386,10 +371,7 @@ def test_row_9_the_learning_rate_starts_at_0_and_a_step_worked_by_hand(x64):
 
 @pytest.mark.slow
 def test_row_10_a_resumed_run_reproduces_the_undisturbed_one():
-    """10. Stopped at step 3 of 6 and resumed from numpy arrays and a plan in JSON: tokens, masks, memory, loss.
-
-    `test_resume.py` does the same with processes that are killed.
-    """
+    """10. Stopped at step 3 of 6 and resumed from numpy arrays and a plan in JSON: tokens, masks, memory, loss."""
     config = tiny.config()
     recipe = make_recipe(config)
     step = jax.jit(functools.partial(train_step, recipe))
@@ -397,21 +379,20 @@ def test_row_10_a_resumed_run_reproduces_the_undisturbed_one():
     def go_on(state, plan, start, stop):
         rows = np.arange(config.train.batch_size)
         dispatches = loader.TrainDispatches(tiny.mixture(tiny.Words()), config, plan, rows, start, stop)
-        fed, measured = [], []
-        for at in range(start, stop):
-            fed.append(dispatches.batch(at))
-            with jax.set_mesh(make_mesh(config.mesh, jax.devices()[:1])):
-                state, metrics = step(state, fed[-1])
-            measured.append(jax.device_get(metrics))
+        fed, measured = [dispatches.batch(at) for at in range(start, stop)], []
+        with jax.set_mesh(make_mesh(config.mesh, jax.devices()[:1])):
+            for batch in fed:
+                state, metrics = step(state, batch)
+                measured.append(jax.device_get(metrics))
         return state, fed, measured
 
     first = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe)))()
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     whole, fed, measured = go_on(first, plan, 0, 6)
     middle, *_ = go_on(first, plan, 0, 3)
-    leaves, tree = jax.tree.flatten(middle)
-    saved = [(x.tobytes(), x.dtype, x.shape) for x in map(np.asarray, leaves)]
-    state = tree.unflatten([jnp.asarray(np.frombuffer(*x[:2]).reshape(x[2])) for x in saved])
+    state = jax.tree.map(
+        lambda x: jnp.asarray(np.frombuffer(np.asarray(x).tobytes(), x.dtype).reshape(x.shape)), middle
+    )
     again = tuple(PlanEntry(*entry) for entry in json.loads(json.dumps(plan)))
     resumed, fed_again, measured_again = go_on(state, again, 3, 6)
     assert fed[3].continues.all() and np.any(middle.memory.hidden_LBMD), "the memory does not matter at the cut"

@@ -45,16 +45,10 @@ def test_to_a_bucket():
     assert objects == data.contents(pathlib.Path(data.corpus_path()))
 
 
-def test_trained_tokenizer(tmp_path):
-    changes = {"tokenizer": None, "vocab_size": data.VOCAB_SIZE}
-    _prepare(tmp_path / "beam", **changes)
-    _prepare(tmp_path / "local", engine="local", workers=1, **changes)
-    assert data.contents(tmp_path / "beam") == data.contents(tmp_path / "local")
-
-
-def test_counted_vocabulary(tmp_path):
-    _prepare(tmp_path / "beam", tokenizer=None, vocabulary="words")
-    _prepare(tmp_path / "local", tokenizer=None, vocabulary="words", engine="local", workers=1)
+@pytest.mark.parametrize("changes", [{"vocab_size": data.VOCAB_SIZE}, {"vocabulary": "words"}], ids=str)
+def test_a_trained_tokenizer_or_a_counted_vocabulary(tmp_path, changes):
+    _prepare(tmp_path / "beam", tokenizer=None, **changes)
+    _prepare(tmp_path / "local", tokenizer=None, engine="local", workers=1, **changes)
     assert data.contents(tmp_path / "beam") == data.contents(tmp_path / "local")
 
 
@@ -79,11 +73,7 @@ def test_bad_input_is_the_same_one_line(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("raised", "expected", "message"),
     [
-        (
-            dataflow_runner.DataflowRuntimeException("Job failed.\nWorkflow", None),
-            RestartMe,
-            "ended as Job failed. Work",
-        ),
+        (dataflow_runner.DataflowRuntimeException("Job failed.\nWorkflow", None), RestartMe, "as Job failed. Work"),
         (ImportError("No module named 'apitools'"), BadInput, "No module named 'apitools'; Dataflow needs"),
     ],
 )
@@ -124,17 +114,8 @@ def test_workers_of_dataflow_get_the_package(tmp_path, monkeypatch, own, expecte
                 "import sys; sys.path.insert(0, sys.argv[1]); import xlnet_jax.data.prepare.engine as engine; "
                 "assert engine.__file__.startswith(sys.argv[1]) and not {'jax', 'flax', 'orbax'} & sys.modules.keys()"
             )
-            pip = [
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--no-deps",
-                "--no-index",
-                f"--target={tmp_path / 'to'}",
-            ]
-            subprocess.run([*pip, setup.extra_packages[0]], check=True)
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
+            subprocess.run([*pip, f"--target={tmp_path / 'to'}", setup.extra_packages[0]], check=True)
             subprocess.run([sys.executable, "-c", code, str(tmp_path / "to")], check=True, cwd=tmp_path)
         raise dataflow_runner.DataflowRuntimeException("not run", None)
 
