@@ -1,6 +1,7 @@
 """The package as a library: what `xlnet_jax.load` gives, against the model applied to one text alone."""
 
 import dataclasses
+import json
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ import tiny
 import xlnet_jax as xj
 from xlnet_jax import config as configs
 from xlnet_jax.batch import Batch
+from xlnet_jax.cli import main
 from xlnet_jax.convert import huggingface
 from xlnet_jax.data import vocabulary
 from xlnet_jax.data.tokenizer import CLS, MASK, SEP
@@ -26,16 +28,7 @@ TEXTS = ["Bado kilu.", "Menora sidu, 12. Rave bado kilu menora tusi veno.", "", 
 
 @pytest.fixture(scope="module")
 def params():
-    model = LanguageModel(XLNet(CONFIG.model, None))
-    boxed = jax.eval_shape(lambda: model.init(jax.random.key(0), batch([9, SEP, CLS], [0])))
-    generator = np.random.default_rng(0)
-    return jax.tree.map(lambda x: (0.3 * generator.standard_normal(x.shape)).astype(np.float32), unboxed(boxed))
-
-
-def unboxed(tree):
-    import flax.linen as nn
-
-    return nn.meta.unbox(tree)
+    return tiny.random_params(CONFIG, 0.3)
 
 
 def batch(ids, masks):
@@ -48,10 +41,23 @@ def batch(ids, masks):
 
 
 @pytest.fixture(scope="module")
-def model(params, tmp_path_factory):
+def folder(params, tmp_path_factory):
+    """Of Hugging Face."""
     folder = str(tmp_path_factory.mktemp("library") / "model")
     huggingface.export(params, CONFIG.model, data_fixtures.tokenizer(), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder):
     return xj.load(folder, batch_size=3)
+
+
+def test_the_commands_read_what_the_library_reads(model, folder, capsys):
+    """Catches parameters of a foreign folder that are not placed on the mesh."""
+    assert main(["score", f"--workdir={folder}", "Bado kilu."]) == 0
+    (likelihood,) = model.score(["Bado kilu."])
+    assert json.loads(capsys.readouterr().out)["log_prob"] == pytest.approx(likelihood.joint_K[0], abs=1e-4)
 
 
 def test_what_is_no_list_of_texts_is_one_line(model):

@@ -8,6 +8,8 @@ import pathlib
 from typing import Any
 
 import data_fixtures
+import flax.linen as nn
+import jax
 import numpy as np
 from compiling import PRODUCTION
 
@@ -16,6 +18,8 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixing import from_weights
 from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.state import init_params
 
 VOCAB = data_fixtures.VOCAB_SIZE
 TESTS = pathlib.Path(__file__).resolve().parent
@@ -44,6 +48,13 @@ def config(**changes: Any) -> Config:
     result = base.changed(**changes)
     configs.check(result)
     return result
+
+
+def random_params(config: Config, scale: float = 1.0) -> Any:
+    """Numpy arrays of the shapes of a model's parameters, float32."""
+    abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
+    generator = np.random.default_rng(0)
+    return jax.tree.map(lambda x: (scale * generator.standard_normal(x.shape)).astype(np.float32), abstract)
 
 
 class Words:

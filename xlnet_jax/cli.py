@@ -90,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
         explained = _explained(parser, message, argv)
         if explained == message:
             parser.print_usage(sys.stderr)
-        return _fail(parser.prog, explained, BadInput.exit_code)
+        return messages.error(parser.prog, explained, BadInput.exit_code)
     who = f"xlnet-jax {args.command}"
     # A terminal may not be able to show every character of a corpus.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -109,17 +109,16 @@ def main(argv: list[str] | None = None) -> int:
         options = {name: value for name, value in vars(args).items() if name not in _NO_OPTIONS}
         result = call(args.verb, options, overrides)
     except XLNetError as error:
-        messages.error(who, str(error), error.exit_code, error.details)
-        return error.exit_code
+        return messages.error(who, str(error), error.exit_code, error.details)
     except KeyboardInterrupt:
-        return _fail(who, "interrupted", Interrupted.exit_code)
+        return messages.error(who, "interrupted", Interrupted.exit_code)
     except Exception as error:
         if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
-            return _fail(who, f"out of memory: {summary(error)}; {_SMALLER}", BadInput.exit_code)
+            return messages.error(who, f"out of memory: {summary(error)}; {_SMALLER}", BadInput.exit_code)
         if line := _shortage(error):
-            return _fail(who, line, BadInput.exit_code)
+            return messages.error(who, line, BadInput.exit_code)
         traceback.print_exc()
-        return _fail(who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code)
+        return messages.error(who, f"a bug of ours: {type(error).__name__}: {error}", XLNetError.exit_code)
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         if args.json or isinstance(result, list):
             print(*map(json.dumps, result if isinstance(result, list) else [result]), sep="\n")
@@ -151,14 +150,7 @@ def _write(text: str) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return OUTPUT_CLOSED
-        messages.error("xlnet-jax", f"cannot write the output: {error.strerror}", BadInput.exit_code)
-        return BadInput.exit_code
-
-
-def _fail(who: str, line: str, code: int) -> int:
-    """Prints the error and returns the exit code."""
-    messages.error(who, line, code)
-    return code
+        return messages.error("xlnet-jax", f"cannot write the output: {error.strerror}", BadInput.exit_code)
 
 
 def _explained(parser: argparse.ArgumentParser, message: str, argv: list[str]) -> str:

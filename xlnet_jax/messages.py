@@ -53,8 +53,11 @@ def inform(others: Callable[[int, str], None] | None, process: int | None = None
     _name, _others = "xlnet-jax" if process is None else f"xlnet-jax, process {process}", others
 
 
-def error(who: str, line: str, code: int, details: Mapping[str, Any] | None = None) -> None:
-    """Prints `who: line` on stderr; with `--json` also `{"error": line, "exit_code": code, ...}` on stdout, once."""
+def error(who: str, line: str, code: int, details: Mapping[str, Any] | None = None) -> int:
+    """Prints `who: line` on stderr; with `--json` also `{"error": line, "exit_code": code, ...}` on stdout, once.
+
+    Returns `code`.
+    """
     line = printable(line)
     with contextlib.suppress(OSError):  # a full disk under stderr must not change the exit code
         print(f"{who}: {line}", file=sys.stderr, flush=True)
@@ -66,6 +69,7 @@ def error(who: str, line: str, code: int, details: Mapping[str, Any] | None = No
             print(json.dumps({"error": line, "exit_code": code, **(details or {})}), flush=True)
     if _others:
         _others(code, line)
+    return code
 
 
 def end(code: int, line: str) -> NoReturn:

@@ -1,29 +1,25 @@
 """The exported folder as files: what is in it, under which names, and what is refused. `peers/` loads it."""
 
 import base64
+import dataclasses
 import json
 import os
 import re
 import unicodedata
 from pydoc_data import topics
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors
 import sentencepiece
+import tiny
 from safetensors.numpy import load_file
 from sentencepiece import sentencepiece_model_pb2
 
-from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.convert import huggingface, tokenizer_json
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model.transformer import XLNet
-from xlnet_jax.train.loss import LanguageModel
 
 VOCAB = 400
 FILES = [
@@ -37,14 +33,8 @@ def small(**changes) -> ModelConfig:
     return ModelConfig(**(sizes | changes))
 
 
-def random_params(model: ModelConfig) -> dict:
-    zeros, one = jnp.zeros((1, 4), jnp.int32), jnp.zeros(1, jnp.int32)
-    batch = Batch(zeros, zeros, zeros, one + 1, one > 0, zeros[:, :2], zeros[:, :2], zeros[:, :2] * 1.0, one, one, one)
-    key = jax.random.key(0)
-    init = lambda: LanguageModel(XLNet(model)).init(key, batch)  # noqa: E731
-    generator = np.random.default_rng(0)
-    shapes = nn.unbox(jax.eval_shape(init))
-    return jax.tree.map(lambda leaf: jnp.asarray(generator.normal(size=leaf.shape), jnp.float32), shapes)
+def params_of(model: ModelConfig) -> dict:
+    return tiny.random_params(dataclasses.replace(tiny.config(), model=model))
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +48,13 @@ def tokenizer(tmp_path_factory) -> str:
 
 def write(tokenizer, folder, params=None, **changes) -> list[str]:
     """Exports a model with random parameters, or these."""
-    params = random_params(small(**changes)) if params is None else params
+    params = params_of(small(**changes)) if params is None else params
     return huggingface.export(params, small(**changes), Tokenizer(tokenizer), str(folder))
 
 
 @pytest.fixture(scope="module")
 def exported(tokenizer, tmp_path_factory) -> tuple[dict, str]:
-    params, folder = random_params(small()), tmp_path_factory.mktemp("export") / "below" / "model"
+    params, folder = params_of(small()), tmp_path_factory.mktemp("export") / "below" / "model"
     assert write(tokenizer, folder, params) == [str(folder / name) for name in FILES]
     return params, str(folder)
 

@@ -5,7 +5,6 @@ import json
 import os
 
 import data_fixtures
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.texts import Passage, text_after
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
-from xlnet_jax.train.recipe import make_recipe
 
 CONFIG = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32}, mesh={"data": 1, "fsdp": 8})
 PROMPTS = ["Bado kilu menora.", "Rave"]
@@ -35,11 +33,7 @@ def workdir(tmp_path_factory):
 
 
 def write_workdir(folder, config):
-    recipe, random = make_recipe(config), np.random.default_rng(0)
-    boxed = jax.eval_shape(lambda: recipe.model.init(jax.random.key(0), recipe.example_batch(1)))
-    params = jax.tree.map(
-        lambda x: jax.device_put((0.4 * random.standard_normal(x.shape)).astype(np.float32)), nn.meta.unbox(boxed)
-    )
+    params = jax.device_put(tiny.random_params(config, 0.4))
     identity = workdirs.identity(config, "", data_fixtures.tokenizer().sha256)
     os.makedirs(folder)
     with Checkpoints(folder, CheckpointConfig()) as checkpoints:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import data_fixtures
 import fake_gcs
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ import tiny
 from safetensors.numpy import load_file, save_file
 
 from xlnet_jax import config as configs
+from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.cli import main
 from xlnet_jax.commands.export import export
@@ -26,8 +26,6 @@ from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
-from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.state import init_params
 
 CONFIG = tiny.config(model={"activation": "gelu_erf"}, mesh={"data": 1})
 # What a source does not say.
@@ -37,21 +35,10 @@ REST = [f"--config.{name}={value}" for name, value in configs.flat(CONFIG).items
 NORMALIZATION = Normalization(lower=True, nfkc=True)
 
 
-def abstract(config=CONFIG):
-    return jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
-
-
-def random_params(config=CONFIG):
-    generator = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), abstract(config))
-
-
-def imported_params(workdir, config=CONFIG):
-    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    leaves = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), abstract(config))
-    with Checkpoints(str(workdir)) as checkpoints:
-        assert checkpoints.steps() == [0]
-        return tiny.restored(checkpoints, 0, {"params": leaves})["params"]
+def imported_params(workdir):
+    params, step = restore.saved_parameters(str(workdir))
+    assert step == 0
+    return params
 
 
 def assert_equal(ours, theirs):
@@ -61,7 +48,7 @@ def assert_equal(ours, theirs):
 
 @pytest.fixture(scope="module")
 def params():
-    return random_params()
+    return tiny.random_params(CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +183,7 @@ def test_orbax_and_back(share_layers, tmp_path):
     from orbax.checkpoint import v1 as ocp
 
     config = tiny.config(model={"share_layers": share_layers}, mesh={"data": 1})
-    params, run = random_params(config), str(tmp_path / "run")
+    params, run = tiny.random_params(config), str(tmp_path / "run")
     identity = {"config": configs.flat(config), "corpus_sha256": "1" * 64,
                 "tokenizer_sha256": data_fixtures.tokenizer().sha256}  # fmt: skip
     with Checkpoints(run, config.checkpoint) as checkpoints:
@@ -208,7 +195,7 @@ def test_orbax_and_back(share_layers, tmp_path):
     assert_equal(ocp.load(str(tmp_path / "exported" / "params")), params)
     workdir = str(tmp_path / "work")
     assert import_(str(tmp_path / "exported"), workdir)["arrays"] == len(jax.tree.leaves(params))
-    assert_equal(imported_params(workdir, config), params)
+    assert_equal(imported_params(workdir), params)
     assert workdirs.load_config(workdir).data == config.data and workdirs.load_config(workdir).model == config.model
     assert workdirs.tokenizer(workdir).normalization == NORMALIZATION
     with pytest.raises(BadInput, match="trained with other frozen keys: model.layers"):
@@ -374,7 +361,9 @@ def test_an_imported_work_directory_is_no_run(folder, tmp_path, capsys):
     with pytest.raises(BadInput, match="holds a run; name a new folder"):
         import_(folder, workdir, overrides=REST)
     assert main(["inspect", f"--workdir={workdir}", "--parameters", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["parameters"] == sum(x.size for x in jax.tree.leaves(random_params()))
+    assert json.loads(capsys.readouterr().out)["parameters"] == sum(
+        x.size for x in jax.tree.leaves(tiny.random_params(CONFIG))
+    )
     assert main(["inspect", "--parameters"]) == 2
     assert "give --config=FILE, or the --workdir of a run" in capsys.readouterr().err
 

@@ -24,10 +24,8 @@ def fill(
     Args:
       texts: with `[MASK]` where something is missing.
       input: a file with more, one per line, or JSON objects with `text` if its name ends in .jsonl; `-` = stdin.
-      step: the checkpoint; None = the newest good one.
-      batch_size: texts at a time.
+      step, batch_size, overrides: see `score.score`.
       console: a terminal on which the texts also come about.
-      overrides: elastic or free config keys to change.
       options: see `infer.options.Fill`.
 
     Returns:

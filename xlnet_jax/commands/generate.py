@@ -26,10 +26,8 @@ def generate(
     Args:
       texts, prompt: to continue, in this order; an empty one is the start of a document.
       input: a file with more, one per line; `-` = stdin. Empty lines are left out.
-      step: the checkpoint; None = the newest good one.
-      batch_size: texts at a time.
+      step, batch_size, overrides: see `score.score`.
       console: a terminal on which the texts also come about.
-      overrides: elastic or free config keys to change.
       options: see `infer.options.Generate`.
 
     Returns:

@@ -26,7 +26,7 @@ def score(
       input: a file with more, one per line; with JSON objects `text`, and `before` and `after` that are given, if its
         name ends in .jsonl; `-` = stdin. Empty lines are left out.
       step: the checkpoint; None = the newest good one.
-      batch_size: texts times orders at a time.
+      batch_size: texts (times orders) at a time.
       overrides: elastic or free config keys to change.
       options: see `infer.options.Score`.
 
