@@ -34,7 +34,7 @@ def command(capsys, *words):
     return code, out, err.splitlines()
 
 
-def test_info(capsys):
+def test_info_and_verify(capsys):
     code, out, err = command(capsys, "info", data.corpus_path(), "--json")
     found = json.loads(out)
     assert (code, err) == (0, [])
@@ -50,6 +50,12 @@ def test_info(capsys):
     lines = dict(line.split(maxsplit=1) for line in out.splitlines())
     assert code == 0 and lines["splits.heldout.tokens"] == str(splits[1].tokens)
     assert lines["options.normalization.lower"] == "False"
+    counts, problems = verify.verify(data.corpus_path(), workers=1)
+    assert not problems and counts["tokens"] == found["tokens"]
+    assert (
+        command(capsys, "verify", data.corpus_path(), "--json", "--workers=2")[1]
+        == f"{json.dumps({'ok': True, **counts})}\n"
+    )
 
 
 def test_format_1(capsys):
@@ -58,14 +64,6 @@ def test_format_1(capsys):
     counts = {"shards": 2, "bytes": 262144, "tokens": 2937}
     assert verify.verify(GOLDEN) == (counts, [])
     assert command(capsys, "verify", GOLDEN, "--json") == (0, json.dumps({"ok": True, **counts}) + "\n", [])
-
-
-def test_verify_a_whole_corpus(capsys):
-    counts, problems = verify.verify(data.corpus_path(), workers=1)
-    assert not problems and (counts, problems) == verify.verify(data.corpus_path(), workers=3)
-    code, out, _ = command(capsys, "verify", data.corpus_path(), "--json", "--workers=2")
-    assert code == 0 and json.loads(out) == {"ok": True, **counts}
-    assert counts["tokens"] == verify.info(data.corpus_path())["tokens"]
 
 
 def test_verify_tells_all_problems(copy, capsys):
@@ -169,19 +167,11 @@ def test_sample(capsys):
         assert plain == corpus.tokenizer.decode(tokens).replace(" ", "")
     code, out, _ = command(capsys, *words)
     assert code == 0 and out.count("heldout, token ") == 7 and found[0]["text"] in out
-
-
-def test_sample_all_of_it():
-    (each,) = verify.sample(data.corpus_path(), "heldout", 0, 1, 10**6)
-    corpus = Corpus(data.corpus_path(), "heldout")
-    assert (each["start"], each["tokens"]) == (0, corpus.tokens) and each["text"].startswith("§ ¶ | ")
-    assert each["text"].count("§") == corpus.documents
-
-
-def test_a_stretch_without_any_boundary():
-    corpus = Corpus(data.corpus_path())
-    text = verify._text(corpus, corpus.read(np.zeros(1, np.int64), 5)[0][0], np.zeros(5, np.uint8))
-    assert text.startswith("…") and "|" not in text
+    (whole,) = verify.sample(data.corpus_path(), "heldout", 0, 1, 10**6)
+    assert (whole["start"], whole["tokens"]) == (0, corpus.tokens) and whole["text"].startswith("§ ¶ | ")
+    assert whole["text"].count("§") == corpus.documents
+    amid = verify._text(corpus, tokens[:5], np.zeros(5, np.uint8))
+    assert amid.startswith("…") and "|" not in amid
 
 
 def test_bad_requests(capsys, tmp_path):

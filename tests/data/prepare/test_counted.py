@@ -92,12 +92,8 @@ def test_an_unseen_character_is_one_line_with_its_place(tmp_path, name, content,
     (line,) = capsys.readouterr().err.strip().split("\n")
     assert f"{tmp_path / name}, {place}: character '\\xef' (U+00EF) is not in the vocabulary" in line
     with pytest.raises(BadInput, match="is one of characters, not of words"):
-        prepare(
-            [str(tmp_path / name)],
-            str(tmp_path / "e"),
-            vocabulary="words",
-            tokenizer=str(tmp_path / "c" / "vocabulary.json"),
-        )
+        made = str(tmp_path / "c" / "vocabulary.json")
+        prepare([str(tmp_path / name)], str(tmp_path / "e"), vocabulary="words", tokenizer=made)
 
 
 def enwik8(path):

@@ -88,8 +88,6 @@ def test_beam_is_named_where_it_is_missing(tmp_path, monkeypatch):
     ("words", "message"),
     [
         (["--output=c"], "no text; name it with --input=FILE_OR_FOLDER or --tfds=NAME"),
-        (["--output=c", "--input=TEXT", "--seed=-1"], "--seed=-1 must lie in [0, 2^32)"),
-        (["--output=c", "--input=TEXT", "--beam_options=runner=DirectRunner"], "--beam_options is for --engine=beam"),
         (["--output=c", "--input=TEXT", "--heldout=nan"], "--heldout=nan must lie in [0, 1)"),
         (["--output=c", "--input=TEXT", "--vocab_size=99999999999"], "--vocab_size=99999999999 "),
         (["--output=c", "--input=TEXT", "--shard_bytes=0"], "--shard_bytes=0 must be at least 1"),

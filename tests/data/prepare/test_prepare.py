@@ -218,14 +218,12 @@ def test_the_tokenizer_sees_a_seeded_sample_without_the_heldout_documents(tmp_pa
 
 
 def test_no_text_in_a_split(tmp_path, caplog):
+    nothing = data.write(tmp_path, a=" \n\n", b="")
     for tokenizer in (None, data.tokenizer_path()):
         with pytest.raises(BadInput, match="the inputs hold no text"):
-            data.make_corpus(
-                tmp_path / f"c{tokenizer is None}", data.write(tmp_path, a=" \n\n", b=""), tokenizer=tokenizer
-            )
-    with pytest.raises(
-        BadInput, match=r"all of the text \(1 document\) fell to .*; choose another folder and a smaller --heldout"
-    ):
+            data.make_corpus(tmp_path / f"c{tokenizer is None}", nothing, tokenizer=tokenizer)
+    all_held_out = r"all of the text \(1 document\) fell to .*; choose another folder and a smaller --heldout"
+    with pytest.raises(BadInput, match=all_held_out):
         data.make_corpus(tmp_path / "d", data.write(tmp_path, a="Bado kilu"), heldout=1 - 1e-9)
     # The other way round training is possible, but its loss will have nothing to be compared with.
     with caplog.at_level(logging.WARNING, "xlnet_jax"):

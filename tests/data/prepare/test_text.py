@@ -87,23 +87,9 @@ def _stated(content, document, sentences, normalization):
 
 
 _PIECES = st.sampled_from(
-    [
-        *"aBé.!?…。'\" \t\n\r`)",
-        "\n\n",
-        "\r\n",
-        ". ",
-        "? B",
-        "''",
-        "``",
-        "\u0301",
-        "\xa0",
-        "\u2028",
-        "\x1c",
-        "ΑΣ",
-        "한",
-        "\ufffd",
-    ]
-)
+    [*"aBé.!?…。'\" \t\n\r`)", "\n\n", "\r\n", ". ", "? B", "''", "``", "\u0301", "\xa0", "\u2028", "\x1c", "ΑΣ", "한",
+     "\ufffd"]
+)  # fmt: skip
 
 
 @hypothesis.settings(max_examples=300, deadline=None)
