@@ -405,7 +405,7 @@ MUTANTS = (
            "self._executable(params, memory, batch)", "self._executable(params, self._empty(), batch)",
            one("train/evaluation", "test_one_stream_is_a_plain_loop_over_the_text")),
     Mutant("the_baseline_has_the_longer_context", "xlnet_jax/train/effective_context.py", "short_IN.min(axis=0)", "long_IN.min(axis=0)",
-           one("train/context", "test_the_length_is_where_a_longer_context_stops_to_help")),
+           one("train/effective_context", "test_the_length_is_where_a_longer_context_stops_to_help")),
     Mutant("rows_that_fill_up_the_batch_count", STREAM, "exists_B=rows < current(plan, step).batch_size", "exists_B=rows >= 0",
            one("data/batches/loader", "test_rows_from_the_batch_size_on_weigh_nothing_and_change_no_other")),
     Mutant("rows_that_fill_up_the_batch_have_further_targets", EXAMPLES, "weights_LA * exists_B.astype(np.float32)[:, None, None]",
