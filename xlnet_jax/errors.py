@@ -76,11 +76,11 @@ def check_link(name: str, path: str) -> None:
     Args:
       name: for the message, such as `--workdir`.
     """
-    place = path.rstrip("/")
-    while place and not os.path.exists(place):
-        if os.path.islink(place):
-            raise BadInput(f"{name}={path}: {place} is a link to {os.readlink(place)}, which does not exist")
-        place = os.path.dirname(place)
+    above = path.rstrip("/")
+    while above and not os.path.exists(above):
+        if os.path.islink(above):
+            raise BadInput(f"{name}={path}: {above} is a link to {os.readlink(above)}, which does not exist")
+        above = os.path.dirname(above)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

@@ -1,9 +1,9 @@
 """Checksums of arrays, the same for every mesh and number of processes, computed where the arrays are.
 
 The checksum of an array is its dtype, its shape, and four sums modulo 2^32 over its elements: of a mixture of the
-element's bits with its place in the whole array. A sum has no order, so every device sums its own part. One different
-element always changes each of the four sums; several leave all four unchanged with a probability of 2^-128. This
-detects accidents, not forgery.
+element's bits with its position in the whole array. A sum has no order, so every device sums its own part. One
+different element always changes each of the four sums; several leave all four unchanged with a probability of 2^-128.
+This detects accidents, not forgery.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ def of_trees(trees: Any, shapes: dict[str, tuple[int, ...]] | None = None) -> tu
     """
     shapes = shapes or {}
     arrays = {name: array for name, array in by_path(trees).items() if isinstance(array, jax.Array | np.ndarray)}
-    here = {name: np.asarray(array) for name, array in arrays.items() if _is_here(array)}
-    there = {name: array for name, array in arrays.items() if name not in here}
+    in_memory = {name: np.asarray(array) for name, array in arrays.items() if _in_memory(array)}
+    on_devices = {name: array for name, array in arrays.items() if name not in in_memory}
     sums, finite = {}, {}
-    if there:
-        sums, finite = jax.device_get(_compiled(_everywhere(there), tuple(shapes.items()))(there))
-    for name, array in here.items():
-        sums[name], finite[name] = _sums_here(_first(array, shapes.get(name)))
+    if on_devices:
+        sums, finite = jax.device_get(_compiled(_everywhere(on_devices), tuple(shapes.items()))(on_devices))
+    for name, array in in_memory.items():
+        sums[name], finite[name] = sums_in_memory(_first(array, shapes.get(name)))
     digits = {name: "".join(f"{word:08x}" for word in words.tolist()) for name, words in sums.items()}
     checksums = {name: f"{form(array, shapes.get(name))} {digits[name]}" for name, array in arrays.items()}
     return checksums, [name for name in arrays if not finite[name]]
 
 
-def _is_here(array: Any) -> bool:
+def _in_memory(array: Any) -> bool:
     """Whether an array is in the memory of this process, whole and without another device."""
     if isinstance(array, np.ndarray):
         return True
@@ -51,15 +51,15 @@ def _is_here(array: Any) -> bool:
     return len(devices) == 1 and next(iter(devices)).platform == "cpu" and array.is_fully_addressable
 
 
-def _sums_here(array: np.ndarray) -> tuple[np.ndarray, bool]:
+def sums_in_memory(array: np.ndarray) -> tuple[np.ndarray, bool]:
     """`sums_of` an array and whether it is finite, in parts: XLA for CPUs would need five times its size."""
     flat = np.ascontiguousarray(array).reshape(-1)
     words = flat.astype(np.uint32) if flat.dtype == bool else flat.view(np.dtype(_UNSIGNED[flat.dtype.itemsize]))
     sums, finite = np.zeros(len(SALTS), np.uint32), True
     for start in range(0, len(words), _PART):
         part = words[start : start + _PART].astype(np.uint32)
-        place = _mixed(np.arange(start + 1, start + 1 + len(part)).astype(np.uint32))
-        sums += np.array([_mixed(part ^ (place + salt)).sum(dtype=np.uint32) for salt in SALTS])
+        position = _mixed(np.arange(start + 1, start + 1 + len(part)).astype(np.uint32))
+        sums += np.array([_mixed(part ^ (position + salt)).sum(dtype=np.uint32) for salt in SALTS])
     for start in range(0, len(flat), _PART):
         finite &= bool(np.isfinite(flat[start : start + _PART]).all())
     return sums, finite
@@ -104,14 +104,14 @@ def _compiled(out_sharding: NamedSharding | None, shapes: tuple[tuple[str, tuple
 def sums_of(array: jax.Array) -> jax.Array:
     """The four sums of an array: uint32 [4]."""
     words = _words(array)
-    place = jnp.zeros(words.shape, jnp.uint32)
+    position = jnp.zeros(words.shape, jnp.uint32)
     for axis in range(words.ndim):
         stride = np.uint32(int(np.prod(words.shape[axis + 1 :], dtype=np.int64)) & 0xFFFFFFFF)
-        place += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * stride
-    place = _mixed(place + np.uint32(1))
+        position += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * stride
+    position = _mixed(position + np.uint32(1))
     # One sum with a leading axis, and not four: less to compile.
     salts = np.array(SALTS, np.uint32).reshape(-1, *[1] * words.ndim)
-    mixed = _mixed(words[None] ^ (place[None] + salts))
+    mixed = _mixed(words[None] ^ (position[None] + salts))
     return mixed.sum(axis=tuple(range(1, mixed.ndim)), dtype=jnp.uint32)
 
 

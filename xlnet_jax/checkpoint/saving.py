@@ -57,9 +57,9 @@ def without_late_callbacks() -> Iterator[None]:
     """
     before = sys.unraisablehook
 
-    def hook(found: Any) -> None:
-        if not (isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"):
-            before(found)
+    def hook(raised: Any) -> None:
+        if not (isinstance(raised.exc_value, RuntimeError) and str(raised.exc_value) == "Event loop is closed"):
+            before(raised)
 
     sys.unraisablehook = hook
     try:

@@ -33,23 +33,23 @@ def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
     if not isinstance(sharding, NamedSharding) or len(chunk) != len(shape):
         return sharding
     mesh: Any = sharding.mesh
-    places = [place if isinstance(place, tuple) else (place,) * (place is not None) for place in sharding.spec]
-    places += [()] * (len(shape) - len(places))
-    used = set(itertools.chain(*places))
+    mesh_axes = [axes if isinstance(axes, tuple) else (axes,) * (axes is not None) for axes in sharding.spec]
+    mesh_axes += [()] * (len(shape) - len(mesh_axes))
+    used = set(itertools.chain(*mesh_axes))
     # Only leading mesh axes can be cut otherwise without another order of the devices. The others are for the model.
     free = len(list(itertools.takewhile(lambda axis: axis not in used, mesh.axis_names)))
     copies, parts = math.prod(mesh.devices.shape[:free]), []
-    for size, width, place in zip(shape, chunk, places, strict=True):
-        chunks, rest = divmod(size, width * math.prod(mesh.shape[axis] for axis in place))
+    for size, width, axes in zip(shape, chunk, mesh_axes, strict=True):
+        chunks, rest = divmod(size, width * math.prod(mesh.shape[axis] for axis in axes))
         parts.append(1 if rest else math.gcd(copies, chunks))
         copies //= parts[-1]
     if math.prod(parts) == 1:
         return sharding
     names = [f"part{axis}" for axis in range(len(shape))]
-    axes = (*names, "copies", *mesh.axis_names[free:])
+    axis_names = (*names, "copies", *mesh.axis_names[free:])
     devices = mesh.devices.reshape(*parts, copies, *mesh.devices.shape[free:])
-    spec = PartitionSpec(*((*place, name) for place, name in zip(places, names, strict=True)))
-    return NamedSharding(Mesh(devices, axes, axis_types=(AxisType.Auto,) * len(axes)), spec)
+    spec = PartitionSpec(*((*axes, name) for axes, name in zip(mesh_axes, names, strict=True)))
+    return NamedSharding(Mesh(devices, axis_names, axis_types=(AxisType.Auto,) * len(axis_names)), spec)
 
 
 def gathered(trees: Any, abstract: Any) -> Any:

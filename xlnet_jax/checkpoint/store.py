@@ -207,7 +207,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         """
         del context
         assert self._keep is not None, "a reader does not write"
-        keep, losses, steps = self._keep, self._losses(), [found.step for found in checkpoints]
+        keep, losses, steps = self._keep, self._losses(), [each.step for each in checkpoints]
         best = sorted((losses[step], step) for step in steps if step in losses)[: keep.keep_best]
         kept = {*steps[-keep.keep :], *(step for _, step in best)}
         return [step in kept or (keep.keep_every > 0 and step % keep.keep_every == 0) for step in steps]
@@ -256,8 +256,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         All processes must call it together, after each has read without an error. Raises Damaged in all processes.
         """
         where, trees = self.path / str(step), gathered(trees, abstract)
-        found, _ = sums_of(trees, record)
-        wrong = [name for name, checksum in found.items() if record["checksums"].get(name) != checksum]
+        sums, _ = sums_of(trees, record)
+        wrong = [name for name, checksum in sums.items() if record["checksums"].get(name) != checksum]
         if wrong:
             raise Damaged(f"{where} is damaged: {wrong[0]} is not what was saved (nor {len(wrong) - 1} other arrays)")
         return trees
@@ -298,8 +298,8 @@ def _in_parts(stored: dict[str, Any], path: Any, leaf: jax.ShapeDtypeStruct) -> 
     return leaf.update(sharding=spread(leaf.sharding, leaf.shape, storage.chunk_shape))
 
 
-def operations(least: int = 0) -> int:
-    """How many operations this process has asked Orbax for, raised to `least`.
+def operations(at_least: int = 0) -> int:
+    """How many operations this process has asked Orbax for, raised to `at_least`.
 
     The names of Orbax's barriers contain this number: processes that have made different numbers of reads, because only
     one of them found damage, would wait for each other at the next save. Private (checked with orbax-checkpoint
@@ -307,7 +307,7 @@ def operations(least: int = 0) -> int:
     """
     from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 
-    while (count := int(OperationIdGenerator.get_current_operation_id())) < least:
+    while (count := int(OperationIdGenerator.get_current_operation_id())) < at_least:
         OperationIdGenerator.next_operation_id()
     return count
 

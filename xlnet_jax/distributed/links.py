@@ -74,16 +74,11 @@ class Link:
 
 def address(me: ProcessInfo, settings: DistributedConfig) -> tuple[str, tuple[int, int]]:
     """The host of process 0, and the ports there: of JAX's coordination service, and of the rendezvous."""
-    host, _, port = me.coordinator.rpartition(":")
-    return host.strip("[]"), (int(port), settings.rendezvous_port or _beside(int(port)))
-
-
-def _beside(port: int) -> int:
-    """The port of the rendezvous: the one after the coordinator's.
-
-    JAX gives every SLURM job a coordinator's port from 61440 on; the next one may belong to the next job.
-    """
-    return port + 1 if port < 61440 else port - 4096
+    host, _, text = me.coordinator.rpartition(":")
+    port = int(text)
+    # JAX gives every SLURM job a coordinator's port from 61440 on; the next one may belong to the next job.
+    beside = port + 1 if port < 61440 else port - 4096
+    return host.strip("[]"), (port, settings.rendezvous_port or beside)
 
 
 def listening(port: int) -> socket.socket:

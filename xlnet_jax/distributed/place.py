@@ -36,28 +36,25 @@ def find_process_info(config: Config) -> ProcessInfo | None:
 def find(config: Config) -> ProcessInfo | None:
     """As `find_process_info`, but the number may be too large."""
     given = config.distributed
-    place: list[Any] = [
-        given.coordinator or None,
-        given.processes or None,
-        None if given.process_id < 0 else given.process_id,
-    ]
+    known: list[Any] = [given.coordinator or None, given.processes or None,
+                        None if given.process_id < 0 else given.process_id]  # fmt: skip
     for i, (name, variable) in enumerate(ENVIRONMENT.items()):
-        if place[i] is None and (text := os.environ.get(variable)):
+        if known[i] is None and (text := os.environ.get(variable)):
             if name != "coordinator" and not re.fullmatch("[0-9]+", text):
                 raise BadInput(f"the environment variable {variable}={text} must be a number, counted from 0")
-            place[i] = text if name == "coordinator" else int(text)
-    devices, configured = None, place[0] is not None
-    if given.detect and None in place and place[1] != 1:
-        *place, devices = _detected(place, int(given.rendezvous_seconds))
-    if place[1] == 1 or place == [None, None, None]:
+            known[i] = text if name == "coordinator" else int(text)
+    devices, configured = None, known[0] is not None
+    if given.detect and None in known and known[1] != 1:
+        *known, devices = _detected(known, int(given.rendezvous_seconds))
+    if known[1] == 1 or known == [None, None, None]:
         return None
-    for value, (name, variable) in zip(place, ENVIRONMENT.items(), strict=True):
+    for value, (name, variable) in zip(known, ENVIRONMENT.items(), strict=True):
         if value is None:
             raise BadInput(
                 f"neither distributed.{name} nor {variable} is set; several processes need all three of "
                 f"distributed.coordinator, .processes and .process_id"
             )
-    coordinator, processes, process = place
+    coordinator, processes, process = known
     valid = re.fullmatch(r"(\[[\da-fA-F:]+\]|[\w-]{1,63}(\.[\w-]{1,63})*\.?):(\d{1,5})", coordinator, re.ASCII)
     if not valid or not 0 < int(valid[3]) < 65536:
         raise BadInput(f"distributed.coordinator={coordinator} must be HOST:PORT")
@@ -66,8 +63,8 @@ def find(config: Config) -> ProcessInfo | None:
     return ProcessInfo(coordinator, processes, process, devices, configured)
 
 
-def _detected(place: list[Any], seconds: int) -> tuple[Any, ...]:
-    """Adds the results of JAX's own detection to what is known of the place; the last one is the local devices.
+def _detected(known: list[Any], seconds: int) -> tuple[Any, ...]:
+    """Adds the results of JAX's own detection to what is known; the last one is the local devices.
 
     Private (checked with JAX 0.10.2 and 0.11.0): the public function detects and starts at once.
     """
@@ -77,14 +74,12 @@ def _detected(place: list[Any], seconds: int) -> tuple[Any, ...]:
         # JAX would also ask Kubernetes, which can answer only for pods of a job, and fails in any other pod.
         cluster = next((each for each in (SlurmCluster, GkeTpuCluster, GceTpuCluster) if each.is_env_present()), None)
         if cluster is None:
-            return (*place, None)
-        *place, devices = ClusterEnv.auto_detect_unset_distributed_params(
-            place[0], place[1], place[2], None, cluster.name, seconds
+            return (*known, None)
+        *known, devices = ClusterEnv.auto_detect_unset_distributed_params(
+            known[0], known[1], known[2], None, cluster.name, seconds
         )
     except (RuntimeError, OSError, ValueError) as error:
-        raise RestartMe(
-            f"the cluster does not report which process this is: {summary(error)}; "
-            "set distributed.detect=false for a single process"
-        ) from error
+        advice = "set distributed.detect=false for a single process"
+        raise RestartMe(f"the cluster does not report which process this is: {summary(error)}; {advice}") from error
     # With SLURM detection gives one device per task; JAX itself reads this variable, for tasks with several.
-    return (*place, None if "JAX_LOCAL_DEVICE_IDS" in os.environ else devices)
+    return (*known, None if "JAX_LOCAL_DEVICE_IDS" in os.environ else devices)

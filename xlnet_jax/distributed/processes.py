@@ -79,8 +79,8 @@ class Session:
         """
         if not self.watch:
             return signal_name
-        mine = int(signal.Signals[signal_name]) * len(self.hosts) + self.watch.process if signal_name else 0
-        asked, self._asked = self._asked, _largest(mine)
+        value = int(signal.Signals[signal_name]) * len(self.hosts) + self.watch.process if signal_name else 0
+        asked, self._asked = self._asked, _largest(value)
         number, process = divmod(int(jax.device_get(asked)) if asked is not None else 0, len(self.hosts))
         return f"{signal.Signals(number).name} in process {process}" if number else None
 
@@ -215,8 +215,8 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
     """
     try:
         if config is None:
-            own = [word for word in overrides if word.startswith("--config.distributed.")]
-            config = configs.override(Config(), own)
+            keys = [word for word in overrides if word.startswith("--config.distributed.")]
+            config = configs.override(Config(), keys)
         if code == RestartMe.exit_code:
             config = config.changed(distributed={"rendezvous_seconds": GRACE_SECONDS})
         me = place.find(config)

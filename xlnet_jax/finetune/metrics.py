@@ -51,7 +51,10 @@ def pearson(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
     from scipy.stats import pearsonr  # JAX requires SciPy; the import takes a second
 
     x_N, y_N = np.asarray(label_N, np.float64), np.asarray(predicted_N, np.float64)
-    return float(pearsonr(x_N, y_N)[0]) if np.ptp(x_N) and np.ptp(y_N) else 0.0
+    if not np.ptp(x_N) or not np.ptp(y_N):
+        return 0.0
+    result: Any = pearsonr(x_N, y_N)
+    return float(result.statistic)
 
 
 def spearman(label_N: np.ndarray, predicted_N: np.ndarray) -> float:

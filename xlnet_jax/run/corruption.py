@@ -74,7 +74,7 @@ class CorruptionCheck:
         """The processes whose devices hold the rows."""
         if not len(rows_B):
             return f"one of {jax.process_count()} hosts"
-        places = meshes.batch_sharding(self._mesh).devices_indices_map((self._rows,)).items()
+        rows_of = meshes.batch_sharding(self._mesh).devices_indices_map((self._rows,))
         wrong_B = np.isin(np.arange(self._rows), rows_B)
-        found = {device.process_index for device, (rows,) in places if wrong_B[rows].any()}
-        return "process " + ", ".join(map(str, sorted(found)))
+        processes = {device.process_index for device, (rows,) in rows_of.items() if wrong_B[rows].any()}
+        return "process " + ", ".join(map(str, sorted(processes)))

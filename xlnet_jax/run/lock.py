@@ -66,10 +66,10 @@ def holder(workdir: str) -> Holder | None:
         process = lock_holder(workdir) if os.path.isdir(workdir) else None
         return None if process is None else Holder(f"process {process} on this machine", 0.0)
     lease = Lease(workdir, "")
-    found = lease._read()
-    if not found or found["job"] == lease._me["job"]:
+    content = lease._read()
+    if not content or content["job"] == lease._me["job"]:
         return None
-    return Holder(found["name"], max(0.0, time.time() - found.get("renewed", time.time())))
+    return Holder(content["name"], max(0.0, time.time() - content.get("renewed", time.time())))
 
 
 class Lease:
@@ -116,9 +116,9 @@ class Lease:
         who = f"{self._workdir}: {holder['name']}"
         log.warning("%s has the lock; waiting up to %.0f s for a sign of life", who, STALE_SECONDS)
         until = time.monotonic() + STALE_SECONDS
-        while (found := self._read()) == holder and time.monotonic() < until:
+        while (newer := self._read()) == holder and time.monotonic() < until:
             time.sleep(RENEW_SECONDS / 5)
-        return found not in (holder, {})
+        return newer not in (holder, {})
 
     def check(self) -> None:
         """Returns only if this run still holds the lock.
@@ -152,9 +152,9 @@ class Lease:
     def _read(self) -> dict[str, Any]:
         """The content of the object; empty if there is none."""
         try:
-            found = json.loads(files.read_if_there(self._path) or b"{}")
-            if isinstance(found, dict) and (not found or found.keys() >= self._me.keys()):
-                return found
+            content = json.loads(files.read_if_there(self._path) or b"{}")
+            if isinstance(content, dict) and (not content or content.keys() >= self._me.keys()):
+                return content
         except ValueError:
             pass
         raise BadInput(f"{self._path}: not the JSON of a lock; if no run uses the work directory, remove it")

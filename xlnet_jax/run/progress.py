@@ -131,9 +131,9 @@ class Reporter:
         B = self.config.train.batch_size
         corpus_B, _ = self.stream.deal(step, np.arange(B), self.plan)
         for index, name in enumerate(self.data.names):
-            mine = corpus_B == index
-            targets = by_row["targets_B"][:B][mine].sum(dtype=np.float64)
-            loss = by_row["loss_B"][:B][mine].sum(dtype=np.float64) / targets if targets else np.float64(math.nan)
+            of_it_B = corpus_B == index
+            targets = by_row["targets_B"][:B][of_it_B].sum(dtype=np.float64)
+            loss = by_row["loss_B"][:B][of_it_B].sum(dtype=np.float64) / targets if targets else np.float64(math.nan)
             row |= {f"epoch/{name}": epochs[index], f"loss/{name}": number(loss)}
         return row
 

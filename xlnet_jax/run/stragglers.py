@@ -69,8 +69,8 @@ class StepTimes:
         spent = self._goodput.now()
         device, data, python, save = ((spent[cause] - self._before[cause]) / steps
                                       for cause in (DEVICE, "data", HOST, "save"))  # fmt: skip
-        mine = [device + data + python + save, data, python, save]
-        texts = self._processes.gather(json.dumps(mine), "comparing step times")
+        times = json.dumps([device + data + python + save, data, python, save])
+        texts = self._processes.gather(times, "comparing step times")
         # Without the time spent here, in which this process waits for the others.
         self._since, self._before = step, self._goodput.now()
         if jax.process_index() == 0:

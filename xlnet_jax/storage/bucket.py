@@ -99,15 +99,15 @@ class Bucket:
 
     def listing(self, folder: str) -> dict[str, int]:
         """Sends a request every time: another process may have written there."""
-        found = {}
+        sizes = {}
         above = folder.partition("://")[2].rstrip("/") + "/"
         with self._connected(folder) as remote, contextlib.suppress(FileNotFoundError):
             for entry in remote.ls(folder, detail=True):
                 name = entry["name"].removeprefix(above).rstrip("/")
                 # Some tools make an empty object with the folder's own name.
                 if name and entry["name"].startswith(above):
-                    found[name + "/" * (entry["type"] == "directory")] = entry["size"] or 0
-        return found
+                    sizes[name + "/" * (entry["type"] == "directory")] = entry["size"] or 0
+        return sizes
 
     def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], list[str] | None]:
         """A folder exists if it has contents; a file is found under its own name."""
@@ -140,14 +140,14 @@ class Bucket:
         names, starts, ends = zip(*ranges, strict=True)
         paths = [f"{folder.rstrip('/')}/{name}" for name in names]
         with self._connected(folder) as remote:
-            found = remote.cat_ranges(paths, list(starts), list(ends), on_error="return")
-        for path, each in zip(paths, found, strict=True):
+            parts = remote.cat_ranges(paths, list(starts), list(ends), on_error="return")
+        for path, each in zip(paths, parts, strict=True):
             if isinstance(each, FileNotFoundError):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from each
             if isinstance(each, Exception):
                 with self._connected(path):
                     raise each
-        return found
+        return parts
 
     @contextlib.contextmanager
     def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:
@@ -238,10 +238,10 @@ class Bucket:
     @contextlib.contextmanager
     def on_disk(self, folder: str) -> Iterator[str]:
         """In `scratch`; the files are uploaded at the end."""
-        with self.scratch(folder) as place:
-            yield place
-            for name in glob.glob("**", root_dir=place, recursive=True, include_hidden=True):
-                if os.path.isfile(path := os.path.join(place, name)):
+        with self.scratch(folder) as copy:
+            yield copy
+            for name in glob.glob("**", root_dir=copy, recursive=True, include_hidden=True):
+                if os.path.isfile(path := os.path.join(copy, name)):
                     self.rename(path, f"{folder.rstrip('/')}/{name}")
 
 

@@ -178,10 +178,10 @@ def read_json_object(path: str) -> dict[str, Any]:
 
 def json_object(data: bytes, where: str) -> dict[str, Any]:
     """`parse_json` of a file that holds an object. Raises BadInput."""
-    found = parse_json(data, where)
-    if not isinstance(found, dict):
+    value = parse_json(data, where)
+    if not isinstance(value, dict):
         raise BadInput(f"{where}: holds no JSON object")
-    return found
+    return value
 
 
 def parse_json(data: str | bytes, where: str) -> Any:
@@ -195,10 +195,10 @@ def parse_json(data: str | bytes, where: str) -> Any:
     return value
 
 
-def check_types(found: Mapping[str, Any], types: Mapping[str, type], where: str) -> None:
+def check_types(values: Mapping[str, Any], types: Mapping[str, type], where: str) -> None:
     """Raises BadInput for a value of JSON that has another type than its name asks for; null and no value are good."""
     for name, kind in types.items():
-        value = found.get(name)
+        value = values.get(name)
         if value is not None and type(value) is not kind and not (kind is float and type(value) is int):
             text = json.dumps(value)
             text = text if len(text) <= 60 else f"{text[:57]}..."

@@ -82,15 +82,15 @@ class Local:
         """The names in a folder (of a subfolder: with `/`), each with its bytes; empty if there is no such folder."""
         if not os.path.lexists(folder):
             return {}
-        found = {}
+        sizes = {}
         with os.scandir(folder) as entries:
             for entry in entries:
                 # Another process may rename or remove an entry while this one reads the folder.
                 with contextlib.suppress(FileNotFoundError):
                     # A link has the size of its target; a dangling link has its own.
                     size = entry.stat(follow_symlinks=os.path.exists(entry.path)).st_size
-                    found[entry.name + "/" * entry.is_dir()] = size
-        return found
+                    sizes[entry.name + "/" * entry.is_dir()] = size
+        return sizes
 
     def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], list[str] | None]:
         """The files that a name matches, and the paths of the other files of a folder; None if it is not a folder.
@@ -136,11 +136,11 @@ class Local:
 
     def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
         """Reads bytes [start, end) of files in a folder, given as (name, start, end)."""
-        found = []
+        parts = []
         for name, start, end in ranges:
             with open(os.path.join(folder, name), "rb") as file:
-                found.append(os.pread(file.fileno(), end - start, start))
-        return found
+                parts.append(os.pread(file.fileno(), end - start, start))
+        return parts
 
     @contextlib.contextmanager
     def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:
@@ -241,9 +241,9 @@ class Local:
         folder of another that writes to the same path at this moment; that one then fails. Its folder is renamed first,
         so that no part of it can appear under `path`.
         """
-        above, name = os.path.split(path)
-        ours = re.compile(re.escape(name) + r"(\.(\d+|tmp))*\.\d+\.tmp")
-        for left in (os.path.join(above, found) for found in os.listdir(above) if ours.fullmatch(found)):
+        above, ending = os.path.split(path)
+        ours = re.compile(re.escape(ending) + r"(\.(\d+|tmp))*\.\d+\.tmp")
+        for left in (os.path.join(above, name) for name in os.listdir(above) if ours.fullmatch(name)):
             with contextlib.suppress(OSError, BadInput), self.locked(left, "in use"):
                 os.rename(left, temporary(left))
                 shutil.rmtree(temporary(left))
