@@ -1,4 +1,4 @@
-"""What the scripts for TPU VMs show with --dry-run, as committed in tests/launch/golden."""
+"""What the scripts show with --dry-run, as committed in tests/launch/golden; and the image that is pushed."""
 
 import os
 import re
@@ -7,37 +7,55 @@ import subprocess
 import pytest
 from launch_cloud import LAUNCH, ROOT
 
-GOLDEN = ROOT / "tests" / "launch" / "golden"
-RUN = ["--name=xlnet", "--zone=us-east5-b", "--accelerator=v6e-64", "--spot", "--recreate", "--autodelete"]
-RUN += ["--service-account=xlnet@my-project.iam.gserviceaccount.com", "--logs=gs://my-bucket/logs"]
-CODE = ["--repo=https://example.org/xlnet_jax.git", "--commit=" + 40 * "a"]
-EXAMPLES = {
-    "tpu_vm.sh": [*RUN, *CODE, "--env=HF_TOKEN", "--internal-ips", "--tunnel-through-iap"],
-    "queued_resource.sh": [*RUN, *CODE, "--slices=2", "--flags=v6e,slices", "--valid-until=6h"],
-    "startup.sh": [*CODE, "--device=/dev/sdb", "--mount=/mnt/xlnet", "--dir=/home/me/xlnet_jax"],
-    "image.sh": ["--repository=us-east5-docker.pkg.dev/my-project/xlnet", "--commit=HEAD"],
+TRAIN = "train --config=configs/xlnet_large.py --workdir=gs://my-bucket/run --config.data.corpus=gs://my-bucket/corpus"
+CODE = f"--repo=https://example.org/xlnet_jax.git --commit={40 * 'a'}"
+RUN = (
+    f"--name=xlnet --zone=us-east5-b --accelerator=v6e-64 --spot --recreate --autodelete {CODE} "
+    "--service-account=xlnet@my-project.iam.gserviceaccount.com --logs=gs://my-bucket/logs"
+)
+REPOSITORY = "us-east5-docker.pkg.dev/my-project/xlnet"
+IMAGE = f"--name=xlnet --image={REPOSITORY}/xlnet_jax:abcdef1"
+POOL = f"{IMAGE} --accelerator=tpu-v6e-slice --topology=8x8 --chips=4"
+SHOWN = {
+    "tpu_vm.sh": [f"{RUN} --env=HF_TOKEN --internal-ips --tunnel-through-iap --dry-run -- {TRAIN}"],
+    "queued_resource.sh": [f"{RUN} --slices=2 --flags=v6e,slices --valid-until=6h --dry-run -- {TRAIN}"],
+    "startup.sh": [f"{CODE} --device=/dev/sdb --mount=/mnt/xlnet --dir=/home/me/xlnet_jax --dry-run -- {TRAIN}"],
+    "image.sh": [f"--repository={REPOSITORY} --commit=HEAD --dry-run"],
+    "gke.sh": [
+        f"{POOL} --slices=2 --spot --dry-run -- {TRAIN}",
+        f"{POOL} --slices=2 --spot --print -- {TRAIN}",
+        f"{POOL} --network=pod --service-account=xlnet --flags=v6e --claim=w --print -- {TRAIN}",
+        "--name=xlnet --delete --dry-run",
+    ],
+    "xpk.sh": [
+        f"{IMAGE} --cluster=tpus --tpu-type=v6e-64 --slices=2 --spot --dry-run -- {TRAIN}",
+        f"{IMAGE} --cluster=tpus --zone=us-east5-b --tpu-type=v6e-64 --flags=v6e --dry-run -- {TRAIN}",
+        "--cluster=tpus --name=xlnet --delete --dry-run",
+    ],
 }
 
 
-@pytest.mark.parametrize("script", EXAMPLES)
-def test_dry_run_prints_what_the_golden_file_has(cloud, script):
+@pytest.mark.parametrize("script", SHOWN)
+def test_what_a_script_shows_before_it_does_it_is_what_the_file_has(cloud, script):
     """Rewritten by: GOLDEN=write pytest tests/launch/test_launch_golden.py"""
-    train = ["train", "--config=configs/xlnet_large.py", "--workdir=gs://my-bucket/run"]
     cloud.environment |= {"TMPDIR": "/tmp", "HF_TOKEN": "a secret"}
-    words = [*EXAMPLES[script], "--dry-run", *([] if script == "image.sh" else ["--", *train])]
-    shown = cloud.run(script, *words)
-    assert (shown.returncode, shown.stderr) == (0, "")
     head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
-    text = shown.stdout.replace(str(ROOT), "CHECKOUT").replace(head.strip(), "COMMIT")
-    text = text.replace(f"chown {os.getuid()} ", "chown USER ")
-    path = GOLDEN / f"{script.removesuffix('.sh')}.txt"
+    shown = ""
+    for words in SHOWN[script]:
+        done = cloud.run(script, *words.split())
+        assert (done.returncode, done.stderr) == (0, "") and not cloud.calls()
+        shown += f"$ launch/{script} {words}\n{done.stdout}\n"
+    for text, name in {str(ROOT): "CHECKOUT", head.strip(): "COMMIT", f"chown {os.getuid()} ": "chown USER "}.items():
+        shown = shown.replace(text, name)
+    path = ROOT / "tests" / "launch" / "golden" / f"{script.removesuffix('.sh')}.txt"
     if os.environ.get("GOLDEN") == "write":
-        path.write_text(text)
-    assert text == path.read_text()
+        path.write_text(shown)
+    assert shown == path.read_text()
 
 
 def test_the_image_is_built_of_the_commit_alone_and_pushed(cloud):
-    done = cloud.run("image.sh", *EXAMPLES["image.sh"])
+    words = [f"--repository={REPOSITORY}", "--commit=HEAD"]
+    done = cloud.run("image.sh", *words)
     assert done.returncode == 0, done.stderr
     login, build = cloud.calls()
     assert login["argv"][:3] == ["gcloud", "auth", "configure-docker"]
@@ -47,6 +65,6 @@ def test_the_image_is_built_of_the_commit_alone_and_pushed(cloud):
     (base,) = re.findall("^FROM (.*)$", (LAUNCH / "Dockerfile").read_text(), re.MULTILINE)
     assert re.fullmatch(r"python:3\.12-slim@sha256:[0-9a-f]{64}", base)
     assert "--file=launch/Dockerfile" in build["argv"] and not any(".git/" in name for name in build["context"])
-    for words, said in ((["--repository=docker.io/me"], "docker.io"), ([*EXAMPLES["image.sh"], "--commit=nix"], "nix")):
-        refused = cloud.run("image.sh", *words)
+    for wrong, said in ((["--repository=docker.io/me"], "docker.io"), ([*words, "--commit=nix"], "nix")):
+        refused = cloud.run("image.sh", *wrong)
         assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and said in refused.stderr

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 import pathlib
 import re
 import shlex
@@ -186,38 +185,6 @@ def test_xpk_gets_the_restart_code_and_puts_the_trainer_in_the_place_of_the_shel
     assert shlex.split(flags["--command"]) == [
         "exec", "xlnet-jax", "train", "--config.checkpoint.grace_seconds=600", *TRAIN[1:]
     ]  # fmt: skip
-
-
-LARGE = "train --config=configs/xlnet_large.py --workdir=gs://bucket/run --config.data.corpus=gs://bucket/corpus"
-IMAGE = "--image=us-east5-docker.pkg.dev/my-project/xlnet/xlnet_jax:abcdef1"
-POOL = "--accelerator=tpu-v6e-slice --topology=8x8 --chips=4"
-SHOWN = {
-    "gke.sh": [
-        f"--name=xlnet {IMAGE} {POOL} --slices=2 --spot --dry-run -- {LARGE}",
-        f"--name=xlnet {IMAGE} {POOL} --slices=2 --spot --print -- {LARGE}",
-        f"--name=xlnet {IMAGE} {POOL} --network=pod --service-account=xlnet --flags=v6e --claim=w --print -- {LARGE}",
-        "--name=xlnet --delete --dry-run",
-    ],
-    "xpk.sh": [
-        f"--cluster=tpus --name=xlnet --tpu-type=v6e-64 --slices=2 {IMAGE} --spot --dry-run -- {LARGE}",
-        f"--cluster=tpus --zone=us-east5-b --name=xlnet --tpu-type=v6e-64 {IMAGE} --flags=v6e --dry-run -- {LARGE}",
-        "--cluster=tpus --name=xlnet --delete --dry-run",
-    ],
-}
-
-
-@pytest.mark.parametrize("script", SHOWN)
-def test_what_a_script_shows_before_it_does_it_is_what_the_file_has(cloud, script):
-    """To write the files again: GOLDEN=write pytest tests/launch/test_launch_jobs.py -k before_it_does_it"""
-    shown = ""
-    for words in SHOWN[script]:
-        done = cloud.run(script, *words.split())
-        assert (done.returncode, done.stderr) == (0, "") and not cloud.calls()
-        shown += f"$ launch/{script} {words}\n{done.stdout}\n"
-    path = LAUNCH.parent / "tests" / "launch" / "golden" / f"{script.removesuffix('.sh')}.txt"
-    if os.environ.get("GOLDEN") == "write":
-        path.write_text(shown)
-    assert shown == path.read_text()
 
 
 def test_the_image_copies_what_is_there_and_runs_the_trainer_without_a_shell():
