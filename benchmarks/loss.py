@@ -39,13 +39,12 @@ SIDES = ("plain", "chunked")
 def loss(side: str, params: Any, target_BP: Any) -> Any:
     """Mean over the targets; params: table, bias, vectors."""
     from xlnet_jax.kernels import vocabulary_loss
-    from xlnet_jax.model.heads import LMHead
+    from xlnet_jax.model.heads import logits, plain_nll
 
     table_VD, bias_V, vectors_BPD = params
     if side == "chunked":
         return vocabulary_loss.nll(table_VD, bias_V, vectors_BPD, target_BP).mean()
-    head = LMHead().bind({"params": {"bias": bias_V}})
-    return head.plain_nll(table_VD, vectors_BPD, target_BP).mean()
+    return plain_nll(logits(table_VD, bias_V, vectors_BPD, "vocab"), target_BP).mean()
 
 
 def compiled(side: str, described: Any) -> Any:

@@ -58,7 +58,6 @@ CHUNKS = "xlnet_jax/kernels/vocabulary_loss.py"
 GPU = "xlnet_jax/kernels/gpu_kernels.py"
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
 ATTEND, DROPOUT = "xlnet_jax/kernels/xla.py", "xlnet_jax/kernels/dropout.py"
-ADAPTIVE = "xlnet_jax/model/adaptive.py"
 TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads"))
 EXAMPLES, SEGMENTS, SPANS, STREAM = (
     f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream")
@@ -71,12 +70,12 @@ SCORE = "xlnet_jax/infer/score.py"
 DECODE = "xlnet_jax/infer/decode.py"
 
 MUTANTS = (
-    Mutant("query_sees_itself", ATTENTION, "limit_BP = jnp", "limit_BP = 1 + jnp",
+    Mutant("query_sees_itself", TRANSFORMER, "Stream(limit_BP, segment_BP", "Stream(limit_BP + 1, segment_BP",
            one("model/transformer", "test_a_target_depends_on_exactly_the_lower_ranks")),
-    Mutant("content_blind_to_itself", ATTENTION, "inputs.rank_BT + 1", "inputs.rank_BT + 0",
+    Mutant("content_blind_to_itself", ATTENTION, "rank_BT + 1, NEVER", "rank_BT + 0, NEVER",
            one("model/transformer", "test_a_content_position_depends_on_exactly_its_own_and_lower_ranks")),
-    Mutant("query_mask_from_position_0", ATTENTION, "jnp.take_along_axis(inputs.rank_BT, inputs.target_BP, axis=1)",
-           "jnp.take_along_axis(inputs.rank_BT, inputs.target_BP * 0, axis=1)",
+    Mutant("query_mask_from_position_0", TRANSFORMER, "take_along_axis(x, batch.target_positions, axis=1) for",
+           "take_along_axis(x, batch.target_positions * 0, axis=1) for",
            one("model/transformer", "test_a_target_depends_on_exactly_the_lower_ranks")),
     Mutant("distance_off_by_one", POSITIONS, "jnp.arange(keys - 1, -segment_len, -1)",
            "jnp.arange(keys, 1 - segment_len, -1)",
@@ -103,7 +102,7 @@ MUTANTS = (
            "segment_BQ[:, :, None] != a.segment_BK", oracle("plain")),
     Mutant("memory_in_segment_1", TRANSFORMER, "jnp.zeros((B, M), batch.segments.dtype)",
            "jnp.ones((B, M), batch.segments.dtype)", oracle("plain")),
-    Mutant("attention_residual_missing", ATTENTION, "norm(residual_BSD + o_BSD)", "norm(o_BSD)", oracle("plain")),
+    Mutant("attention_residual_missing", ATTENTION, "norm(x_BSD + o_BSD)", "norm(o_BSD)", oracle("plain")),
     Mutant("feed_forward_residual_missing", LAYERS, "norm(x_BSD + y_BSD)", "norm(y_BSD)", oracle("plain")),
     Mutant("gelu_of_the_wrong_kind", LAYERS, '"gelu": functools.partial(jax.nn.gelu, approximate=True)',
            '"gelu": functools.partial(jax.nn.gelu, approximate=False)', oracle("plain")),
@@ -115,7 +114,7 @@ MUTANTS = (
            one("kernels/vocabulary_loss", "test_any_mesh_gives_the_gradient_of_one_device")),
     Mutant("every_device_counts_its_pieces_from_0", CHUNKS, "axis_index(vocab) * V", "axis_index(vocab) * 0",
            one("kernels/vocabulary_loss", "test_any_mesh_gives_the_gradient_of_one_device")),
-    Mutant("softmax_bias_missing", HEADS, "logits_BPV + bias_V", "logits_BPV + 0 * bias_V",
+    Mutant("softmax_bias_missing", HEADS, "+ bias_V.astype(high)", "+ 0 * bias_V.astype(high)",
            oracle("plain")),
     Mutant("cached_memory_rolls_a_slot_too_far", CACHE, "jnp.roll(x_LBHKE, -T, axis=3)", "jnp.roll(x_LBHKE, -T - 1, axis=3)",
            one("infer/generate", "test_cached_equals_uncached")),
@@ -192,11 +191,13 @@ MUTANTS = (
            one("model/left_to_right", "test_a_text_in_two_segments_is_the_text_in_one")),
     Mutant("memory_normed_before_post_norm", ATTENTION, "norm(memory).astype(dtype) if pre else memory", "norm(memory).astype(dtype)",
            one("model/left_to_right", "test_a_text_in_two_segments_is_the_text_in_one")),
-    Mutant("clusters_reversed", ADAPTIVE, "shortlist.size + i, column", "shortlist.size + len(tails) - 1 - i, column",
+    Mutant("clusters_reversed", HEADS, "shortlist.size + i, column", "shortlist.size + len(tails) - 1 - i, column",
            recurrence("div_4")),
-    Mutant("first_word_of_a_cluster_left_out", ADAPTIVE, "(tokens >= self.first)", "(tokens > self.first)",
+    Mutant("first_word_of_a_cluster_left_out", "xlnet_jax/model/embeddings.py", "(tokens >= self.first)", "(tokens > self.first)",
            one("model/adaptive", "test_probabilities_add_up_and_are_those_of_the_loss")),
-    Mutant("projection_of_the_embedding_everywhere", ADAPTIVE, "if projection is not None and own:", "if False:",
+    Mutant("projected_back_by_nothing", HEADS, 'embedding["projection_0"])', '0.5 * embedding["projection_0"])',
+           one("model/adaptive", "test_a_factorised_embedding_is_the_full_one_with_the_product_as_its_table")),
+    Mutant("projection_of_the_embedding_everywhere", HEADS, "if projection is not None and untied:", "if False:",
            recurrence("div_4")),
     Mutant("distance_counts_keys_ahead", ATTEND, "distance_BQK <= a.max_distance", "abs(distance_BQK) <= a.max_distance",
            one("kernels/xla", "test_keys_beyond_the_largest_distance_are_hidden")),
@@ -351,9 +352,9 @@ MUTANTS = (
            one("train/vanilla", "test_the_second_target_is_the_token_two_ahead")),
     Mutant("lower_losses_stop_late", EXAMPLES, "builder.step * 2 * n <", "builder.step * n <",
            one("train/vanilla", "test_layer_l_of_n_stops_after_l_2nths_of_the_training")),
-    Mutant("absolute_positions_see_ahead", "xlnet_jax/model/absolute.py", "rank_BS + 1, NEVER", "rank_BS + 2, NEVER",
+    Mutant("absolute_positions_see_ahead", ATTENTION, "rank_BT + 1, NEVER", "rank_BT + 2, NEVER",
            one("train/vanilla", "test_no_layer_sees_a_later_token")),
-    Mutant("further_targets_of_the_next_layer", "xlnet_jax/model/auxiliary.py", "streams_LBTD[:-1]", "streams_LBTD[1:]",
+    Mutant("further_targets_of_the_next_layer", "xlnet_jax/model/vanilla.py", "streams_LBTD[:-1]", "streams_LBTD[1:]",
            one("train/vanilla", "test_the_loss_is_the_weighted_sum_of_all_its_parts")),
     Mutant("mlm_masks_too_much", EXAMPLES, "MASKED, RANDOM = 0.8, 0.1", "MASKED, RANDOM = 0.9, 0.05",
            one("train/objectives", "test_targets_are_masked_replaced_or_kept_8_to_1_to_1")),

@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from model.test_left_to_right import CLM, CONFIG
+from model.test_left_to_right import CLM, CONFIG, make_batch, make_memory, make_model, make_params
 
 from xlnet_jax import config as configs
 from xlnet_jax.commands.inspect import count_parameters
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import vocabulary_loss
-from xlnet_jax.model.adaptive import AdaptiveEmbedding, AdaptiveHead, clusters
+from xlnet_jax.model.embeddings import WordEmbedding, clusters
+from xlnet_jax.model.heads import AdaptiveHead, LMHead, head
 from xlnet_jax.train import gradients
 from xlnet_jax.train.recipe import make_recipe
 
@@ -36,7 +37,7 @@ def head_and_params(**changes) -> tuple[AdaptiveHead, dict, dict]:
         shapes = jax.eval_shape(lambda: nn.meta.unbox(module.init(jax.random.key(0), *arguments)))
         return jax.tree.map(lambda x: jnp.asarray(rng.standard_normal(x.shape)), shapes.get("params", {}))
 
-    embedding = drawn(AdaptiveEmbedding(config), np.zeros((1, 1), np.int32))
+    embedding = drawn(WordEmbedding(config), np.zeros((1, 1), np.int32))
     return head, embedding, drawn(head, embedding, np.zeros((1, 1, 8)))
 
 
@@ -76,9 +77,20 @@ def test_the_embedding_of_a_word_is_its_row_projected(x64):
     head, embedding, _ = head_and_params(**CUTS, scale_embedding=True)
     assert [(c.first, c.size, c.width) for c in clusters(head.config)] == [(0, 10, 8), (10, 10, 4), (20, 11, 2)]
     tokens = np.array([[0, 9, 10, 19, 20, 30]], np.int32)
-    found = AdaptiveEmbedding(head.config).apply({"params": embedding}, tokens)
+    found = WordEmbedding(head.config).apply({"params": embedding}, tokens)
     rows = [np.asarray(embedding[f"table_{i}"])[[0, -1]] @ embedding[f"projection_{i}"] for i in range(3)]
     np.testing.assert_allclose(found[0], np.concatenate(rows) * 8**0.5, rtol=1e-12)  # type: ignore[index]
+
+
+def test_a_factorised_embedding_is_the_full_one_with_the_product_as_its_table(x64):
+    """Also in the softmax, whose vectors are projected back. Catches a projection that either of them leaves out."""
+    narrow, full = make_model(d_embed=6), make_model()
+    params, batch, memory = make_params(narrow), make_batch(), make_memory()
+    assert type(head(narrow.transformer.config, narrow.transformer.parts)) is LMHead
+    factors = params["word_embedding"]
+    whole = params | {"word_embedding": factors["table_0"] @ factors["projection_0"]}
+    ours, theirs = narrow.row_losses(params, batch, memory), full.row_losses(whole, batch, memory)
+    np.testing.assert_allclose(ours.loss_B, theirs.loss_B, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import tiny
 from xlnet_jax.batch import Batch, Memory, forward_text
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
+from xlnet_jax.model.architectures import architecture
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import example_batch
@@ -39,9 +40,8 @@ def make_memory(layers: int = 2) -> Memory:
     return Memory(jnp.asarray(hidden), jnp.asarray([M, 2]))
 
 
-def make_model(left_to_right: bool = True, **changes) -> LanguageModel:
-    return LanguageModel(XLNet(dataclasses.replace(CONFIG, **changes), None, two_streams=False,
-                               left_to_right=left_to_right))  # fmt: skip
+def make_model(objective: str = "clm", **changes) -> LanguageModel:
+    return LanguageModel(XLNet(dataclasses.replace(CONFIG, **changes), None, objective=objective))
 
 
 def make_params(model: LanguageModel) -> dict:
@@ -53,7 +53,7 @@ def make_params(model: LanguageModel) -> dict:
 @pytest.mark.parametrize("biases_per_layer", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_model_without_segments_is_the_one_with_a_single_segment(biases_per_layer, x64):
     """Catches a segment term that is left in, and a parameter more or less than the three that have no effect."""
-    full, plain = (make_model(own, biases_per_layer=biases_per_layer) for own in (False, True))
+    full, plain = (make_model(name, biases_per_layer=biases_per_layer) for name in ("mlm", "clm"))
     params, batch, memory = make_params(full), make_batch(), make_memory()
     left = {k: dict(v) if isinstance(v, dict) else v for k, v in params.items() if k != "mask_embedding"}
     left["layers"]["attention"] = {k: v for k, v in left["layers"]["attention"].items() if not k.startswith("segment_")}
@@ -114,8 +114,21 @@ def test_a_text_in_two_segments_is_the_text_in_one(norm, x64):
         ({"memory_len": 0, "same_length": True}, CLM, "model.same_length=True needs a memory: .* model.memory_len=0"),
         ({"same_length": True}, {}, "model.same_length=True needs data.objective=clm"),
         ({"norm": "Pre"}, {}, "model.norm='Pre' is not one of post, pre"),
+        (
+            {"position_scheme": "absolute", "memory_len": 0},
+            {},
+            "model.position_scheme=absolute is for pretraining with",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(model, data, message):
     with pytest.raises(BadInput, match=message):
         tiny.config(model=model, data=data)
+
+
+@pytest.mark.parametrize(("objective", "memory_len"), [("plm", 0), ("mlm", 0), ("clm", M)])
+def test_an_architecture_refuses_what_its_objective_cannot_use(objective, memory_len):
+    """Catches a row that is taken in silence for a model that no configuration can have."""
+    config = ModelConfig(position_scheme="absolute", memory_len=memory_len)
+    with pytest.raises(BadInput, match=f"absolute cannot have data.objective={objective} and .*={memory_len}; use"):
+        architecture(config, objective)

@@ -104,19 +104,6 @@ def test_a_content_position_depends_on_exactly_its_own_and_lower_ranks(x64):
         assert (moved[position][lower] > 1e-8).all()
 
 
-def test_the_second_half_moves_neither_the_first_r_outputs_nor_the_memory(x64):
-    params, batch, memory = make_params(), make_batch(), make_memory()
-    other = dataclasses.replace(
-        batch,
-        tokens=np.concatenate([batch.tokens[:, :R], batch.tokens[:, :R - 1:-1]], axis=1),
-        segments=np.concatenate([batch.segments[:, :R], 2 - batch.segments[:, R:]], axis=1),
-    )  # fmt: skip
-    a, b = run(params, batch, memory), run(params, other, memory)
-    assert np.abs(a.hidden_BTD[:, R:] - b.hidden_BTD[:, R:]).max() > 1e-3, "the two batches do not differ"
-    np.testing.assert_array_equal(a.hidden_BTD[:, :R], b.hidden_BTD[:, :R])
-    np.testing.assert_array_equal(a.memory.hidden_LBMD, b.memory.hidden_LBMD)
-
-
 def test_without_valid_slots_the_memory_is_as_if_there_were_none(x64):
     params, batch, memory = make_params(), make_batch(), make_memory(valid=(0, 0))
     none = empty_memory(dataclasses.replace(CONFIG, memory_len=0), B)
@@ -228,13 +215,6 @@ def test_the_shift_pairs_query_i_and_key_j_with_distance_m_plus_i_minus_j(memory
     np.testing.assert_allclose(table[row_of[0, 0].astype(int)], expected, rtol=0, atol=1e-14)
 
 
-def test_clamped_distances_stop_growing(x64):
-    table = positions.sinusoids(5, 3, 6, 2, jnp.dtype("float64"))
-    free = positions.sinusoids(5, 3, 6, -1, jnp.dtype("float64"))
-    np.testing.assert_array_equal(table[:6], jnp.broadcast_to(free[5], (6, 6)))
-    assert not np.array_equal(table, free)
-
-
 def test_padding_is_seen_by_nobody_and_a_blind_row_gives_zeros_without_nan(x64):
     params, batch = make_params(), make_batch()
     rank = batch.rank.copy()
@@ -291,14 +271,6 @@ def test_shared_layers_equal_separate_ones_that_are_copies(x64):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
-def test_nll_is_minus_the_log_softmax_of_the_logits(x64):
-    params, batch = make_params(), make_batch()
-    vectors = run(params, batch, make_memory()).target_vectors_BPD
-    log_softmax = jax.nn.log_softmax(vectors @ params["word_embedding"].T + params["lm_head"]["bias"][None, None])
-    expected = -np.take_along_axis(np.asarray(log_softmax), batch.target_tokens[..., None], -1)[..., 0]
-    np.testing.assert_allclose(MODEL.nll(params, vectors, batch.target_tokens), expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize("remat", ["dots", "full"])
 def test_remat_changes_memory_and_nothing_else(remat):
     config = dataclasses.replace(CONFIG, compute_dtype="float32", layers=4)
@@ -317,20 +289,3 @@ def test_remat_changes_memory_and_nothing_else(remat):
     assert saving.memory_analysis().temp_size_in_bytes != plain.memory_analysis().temp_size_in_bytes
     for a, b in zip(jax.tree.leaves(plain(params)), jax.tree.leaves(saving(params)), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
-
-
-def test_bfloat16_keeps_float32_where_it_matters():
-    config = dataclasses.replace(CONFIG, compute_dtype="bfloat16")
-    params = jax.tree.map(
-        lambda x: x.astype(jnp.float32), make_params(dataclasses.replace(CONFIG, compute_dtype="float32"))
-    )
-    batch = make_batch()
-    model = XLNet(config, R)
-    out, seen = model.apply(
-        {"params": params}, batch, empty_memory(config, B), deterministic=True, mutable=["intermediates"]
-    )
-    assert out.hidden_BTD.dtype == out.memory.hidden_LBMD.dtype == jnp.bfloat16
-    kinds = {path[-2].key: x.dtype for path, x in jax.tree_util.tree_leaves_with_path(seen)}
-    assert kinds["probability_content"] == kinds["probability_query"] == jnp.float32
-    assert kinds["content_stream"] == kinds["query_stream"] == jnp.bfloat16
-    assert MODEL.nll(params, out.target_vectors_BPD, batch.target_tokens).dtype == jnp.float32

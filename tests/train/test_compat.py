@@ -22,13 +22,14 @@ from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
 from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.model import heads
+from xlnet_jax.model.architectures import XLNET
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train import state as states
 from xlnet_jax.train.gradients import core_clipped_gradient
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.optimizer import make_optimizer
-from xlnet_jax.train.recipe import make_recipe
+from xlnet_jax.train.recipe import example_batch, make_recipe
 from xlnet_jax.train.step import train_step
 
 ROWS = np.arange(8)
@@ -230,8 +231,8 @@ def test_glorot_mask_embedding_is_uniform_within_the_bound_of_the_released_model
 
     def vector(switches):
         config = dataclasses.replace(tiny.config().model, d_model=width, init_std=0.02)
-        run = functools.partial(Embedding(config, CompatConfig(switches)).init, deterministic=True)
-        params = run(jax.random.key(0), jnp.zeros((1, 4), int), None, jnp.arange(1))["params"]
+        run = functools.partial(Embedding(config, CompatConfig(switches), XLNET).init, deterministic=True)
+        params = run(jax.random.key(0), example_batch(tiny.config(), 1), jnp.arange(1))["params"]
         return np.sort(nn.meta.unbox(params)["mask_embedding"])
 
     drawn, even = vector("glorot_mask_embedding"), np.linspace(-bound, bound, width)

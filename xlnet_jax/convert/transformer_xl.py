@@ -33,7 +33,7 @@ from xlnet_jax.data import vocabulary as vocabularies
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, UNK
 from xlnet_jax.data.vocabulary import END_OF_LINE, Vocabulary
 from xlnet_jax.errors import BadInput, summary
-from xlnet_jax.model.adaptive import clusters, projections
+from xlnet_jax.model.embeddings import clusters, projections
 from xlnet_jax.storage import files
 
 CONSTANTS = {"activation": "relu", "scale_embedding": True}

@@ -1,12 +1,13 @@
-"""Two-stream relative attention (XLNet, section 2.3; Transformer-XL, section 3.3).
+"""Attention of all streams of a layer (XLNet, section 2.3; Transformer-XL, section 3.3; Vaswani et al. 2017).
 
-For query i and key j of one head of width E
+For query i and key j of one head of width E, with the parts `positions=relative` and `segments=relative`,
 
     s_ij = E^(-1/2) [ (q_i + u) . k_j  +  (q_i + v) . W_r R(d_ij)  +  (q_i + w) . S[seg_i != seg_j] ]
 
-where u, v, w are the content, position and segment bias. Both streams share all weights; keys and values come
-only from the content stream and the memory. The content stream sees ranks up to its own, the query stream lower ones.
-This module holds the weights; `attend` of an implementation in `kernels/` computes scores, softmax and weighted sum.
+where u, v, w are the content, position and segment bias. Where positions are in the vectors already, as x + P_l with
+`positions=per_layer` (Al-Rfou et al. 2018, arXiv 1808.04444), s_ij = E^(-1/2) q_i . k_j. Streams share all weights;
+keys and values come only from the content stream and the memory. The content stream sees ranks up to its own, the query
+stream lower ones. This module holds the weights; `attend` in `kernels/` computes scores, softmax and weighted sum.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels import fused, xla
 from xlnet_jax.kernels.dropout import AttentionDropout, draw_key
 from xlnet_jax.model import positions
+from xlnet_jax.model.architectures import Architecture
 from xlnet_jax.model.cache import Kept, join
 from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 
@@ -33,40 +35,55 @@ runs or compiles the model decides on `auto` before (`implementation`)."""
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Stream:
+    """What the rows of one stream may see."""
+
+    limit_BQ: jax.Array
+    """Keys of lower rank."""
+    segment_BQ: jax.Array
+    position_BQ: jax.Array | None = None
+    """Positions of the rows in the segment; None: all of it in order."""
+
+
+def content_stream(rank_BT: jax.Array, segment_BT: jax.Array, position_BT: jax.Array | None = None) -> Stream:
+    """Rows that see ranks up to their own. Padding has the highest limit: it sees all text, but not itself."""
+    return Stream(jnp.minimum(rank_BT + 1, NEVER), segment_BT, position_BT)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class AttentionInputs:
-    """What all layers need to know about keys and queries, per example: K = M + T keys, P targets."""
+    """What all layers need to know about keys and queries, per example: K = M + T keys."""
 
     rows_B: jax.Array
     """Row numbers in the global batch: they key the dropout masks."""
-    table_SND: jax.Array | None
-    """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: position keys are cached, or
-    positions are absolute."""
     direction_B: jax.Array
-    rank_BT: jax.Array
     rank_BK: jax.Array
-    segment_BT: jax.Array
     segment_BK: jax.Array
-    target_BP: jax.Array
-    """Positions of the query stream's rows."""
+    streams: tuple[Stream, ...]
+    """The content stream, and the query stream if there is one."""
     position_BS: jax.Array
-    """Where dropout draws for the rows of both streams: position for content, T + position for queries."""
-    place_BT: jax.Array | None = None
-    """Positions of the content rows in a cached segment; None: the first T."""
+    """Where dropout draws for the rows of all streams: position for content, T + position for queries."""
+    table_SND: jax.Array | None = None
+    """Sinusoids after their dropout; S is 1, or B if every row has its own mask. None: position keys are cached, or
+    positions are learned."""
     slot_BT: jax.Array | None = None
-    """Their slots; None: they follow the memory."""
-    limit_BP: jax.Array | None = None
-    """The query stream's rows see lower ranks; None: than those of their positions."""
+    """Slots of the content rows in a cache; None: they follow the memory."""
+    only_BP: jax.Array | None = None
+    """Positions of the content rows that are computed, from the keys of all, as in `streams`; None: all."""
 
 
-class RelativeAttention(nn.Module):
-    """Attention, output projection, residual and LayerNorm, for both streams; pre-norm: LayerNorm of what enters.
+class Attention(nn.Module):
+    """Attention, output projection, residual and LayerNorm, for all streams; pre-norm: LayerNorm of what enters.
 
-    Without `segments` there is neither S nor w: if all positions are of one segment, that term is the same for all keys
-    of a query, and the softmax does not change.
+    With `segments=none` there is neither S nor w: if all positions are of one segment, that term is the same for all
+    keys of a query, and the softmax does not change.
     """
 
     config: ModelConfig
-    segments: bool = True
+    parts: Architecture
+    longest: int
+    """Tokens of the longest segment, for learned positions."""
 
     @nn.compact
     def __call__(
@@ -78,72 +95,72 @@ class RelativeAttention(nn.Module):
         *,
         deterministic: bool,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
-        """The rows of both streams; see `transformer.Layer`. The memory_BMD is finite.
+        """The rows of all streams; see `transformer.Layer`. The memory_BMD is finite.
 
         With the keys and values of earlier tokens in its place, also those of the content rows.
         """
-        config, dtype, T = self.config, x_BSD.dtype, inputs.rank_BT.shape[1]
+        config, dtype, relative = self.config, x_BSD.dtype, self.parts.positions == "relative"
+        T = x_BSD.shape[1] - sum(stream.limit_BQ.shape[1] for stream in inputs.streams[1:])
         heads = (config.heads, config.head_dim)
         kernel = {
             name: parameter(self, name, (config.d_model, *heads), ("embed", "heads", "head_dim"))
-            for name in ("query", "key", "value", "position", "output")
+            for name in ("query", "key", "value", *["position"] * relative, "output")
         }
-        biases = tied_biases or attention_biases(self, config, self.segments)
-        if self.segments:
-            segment_2HE = parameter(self, "segment_embedding", (2, *heads), (None, "heads", "head_dim"))
-        else:
-            segment_2HE = jnp.zeros((2, *heads), jnp.float32)
-            biases = {**biases, "segment_bias": segment_2HE[0]}
+        biases, segment_2HE = {}, None
+        if relative:
+            biases = tied_biases or attention_biases(self, config, self.parts)
+            if self.parts.segments == "relative":
+                segment_2HE = parameter(self, "segment_embedding", (2, *heads), (None, "heads", "head_dim"))
+            else:
+                segment_2HE = jnp.zeros((2, *heads), jnp.float32)
+                biases = {**biases, "segment_bias": segment_2HE[0]}
+        if self.parts.positions == "per_layer":
+            x_BSD = (x_BSD + positions.learned(self, self.longest, T)).astype(dtype)
 
-        pre, norm, residual_BSD = config.norm == "pre", layer_norm("norm", config), x_BSD
-        if pre:
-            x_BSD = norm(x_BSD).astype(dtype)
-        fresh_BKD = x_BSD[:, :T]
-        if not isinstance(memory, Kept):
+        pre, norm = self.parts.norm == "pre", layer_norm("norm", config)
+        y_BSD = norm(x_BSD).astype(dtype) if pre else x_BSD
+        fresh_BKD = y_BSD[:, :T]
+        if not isinstance(memory, Kept) and memory.shape[1]:
             memory_BMD = norm(memory).astype(dtype) if pre else memory
             fresh_BKD = jnp.concatenate([memory_BMD, fresh_BKD], axis=1)
         k_BKHE = product("bkd,dhe->bkhe", fresh_BKD, kernel["key"])
         v_BKHE = product("bkd,dhe->bkhe", fresh_BKD, kernel["value"])
-        q_BSHE = product("bsd,dhe->bshe", x_BSD, kernel["query"])
+        if inputs.only_BP is not None:
+            at_BP1 = inputs.only_BP[:, :, None]
+            x_BSD, y_BSD = (jnp.take_along_axis(x, at_BP1, axis=1) for x in (x_BSD, y_BSD))
+        q_BSHE = product("bsd,dhe->bshe", y_BSD, kernel["query"])
         # Only the parameters' shapes count at initialisation: `fused` needs its device.
         implementation = "xla" if self.is_initializing() else config.attention
+        position, rows = None, None
         if isinstance(memory, Kept):
             implementation, rows = "xla", (k_BKHE, v_BKHE)
             k_BKHE = join(memory.k_BHKE, k_BKHE, inputs.slot_BT)
             v_BKHE = join(memory.v_BHKE, v_BKHE, inputs.slot_BT)
             position = None, memory.r_NHE[None], inputs.direction_B
-        else:
-            position, rows = position_keys(inputs, kernel["position"], dtype, implementation), None
+        elif relative:
+            position = position_keys(inputs, kernel["position"], dtype, implementation)
         max_distance = config.memory_len - 1 if config.same_length else None
         drops = config.attention_dropout and not deterministic
         dropout_key = draw_key(self.make_rng("dropout")) if drops else None
 
-        def stream(number: int, name: str, q_BQHE: jax.Array, limit_BQ: jax.Array, segment_BQ: jax.Array,
-                   query_position_BQ: jax.Array | None) -> jax.Array:  # fmt: skip
+        outputs, start = [], 0
+        for number, stream in enumerate(inputs.streams):
+            end = start + stream.limit_BQ.shape[1]
             dropout = None if dropout_key is None else AttentionDropout(dropout_key, config.attention_dropout, number)
             o_BQHE, probability_BHQK = IMPLEMENTATIONS[implementation](
                 xla.Arguments(
-                    q_BQHE, k_BKHE, v_BKHE, limit_BQ, inputs.rank_BK, segment_BQ, inputs.segment_BK, query_position_BQ,
-                    inputs.rows_B, position, biases, segment_2HE, dropout, max_distance,
+                    q_BSHE[:, start:end], k_BKHE, v_BKHE, stream.limit_BQ, inputs.rank_BK, stream.segment_BQ,
+                    inputs.segment_BK, stream.position_BQ, inputs.rows_B, position, biases, segment_2HE, dropout,
+                    max_distance,
                 )
             )  # fmt: skip
-            self.sow("intermediates", f"probability_{name}", probability_BHQK)
-            return o_BQHE
-
-        # Padding has the highest limit: it sees all text, but not itself.
-        limit_BT = jnp.minimum(inputs.rank_BT + 1, NEVER)
-        o_BSHE = stream(0, "content", q_BSHE[:, :T], limit_BT, inputs.segment_BT, inputs.place_BT)
-        if x_BSD.shape[1] > T:
-            if inputs.limit_BP is None:
-                limit_BP = jnp.take_along_axis(inputs.rank_BT, inputs.target_BP, axis=1)
-                segment_BP = jnp.take_along_axis(inputs.segment_BT, inputs.target_BP, axis=1)
-            else:
-                limit_BP, segment_BP = inputs.limit_BP, jnp.zeros_like(inputs.target_BP)
-            o_BPHE = stream(1, "query", q_BSHE[:, T:], limit_BP, segment_BP, inputs.target_BP)
-            o_BSHE = jnp.concatenate([o_BSHE, o_BPHE], axis=1)
+            self.sow("intermediates", f"probability_{('content', 'query')[number]}", probability_BHQK)
+            outputs.append(o_BQHE)
+            start = end
+        o_BSHE = jnp.concatenate(outputs, axis=1)
         o_BSD = product("bshe,dhe->bsd", o_BSHE, kernel["output"])
         o_BSD = Dropout(config.dropout)(o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic)
-        return residual_BSD + o_BSD if pre else norm(residual_BSD + o_BSD).astype(dtype), rows
+        return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD).astype(dtype), rows
 
 
 def position_keys(
@@ -162,9 +179,9 @@ def position_keys(
     return (None, positions.of_rows(*position), inputs.direction_B) if len(odd_SNHE) == 1 else position
 
 
-def attention_biases(module: nn.Module, config: ModelConfig, segments: bool) -> dict[str, jax.Array]:
-    """Declares u, v and, with `segments`, w [H, E] on `module`: one set per layer, or for all (`biases_per_layer`)."""
+def attention_biases(module: nn.Module, config: ModelConfig, parts: Architecture) -> dict[str, jax.Array]:
+    """Declares u, v and, with segments, w [H, E] on `module`: one set per layer, or for all (`biases_per_layer`)."""
     return {
         name: parameter(module, name, (config.heads, config.head_dim), ("heads", "head_dim"))
-        for name in ("content_bias", "position_bias", *["segment_bias"] * segments)
+        for name in ("content_bias", "position_bias", *["segment_bias"] * (parts.segments == "relative"))
     }

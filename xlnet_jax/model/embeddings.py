@@ -1,48 +1,142 @@
-"""The inputs of the layers: token vectors, query vectors, and the table of relative positions.
+"""The inputs of the layers: vectors of words, query vectors, and the table of relative positions.
 
-A model with other inputs or another position scheme replaces one of these modules; `XLNet` composes them.
+Words x have vectors of width D, or narrow ones that are projected. A clustered embedding cuts the vocabulary, sorted by
+frequency, into clusters, and rare words have narrower vectors (Grave et al. 2017, Baevski and Auli 2019;
+Transformer-XL, section 4.1); a factorised one is a single cluster (ALBERT):
+
+    cut-offs 0 < c_1 < .. < c_K < V      cluster i: words c_i .. c_(i+1) - 1      width E_i = d_embed / div_val^i
+    vector of word x of cluster i        P_i^T W_i[x]        W_i [size, E_i], P_i [E_i, D]
 """
 
 from __future__ import annotations
+
+import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from xlnet_jax.batch import Batch
 from xlnet_jax.config import CompatConfig, ModelConfig
 from xlnet_jax.model import positions
-from xlnet_jax.model.adaptive import AdaptiveEmbedding, lookup
-from xlnet_jax.model.layers import Dropout, accumulator, parameter
+from xlnet_jax.model.architectures import Architecture
+from xlnet_jax.model.layers import Dropout, accumulator, parameter, product
+
+PROJECTION_STD = 0.01
+"""Of the initial projections, as in the original of Transformer-XL (`proj_init_std`)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Words `first` to `first + size - 1`, with vectors of `width`."""
+
+    first: int
+    size: int
+    width: int
+
+    def index(self, tokens: jax.Array) -> jax.Array:
+        """Numbers of the tokens in the cluster; of those outside any valid number."""
+        return jnp.clip(tokens - self.first, 0, self.size - 1)
+
+    def has(self, tokens: jax.Array) -> jax.Array:
+        """Which tokens belong to the cluster."""
+        return (tokens >= self.first) & (tokens < self.first + self.size)
+
+
+def clusters(config: ModelConfig) -> tuple[Cluster, ...]:
+    """The most frequent words and the tail clusters; one cluster without `cutoffs`."""
+    ends = [*config.cutoff_list(), config.vocab_size]
+    width = config.d_embed or config.d_model
+    starts = [0, *ends[:-1]]
+    return tuple(
+        Cluster(a, b - a, width // config.div_val**i) for i, (a, b) in enumerate(zip(starts, ends, strict=True))
+    )
+
+
+def projections(config: ModelConfig) -> int:
+    """Number of the projections: one for each cluster, or for all if their widths are equal, or none."""
+    return len(clusters(config)) if config.div_val > 1 else int(config.d_embed not in (0, config.d_model))
+
+
+class WordEmbedding(nn.Module):
+    """A factorised or clustered embedding. Its parameters: `table_i` [size, E_i] and `projection_i` [E_i, D]."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, tokens_BT: jax.Array) -> jax.Array:
+        """[B, T, D] in the compute dtype."""
+        config = self.config
+        params = {f"projection_{i}": declare_projection(self, i) for i in range(projections(config))}
+        params |= {f"table_{i}": declare_table(self, i) for i in range(len(clusters(config)))}
+        parts = []
+        for cluster, (table, projection) in zip(clusters(config), tables(config, params), strict=True):
+            x_BTC = lookup(table, cluster.index(tokens_BT), config)
+            x_BTC = jnp.where(cluster.has(tokens_BT)[..., None], x_BTC, 0).astype(config.compute_dtype)
+            parts.append(x_BTC if projection is None else product("btc,cd->btd", x_BTC, projection))
+        # All but one of them are 0.
+        return sum(parts[1:], parts[0])
+
+
+def declare_table(module: Any, i: int) -> jax.Array:
+    """The vectors of one cluster. Sizes are any numbers: they are never split; only full widths are, over `fsdp`."""
+    cluster = clusters(module.config)[i]
+    whole = cluster.width == clusters(module.config)[0].width
+    return parameter(module, f"table_{i}", (cluster.size, cluster.width), (None, "embed" if whole else None))
+
+
+def declare_projection(module: Any, i: int) -> jax.Array:
+    """The projection of one cluster, [E_i, D]."""
+    shape = clusters(module.config)[i].width, module.config.d_model
+    return parameter(module, f"projection_{i}", shape, (None, "embed"), nn.initializers.normal(PROJECTION_STD))
+
+
+def tables(config: ModelConfig, params: dict[str, jax.Array]) -> list[tuple[jax.Array, jax.Array | None]]:
+    """Table and projection of each cluster, from the parameters of `WordEmbedding`."""
+    number = projections(config)
+    return [
+        (params[f"table_{i}"], params[f"projection_{min(i, number - 1)}"] if number else None)
+        for i in range(len(clusters(config)))
+    ]
+
+
+def lookup(table_VD: jax.Array, index_BT: jax.Array, config: ModelConfig) -> jax.Array:
+    """Rows of a table, [B, T, D] in its dtype, times sqrt(d_model) with `scale_embedding`."""
+    # The whole table: inside shard_map the compiler cannot split a lookup over rows and over the table at once.
+    table_VD = nn.with_logical_constraint(table_VD, (None, None))
+    # Not rounded yet: the gradient of a frequent piece is a sum of many terms, which needs float32.
+    x_BTD = table_VD[index_BT]
+    return x_BTD * config.d_model**0.5 if config.scale_embedding else x_BTD
 
 
 class Embedding(nn.Module):
-    """h_0 = Drop(embedding of the tokens) and, unless left to right, g_0 = Drop(one learned vector) at the targets."""
+    """h_0 = Drop(vectors of the tokens) and, for a query stream, g_0 = Drop(one learned vector) at the targets."""
 
     config: ModelConfig
     compat: CompatConfig
-    left_to_right: bool = False
+    parts: Architecture
 
     DEPTHS = {"word_embedding": 0, "mask_embedding": 0}
 
     @nn.compact
-    def __call__(
-        self, tokens_BT: jax.Array, target_BP: jax.Array | None, rows_B: jax.Array, *, deterministic: bool
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Content stream h_BTD and query stream g_BPD, None without targets; in the compute dtype."""
+    def __call__(self, batch: Batch, rows_B: jax.Array, *, deterministic: bool) -> tuple[jax.Array, jax.Array | None]:
+        """Content stream h_BTD and query stream g_BPD, None if there is none; in the compute dtype."""
         config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
-        if config.adaptive:
-            h_BTD = AdaptiveEmbedding(config, name="word_embedding")(tokens_BT)
-        else:
+        if self.parts.embedding == "full":
             table_VD = parameter(self, "word_embedding", (config.vocab_size, config.d_model), ("vocab", "embed"))
-            h_BTD = lookup(table_VD, tokens_BT, config).astype(dtype)
+            h_BTD = lookup(table_VD, batch.tokens, config).astype(dtype)
+        else:
+            h_BTD = WordEmbedding(config, name="word_embedding")(batch.tokens)
         mask_D = None
-        if not self.left_to_right:
+        if self.parts.streams == 2:
             glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
             mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), glorot)
 
         h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, deterministic=deterministic)
         h_BTD = nn.with_logical_constraint(h_BTD, ("batch", None, None))
-        if target_BP is None or mask_D is None:
+        target_BP = batch.target_positions
+        if mask_D is None or self.parts.targets != "query" or not target_BP.shape[1]:
             return h_BTD, None
         g_BPD = jnp.broadcast_to(mask_D, (*target_BP.shape, config.d_model)).astype(dtype)
         drop = Dropout(config.dropout, name="query_dropout")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import jax
 
 from xlnet_jax.config import Config, ModelConfig
-from xlnet_jax.model.adaptive import clusters, projections
+from xlnet_jax.model.architectures import architecture
+from xlnet_jax.model.embeddings import clusters, projections
 
 PEAK_FLOPS = {
     # Dense bfloat16 peak per JAX device. TPU: Google Cloud "TPU system architecture" pages (v2 and v3 list chips of two
@@ -33,26 +34,25 @@ def forward_flops(config: Config) -> dict[str, int]:
     model, data = config.model, config.data
     T, P, M = data.segment_len, data.num_predict, model.memory_len
     D, F, W = model.d_model, model.d_ff, model.heads * model.head_dim
-    K = M + T
+    K, parts = M + T, architecture(model, data.objective)
 
     def stream(rows: int) -> int:
         """`rows` queries through one layer."""
         projections = 2 * 2 * rows * D * W
         content = values = 2 * rows * K * W
-        position = content * (model.position_scheme == "relative")
-        segment = 2 * rows * 2 * W * (data.objective != "clm")
+        position = content * (parts.positions == "relative")
+        segment = 2 * rows * 2 * W * (parts.segments == "relative")
         feed_forward = 2 * 2 * rows * D * F
         return projections + content + position + segment + values + feed_forward
 
     keys = 2 * 2 * K * D * W
-    two_streams = data.objective == "plm"
     return {
         # With two streams nothing uses the last layer's content output: the targets attend to its input.
-        "content": (model.layers - two_streams) * stream(T),
-        "query": model.layers * stream(P) * two_streams,
+        "content": (model.layers - parts.two_streams) * stream(T),
+        "query": model.layers * stream(P) * parts.two_streams,
         "keys": model.layers * keys,
         "softmax": softmax_flops(model, P),
-        **({"embedding": T * projection_flops(model)} if model.adaptive else {}),
+        **({"embedding": T * projection_flops(model)} if projections(model) else {}),
         **({"auxiliary": auxiliary_flops(config)} if auxiliary_flops(config) else {}),
     }
 
@@ -78,10 +78,9 @@ def projection_flops(model: ModelConfig) -> int:
 
 def attention_flops(config: Config) -> int:
     """Forward FLOPs of one row inside attention: scores of content and relative position, and values, of all layers."""
-    model, data = config.model, config.data
-    two_streams = data.objective == "plm"
-    rows = (model.layers - two_streams) * data.segment_len + model.layers * data.num_predict * two_streams
-    products = 3 if model.position_scheme == "relative" else 2
+    model, data, parts = config.model, config.data, architecture(config.model, config.data.objective)
+    rows = (model.layers - parts.two_streams) * data.segment_len + model.layers * data.num_predict * parts.two_streams
+    products = 3 if parts.positions == "relative" else 2
     return rows * products * 2 * (model.memory_len + data.segment_len) * model.heads * model.head_dim
 
 

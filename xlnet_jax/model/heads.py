@@ -13,8 +13,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import vocabulary_loss
-from xlnet_jax.model.layers import accumulator, product
+from xlnet_jax.model.architectures import Architecture
+from xlnet_jax.model.embeddings import clusters, declare_projection, declare_table, tables
+from xlnet_jax.model.layers import accumulator, parameter, product
 
 DEPTH = math.inf
 """The depth of a head's parameters: with layer-wise decay they learn at the full rate, as the top layer does."""
@@ -23,30 +26,114 @@ DEPTH = math.inf
 class LMHead(nn.Module):
     """The softmax over the vocabulary, tied to the word embedding, with its own bias (`lm_loss` of the original).
 
-    There is no transform layer before it.
+    There is no transform layer before it. With a factorised embedding the vectors are projected back to its width.
     """
 
-    @nn.compact
-    def _bias(self, size: int) -> Any:
-        return self.param("bias", nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",)), (size,), jnp.float32)
+    def __call__(self, embedding: Any, vectors_BPD: jax.Array) -> jax.Array:
+        """Logits [B, P, V], accumulated in at least float32: for tests, generation and export.
 
-    def __call__(self, table_VD: jax.Array, vectors_BPD: jax.Array) -> jax.Array:
-        """Logits [B, P, V], accumulated in at least float32: for tests, generation and export."""
-        high = accumulator(vectors_BPD.dtype)
-        bias_V = self._bias(len(table_VD))
-        logits_BPV = product("bpd,vd->bpv", vectors_BPD, table_VD, high)
-        logits_BPV = logits_BPV + bias_V.astype(high)[None, None]
-        return nn.with_logical_constraint(logits_BPV, ("batch", None, "vocab"))
+        Args:
+          embedding: the parameters `word_embedding`: a table [V, D], or those of `embeddings.WordEmbedding`.
+        """
+        return logits(*self._softmax(embedding, vectors_BPD))
 
-    def nll(self, table_VD: jax.Array, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
+    def nll(self, embedding: Any, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
         """-log p(target) in nats: [B, P], at least float32. Many targets never have all their logits at once."""
-        if vocabulary_loss.pays(*target_tokens_BP.shape):
-            return vocabulary_loss.nll(table_VD, self._bias(len(table_VD)), vectors_BPD, target_tokens_BP)
-        return self.plain_nll(table_VD, vectors_BPD, target_tokens_BP)
+        return softmax_nll(*self._softmax(embedding, vectors_BPD), target_tokens_BP)
 
-    def plain_nll(self, table_VD: jax.Array, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
-        """The same from an array of all logits."""
-        return plain_nll(self(table_VD, vectors_BPD), target_tokens_BP)
+    @nn.compact
+    def _softmax(self, embedding: Any, vectors_BPD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, str | None]:
+        table, axis = embedding, "vocab"
+        if isinstance(embedding, dict):
+            table, axis = embedding["table_0"], None
+            vectors_BPD = product("bpd,cd->bpc", vectors_BPD, embedding["projection_0"])
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, (axis,))
+        return table, self.param("bias", zeros, (len(table),), jnp.float32), vectors_BPD, axis
+
+
+class AdaptiveHead(nn.Module):
+    """The adaptive softmax: rare words have narrow vectors, and are predicted in two steps.
+
+    With the clusters of `embeddings`, cluster 0 being the shortlist and i > 0 the tail clusters,
+
+        p(x) = p_0(x)                      x in the shortlist
+        p(x) = p_0(cluster i) p_i(x)       x in tail cluster i
+
+    p_0 is a softmax over the words of the shortlist and the tail clusters, p_i one over the words of its cluster; their
+    logits are W_i' P_i' h + b_i. W' and P' may be W and P of the embedding (`tie_embedding`, `tie_projections`). All
+    clusters are computed for all positions: shapes are static, and nothing is sorted or gathered. Grave et al. 2017,
+    Baevski and Auli 2019; Transformer-XL, section 4.1. Without cut-offs it is one softmax with weights of its own.
+
+    Its parameters: `bias` [V + K], of the words and then of the tail clusters; `cluster_table` [K, E_0]; and `table_i`
+    and `projection_i` where they are not the embedding's.
+    """
+
+    config: ModelConfig
+
+    def __call__(self, embedding: dict[str, jax.Array], vectors_BPD: jax.Array) -> jax.Array:
+        """Log-probabilities [B, P, V] in at least float32. `embedding`: the parameters of `WordEmbedding`."""
+        logs = [jax.nn.log_softmax(logits(*parts)) for parts in self._softmaxes(embedding, vectors_BPD)]
+        head_BPN, size = logs[0], clusters(self.config)[0].size
+        tails = [head_BPN[..., size + i : size + i + 1] + tail for i, tail in enumerate(logs[1:])]
+        return jnp.concatenate([head_BPN[..., :size], *tails], axis=-1)
+
+    def nll(self, embedding: dict[str, jax.Array], vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
+        """-log p(target) in nats: [B, P], at least float32."""
+        shortlist, *tails = clusters(self.config)
+        head, *softmaxes = self._softmaxes(embedding, vectors_BPD)
+        column_BP = target_tokens_BP
+        for i, tail in enumerate(tails):
+            column_BP = jnp.where(tail.has(target_tokens_BP), shortlist.size + i, column_BP)
+        nll_BP = softmax_nll(*head, column_BP)
+        for tail, softmax in zip(tails, softmaxes, strict=True):
+            tail_BP = softmax_nll(*softmax, tail.index(target_tokens_BP))
+            nll_BP += jnp.where(tail.has(target_tokens_BP), tail_BP, 0)
+        return nll_BP
+
+    @nn.compact
+    def _softmaxes(
+        self, embedding: dict[str, jax.Array], vectors_BPD: jax.Array
+    ) -> list[tuple[jax.Array, jax.Array, jax.Array, None]]:
+        """Table, bias and vectors of the shortlist with the tail clusters, and of each tail cluster; none is split."""
+        config, parts = self.config, clusters(self.config)
+        tails = len(parts) - 1
+        bias = parameter(self, "bias", (config.vocab_size + tails,), (None,), nn.initializers.zeros)
+        weights = tables(config, embedding)
+        if not config.tie_embedding:
+            weights = [(declare_table(self, i), projection) for i, (_, projection) in enumerate(weights)]
+        softmaxes = []
+        for i, (cluster, (table, projection)) in enumerate(zip(parts, weights, strict=True)):
+            untied = config.tie_projections == "none" or (config.tie_projections == "rest" and i == 0)
+            if projection is not None and untied:
+                projection = declare_projection(self, i)
+            bias_N = bias[cluster.first : cluster.first + cluster.size]
+            if i == 0 and tails:
+                cluster_table = parameter(self, "cluster_table", (tails, cluster.width), (None, None))
+                table, bias_N = jnp.concatenate([table, cluster_table]), jnp.concatenate([bias_N, bias[-tails:]])
+            x = vectors_BPD if projection is None else product("bpd,cd->bpc", vectors_BPD, projection)
+            softmaxes.append((table, bias_N, x, None))
+        return softmaxes
+
+
+def head(config: ModelConfig, parts: Architecture) -> LMHead | AdaptiveHead:
+    """The head of an architecture."""
+    return AdaptiveHead(config) if parts.head == "adaptive" else LMHead()
+
+
+def logits(table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, axis: str | None = None) -> jax.Array:
+    """[B, P, V] in at least float32. `axis`: the logical axis that splits the rows of the table."""
+    high, word = accumulator(x_BPD.dtype), "v" if axis else "n"
+    logits_BPV = product(f"bpd,{word}d->bp{word}", x_BPD, table_VD, high) + bias_V.astype(high)[None, None]
+    return nn.with_logical_constraint(logits_BPV, ("batch", None, axis))
+
+
+def softmax_nll(
+    table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, axis: str | None, target_BP: jax.Array
+) -> jax.Array:
+    """-log p(target) under one softmax, [B, P]; many targets never have all their logits at once."""
+    if vocabulary_loss.pays(*target_BP.shape):
+        return vocabulary_loss.nll(table_VD, bias_V, x_BPD, target_BP)
+    return plain_nll(logits(table_VD, bias_V, x_BPD, axis), target_BP)
 
 
 def plain_nll(logits_BPV: jax.Array, target_BP: jax.Array) -> jax.Array:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels.dropout import draw_key, drop
+from xlnet_jax.model.architectures import Architecture
 
 
 def accumulator(dtype: jnp.dtype) -> jnp.dtype:
@@ -163,6 +164,7 @@ class FeedForward(nn.Module):
     """LN( x + Drop( W2 Drop(act(W1 x + b1)) + b2 ) ), shared by both streams; pre-norm: LN(x) instead enters W1."""
 
     config: ModelConfig
+    parts: Architecture
 
     @nn.compact
     def __call__(
@@ -170,7 +172,7 @@ class FeedForward(nn.Module):
     ) -> jax.Array:
         """The rows of both streams; see `transformer.Layer`."""
         config = self.config
-        pre, norm = config.norm == "pre", layer_norm("norm", config)
+        pre, norm = self.parts.norm == "pre", layer_norm("norm", config)
         y_BSD = norm(x_BSD).astype(x_BSD.dtype) if pre else x_BSD
         y_BSF = Dense(config, config.d_ff, ("embed", "ff"), name="inner")(y_BSD)
         y_BSF = ACTIVATIONS[config.activation](y_BSF)

@@ -1,4 +1,4 @@
-"""Relative positions: the sinusoid table, and its projection for both reading directions.
+"""Positions: learned ones, and the sinusoids of relative ones with their projection for both reading directions.
 
     R(d) = [sin(d w_0 .. d w_{D/2-1}), cos(d w_0 .. d w_{D/2-1})],   w_m = 10000^(-2m / D)
 
@@ -10,10 +10,17 @@ The table has N = K + T - 1 rows, row n for the distance K - 1 - n.
 
 from __future__ import annotations
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.model.layers import CastAhead, accumulator, product
+from xlnet_jax.model.layers import CastAhead, accumulator, parameter, product
+
+
+def learned(module: nn.Module, longest: int, length: int) -> jax.Array:
+    """The first `length` of `longest` learned positions, [1, length, D] in float32; declared on `module`."""
+    table_ND = parameter(module, "position_embedding", (longest, module.config.d_model), (None, "embed"))  # type: ignore[attr-defined]
+    return table_ND[None, :length]
 
 
 def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype) -> jax.Array:

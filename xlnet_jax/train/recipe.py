@@ -18,11 +18,9 @@ import optax
 from xlnet_jax.batch import Auxiliary, Batch, Memory
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model import flops
-from xlnet_jax.model.adaptive import AdaptiveHead
-from xlnet_jax.model.auxiliary import AuxiliaryHeads
-from xlnet_jax.model.heads import LMHead
+from xlnet_jax.model import flops, heads
 from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.model.vanilla import AuxiliaryHeads
 from xlnet_jax.train.loss import LanguageModel, Model
 from xlnet_jax.train.optimizer import make_optimizer, schedule
 
@@ -65,15 +63,8 @@ def make_recipe(config: Config) -> Recipe:
 
 def language_model(config: Config) -> LanguageModel:
     """The transformer of the objective, with its head."""
-    transformer = XLNet(
-        config.model,
-        config.data.reuse_len,
-        config.compat,
-        two_streams=config.data.objective == "plm",
-        left_to_right=config.data.objective == "clm",
-    )
-    head = AdaptiveHead(config.model) if config.model.adaptive else LMHead()
-    return LanguageModel(transformer, head, auxiliary_heads(config))
+    transformer = XLNet(config.model, config.data.reuse_len, config.compat, config.data.objective)
+    return LanguageModel(transformer, heads.head(config.model, transformer.parts), auxiliary_heads(config))
 
 
 def assemble(

@@ -22,6 +22,7 @@ from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
+from xlnet_jax.model import vanilla
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run.progress import BUSY_SECONDS
 from xlnet_jax.train.evaluation import bits_of_text, scores
@@ -114,8 +115,8 @@ def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: 
         windows_BN[:, :T], place_BT, np.zeros_like(place_BT), place_BT[:, -slots:], windows_BN[:, -slots:]
     )
     transformer = model.transformer
-    if transformer.config.position_scheme == "absolute":
-        transformer = transformer.clone(last_layer_at_targets=True)
+    if transformer.parts.positions == "per_layer":
+        return model.nll(params, vanilla.target_vectors(transformer, params, batch), batch.target_tokens)
     out: Any = transformer.apply({"params": params}, batch, empty_memory(transformer.config, B, 0), deterministic=True)
     return model.nll(params, out.target_vectors_BPD, batch.target_tokens)
 

@@ -1,0 +1,77 @@
+"""The table of architectures: each is a row of parts, and a module takes a part, never the name of an architecture.
+
+    objective, positions     plm, relative    mlm, relative    clm, relative     clm, absolute
+                             XLNet            masked XLNet     Transformer-XL    Vanilla Transformer
+    positions                relative         relative         relative          per_layer
+    segments                 relative         relative         none              none
+    streams                  2                2                1                 1
+    targets                  query            content          content           content
+
+Embedding, head and norm are chosen by keys of their own. A new architecture is a row here; a new part is a value of a
+field and a case in the module that has the part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.errors import BadInput
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """The parts of a transformer. Their sizes are in `ModelConfig`."""
+
+    positions: str = "relative"
+    """relative: distances in every score (Transformer-XL); per_layer: learned ones, added at every layer (Vanilla)."""
+    segments: str = "relative"
+    """relative: whether both are of one segment, in every score; none."""
+    streams: int = 2
+    """2: there is a learned vector that query streams start with."""
+    targets: str = "query"
+    """The stream that predicts the targets: query, or content."""
+    embedding: str = "full"
+    """full; factorised: narrow vectors and a projection; clustered: widths by frequency."""
+    head: str = "tied"
+    """tied: one softmax, by the word embedding; adaptive: one for each cluster, or with weights of its own."""
+    norm: str = "post"
+    """post: after each residual sum; pre: before attention and feed-forward."""
+
+    @property
+    def two_streams(self) -> bool:
+        """Whether there is a query stream."""
+        return self.targets == "query"
+
+
+XLNET = Architecture()
+TRANSFORMER_XL = Architecture(segments="none", streams=1, targets="content")
+ROWS = {
+    ("plm", "relative"): XLNET,
+    ("mlm", "relative"): dataclasses.replace(XLNET, targets="content"),
+    ("clm", "relative"): TRANSFORMER_XL,
+    ("clm", "absolute"): dataclasses.replace(TRANSFORMER_XL, positions="per_layer"),
+}
+"""By `data.objective` and `model.position_scheme`."""
+
+
+def architecture(config: ModelConfig, objective: str) -> Architecture:
+    """The parts of a model that is trained by `objective`.
+
+    Raises BadInput if the objective cannot use one of them.
+    """
+    row = ROWS.get((objective, config.position_scheme))
+    if row is None or (row.positions != "relative" and config.memory_len):
+        raise BadInput(
+            f"model.position_scheme={config.position_scheme} cannot have data.objective={objective} and "
+            f"model.memory_len={config.memory_len}; use model.position_scheme=relative"
+        )
+    narrow = config.d_embed not in (0, config.d_model)
+    shared = config.tie_embedding and (config.tie_projections == "all" or not narrow)
+    clustered = bool(config.cutoffs) or not shared
+    return dataclasses.replace(
+        row,
+        embedding="clustered" if clustered else "factorised" if narrow else "full",
+        head="adaptive" if clustered else row.head,
+        norm=config.norm,
+    )
