@@ -24,8 +24,8 @@ from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.model import heads
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.train import gradients
 from xlnet_jax.train import state as states
-from xlnet_jax.train.gradients import core_clipped_gradient
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.optimizer import make_optimizer
 from xlnet_jax.train.recipe import make_recipe
@@ -252,7 +252,7 @@ def test_core_clip_averages_and_clips_each_cores_rows_by_themselves():
     params, memory = params_of(config), empty_memory(config.model, 8)
     key = jax.random.key(0)
     recipe = make_recipe(config)
-    (loss, aux), grads = jax.jit(functools.partial(core_clipped_gradient, recipe))(params, batch, memory, key)
+    (loss, aux), grads = jax.jit(functools.partial(gradients.of_step, recipe))(params, batch, memory, key)
 
     model = recipe.model
     gradient = jax.jit(jax.value_and_grad(lambda p, b, m: mean_loss(p, model, b, m)[0]))

@@ -95,9 +95,9 @@ def trainer():
 
     def step(carry, batch):
         params, state = carry
-        (loss, aux), grads = gradient(params, batch=batch)
+        (_, aux), grads = gradient(params, batch=batch)
         updates, state = optimizer.update(grads, state, params)
-        return (optax.apply_updates(params, updates), state), (loss * aux.weight_B.sum(), aux.weight_B.sum())
+        return (optax.apply_updates(params, updates), state), jax.tree.map(lambda x: x.sum(), aux.sums["tokens"])
 
     def run(batches):
         first = jax.tree.map(lambda x: x[0], batches)

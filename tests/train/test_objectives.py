@@ -205,7 +205,7 @@ def test_the_loss_is_the_likelihood_of_the_tokens_that_were_there():
     for row in range(8):
         for place, token in zip(batch.target_positions[row], batch.target_tokens[row], strict=True):
             expected[row] -= log_probability[row, place, token]
-    np.testing.assert_allclose(rows.loss_B, expected, rtol=1e-5)
+    np.testing.assert_allclose(rows.sums["tokens"][0], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

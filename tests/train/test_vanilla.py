@@ -21,6 +21,7 @@ from xlnet_jax.model import flops, implementation
 from xlnet_jax.train import sliding
 from xlnet_jax.train import state as states
 from xlnet_jax.train.evaluation import HeldoutLoss
+from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
@@ -117,9 +118,10 @@ def test_the_loss_is_the_weighted_sum_of_all_its_parts():
     recipe, params, batch = vanilla()
     weights = jnp.asarray(np.random.default_rng(0).random((4, LAYERS, 2)), jnp.float32)
     batch = dataclasses.replace(batch, auxiliary=dataclasses.replace(batch.auxiliary, weights=weights))
-    rows = jax.jit(recipe.model.row_losses)(params, batch, recipe.empty_memory(4))
-    plain = dataclasses.replace(batch, auxiliary=None)
-    expected = np.asarray(jax.jit(recipe.model.row_losses)(params, plain, recipe.empty_memory(4)).loss_B)
+    loss, rows = jax.jit(functools.partial(mean_loss, model=recipe.model))(
+        params, batch=batch, memory=recipe.empty_memory(4)
+    )
+    expected = np.zeros(4)
     streams_LBTD, own = streams(batch.tokens), params["auxiliary_heads"]
     tokens = [batch.target_tokens, batch.auxiliary.tokens[:, 0]]
     for layer in range(LAYERS):
@@ -129,8 +131,10 @@ def test_the_loss_is_the_weighted_sum_of_all_its_parts():
             expected = expected - weights[:, layer, ahead] * np.take_along_axis(
                 np.asarray(logs), np.asarray(tokens[ahead])[..., None], 2
             ).sum(axis=(1, 2))
-    np.testing.assert_allclose(rows.loss_B, expected, rtol=1e-5)
-    np.testing.assert_array_equal(rows.weight_B, np.full(4, T))
+    (tokens_B, weight_B), (auxiliary_B, _) = rows.sums["tokens"], rows.sums["auxiliary"]
+    np.testing.assert_allclose(auxiliary_B, expected, rtol=1e-5)
+    np.testing.assert_array_equal(weight_B, np.full(4, T))
+    assert float(loss) == pytest.approx(float((tokens_B + auxiliary_B).sum()) / (4 * T), rel=1e-6)
 
 
 def test_a_sliding_window_equals_the_plain_forward_at_its_last_position():

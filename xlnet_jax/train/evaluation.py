@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.batch import Batch
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
@@ -174,12 +174,12 @@ class HeldoutLoss:
         self._batch_size = self._dispatches.batch_size
         self._config, self._mesh, self._train_counts_V = config, mesh, train_counts_V
 
-        def run(params: Any, memory: Memory, batches: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array]]:
+        def run(params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:
             with nn.logical_axis_rules(meshes.RULES.pairs()):
                 return _losses(recipe, params, memory, batches)
 
         everywhere = NamedSharding(mesh, PartitionSpec())
-        of_memory = Memory(meshes.batch_sharding(mesh, leading=1), meshes.batch_sharding(mesh))  # type: ignore[arg-type]
+        of_memory = jax.tree.map(lambda axis: meshes.batch_sharding(mesh, leading=axis), recipe.row_axes)
         self._empty = jax.jit(lambda: recipe.empty_memory(self._batch_size), out_shardings=of_memory)
         self._run = jax.jit(run, out_shardings=(of_memory, everywhere), donate_argnums=1)
         self._executable: Any = None
@@ -191,10 +191,11 @@ class HeldoutLoss:
         take: Callable[[Iterator[Batch]], Batch] = next,
         compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> dict[str, Any]:
-        """Scores the split; see `scores`, and `Evaluator` for the arguments."""
+        """Scores the split; see `scores`, and `Evaluator` for the arguments. Other losses are `heldout_loss_NAME`."""
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
         counts_V = np.zeros(self._config.model.vocab_size, np.int64)
+        others: dict[str, np.ndarray] = {}
         memory = self._empty()
 
         def send(batch: Batch) -> Any:
@@ -206,16 +207,20 @@ class HeldoutLoss:
             memory, sums = self._executable(params, memory, batch)
             return sums
 
-        for index, (sums_3B, here_V) in enumerate(results(self._dispatches, self._config, send, between, take)):
+        found = results(self._dispatches, self._config, send, between, take)
+        for index, (sums_3B, others_2B, targets_V) in enumerate(found):
             corpus_B = self._dispatches.corpus_of(index)
             np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0])
-            np.add(counts_V, here_V, out=counts_V)
-        found = scores(totals_C3, names, counts_V, self._train_counts_V, self._share)
+            np.add(counts_V, targets_V, out=counts_V)
+            for name, sum_2B in others_2B.items():
+                others[name] = others.get(name, 0) + sum_2B.sum(axis=1, dtype=np.float64)
+        scored = scores(totals_C3, names, counts_V, self._train_counts_V, self._share)
+        scored |= {f"heldout_loss_{name}": number(total / max(weight, 1)) for name, (total, weight) in others.items()}
         if self._config.data.left_to_right or self._config.data.factorization_order != "spans":
-            found |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
+            scored |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
         if self._config.data.left_to_right:
-            found["streams"] = self._streams
-        return found
+            scored["streams"] = self._streams
+        return scored
 
     def described(self, scores: dict[str, Any]) -> str:
         """The losses, and what was scored."""
@@ -250,28 +255,32 @@ def _dispatches(
     return dispatches, f"{scope}, {quantity(len(dispatches), 'batch')}", scored / there, rows
 
 
-def _losses(recipe: Recipe, params: Any, memory: Memory, batches: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array]]:
+def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:
     """For W stacked windows per row.
 
     Returns:
       The memory after them.
-      float32 [3, B]: summed losses with memory and without, and targets. int32 [V]: how often each piece is a target.
+      float32 [3, B]: summed losses with memory and without, and targets; of every other loss float32 [2, B]: sums and
+      weights. int32 [V]: how often each piece is a target.
     """
 
     # Nothing sees an empty slot, so there need be none, unless it counts as zeros that all see.
-    slots = recipe.memory_len if recipe.config.compat.on("zero_memory") else 0
+    slots = recipe.config.model.memory_len if recipe.config.compat.on("zero_memory") else 0
     bare = empty_memory(recipe.config.model, batches.direction.shape[1], slots)
 
-    def window(memory: Memory, batch: Batch) -> tuple[Memory, jax.Array]:
+    def window(memory: Any, batch: Batch) -> tuple[Any, tuple]:
         carried = recipe.model.row_losses(params, batch, memory)
         fresh = dataclasses.replace(batch, continues=jnp.zeros_like(batch.continues))
-        alone = recipe.model.row_losses(params, fresh, bare)
-        return carried.memory, jnp.stack([carried.loss_B, alone.loss_B, carried.weight_B])
+        alone_B, _ = recipe.model.row_losses(params, fresh, bare).sums[recipe.first_loss]
+        others = dict(carried.sums)
+        loss_B, weight_B = others.pop(recipe.first_loss)
+        of_others = {name: jnp.stack(pair) for name, pair in others.items()}
+        return carried.memory, (jnp.stack([loss_B, alone_B, weight_B]), of_others)
 
-    memory, sums_W3B = jax.lax.scan(window, memory, batches)
+    memory, (sums_W3B, others) = jax.lax.scan(window, memory, batches)
     scored = (batches.target_weights > 0).astype(jnp.int32)
     counts_V = jnp.zeros(recipe.config.model.vocab_size, jnp.int32).at[batches.target_tokens].add(scored)
-    return memory, (sums_W3B.sum(axis=0), counts_V)
+    return memory, (sums_W3B.sum(axis=0), jax.tree.map(lambda x: x.sum(axis=0), others), counts_V)
 
 
 def open_heldout(config: Config, train: Mixture) -> Mixture | None:
