@@ -82,7 +82,8 @@ def check_resume(found: dict[str, Any], config: Config, data: TrainingData, wher
             f"{where} holds imported parameters, which belong to no run; give another --workdir, and these as "
             "--config.checkpoint.init_from"
         )
-    saved = configs.renamed(found["config"])
+    # A key that the version of the run did not have has its default.
+    saved = configs.flat(Config()) | configs.renamed(found["config"])
     frozen = configs.changed_keys(config, saved, configs.FROZEN)
     if found["corpus_sha256"] != data.sha256:
         frozen.append(f"corpus: {found['corpus_sha256'][:12]} -> {data.sha256[:12]} ({data.path})")
