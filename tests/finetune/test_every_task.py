@@ -35,7 +35,7 @@ def _spans(draw):
 
 def _tokens(draw):
     words = [draw.choice([word, "12"]) for word in _say(draw, 6)]
-    return {"token_classification": words}, ["B-X" if word == "12" else "O" for word in words]
+    return {"tokens": words}, ["B-X" if word == "12" else "O" for word in words]
 
 
 def _embeddings(draw):

@@ -53,7 +53,7 @@ def labelled(config: Config, source: str) -> list[Example]:
     return [_labelled(config, record) for record in records(config, source)]
 
 
-def choices(config: Config, source: str) -> list[Example]:
+def multiple_choice(config: Config, source: str) -> list[Example]:
     """(context, question, option, option, ...) and the right one's letter: RACE, or a table. Raises BadInput."""
     found: list[Example] = []
     for record in records(config, source):
@@ -66,12 +66,12 @@ def choices(config: Config, source: str) -> list[Example]:
     return found
 
 
-def spans(config: Config, source: str) -> list[Example]:
+def question_answering(config: Config, source: str) -> list[Example]:
     """(context, question) and a tuple of answers (first character, text), empty if there is none. Raises BadInput."""
     return [_question(record) for record in records(config, source)]
 
 
-def tokens(config: Config, source: str) -> list[Example]:
+def token_classification(config: Config, source: str) -> list[Example]:
     """The words of a sentence and a tuple of their tags. Raises BadInput."""
     return [_tagged(config, record) for record in records(config, source)]
 
