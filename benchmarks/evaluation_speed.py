@@ -128,7 +128,7 @@ def with_memory(sizes: Sizes, length: int, segment_len: int, rows: int) -> Side:
     def run(params: Any, memory: Memory, batches: Any) -> jax.Array:
         def step(memory: Memory, batch: Any) -> tuple[Memory, jax.Array]:
             found = recipe.model.row_losses(params, batch, memory)
-            return found.memory, found.loss_B
+            return found.memory, found.sums["tokens"][0]
 
         return jax.lax.scan(step, memory, batches)[1]
 

@@ -197,7 +197,7 @@ def echo(side: str, steps: int, seed: int = 0) -> float:
         def losses(params: Any, batches: Any) -> Any:
             def window(memory: Any, batch: Any) -> Any:
                 found = recipe.model.row_losses(params, batch, memory)
-                return found.memory, (found.loss_B.sum(), found.weight_B.sum())
+                return found.memory, jax.tree.map(lambda x: x.sum(), found.sums["tokens"])
 
             return jax.lax.scan(window, recipe.empty_memory(rows), batches)[1]
 

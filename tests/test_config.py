@@ -176,7 +176,7 @@ def test_every_key_is_documented_and_has_a_resume_rule():
         assert field.metadata["doc"], name
         assert field.metadata["resume"] in (configs.FROZEN, configs.ELASTIC, configs.FREE), name
     frozen = {name.split(".")[0] for name, field in configs.fields().items() if field.metadata["resume"] == "frozen"}
-    assert frozen == {"model", "data", "seeds", "compat", "finetune"}
+    assert frozen == {"model", "data", "seeds", "compat", "finetune", "optimizer"}
     # How it is computed, and not what.
     assert {name for name, field in configs.fields().items() if name.startswith("model.") and
             field.metadata["resume"] == configs.FREE} == {"model.remat", "model.attention", "model.unroll"}  # fmt: skip

@@ -11,8 +11,9 @@ import pytest
 from xlnet_jax import config as configs
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.convert import fields, names
+from xlnet_jax.convert import names
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.model.transformer import XLNet
 from xlnet_jax.train.loss import LanguageModel
 
@@ -41,8 +42,8 @@ TABLES = pytest.mark.parametrize("table", [names.TENSORFLOW, names.HUGGINGFACE],
 
 def test_every_task_has_a_class_and_a_head_there_and_another_is_refused():
     tasks = set(configs.fields()["finetune.task"].metadata["choices"])
-    assert tasks == names.HEADS.keys() == {"none", *fields.CLASSES}
-    assert names.of_huggingface("token_classification") == names.HUGGINGFACE + names.HEADS["token_classification"]
+    assert tasks == {"none", *TASKS}
+    assert names.Entry("head/logits/bias", "classifier.bias") in names.of_huggingface("token_classification")
     with pytest.raises(BadInput, match="finetune.task=ranking: .* no such head; use --format"):
         names.of_huggingface("ranking")
 

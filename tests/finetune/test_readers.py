@@ -58,20 +58,20 @@ def test_squad_answers_are_found_again(tmp_path):
     """1 % of the starts in circulation are wrong; the fault: taking the first occurrence, not the nearest."""
     answers = [{"text": "a cat", "answer_start": 16}, {"text": "cat", "answer_start": 2}]
     path = _write(tmp_path, "dev.json", _squad("a cat sees a dog, a cat and a cat", ("Who?", answers), ("Why?", [])))
-    who, why = readers.spans(_config(), path)
+    who, why = readers.question_answering(_config(), path)
     assert who.texts == ("a cat sees a dog, a cat and a cat", "Who?") and who.label == ((18, "a cat"), (2, "cat"))
     assert why.label == () and why.where == f"{path}, article 1, paragraph 1, question 1"
     # What is only plausible is no answer.
     question = {"context": "a cat", "question": "Which dog?", "answers": {"text": ["a cat"], "answer_start": [0]}}
     path = _write(tmp_path, "v2.jsonl", json.dumps(question | {"is_impossible": True}))
-    assert readers.spans(_config(), path)[0].label == ()
+    assert readers.question_answering(_config(), path)[0].label == ()
 
 
 def test_race(tmp_path):
     article = {"article": "Text.", "questions": ["Q _ ?", "P?"], "options": [list("abcd")] * 2, "answers": ["B", "D"]}
     path = _write(tmp_path, "train/high/1.txt", json.dumps(article))
     _write(tmp_path, "train/middle/0.txt", json.dumps(article | {"answers": ["A", "C"]}))
-    found = readers.choices(_config(), str(tmp_path / "train"))
+    found = readers.multiple_choice(_config(), str(tmp_path / "train"))
     assert [example.label for example in found] == ["B", "D", "A", "C"]
     assert found[1] == (("Text.", "P?", "a", "b", "c", "d"), "D", f"{path}, question 2")
 
@@ -79,11 +79,11 @@ def test_race(tmp_path):
 def test_tags(tmp_path):
     text = "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\n\nPeter NNP B-NP B-PER\n"
     path = _write(tmp_path, "ner.conll", text)
-    assert readers.tokens(_config(), path) == [
+    assert readers.token_classification(_config(), path) == [
         (("EU", "rejects"), ("B-ORG", "O"), f"{path}, row 3"),
         (("Peter",), ("B-PER",), f"{path}, row 7"),
     ]
-    assert readers.tokens(_config("0,1"), path)[0].label == ("NNP", "VBZ")
+    assert readers.token_classification(_config("0,1"), path)[0].label == ("NNP", "VBZ")
 
 
 def test_pairs(tmp_path):
@@ -93,6 +93,7 @@ def test_pairs(tmp_path):
 
 
 GOOD = {"text": "cat", "answer_start": 2}
+RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
 
 
 @pytest.mark.parametrize(
@@ -110,32 +111,14 @@ GOOD = {"text": "cat", "answer_start": 2}
         ("labelled", "a.jsonl", '{"text": 7, "label": 1}', "", "row 1: 'text' is 7, not a text"),
         ("labelled", "a.jsonl", "[" * 100_000, "", "row 1: not JSON (maximum recursion depth"),
         ("labelled", "a.jsonl", r'{"text": "a\ud800", "label": 1}', "", "row 1: not JSON ('utf-8' codec can't encode"),
-        ("choices", "a.jsonl", '{"article": "x", "questions": ["q"], "options": [5], "answers": ["A"]}', "", "options"),
         ("labelled", "a.xml", "<a/>", "", "a name that ends in .csv"),
-        ("choices", "a.tsv", "c\tq\ta\tb\tl\nx\ty\tz\tw\tA\n", "c,q,a,l", "row 2: 1 options, and the first question"),
-        (
-            "choices",
-            "a.jsonl",
-            '{"article": "x", "questions": ["q"], "options": [], "answers": []}',
-            "",
-            "row 1: 1 que",
-        ),
-        (
-            "spans",
-            "a.json",
-            _squad("a dog", ("Who?", [GOOD])),
-            "",
-            "question 0: the answer 'cat' is not in the con",
-        ),
-        (
-            "spans",
-            "a.json",
-            '{"data": [{"paragraphs": [{"qas": 3}]}]}',
-            "",
-            "article 1, paragraph 1: not as in SQuAD",
-        ),
-        ("tokens", "a.conll", "EU B-ORG\nrejects\n", "", "row 2: 1 columns, and the row before has 2"),
-        ("tokens", "a.conll", "EU B-ORG\n", "0", "must name the words and the tags"),
+        ("multiple_choice", "a.jsonl", RACE % "[5]", "", "options"),
+        ("multiple_choice", "a.jsonl", RACE % "[]", "", "row 1: 1 que"),
+        ("multiple_choice", "a.tsv", "c\tq\ta\tl\nx\ty\tz\tA\n", "c,q,a,l", "row 2: 1 options, and the first question"),
+        ("question_answering", "a.json", _squad("a dog", ("Who?", [GOOD])), "", "question 0: the answer 'cat'"),
+        ("question_answering", "a.json", '{"data": [{"paragraphs": [{"qas": 3}]}]}', "", "paragraph 1: not as in SQ"),
+        ("token_classification", "a.conll", "EU B-ORG\nrejects\n", "", "row 2: 1 columns, and the row before has 2"),
+        ("token_classification", "a.conll", "EU B-ORG\n", "0", "must name the words and the tags"),
     ],
 )
 def test_errors_name_the_file_and_the_row(tmp_path, reader, name, text, columns, message):
@@ -156,7 +139,7 @@ def test_a_wrong_number_of_options(tmp_path):
     article = {"article": "Text.", "questions": ["Q?", "P?"], "options": [list("abcd"), list("abc")]}
     _write(tmp_path, "r/1.txt", json.dumps(article | {"answers": ["B", "A"]}))
     with pytest.raises(BadInput, match="question 2: 3 options, and the first question has 4"):
-        readers.choices(_config(), str(tmp_path / "r"))
+        readers.multiple_choice(_config(), str(tmp_path / "r"))
 
 
 def test_what_is_not_there(tmp_path):
@@ -168,7 +151,7 @@ def test_what_is_not_there(tmp_path):
         readers.labelled(_config(), str(tmp_path / "link.csv"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="holds no .txt file"):
-        readers.choices(_config(), str(tmp_path / "empty"))
+        readers.multiple_choice(_config(), str(tmp_path / "empty"))
 
 
 class XlnetLabelled(tfds.core.GeneratorBasedBuilder):
@@ -208,8 +191,8 @@ def test_data_sets_of_tfds(tmp_path):
     folder = f"tfds:{tmp_path}/xlnet_labelled/1.0.0"
     one, two = readers.labelled(_config("sentence,label"), f"{folder}:train")
     assert one == (("né",), "negative", f"{folder}:train, example 0") and two.label == "positive"
-    assert readers.spans(_config(), f"{folder}:train")[0][:2] == (("a cat", "Who?"), ((2, "cat"),))
-    assert readers.tokens(_config(), f"{folder}:train")[0][:2] == (("Eve", "ran"), ("B-PER", "O"))
+    assert readers.question_answering(_config(), f"{folder}:train")[0][:2] == (("a cat", "Who?"), ((2, "cat"),))
+    assert readers.token_classification(_config(), f"{folder}:train")[0][:2] == (("Eve", "ran"), ("B-PER", "O"))
     (record, _) = readers.records(_config(), f"{folder}:train")
     assert record.fields["questions"] == ["Q?"]
     # RACE's options. TFDS needs TensorFlow to write them, not to read them.

@@ -128,7 +128,7 @@ def of_step(monkeypatch, chunk, shape, accumulation, switches):
             (loss, rows), grads = gradients.of_step(recipe, params, batch, memory, jax.random.key(0))
             # The forward pass alone, as `evaluate` runs it, has all axes to split.
             alone = recipe.model.row_losses(params, batch, memory)
-        return loss, rows.loss_B, alone.loss_B, grads
+        return loss, rows.sums["tokens"][0], alone.sums["tokens"][0], grads
 
     with jax.set_mesh(mesh):
         shardings = (placed, meshes.batch_sharding(mesh), None)

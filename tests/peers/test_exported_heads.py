@@ -18,8 +18,8 @@ from xlnet_jax.commands.import_ import import_
 from xlnet_jax.commands.predict import predict
 from xlnet_jax.data.tokenizer import CLS, PAD, SEP
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.setup import TASKS
 from xlnet_jax.finetune.task import Example, batch_of
+from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 
@@ -47,7 +47,7 @@ def fine_tuned(task, workdir, **keys):
     keys |= {"task": task, "labels": ",".join(labels_of(task)), "beam": 3}
     config = tiny.config(data={"segment_len": T}, finetune=keys)
     tokenizer = data_fixtures.tokenizer()
-    made = TASKS[task][0](config, tokenizer)
+    made = TASKS[task](config, tokenizer)
     rows = [row for i, texts in enumerate(EXAMPLES[task]) for row in made.encode(i, Example(texts, None, "test"))]
     recipe = task_recipe(made, rows[0], config)
     boxed = jax.eval_shape(lambda: recipe.model.init(jax.random.key(0), recipe.example_batch(1)))

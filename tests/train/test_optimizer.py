@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,12 +10,27 @@ import optax
 import pytest
 import tiny
 
+from xlnet_jax import config as configs
 from xlnet_jax.config import OptimizerConfig
+from xlnet_jax.errors import BadInput
 from xlnet_jax.model import heads
-from xlnet_jax.train.optimizer import decay_mask, make_optimizer, schedule
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.train.optimizer import OPTIMIZERS, SCHEDULES, decay_mask, make_optimizer, schedule
 from xlnet_jax.train.recipe import make_recipe
 
 CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=4, min_lr_ratio=0.2, weight_decay=0.5, clip=0.0)
+
+
+def test_there_is_a_row_for_every_name_and_a_run_from_before_the_key_is_one_of_adamw():
+    choices = {name: field.metadata["choices"] for name, field in configs.fields().items()}
+    assert (*OPTIMIZERS,) == choices["optimizer.name"] and (*SCHEDULES,) == choices["optimizer.schedule"]
+    config, mixture = tiny.config(), SimpleNamespace(sha256="1", path="text")
+    stored = {"config": configs.flat(config), "corpus_sha256": "1"}
+    del stored["config"]["optimizer.name"]
+    workdirs.check_resume(stored, config, mixture, "run")
+    other = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, name="other"))
+    with pytest.raises(BadInput, match="other frozen keys: optimizer.name: 'adamw' -> 'other'; restore them"):
+        workdirs.check_resume(stored, other, mixture, "run")
 
 
 def test_warm_up_starts_at_zero_and_decay_is_linear_to_the_minimum():

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +17,8 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import generate
 from xlnet_jax.model import flops, implementation
 from xlnet_jax.train import sliding
-from xlnet_jax.train import state as states
 from xlnet_jax.train.evaluation import HeldoutLoss
+from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
@@ -37,18 +36,11 @@ def config(steps=60, **model):
     )  # fmt: skip
 
 
-def batch_of(settings, step):
-    plan = extend_plan((), 0, 4, settings.data.windows_per_block)
-    return loader.TrainDispatches(tiny.mixture(), settings, plan, ROWS, 0, 100).batch(step)
-
-
 @functools.cache
 def vanilla():
     """(recipe, parameters, a batch of step 0)."""
     settings = config()
-    recipe = make_recipe(settings)
-    params = jax.jit(lambda: nn.meta.unbox(states.init_params(recipe)))()
-    return recipe, params, jax.tree.map(jnp.asarray, batch_of(settings, 0))
+    return make_recipe(settings), tiny.params(settings), jax.tree.map(jnp.asarray, tiny.batch(settings, 0))
 
 
 def streams(tokens_BT):
@@ -62,7 +54,7 @@ def streams(tokens_BT):
 
 
 def test_the_second_target_is_the_token_two_ahead():
-    batch = batch_of(config(), 0)
+    batch = tiny.batch(config(), 0)
     np.testing.assert_array_equal(batch.target_tokens[:, 1:], batch.auxiliary.tokens[:, 0, :-1])
     np.testing.assert_array_equal(batch.tokens[:, 2:], batch.auxiliary.tokens[:, 0, :-2])
 
@@ -70,7 +62,7 @@ def test_the_second_target_is_the_token_two_ahead():
 def test_layer_l_of_n_stops_after_l_2nths_of_the_training():
     settings = config(steps=60)
     # The last step with a loss of layer 1 and of layer 2 of 3, and the first without.
-    shares = {step: batch_of(settings, step).auxiliary.weights for step in (0, 9, 10, 19, 20, 59)}
+    shares = {step: tiny.batch(settings, step).auxiliary.weights for step in (0, 9, 10, 19, 20, 59)}
     for weights_BLA in shares.values():
         assert (weights_BLA == weights_BLA[:1]).all()
         np.testing.assert_array_equal(weights_BLA[..., 1], 0.5 * weights_BLA[..., 0])
@@ -116,9 +108,10 @@ def test_the_loss_is_the_weighted_sum_of_all_its_parts():
     recipe, params, batch = vanilla()
     weights = jnp.asarray(np.random.default_rng(0).random((4, LAYERS, 2)), jnp.float32)
     batch = dataclasses.replace(batch, auxiliary=dataclasses.replace(batch.auxiliary, weights=weights))
-    rows = jax.jit(recipe.model.row_losses)(params, batch, recipe.empty_memory(4))
-    plain = dataclasses.replace(batch, auxiliary=None)
-    expected = np.asarray(jax.jit(recipe.model.row_losses)(params, plain, recipe.empty_memory(4)).loss_B)
+    loss, rows = jax.jit(functools.partial(mean_loss, model=recipe.model))(
+        params, batch=batch, memory=recipe.empty_memory(4)
+    )
+    expected = np.zeros(4)
     streams_LBTD, own = streams(batch.tokens), params["auxiliary_heads"]
     tokens = [batch.target_tokens, batch.auxiliary.tokens[:, 0]]
     for layer in range(LAYERS):
@@ -128,8 +121,10 @@ def test_the_loss_is_the_weighted_sum_of_all_its_parts():
             expected = expected - weights[:, layer, ahead] * np.take_along_axis(
                 np.asarray(logs), np.asarray(tokens[ahead])[..., None], 2
             ).sum(axis=(1, 2))
-    np.testing.assert_allclose(rows.loss_B, expected, rtol=1e-5)
-    np.testing.assert_array_equal(rows.weight_B, np.full(4, T))
+    (tokens_B, weight_B), (auxiliary_B, _) = rows.sums["tokens"], rows.sums["auxiliary"]
+    np.testing.assert_allclose(auxiliary_B, expected, rtol=1e-5)
+    np.testing.assert_array_equal(weight_B, np.full(4, T))
+    assert float(loss) == pytest.approx(float((tokens_B + auxiliary_B).sum()) / (4 * T), rel=1e-6)
 
 
 def test_a_sliding_window_equals_the_plain_forward_at_its_last_position():
@@ -162,7 +157,7 @@ def test_a_sliding_window_equals_the_plain_forward_at_its_last_position():
 def test_a_window_of_a_model_with_relative_positions_is_predicted_from_its_last_position():
     settings = tiny.config(model={"memory_len": 4}, data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
     model = make_recipe(settings).model
-    params = jax.jit(lambda: nn.meta.unbox(states.init_params(make_recipe(settings))))()
+    params = tiny.params(settings)
     windows = jnp.asarray(tiny.words().text[:27].reshape(3, 9))
     found = jax.jit(functools.partial(sliding.window_nll, model), static_argnames="slots")
     all_B8 = np.asarray(found(params, windows, slots=8))

@@ -15,8 +15,9 @@ REST = {-1: "all that are left"}
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW on a clipped gradient, linear warm-up, then decay to `min_lr_ratio`."""
+    """A clipped gradient, linear warm-up, then decay to `min_lr_ratio`."""
 
+    name: str = key("adamw", "the update rule", choices="adamw")
     learning_rate: float = key(4e-4, "peak learning rate", FREE, gt=0)
     warmup_steps: int = key(40_000, "steps from 0 to the peak", FREE)
     schedule: str = key("polynomial", "decay after the warm-up (polynomial is linear)", FREE, "polynomial cosine")

@@ -17,6 +17,7 @@ from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
 from xlnet_jax.data.tokenizer import BOS, EOS, PAD
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.messages import suggest
 from xlnet_jax.storage import files
 
@@ -79,12 +80,6 @@ pretraining would change inference and generation there. A run that starts from 
 
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 """That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
-CLASSES = {
-    "classification": "XLNetForSequenceClassification", "regression": "XLNetForSequenceClassification",
-    "multiple_choice": "XLNetForMultipleChoice", "token_classification": "XLNetForTokenClassification",
-    "question_answering": "XLNetForQuestionAnswering", "embeddings": "XLNetModel",
-}  # fmt: skip
-"""That library's class of each `finetune.task`."""
 SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
 """Our classifier, in config.json."""
 BOS_EOS_PAD = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
@@ -156,12 +151,11 @@ def _task(task: FinetuneConfig) -> dict[str, Any]:
     """The keys of config.json that belong to a fine-tuned model."""
     if task.task == "none":
         return {}
-    labels = {"regression": ["score"], "classification": task.label_list(), "token_classification": task.label_list()}
-    kinds = {"regression": "regression", "classification": "single_label_classification"}
-    names_of = labels.get(task.task)
+    export = TASKS[task.task].export
+    names_of = export.labels(task)
     return {
-        "architectures": [CLASSES[task.task]],
-        **({"problem_type": kinds[task.task]} if task.task in kinds else {}),
+        "architectures": [export.architecture],
+        **({"problem_type": export.problem_type} if export.problem_type else {}),
         **({"id2label": {str(i): name for i, name in enumerate(names_of)},
             "label2id": {name: i for i, name in enumerate(names_of)}} if names_of else {}),
     }  # fmt: skip

@@ -23,6 +23,7 @@ from xlnet_jax.config import FinetuneConfig, ModelConfig
 from xlnet_jax.convert import fields, names, tokenizer_json
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.storage import files
 
 SHARD_BYTES = 5 * 10**9
@@ -205,8 +206,8 @@ def read_task(folder: str) -> dict[str, dict[str, Any]]:
     """
     path, found = fields.read_config_json(folder)
     name = (found.get("architectures") or [""])[0]
-    tasks = [task for task, theirs in fields.CLASSES.items() if theirs == name]
-    if not tasks or (name == fields.CLASSES["embeddings"] and "modules.json" not in files.listing(folder)):
+    tasks = [task for task, kind in TASKS.items() if kind.export.architecture == name]
+    if not tasks or (tasks == ["embeddings"] and "modules.json" not in files.listing(folder)):
         return {}
     labels = found.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     if not all(key.isdecimal() and isinstance(x, str) for key, x in labels.items()):
@@ -224,7 +225,7 @@ def read_task(folder: str) -> dict[str, dict[str, Any]]:
     return {
         "finetune": {
             "task": task,
-            "labels": ",".join(names_of) if task in ("classification", "token_classification") else "",
+            "labels": ",".join(names_of) if "labels" in TASKS[task].options else "",
             "beam": found.get("start_n_top", NO_TASK.beam),
             "pooling": "cls" if pooling.get("pooling_mode_lasttoken") else "mean",
         },

@@ -16,6 +16,7 @@ import numpy as np
 from flax import traverse_util
 
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.tasks import TASKS
 
 
 class Entry(NamedTuple):
@@ -103,38 +104,19 @@ HUGGINGFACE: Table = (
 """The state dict of `XLNetLMHeadModel` in `transformers`. `lm_loss.weight` is not in it: it is the word embedding."""
 
 
-def _linear(ours: str, theirs: str, *parts: str) -> Table:
-    forms = {"kernel": ("weight", "transposed"), "bias": ("bias", "")}
-    return tuple(Entry(f"head/{ours}/{part}", f"{theirs}.{forms[part][0]}", forms[part][1])
-                 for part in parts or forms)  # fmt: skip
-
-
-_CLASSIFIER = _linear("summary", "sequence_summary.summary") + _linear("logits", "logits_proj")
-HEADS: dict[str, Table] = {
-    "none": (),
-    "classification": _CLASSIFIER,
-    "regression": _CLASSIFIER,
-    "multiple_choice": _CLASSIFIER,
-    "token_classification": _linear("logits", "classifier"),
-    "question_answering": (
-        *_linear("start_logits/dense", "start_logits.dense"),
-        *_linear("end_logits/dense_0", "end_logits.dense_0"),
-        Entry("head/end_logits/norm/scale", "end_logits.LayerNorm.weight"),
-        Entry("head/end_logits/norm/bias", "end_logits.LayerNorm.bias"),
-        *_linear("end_logits/dense_1", "end_logits.dense_1"),
-        *_linear("answer_class/dense_0", "answer_class.dense_0"),
-        *_linear("answer_class/dense_1", "answer_class.dense_1", "kernel"),
-    ),
-    "embeddings": (),
-}
-"""What the state dict of a task's class has beside the transformer, by `finetune.task`."""
+_PARTS = (("kernel", "weight", "transposed"), ("scale", "weight", ""), ("bias", "bias", ""))
+"""Of a dense layer or a LayerNorm; a layer has some of them."""
 
 
 def of_huggingface(task: str) -> Table:
     """`HUGGINGFACE` with the head of a `finetune.task`. Raises BadInput for a task whose head has no names there."""
-    if task not in HEADS:
+    if task == "none":
+        return HUGGINGFACE
+    if task not in TASKS:
         raise BadInput(f"finetune.task={task}: Hugging Face's XLNet has no such head; use --format=orbax")
-    return HUGGINGFACE + HEADS[task]
+    layers = TASKS[task].export.tensors.items()
+    return HUGGINGFACE + tuple(Entry(f"head/{ours}/{part}", f"{theirs}.{name}", form)
+                               for ours, theirs in layers for part, name, form in _PARTS)  # fmt: skip
 
 
 def same_names(params: Mapping[str, Any]) -> Table:

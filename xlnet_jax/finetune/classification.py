@@ -5,47 +5,35 @@ Classes are trained with the cross-entropy, numbers with the squared error.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from xlnet_jax.config import Config, ModelConfig
-from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.config import FinetuneConfig, ModelConfig
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, metrics
-from xlnet_jax.finetune.heads import Classifier, cross_entropy, probabilities, squared_error
-from xlnet_jax.finetune.task import Example, Row, no_labels
+from xlnet_jax.finetune import layouts, metrics, readers
+from xlnet_jax.finetune.heads import CLASSIFIER, Classifier, cross_entropy, probabilities, squared_error
+from xlnet_jax.finetune.task import Example, Export, Row, Task
 
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-@dataclasses.dataclass(frozen=True)
-class Classification:
+class Classification(Task):
     """One of the classes in `finetune.labels`."""
 
-    config: Config
-    tokenizer: Tokenizer
-    texts = (1, 2)
-    any_length = True
+    read = staticmethod(readers.labelled)
+    options = frozenset({"labels", "segments"})
+    export = Export(
+        "XLNetForSequenceClassification", CLASSIFIER, "single_label_classification", FinetuneConfig.label_list
+    )
+    ranking = ("accuracy", "f1", "matthews")
 
     @staticmethod
     def labels_of(examples: Sequence[Example]) -> set[str]:
         """See `Task`."""
         return {str(example.label) for example in examples}
-
-    @functools.cached_property
-    def labels(self) -> list[str]:
-        """The classes by number."""
-        return self.config.finetune.label_list()
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """See `Task`."""
-        return ("accuracy", "f1", "matthews")
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""
@@ -54,7 +42,7 @@ class Classification:
     def encode(self, number: int, example: Example) -> list[Row]:
         """See `Task`."""
         label = 0 if example.label is None else index_of(str(example.label), self.labels, example.where)
-        return [sentence_row(self.config, self.tokenizer, number, example, np.int32(label))]
+        return [_sentence_row(self, number, example, np.int32(label))]
 
     def outputs(
         self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
@@ -69,29 +57,19 @@ class Classification:
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """Accuracy, F1 (of the second of two classes, or the mean over several) and Matthews' correlation."""
         label_N = np.array([self.labels.index(str(example.label)) for example in examples])
-        found_N = np.array([self.labels.index(output["label"]) for output in outputs])
+        predicted_N = np.array([self.labels.index(output["label"]) for output in outputs])
         f1 = metrics.f1 if len(self.labels) == 2 else metrics.macro_f1
-        return {
-            "accuracy": metrics.accuracy(label_N, found_N),
-            "f1": f1(label_N, found_N),
-            "matthews": metrics.matthews(label_N, found_N),
-        }
+        scores = {"accuracy": metrics.accuracy, "f1": f1, "matthews": metrics.matthews}
+        return {name: score(label_N, predicted_N) for name, score in scores.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class Regression:
+class Regression(Task):
     """A number."""
 
-    config: Config
-    tokenizer: Tokenizer
-    texts = (1, 2)
-    any_length = True
-    labels_of = staticmethod(no_labels)
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """See `Task`."""
-        return ("pearson", "spearman")
+    read = staticmethod(readers.labelled)
+    options = frozenset({"segments"})
+    export = Export("XLNetForSequenceClassification", CLASSIFIER, "regression", lambda _: ["score"])
+    ranking = ("pearson", "spearman")
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""
@@ -100,7 +78,7 @@ class Regression:
     def encode(self, number: int, example: Example) -> list[Row]:
         """See `Task`."""
         label = 0.0 if example.label is None else number_of(example)
-        return [sentence_row(self.config, self.tokenizer, number, example, np.float32(label))]
+        return [_sentence_row(self, number, example, np.float32(label))]
 
     def outputs(
         self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
@@ -111,17 +89,15 @@ class Regression:
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """Pearson's and Spearman's correlation."""
-        label_N = np.array([number_of(example) for example in examples])
-        found_N = np.array([output["score"] for output in outputs])
-        return {"pearson": metrics.pearson(label_N, found_N), "spearman": metrics.spearman(label_N, found_N)}
+        return correlations(examples, [output["score"] for output in outputs])
 
 
-def sentence_row(config: Config, tokenizer: Tokenizer, number: int, example: Example, label: np.generic) -> Row:
+def _sentence_row(task: Task, number: int, example: Example, label: np.generic) -> Row:
     """The row of one sentence or a pair. Raises BadInput if normalisation leaves nothing of a text."""
-    parts = [tokenizer.encode(text) for text in example.texts]
+    parts = [task.tokenizer.encode(text) for text in example.texts]
     if not all(map(len, parts)):
         raise BadInput(f"{example.where}: a text is empty after normalisation; correct the row or remove it")
-    sequence = layouts.sentences(config.finetune.segments * config.data.segment_len, *parts)
+    sequence = layouts.sentences(task.length, *parts)
     return Row((sequence.tokens,), (sequence.segments,), {"label": np.asarray(label)}, number)
 
 
@@ -142,3 +118,9 @@ def number_of(example: Example) -> float:
     if not abs(value) <= _LARGEST:
         raise BadInput(f"{example.where}: the label {str(example.label)[:60]!r} is not a number of float32")
     return value
+
+
+def correlations(examples: Sequence[Example], predicted: Sequence[float]) -> dict[str, float]:
+    """Pearson's and Spearman's correlation of predicted numbers with the labels."""
+    label_N, predicted_N = np.array([number_of(example) for example in examples]), np.array(predicted)
+    return {"pearson": metrics.pearson(label_N, predicted_N), "spearman": metrics.spearman(label_N, predicted_N)}

@@ -1,9 +1,9 @@
 """The rows of a task in batches, as a function of the step, and in order for an evaluation.
 
-    row number = permutation_epoch(n % N)     n = n0 + (step - s0) * B + row of the batch     epoch = n // N
+    row number = permutation_epoch(n % N)     n = first + (step - start) * B + row of the batch     epoch = n // N
 
-which is the stream of pretraining with windows of one "token" (a row) and one window per block: the same data plan, so
-the batch size may change, and a resumed run reads what an undisturbed one would have read.
+This is the stream of pretraining with windows of one "token" (a row) and one window per block: (start, first, B) is an
+entry of its data plan. So the batch size may change, and a resumed run reads what an undisturbed one would have read.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from xlnet_jax.batch import stack
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.stream import Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
@@ -63,14 +63,14 @@ class InOrder:
     """All rows once, `batch_size` at a time: `loader.Dispatches` of one batch each.
 
     Attributes:
-      mine: which rows of a batch this host feeds.
+      local: which rows of a batch this host feeds.
     """
 
     rows: Sequence[Row]
     segments: int
     segment_len: int
     batch_size: int
-    mine: np.ndarray
+    local: np.ndarray
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch_size)
@@ -79,14 +79,8 @@ class InOrder:
         """Batch with a leading axis of one; the last one is filled up with rows of weight 0."""
         first = index * self.batch_size
         chosen = self.rows[first : first + self.batch_size]
-        batch = stack([batch_of(chosen, self.segments, self.segment_len, self.batch_size)])
-        return dataclasses.replace(
-            batch,
-            tokens=batch.tokens[:, self.mine],
-            segments=batch.segments[:, self.mine],
-            labels={name: array[:, self.mine] for name, array in batch.labels.items()},
-            weight=batch.weight[:, self.mine],
-        )
+        batch = batch_of(chosen, self.segments, self.segment_len, self.batch_size)
+        return jax.tree.map(lambda x: x[None, self.local], batch)
 
 
 def encode(task: Task, tokenizer: Tokenizer, path: str, examples: Sequence[Example]) -> TaskData:

@@ -18,13 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.config import Config, ModelConfig
-from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, metrics
-from xlnet_jax.finetune.classification import number_of
+from xlnet_jax.finetune import layouts, metrics, readers
+from xlnet_jax.finetune.classification import correlations
 from xlnet_jax.finetune.heads import cross_entropy
-from xlnet_jax.finetune.task import Example, Hidden, Labels, Row, no_labels
+from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
 from xlnet_jax.model.layers import accumulator
 
 _ROWS = 1024  # of the table of similarities at once
@@ -64,28 +63,25 @@ def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
     axes = tuple(sorted(axes, key=mesh.axis_names.index))
     every_N2D = jax.lax.all_gather(unit_B2D, axes, tiled=True) if axes else unit_B2D
     first = jax.lax.axis_index(axes) * len(unit_B2D) if axes else 0
-    own_B = first + jnp.arange(len(unit_B2D))
+    partner_B = first + jnp.arange(len(unit_B2D))
     a_to_b_BN, b_to_a_BN = (unit_B2D[:, c] @ every_N2D[:, 1 - c].T / temperature for c in range(2))
-    return 0.5 * (cross_entropy(a_to_b_BN, {"label": own_B}) + cross_entropy(b_to_a_BN, {"label": own_B}))
+    return 0.5 * (cross_entropy(a_to_b_BN, {"label": partner_B}) + cross_entropy(b_to_a_BN, {"label": partner_B}))
 
 
 @dataclasses.dataclass(frozen=True)
-class Embeddings:
-    """The task `embeddings`: examples of two texts, in `predict` also of one."""
+class Embeddings(Task):
+    """Examples of two texts, in `predict` also of one."""
 
-    config: Config
-    tokenizer: Tokenizer
-    texts = (1, 2)
-    any_length = True
-    labels_of = staticmethod(no_labels)
+    read = staticmethod(readers.pairs)
+    options = frozenset({"pooling", "segments", "temperature"})
+    export = Export("XLNetModel", {})
 
     def __post_init__(self) -> None:
         """Raises BadInput if the configuration asks for micro-batches."""
         if (parts := self.config.train.gradient_accumulation_steps) > 1:
             raise BadInput(
                 f"train.gradient_accumulation_steps={parts}: the negatives are the other rows of the batch, and "
-                f"micro-batches would "
-                "be batches of their own; use 1"
+                "micro-batches would be batches of their own; use 1"
             )
 
     @property
@@ -95,8 +91,7 @@ class Embeddings:
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row of as many sequences as there are texts."""
-        room = self.config.finetune.segments * self.config.data.segment_len
-        sequences = [layouts.sentences(room, self.tokenizer.encode(text)) for text in example.texts]
+        sequences = [layouts.sentences(self.length, self.tokenizer.encode(text)) for text in example.texts]
         tokens, segments = zip(*sequences, strict=True)
         return [Row(tokens, segments, {}, number)]
 
@@ -109,20 +104,18 @@ class Embeddings:
         self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
     ) -> list[dict[str, Any]]:
         """The vector of each text, and the cosine of two."""
-        found = [{"vectors": vectors_CD.tolist()} for vectors_CD in predictions["vectors"]]
-        if predictions["vectors"].shape[1] == 2:
-            unit_N2D = _unit(predictions["vectors"])
-            for each, (a_D, b_D) in zip(found, unit_N2D, strict=True):
-                each["similarity"] = float(a_D @ b_D)
-        return found
+        vectors_NCD = predictions["vectors"]
+        outputs = [{"vectors": vectors_CD.tolist()} for vectors_CD in vectors_NCD]
+        if vectors_NCD.shape[1] == 2:
+            for output, (a_D, b_D) in zip(outputs, _unit(vectors_NCD), strict=True):
+                output["similarity"] = float(a_D @ b_D)
+        return outputs
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """Spearman's correlation of cosines with the labels; without labels the share of first texts whose own second
         text is the nearest of all."""
         if examples[0].label is not None:
-            true = np.array([number_of(example) for example in examples])
-            found = np.array([each["similarity"] for each in outputs])
-            return {"spearman": metrics.spearman(true, found), "pearson": metrics.pearson(true, found)}
+            return correlations(examples, [output["similarity"] for output in outputs])
         unit_N2D = _unit(np.array([each["vectors"] for each in outputs]))
         nearest = [
             (unit_N2D[first : first + _ROWS, 0] @ unit_N2D[:, 1].T).argmax(axis=1)

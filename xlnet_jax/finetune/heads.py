@@ -16,6 +16,9 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.finetune.task import Hidden, Labels
 from xlnet_jax.model.layers import Dropout, accumulator, parameter, product
 
+CLASSIFIER = {"summary": "sequence_summary.summary", "logits": "logits_proj"}
+"""The layers of `Classifier` in Hugging Face's transformers; see `task.Export`."""
+
 
 class Linear(nn.Module):
     """x W + b with kernel [in, out]; the outputs are not split over devices, as they may be two classes."""

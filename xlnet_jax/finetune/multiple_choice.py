@@ -6,45 +6,36 @@ logits.
 
 from __future__ import annotations
 
-import dataclasses
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from xlnet_jax.config import Config, ModelConfig
-from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, metrics
-from xlnet_jax.finetune.heads import Classifier, cross_entropy, probabilities
-from xlnet_jax.finetune.task import Example, Row, no_labels
+from xlnet_jax.finetune import layouts, metrics, readers
+from xlnet_jax.finetune.heads import CLASSIFIER, Classifier, cross_entropy, probabilities
+from xlnet_jax.finetune.task import Example, Export, Row, Task
 
 LETTERS = string.ascii_uppercase
 
 
-@dataclasses.dataclass(frozen=True)
-class MultipleChoice:
-    """The task `choice`. Labels are letters from A, or numbers from 0."""
+class MultipleChoice(Task):
+    """Labels are letters from A, or numbers from 0."""
 
-    config: Config
-    tokenizer: Tokenizer
+    read = staticmethod(readers.multiple_choice)
+    options = frozenset({"max_question", "segments"})
+    export = Export("XLNetForMultipleChoice", CLASSIFIER)
     texts = (4, 2 + len(LETTERS))
-    any_length = True
-    labels_of = staticmethod(no_labels)
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """See `Task`."""
-        return ("accuracy",)
+    ranking = ("accuracy",)
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row of as many sequences as there are options."""
         context, question, *options = example.texts
-        room = self.config.finetune.segments * self.config.data.segment_len
-        read = self.tokenizer.encode(context)
+        context_N, most = self.tokenizer.encode(context), self.config.finetune.max_question
         asked = [self.tokenizer.encode(layouts.question_with_option(question, each)) for each in options]
-        sequences = [layouts.choice(room, read, each, self.config.finetune.max_question) for each in asked]
+        sequences = [layouts.choice(self.length, context_N, each, most) for each in asked]
         label = 0 if example.label is None else _index(example, len(options))
         tokens, segments = zip(*sequences, strict=True)
         return [Row(tokens, segments, {"label": np.array(label, np.int32)}, number)]

@@ -14,7 +14,6 @@ adds probabilities, not their logarithms.)
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,13 +23,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.data import offsets
-from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, squad
+from xlnet_jax.finetune import layouts, readers, squad
 from xlnet_jax.finetune.heads import Linear, cross_entropy
-from xlnet_jax.finetune.task import Example, Hidden, Labels, Row, no_labels
+from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
 from xlnet_jax.model.layers import Dropout, accumulator, layer_norm, parameter, product
 
 FAR = -1e30
@@ -95,7 +93,7 @@ class AnswerClass(nn.Module):
         return Linear(self.config, 1, use_bias=False, name="dense_1")(_high(x_B1D))[:, 0, 0]
 
 
-class SpanHead(nn.Module):
+class AnswerHead(nn.Module):
     """Start, end for a start, and whether there is an answer."""
 
     config: ModelConfig
@@ -131,8 +129,10 @@ class SpanHead(nn.Module):
         end_BKT = jax.nn.log_softmax(jnp.where(allowed_BT[:, None], end_BKT, FAR))
         end_score_BKK, end_BKK = jax.lax.top_k(end_BKT, K)
         # Counted from the end, so that the padding of a batch does not matter.
-        found = {"start": start_BK - T, "start_score": start_score_BK, "end": end_BKK - T, "end_score": end_score_BKK}
-        return found | {"no_answer": self._no_answer(hidden, logits_BT, deterministic=True)}
+        return {
+            "start": start_BK - T, "start_score": start_score_BK, "end": end_BKK - T, "end_score": end_score_BKK,
+            "no_answer": self._no_answer(hidden, logits_BT, deterministic=True),
+        }  # fmt: skip
 
     def _no_answer(self, hidden: Hidden, start_BT: jax.Array, deterministic: bool) -> jax.Array:
         h_BTD = hidden.h_BCTD[:, 0]
@@ -157,7 +157,7 @@ def _vectors(h_BTD: jax.Array, position_BK: jax.Array) -> jax.Array:
     return jnp.take_along_axis(h_BTD, position_BK[:, :, None], axis=1)
 
 
-class Place(NamedTuple):
+class Passage(NamedTuple):
     """The paragraph's pieces of a window."""
 
     first: int
@@ -170,25 +170,22 @@ class Place(NamedTuple):
     """bool: no other window has more context around it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class QuestionAnswering:
-    """The task `spans`."""
+class QuestionAnswering(Task):
+    """A part of a paragraph, or none, for a question about it."""
 
-    config: Config
-    tokenizer: Tokenizer
+    read = staticmethod(readers.question_answering)
+    options = frozenset({"stride", "max_question", "max_answer", "beam"})
+    export = Export("XLNetForQuestionAnswering", {
+        "start_logits/dense": "start_logits.dense",
+        "end_logits/dense_0": "end_logits.dense_0",
+        "end_logits/norm": "end_logits.LayerNorm",
+        "end_logits/dense_1": "end_logits.dense_1",
+        "answer_class/dense_0": "answer_class.dense_0",
+        "answer_class/dense_1": "answer_class.dense_1",
+    })  # fmt: skip
     texts = (2, 2)
     any_length = False
-    labels_of = staticmethod(no_labels)
-
-    def __post_init__(self) -> None:
-        """Raises BadInput if the configuration asks for segments: a paragraph is read in windows."""
-        if (segments := self.config.finetune.segments) > 1:
-            raise BadInput(f"finetune.segments={segments}: spans read long contexts in windows; use 1")
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """See `Task`."""
-        return ("best_f1", "best_exact", "f1", "exact")
+    ranking = ("best_f1", "best_exact", "f1", "exact")
 
     @functools.cached_property
     def _paragraph(self) -> Callable[[str], offsets.Pieces]:
@@ -229,13 +226,13 @@ class QuestionAnswering:
             impossible = False
         labels = {"start": start, "end": end, "impossible": impossible}
         part = slice(window.start, window.start + count)
-        place = Place(first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
+        passage = Passage(first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
         named = {name: np.array(value, np.int32) for name, value in labels.items()}
-        return Row((tokens,), (segments,), named, number, place)
+        return Row((tokens,), (segments,), named, number, passage)
 
-    def head(self, config: ModelConfig) -> SpanHead:
-        """See `SpanHead`."""
-        return SpanHead(config, self.config.finetune.beam)
+    def head(self, config: ModelConfig) -> AnswerHead:
+        """See `AnswerHead`."""
+        return AnswerHead(config, self.config.finetune.beam)
 
     def outputs(
         self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
@@ -244,11 +241,10 @@ class QuestionAnswering:
 
         `no_answer` is the lowest of all windows: one that holds the answer is enough.
         """
-        found: list[dict[str, Any]] = [
-            {"answer": "", "start": 0, "score": -float("inf"), "no_answer": float("inf")} for _ in examples
-        ]
+        none = {"answer": "", "start": 0, "score": -float("inf"), "no_answer": float("inf")}
+        answers: list[dict[str, Any]] = [dict(none) for _ in examples]
         for b, row in enumerate(rows):
-            best = found[row.example]
+            best = answers[row.example]
             best["no_answer"] = min(best["no_answer"], float(predictions["no_answer"][b]))
             score, start, end = max(self._candidates(predictions, b, row.more), default=(-float("inf"), 0, 0))
             if score > best["score"]:
@@ -256,19 +252,19 @@ class QuestionAnswering:
                 start += len(text) - len(text.lstrip())
                 best.update(answer=text.strip(), start=start, score=score)
         # JSON has no infinity: an empty answer has no score.
-        return [each | {"score": each["score"] if each["answer"] else None} for each in found]
+        return [each | {"score": each["score"] if each["answer"] else None} for each in answers]
 
-    def _candidates(self, predictions: Mapping[str, np.ndarray], b: int, place: Place) -> list[tuple[float, int, int]]:
+    def _candidates(self, predictions: Mapping[str, np.ndarray], b: int, part: Passage) -> list[tuple[float, int, int]]:
         """(score, first character, character after the last) of the spans in the beam of a row."""
-        start_K, end_KK = predictions["start"][b] - place.first, predictions["end"][b] - place.first
+        start_K, end_KK = predictions["start"][b] - part.first, predictions["end"][b] - part.first
         score_KK = predictions["start_score"][b][:, None] + predictions["end_score"][b]
-        count = len(place.best_N)
+        count = len(part.best_N)
         inside_K = (start_K >= 0) & (start_K < count)
-        inside_K[inside_K] = place.best_N[start_K[inside_K]]
+        inside_K[inside_K] = part.best_N[start_K[inside_K]]
         length_KK = end_KK - start_K[:, None] + 1
         good_KK = (length_KK >= 1) & (length_KK <= self.config.finetune.max_answer) & (end_KK < count)
         return [
-            (float(score_KK[k, e]), int(place.start_N[start_K[k]]), int(place.end_N[end_KK[k, e]]))
+            (float(score_KK[k, e]), int(part.start_N[start_K[k]]), int(part.end_N[end_KK[k, e]]))
             for k, e in np.argwhere(good_KK & inside_K[:, None])
         ]
 

@@ -9,6 +9,7 @@ No position predicts a token, so there are no target slots and no query stream; 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -48,28 +49,37 @@ class TaskModel:
         params = self.transformer.init(key, inputs, memory, deterministic=True)["params"]
         config = self.transformer.config
         hidden = self._as_hidden(batch, jnp.zeros((*inputs.tokens.shape, config.d_model), config.compute_dtype))
-        own = self.head.init(
-            jax.random.fold_in(key, 1), hidden, batch.labels, deterministic=True, method="losses"
-        )  # fmt: skip
+        key = jax.random.fold_in(key, 1)
+        variables = self.head.init(key, hidden, batch.labels, deterministic=True, method="losses")
         # A head that only pools has none.
-        return {**params, "head": own.get("params", {})}
+        return {**params, "head": variables.get("params", {})}
 
-    def weight(self, batch: TaskBatch) -> jax.Array:
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        """One loss, that of the task."""
+        return {"task": 1.0}
+
+    def divisors(self, batch: TaskBatch) -> dict[str, jax.Array]:
         """The number of real rows."""
-        return batch.weight.sum()
+        return {"task": batch.weight.sum()}
+
+    def carried(self, rows: int) -> tuple[()]:
+        """Nothing: examples do not follow each other."""
+        del rows
+        return ()
 
     def row_losses(
         self,
         params: Any,
         batch: TaskBatch,
-        memory: Memory,
+        memory: tuple[()],
         dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
     ) -> RowLosses:
-        """The losses of a batch, or of some rows of it; the memory of State, which is empty, is passed on."""
+        """The losses of a batch, or of some rows of it."""
         loss_B = self._losses(params, self.hidden(params, batch, dropout_key, rows_B), batch, dropout_key)
         weight_B = batch.weight.astype(loss_B.dtype)
-        return RowLosses(jnp.where(weight_B != 0, loss_B, 0) * weight_B, weight_B, memory)
+        return RowLosses({"task": (jnp.where(weight_B != 0, loss_B, 0) * weight_B, weight_B)}, memory)
 
     def evaluate(self, params: Any, batch: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """loss_B and `Head.predictions` without dropout, of filled-up rows too."""
@@ -154,7 +164,7 @@ def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
     alone = config.changed(model={"memory_len": 0}, data={"num_predict": 0, "objective": "mlm"})
     sequences = len(row.tokens)
     work = sequences * (flops.step_flops(alone) + (S - 1) * _forward(config))
-    return assemble(config, model, example_batch, work, memory_len=0)
+    return assemble(config, model, example_batch, work)
 
 
 def _forward(config: Config) -> int:

@@ -8,38 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Any
 
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import readers
-from xlnet_jax.finetune.classification import Classification, Regression
 from xlnet_jax.finetune.data import TaskData, encode
-from xlnet_jax.finetune.embeddings import Embeddings
-from xlnet_jax.finetune.multiple_choice import MultipleChoice
-from xlnet_jax.finetune.question_answering import QuestionAnswering
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.task import Example, Read, Task, metric_of
-from xlnet_jax.finetune.token_classification import TokenClassification
+from xlnet_jax.finetune.task import Example, Task, metric_of
+from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.messages import quantity
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import Recipe, make_recipe
 
 log = logging.getLogger("xlnet_jax")
-
-TASKS: dict[str, tuple[Any, Read]] = {
-    "classification": (Classification, readers.labelled),
-    "regression": (Regression, readers.labelled),
-    "multiple_choice": (MultipleChoice, readers.choices),
-    "question_answering": (QuestionAnswering, readers.spans),
-    "token_classification": (TokenClassification, readers.tokens),
-    "embeddings": (Embeddings, readers.pairs),
-}
-"""The class and the reader of each `finetune.task`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,16 +44,19 @@ def prepare(config: Config, workdir: str) -> Prepared:
       workdir: of the run; if it has started, its model and tokenizer are taken from here, and `checkpoint.init_from`
         may be gone.
 
-    Raises BadInput: no task, a source or an example that cannot be used, a tokenizer that is not the model's.
+    Raises BadInput: no task, a key that it does not read, a source or an example that cannot be used, a tokenizer that
+    is not the model's.
     """
     if config.finetune.task == "none":
         raise BadInput(f"finetune.task is none; choose one of {', '.join(TASKS)}")
     if not config.finetune.train:
         raise BadInput("finetune.train is empty; name the training examples: --config.finetune.train=FILE")
-    make, read = TASKS[config.finetune.task]
-    config, tokenizer = _model(config, workdir)
-    examples = read(config, config.finetune.train)
-    labels = make.labels_of(examples)
+    kind, started = TASKS[config.finetune.task], workdirs.read_config(workdir) is not None
+    if not started:  # an older version may have let such a key pass
+        kind.check_options(config)
+    config, tokenizer = _model(config, workdir if started else "")
+    examples = kind.read(config, config.finetune.train)
+    labels = kind.labels_of(examples)
     if labels and not config.finetune.labels:
         config = config.changed(finetune={"labels": _joined(labels)})
     names = config.finetune.label_list()
@@ -82,23 +69,25 @@ def prepare(config: Config, workdir: str) -> Prepared:
     if config.evaluation.every:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
-    task = make(config, tokenizer)
+    task, dev = kind(config, tokenizer), None
     metric_of(task, config)
     train = encode(task, tokenizer, config.finetune.train, examples)
     train.check(config)
-    dev = (
-        encode(task, tokenizer, config.finetune.dev, read(config, config.finetune.dev)) if config.finetune.dev else None
-    )
+    if path := config.finetune.dev:
+        dev = encode(task, tokenizer, path, kind.read(config, path))
     log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
              quantity(len(train.rows), "row"), quantity(len(dev.examples) if dev else 0, "dev example"))  # fmt: skip
     return Prepared(config, task, train, dev)
 
 
-def _model(config: Config, workdir: str) -> tuple[Config, Tokenizer]:
-    """The configuration with the architecture of the parameters, and their tokenizer."""
+def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
+    """The configuration with the architecture of the parameters, and their tokenizer.
+
+    Args:
+      started: the work directory, if the run has started.
+    """
     init_from, named = config.checkpoint.init_from, config.finetune.tokenizer
-    started = workdirs.read_config(workdir) is not None
-    source = workdir if started else restore.run_of(init_from)[0] if init_from else ""
+    source = started or (restore.run_of(init_from)[0] if init_from else "")
     if source:
         if workdirs.read_config(source) is None:
             raise BadInput(f"checkpoint.init_from={init_from}: no config.json in {source}; name a pretrained work "
@@ -110,9 +99,9 @@ def _model(config: Config, workdir: str) -> tuple[Config, Tokenizer]:
             configs.check(config)
         except BadInput as error:
             raise BadInput(f"the model of {source} does not fit this task: {error}") from error
-        if named and (found := _tokenizer(named)).sha256 != tokenizer.sha256:
+        if named and (other := _tokenizer(named)).sha256 != tokenizer.sha256:
             raise BadInput(
-                f"finetune.tokenizer={named} ({found.sha256[:12]}) is not the tokenizer of {source} "
+                f"finetune.tokenizer={named} ({other.sha256[:12]}) is not the tokenizer of {source} "
                 f"({tokenizer.sha256[:12]}); leave it empty"
             )
         return config, tokenizer
@@ -144,7 +133,7 @@ def trained(config: Config, tokenizer: Tokenizer, where: str) -> Task:
     """The task of a fine-tuned model. Raises BadInput."""
     if config.finetune.task == "none":
         raise BadInput(f"{where} holds no fine-tuned model; give the --workdir of `xlnet-jax finetune`")
-    return TASKS[config.finetune.task][0](config, tokenizer)
+    return TASKS[config.finetune.task](config, tokenizer)
 
 
 def any_recipe(config: Config, tokenizer: Tokenizer) -> Recipe:

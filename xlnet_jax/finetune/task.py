@@ -14,15 +14,17 @@ no text has; no position sees it, so the side of the padding changes nothing.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
-from xlnet_jax.config import Config, ModelConfig
-from xlnet_jax.data.tokenizer import PAD
+from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
+from xlnet_jax.data.tokenizer import PAD, Tokenizer
 from xlnet_jax.errors import BadInput
 
 Array = Any
@@ -97,8 +99,8 @@ class Hidden:
 class Head(Protocol):
     """A Flax module. Its parameters are under `head`, their depth is `model.heads.DEPTH`.
 
-    For the export to Hugging Face, those of a classifier are `summary/{kernel,bias}` and `logits/{kernel,bias}`. Build
-    from `model.layers.Dense` (logical axes, float32 gradients); logits and losses are at least float32.
+    Build from `heads.Linear` (logical axes, float32 gradients); logits and losses are at least float32. For the export,
+    `Task.export` has the names of its layers.
     """
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
@@ -114,37 +116,93 @@ class Head(Protocol):
         ...
 
 
-class Task(Protocol):
-    """One kind of task: a class that is called with (config, tokenizer). Holds no array of a device.
+class Export(NamedTuple):
+    """How Hugging Face's transformers has a model that was fine-tuned on a task."""
 
-    A sequence may have up to `finetune.segments` * `data.segment_len` pieces. The names of labels are in
-    `finetune.labels`; if the user has set none, the caller has set those of the training examples, sorted.
+    architecture: str
+    """Its class."""
+    tensors: Mapping[str, str]
+    """Of every dense layer and LayerNorm of the head: its path below `head/`, and its name there."""
+    problem_type: str = ""
+    """Key of config.json; "" = none."""
+    labels: Callable[[FinetuneConfig], Sequence[str]] = lambda _: ()
+    """The names of the outputs; none for a task whose outputs have no names."""
+
+
+Read = Callable[[Config, str], list[Example]]
+"""A reader: from the configuration and one source (`finetune.train` or `finetune.dev`) to its examples."""
+
+OF_ALL_TASKS = frozenset({"task", "train", "dev", "columns", "metric", "tokenizer", "patience"})
+"""Keys of `finetune` that every task reads."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task(abc.ABC):
+    """One kind of task: all that the program knows of it. Holds no array of a device.
+
+    A sequence may have up to `length` pieces. The names of labels are in `finetune.labels`; if the user has set none,
+    the caller has set those of the training examples, sorted.
     """
 
-    texts: tuple[float, float]
+    config: Config
+    tokenizer: Tokenizer
+
+    read: ClassVar[Read]
+    """From its files to its examples."""
+    export: ClassVar[Export]
+    """How transformers has its models."""
+    options: ClassVar[frozenset[str]] = frozenset()
+    """Keys of `finetune` that it reads beside `OF_ALL_TASKS`."""
+    texts: ClassVar[tuple[float, float]] = (1, 2)
     """The fewest and the most texts of an example."""
-    any_length: bool
+    any_length: ClassVar[bool] = True
     """Whether predictions mean the same in shorter segments, as those from the vector of CLS: then `predict` makes
     batches of texts of similar length."""
+    ranking: ClassVar[tuple[str, ...]] = ()
+    """See `metrics`, of a task with the same ones for all examples."""
+
+    @classmethod
+    def check_options(cls, config: Config) -> None:
+        """Raises BadInput if the user has set a key of `finetune` that this task would not read."""
+        usual, known = vars(FinetuneConfig()), OF_ALL_TASKS | cls.options
+        for name, value in vars(config.finetune).items():
+            if value != usual[name] and name not in known:
+                own = ", ".join(f"finetune.{option}" for option in sorted(cls.options))
+                raise BadInput(
+                    f"finetune.{name}={value} has no meaning with finetune.task={config.finetune.task}, which reads "
+                    f"{own or 'no such key'}; leave it at {usual[name]!r}"
+                )
 
     @staticmethod
     def labels_of(examples: Sequence[Example]) -> set[str]:
         """The names of all labels of examples; empty for a task whose labels are no names."""
-        ...
+        del examples
+        return set()
+
+    @functools.cached_property
+    def labels(self) -> list[str]:
+        """The names of the labels by number."""
+        return self.config.finetune.label_list()
+
+    @property
+    def length(self) -> int:
+        """The most pieces of a sequence, in all its segments."""
+        return self.config.finetune.segments * self.config.data.segment_len
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names in `score` that may rank checkpoints, the usual one first; all are better if they are higher."""
-        ...
+        return self.ranking
 
+    @abc.abstractmethod
     def encode(self, number: int, example: Example) -> list[Row]:
         """The rows of example `number`. Raises BadInput, starting with `example.where`."""
-        ...
 
+    @abc.abstractmethod
     def head(self, config: ModelConfig) -> Any:
         """Its `Head`."""
-        ...
 
+    @abc.abstractmethod
     def outputs(
         self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
     ) -> list[dict[str, Any]]:
@@ -154,21 +212,10 @@ class Task(Protocol):
           predictions: `Head.predictions` of `rows`, in their order, on the host.
           rows: all rows of `examples`, which they number from 0.
         """
-        ...
 
+    @abc.abstractmethod
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """The scores of what `outputs` has returned for labelled examples: sums divided once, on the host."""
-        ...
-
-
-def no_labels(examples: Sequence[Example]) -> set[str]:
-    """`Task.labels_of` if labels are no names."""
-    del examples
-    return set()
-
-
-Read = Callable[[Config, str], list[Example]]
-"""A reader: from the configuration and one source (`finetune.train` or `finetune.dev`) to its examples."""
 
 
 def batch_of(rows: Sequence[Row], segments: int, segment_len: int, batch_size: int) -> TaskBatch:

@@ -6,8 +6,6 @@ is cut between words into several rows.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,13 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.config import Config, ModelConfig
-from xlnet_jax.data.tokenizer import UNK, Tokenizer
-from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, metrics
+from xlnet_jax.config import FinetuneConfig, ModelConfig
+from xlnet_jax.data.tokenizer import UNK
+from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.classification import index_of
 from xlnet_jax.finetune.heads import Linear, cross_entropy
-from xlnet_jax.finetune.task import Example, Hidden, Labels, Row
+from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
 from xlnet_jax.model.layers import accumulator
 
 
@@ -53,29 +50,19 @@ class TokenHead(nn.Module):
         return {"label": self.logits(hidden).argmax(axis=-1).astype(jnp.int32)}
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenClassification:
-    """The task `tokens`."""
+class TokenClassification(Task):
+    """One of `finetune.labels` for every word."""
 
-    config: Config
-    tokenizer: Tokenizer
+    read = staticmethod(readers.token_classification)
+    options = frozenset({"labels"})
+    export = Export("XLNetForTokenClassification", {"logits": "classifier"}, labels=FinetuneConfig.label_list)
     texts = (1, math.inf)
     any_length = False
-
-    def __post_init__(self) -> None:
-        """Raises BadInput if the configuration asks for segments: every word needs its label."""
-        if (segments := self.config.finetune.segments) > 1:
-            raise BadInput(f"finetune.segments={segments}: every word has a label; use 1")
 
     @staticmethod
     def labels_of(examples: Sequence[Example]) -> set[str]:
         """See `Task`."""
         return {str(label) for example in examples for label in example.label}
-
-    @functools.cached_property
-    def labels(self) -> list[str]:
-        """The labels by number."""
-        return self.config.finetune.label_list()
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -99,9 +86,8 @@ class TokenClassification:
             labels = [index_of(str(name), self.labels, example.where) for name in example.label]
         rows, first = [], 0
         while first < len(words):
-            last = first + max(
-                1, int(np.searchsorted(np.cumsum([len(word) for word in words[first:]]), T - 2, "right"))
-            )
+            pieces = np.cumsum([len(word) for word in words[first:]])
+            last = first + max(1, int(np.searchsorted(pieces, T - 2, "right")))
             rows.append(self._row(number, words[first:last], labels[first:last]))
             first = last
         return rows
@@ -122,14 +108,14 @@ class TokenClassification:
         self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
     ) -> list[dict[str, Any]]:
         """`labels` of all words; `Row.more` has their first pieces, counted from the end."""
-        found: list[dict[str, Any]] = [{"labels": []} for _ in examples]
+        outputs: list[dict[str, Any]] = [{"labels": []} for _ in examples]
         for row, label_T in zip(rows, predictions["label"], strict=True):
-            found[row.example]["labels"] += [self.labels[label] for label in label_T[row.more]]
-        return found
+            outputs[row.example]["labels"] += [self.labels[label] for label in label_T[row.more]]
+        return outputs
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """The share of right words; with BIO tags also F1 of entities."""
-        true, found = [list(map(str, example.label)) for example in examples], [each["labels"] for each in outputs]
-        right = [a == b for one, two in zip(true, found, strict=True) for a, b in zip(one, two, strict=True)]
+        true, predicted = [list(map(str, example.label)) for example in examples], [each["labels"] for each in outputs]
+        right = [a == b for one, two in zip(true, predicted, strict=True) for a, b in zip(one, two, strict=True)]
         scores = {"accuracy": sum(right) / len(right)}
-        return scores | ({"f1": metrics.entity_f1(true, found)} if self._has_entities else {})
+        return scores | ({"f1": metrics.entity_f1(true, predicted)} if self._has_entities else {})

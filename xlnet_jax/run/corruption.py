@@ -32,18 +32,18 @@ class CorruptionCheck:
     """The check; compiled at the first use.
 
     Args:
-      loss_and_gradient: (State, Batch) -> ((loss, aux), gradient), the first part of a step, which is computed twice.
+      compute: (State, Batch) -> (gradient, arrays with rows first), the first part of a step, which is computed twice.
     """
 
-    def __init__(self, config: Config, mesh: Mesh, loss_and_gradient: Callable[[Any, Batch], Any]) -> None:
+    def __init__(self, config: Config, mesh: Mesh, compute: Callable[[Any, Batch], Any]) -> None:
         self._every = config.watchdog.sdc_every
         self._rows = meshes.training_rows(config.train, mesh)
         self._mesh = mesh
 
         def sums(state: Any, batches: Batch) -> dict[str, Any]:
             with nn.logical_axis_rules(meshes.RULES.pairs()):
-                (_, aux), grads = loss_and_gradient(state, jax.tree.map(lambda x: x[0], batches))
-            rows_B4 = jax.vmap(sums_of)(aux.loss_B) + jax.vmap(sums_of, 1)(aux.memory.hidden_LBMD)
+                grads, of_rows = compute(state, jax.tree.map(lambda x: x[0], batches))
+            rows_B4 = sum(map(jax.vmap(sums_of), jax.tree.leaves(of_rows)))
             # uint32: [4] by parameter, and [B, 4].
             return {"gradient": jax.tree.map(sums_of, grads), "rows": rows_B4}
 

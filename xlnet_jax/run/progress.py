@@ -66,7 +66,7 @@ class Reporter:
         before, self.clock = self.clock, self.goodput.training()
         rate = len(steps) / (self.clock - before)
         self.logged = self.logged or (steps[0], before)
-        by_row = {name: values.pop(name) for name in ("loss_B", "targets_B") if name in values}
+        by_row: Any = values.pop("rows_B", {})
         per_step = self.config.train.batch_size * self.config.data.segment_len
         self.rates.append(rate * per_step)
         row: dict[str, Any] = {}
@@ -74,7 +74,7 @@ class Reporter:
             row = {"step": step + 1, **{name: number(column[i]) for name, column in values.items()}}
             if self.config.finetune.task == "none":
                 row["perplexity"] = perplexity(row["loss"])
-            row |= self._by_corpus(step, {name: column[i] for name, column in by_row.items()})
+            row |= self._by_corpus(step, [(sum_KB[i], weight_KB[i]) for sum_KB, weight_KB in by_row.values()])
             row["tokens_per_second"] = rate * per_step
             row["mfu"] = None if self.seconds_at_peak is None else rate * self.seconds_at_peak
             self.writer.step(row)
@@ -122,8 +122,12 @@ class Reporter:
             if self.bar.disable:
                 reminder.join()
 
-    def _by_corpus(self, step: int, by_row: dict[str, np.ndarray]) -> dict[str, Any]:
-        """The epoch; with several corpora, the epoch of each and the mean loss over its targets."""
+    def _by_corpus(self, step: int, by_row: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+        """The epoch; with several corpora, the epoch of each and the mean loss over its targets.
+
+        Args:
+          by_row: of each loss, sums and weights by row.
+        """
         epochs = self.stream.epochs(step + 1, self.plan)
         if len(epochs) == 1:
             return {"epoch": epochs[0]}
@@ -132,8 +136,8 @@ class Reporter:
         corpus_B, _ = self.stream.deal(step, np.arange(B), self.plan)
         for index, name in enumerate(self.data.names):
             of_it_B = corpus_B == index
-            targets = by_row["targets_B"][:B][of_it_B].sum(dtype=np.float64)
-            loss = by_row["loss_B"][:B][of_it_B].sum(dtype=np.float64) / targets if targets else np.float64(math.nan)
+            sums = [[x_B[:B][of_it_B].sum(dtype=np.float64) for x_B in pair] for pair in by_row]
+            loss = np.float64(sum(total / weight if weight else math.nan for total, weight in sums))
             row |= {f"epoch/{name}": epochs[index], f"loss/{name}": number(loss)}
         return row
 

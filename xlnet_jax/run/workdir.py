@@ -75,7 +75,8 @@ def check_resume(started: dict[str, Any], config: Config, data: TrainingData, wh
             f"{where} holds imported parameters, which belong to no run; give another --workdir, and these as "
             "--config.checkpoint.init_from"
         )
-    saved = configs.renamed(started["config"])
+    # A key that the version of the run did not have has its default.
+    saved = configs.flat(Config()) | configs.renamed(started["config"])
     frozen = configs.changed_keys(config, saved, configs.FROZEN)
     if started["corpus_sha256"] != data.sha256:
         frozen.append(f"corpus: {started['corpus_sha256'][:12]} -> {data.sha256[:12]} ({data.path})")

@@ -17,7 +17,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.batch import Batch, Memory
+from xlnet_jax.batch import Batch
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
@@ -90,30 +90,31 @@ def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dic
     words_V = tokenizer.word_start & (characters_V > 0)
     words_V[UNK] = True
     units = {"character": characters_V, "byte": bytes_V, "word": words_V}
-    there = {f"bits_per_{unit}": int(counts_V @ per_V) for unit, per_V in units.items()}
+    counts = {f"bits_per_{unit}": int(counts_V @ per_V) for unit, per_V in units.items()}
     bits = np.float64(nats / math.log(2))
-    return {name: number(bits / count) if count else None for name, count in there.items()}
+    return {name: number(bits / count) if count else None for name, count in counts.items()}
+
+
+class Hooks(NamedTuple):
+    """What a run does while it is evaluated; an exception from the first two ends the evaluation."""
+
+    between: Callable[[], None] = lambda: None
+    """Called after every dispatch."""
+    take: Callable[[Iterator[Any]], Any] = next
+    """Waits for the next batch."""
+    compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    """Entered for the compilation, the first time."""
+
+
+NO_HOOKS = Hooks()
 
 
 class Evaluator(Protocol):
     """Scores parameters during training. Compiles once, runs any number of times."""
 
-    def __call__(
-        self,
-        params: Any,
-        between: Callable[[], None],
-        take: Callable[[Iterator[Any]], Any],
-        compiling: Callable[[], contextlib.AbstractContextManager[None]],
-    ) -> dict[str, Any]:
+    def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
         """The line of an evaluation without its step, equal in all processes; `heldout_loss` or else `rank` ranks
-        checkpoints, the lowest first.
-
-        Args:
-          params: placed on the mesh.
-          between: called after every dispatch; an exception from it ends the evaluation.
-          take: waits for the next batch; an exception from it also ends the evaluation.
-          compiling: entered for the compilation, the first time.
-        """
+        checkpoints, the lowest first. `params` are placed on the mesh."""
         ...
 
     def described(self, scores: dict[str, Any]) -> str:
@@ -125,25 +126,25 @@ class Evaluator(Protocol):
         ...
 
 
-def results(
-    dispatches: loader.Dispatches,
-    config: Config,
-    send: Callable[[Any], Any],
-    between: Callable[[], None],
-    take: Callable[[Iterator[Any]], Any],
-) -> Iterator[Any]:
-    """What `send` computes of each dispatch, in order, on the host; see `Evaluator` for the other arguments."""
+def rows_at_once(config: Config, mesh: Mesh, batch_size: int = 0) -> int:
+    """Rows of a batch outside of training, 0 = as configured. Raises BadInput if the devices cannot share them."""
+    size = batch_size or config.evaluation.batch_size or config.train.batch_size
+    return meshes.device_rows(size, mesh, "evaluation.batch_size", elastic=config.train.elastic)
+
+
+def results(dispatches: loader.Dispatches, config: Config, send: Callable[[Any], Any], hooks: Hooks) -> Iterator[Any]:
+    """What `send` computes of each dispatch, in order, on the host."""
     sent, logged = None, time.monotonic()
     batches = loader.prefetched(dispatches, config)
     for index in range(len(dispatches)):
-        last, sent = sent, send(take(batches))
+        last, sent = sent, send(hooks.take(batches))
         # Read the last dispatch while this one runs.
         if last is not None:
             yield jax.device_get(last)
         if time.monotonic() - logged >= BUSY_SECONDS:
             log.info("evaluated %d of %s", index, quantity(len(dispatches), "batch"))
             logged = time.monotonic()
-        between()
+        hooks.between()
     yield jax.device_get(sent)
 
 
@@ -165,8 +166,7 @@ class HeldoutLoss:
         streams: int = 0,
     ) -> None:  # fmt: skip
         config = recipe.config
-        batch_size = config.evaluation.batch_size or config.train.batch_size
-        batch_size = meshes.device_rows(batch_size, mesh, "evaluation.batch_size", elastic=config.train.elastic)
+        batch_size = rows_at_once(config, mesh)
         mixture.check(config)
         self._dispatches, self.scope, self._share, self._streams = _dispatches(
             mixture, config, mesh, batch_size, blocks, streams
@@ -174,48 +174,47 @@ class HeldoutLoss:
         self._batch_size = self._dispatches.batch_size
         self._config, self._mesh, self._train_counts_V = config, mesh, train_counts_V
 
-        def run(params: Any, memory: Memory, batches: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array]]:
+        def run(params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:
             with nn.logical_axis_rules(meshes.RULES.pairs()):
                 return _losses(recipe, params, memory, batches)
 
         everywhere = NamedSharding(mesh, PartitionSpec())
-        of_memory = Memory(meshes.batch_sharding(mesh, leading=1), meshes.batch_sharding(mesh))  # type: ignore[arg-type]
+        of_memory = jax.tree.map(lambda axis: meshes.batch_sharding(mesh, leading=axis), recipe.row_axes)
         self._empty = jax.jit(lambda: recipe.empty_memory(self._batch_size), out_shardings=of_memory)
         self._run = jax.jit(run, out_shardings=(of_memory, everywhere), donate_argnums=1)
         self._executable: Any = None
 
-    def __call__(
-        self,
-        params: Any,
-        between: Callable[[], None] = lambda: None,
-        take: Callable[[Iterator[Batch]], Batch] = next,
-        compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-    ) -> dict[str, Any]:
-        """Scores the split; see `scores`, and `Evaluator` for the arguments."""
+    def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
+        """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`."""
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
         counts_V = np.zeros(self._config.model.vocab_size, np.int64)
+        others: dict[str, np.ndarray] = {}
         memory = self._empty()
 
         def send(batch: Batch) -> Any:
             nonlocal memory
             batch = meshes.place(batch, self._mesh, self._batch_size)
             if self._executable is None:
-                with compiling():
+                with hooks.compiling():
                     self._executable = self._run.lower(params, memory, batch).compile()
             memory, sums = self._executable(params, memory, batch)
             return sums
 
-        for index, (sums_3B, here_V) in enumerate(results(self._dispatches, self._config, send, between, take)):
+        sums = results(self._dispatches, self._config, send, hooks)
+        for index, (sums_3B, others_2B, targets_V) in enumerate(sums):
             corpus_B = self._dispatches.corpus_of(index)
             np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0])
-            np.add(counts_V, here_V, out=counts_V)
-        found = scores(totals_C3, names, counts_V, self._train_counts_V, self._share)
+            np.add(counts_V, targets_V, out=counts_V)
+            for name, sum_2B in others_2B.items():
+                others[name] = others.get(name, 0) + sum_2B.sum(axis=1, dtype=np.float64)
+        scored = scores(totals_C3, names, counts_V, self._train_counts_V, self._share)
+        scored |= {f"heldout_loss_{name}": number(total / max(weight, 1)) for name, (total, weight) in others.items()}
         if self._config.data.left_to_right or self._config.data.factorization_order != "spans":
-            found |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
+            scored |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
         if self._config.data.left_to_right:
-            found["streams"] = self._streams
-        return found
+            scored["streams"] = self._streams
+        return scored
 
     def described(self, scores: dict[str, Any]) -> str:
         """The losses, and what was scored."""
@@ -235,9 +234,9 @@ def _dispatches(
     """The batches to score, what they are in words, their share of the whole, and the number of streams."""
     if not config.data.left_to_right:
         blockwise = loader.HeldoutDispatches(mixture, config, blocks, batch_size, meshes.rows_here(batch_size, mesh))
-        scored, there = blockwise.single_pass.blocks, mixture.single_pass(config).blocks
-        scope = f"{scored:,} of {quantity(there, 'block')} in {quantity(len(blockwise), 'batch')}"
-        return blockwise, scope, scored / there, 0
+        scored, total = blockwise.single_pass.blocks, mixture.single_pass(config).blocks
+        scope = f"{scored:,} of {quantity(total, 'block')} in {quantity(len(blockwise), 'batch')}"
+        return blockwise, scope, scored / total, 0
     contiguous = mixture.contiguous(config, streams, blocks)
     rows = len(contiguous.rows_S3)
     # No more rows than there are streams.
@@ -245,33 +244,37 @@ def _dispatches(
     size = min(batch_size, -(-rows // ways) * ways)
     dispatches = loader.StreamDispatches(mixture, config, contiguous, size, meshes.rows_here(size, mesh))
     whole = mixture.contiguous(config, streams)
-    scored, there = (each.rows_S3[:, 2].sum() for each in (contiguous, whole))
-    scope = f"{scored:,} of {quantity(there, 'segment')} in {quantity(rows, 'stream')}"
-    return dispatches, f"{scope}, {quantity(len(dispatches), 'batch')}", scored / there, rows
+    scored, total = (each.rows_S3[:, 2].sum() for each in (contiguous, whole))
+    scope = f"{scored:,} of {quantity(total, 'segment')} in {quantity(rows, 'stream')}"
+    return dispatches, f"{scope}, {quantity(len(dispatches), 'batch')}", scored / total, rows
 
 
-def _losses(recipe: Recipe, params: Any, memory: Memory, batches: Batch) -> tuple[Memory, tuple[jax.Array, jax.Array]]:
+def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:
     """For W stacked windows per row.
 
     Returns:
       The memory after them.
-      float32 [3, B]: summed losses with memory and without, and targets. int32 [V]: how often each piece is a target.
+      float32 [3, B]: summed losses with memory and without, and targets; of every other loss float32 [2, B]: sums and
+      weights. int32 [V]: how often each piece is a target.
     """
 
     # Nothing sees an empty slot, so there need be none, unless it counts as zeros that all see.
-    slots = recipe.memory_len if recipe.config.compat.on("zero_memory") else 0
+    slots = recipe.config.model.memory_len if recipe.config.compat.on("zero_memory") else 0
     bare = empty_memory(recipe.config.model, batches.direction.shape[1], slots)
 
-    def window(memory: Memory, batch: Batch) -> tuple[Memory, jax.Array]:
+    def window(memory: Any, batch: Batch) -> tuple[Any, tuple]:
         carried = recipe.model.row_losses(params, batch, memory)
         fresh = dataclasses.replace(batch, continues=jnp.zeros_like(batch.continues))
-        alone = recipe.model.row_losses(params, fresh, bare)
-        return carried.memory, jnp.stack([carried.loss_B, alone.loss_B, carried.weight_B])
+        alone_B, _ = recipe.model.row_losses(params, fresh, bare).sums[recipe.first_loss]
+        others = dict(carried.sums)
+        loss_B, weight_B = others.pop(recipe.first_loss)
+        of_others = {name: jnp.stack(pair) for name, pair in others.items()}
+        return carried.memory, (jnp.stack([loss_B, alone_B, weight_B]), of_others)
 
-    memory, sums_W3B = jax.lax.scan(window, memory, batches)
+    memory, (sums_W3B, others) = jax.lax.scan(window, memory, batches)
     scored = (batches.target_weights > 0).astype(jnp.int32)
     counts_V = jnp.zeros(recipe.config.model.vocab_size, jnp.int32).at[batches.target_tokens].add(scored)
-    return memory, (sums_W3B.sum(axis=0), counts_V)
+    return memory, (sums_W3B.sum(axis=0), jax.tree.map(lambda x: x.sum(axis=0), others), counts_V)
 
 
 def open_heldout(config: Config, train: Mixture) -> Mixture | None:

@@ -11,7 +11,6 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 
-from xlnet_jax.batch import Memory
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model.layers import KERNELS, CastAhead, accumulator
 from xlnet_jax.train import state as states
@@ -97,7 +96,7 @@ def _over_data(spec: PartitionSpec) -> int | None:
     return next((axis for axis, place in enumerate(spec) if "data" in (place or ())), None)
 
 
-def of_step(recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key: jax.Array) -> LossAndGradient:
+def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: jax.Array) -> LossAndGradient:
     """The gradient that the configuration asks for, in float32. Requires a mesh (`jax.set_mesh`).
 
     Every device sums the gradients of its own rows over `train.gradient_accumulation_steps` micro-batches, each with
@@ -107,11 +106,11 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key
     Args:
       batch, memory: the B rows of the global batch, as the recipe's model takes them.
     """
+    rows_B = jnp.arange(len(jax.tree.leaves(batch)[0]))
+    axes = jax.tree.map(lambda _: 0, batch), recipe.row_axes, 0
     if recipe.config.compat.on("core_clip"):
-        return core_clipped_gradient(recipe, params, batch, memory, dropout_key)
+        return _core_clipped(recipe, params, (batch, memory, rows_B), axes, dropout_key)
     parts, model = recipe.config.train.gradient_accumulation_steps, recipe.model
-    weight = model.weight(batch)
-    rows_B = jnp.arange(len(memory.valid_B))
     dtype = jnp.dtype(recipe.config.model.compute_dtype)
     high = accumulator(dtype)
     boxed, sizes = jax.eval_shape(lambda: states.init_params(recipe)), jax.sharding.get_abstract_mesh().shape
@@ -119,85 +118,84 @@ def of_step(recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key
     specs = meshes.specs(boxed, sizes, meshes.zero1_elements(recipe.config.mesh, boxed, sizes))
     gathered = params if specs == whole else gather(params, specs, whole, dtype)
 
-    def local(
-        gathered: Any, batch: Any, memory: Memory, rows_B: jax.Array, weight: jax.Array, dropout_key: jax.Array
-    ) -> tuple[RowLosses, Any]:
+    def local(gathered: Any, rows: tuple, divisors: Any, dropout_key: jax.Array) -> tuple[RowLosses, Any]:
         receivers = jax.tree.map(
             lambda x, high: x if x.dtype == high.dtype else jnp.zeros(x.shape, high.dtype), gathered, params
         )
 
-        def micro(summed: Any, inputs: tuple[Any, Memory, jax.Array]) -> tuple[Any, RowLosses]:
-            (share, rows), grads = GRADIENT(receivers, gathered, model, *inputs[:2], dropout_key, inputs[2], weight)
+        def micro(summed: Any, inputs: tuple[Any, Any, jax.Array]) -> tuple[Any, RowLosses]:
+            batch, memory, rows_B = inputs
+            (share, rows), grads = GRADIENT(receivers, gathered, model, batch, memory, dropout_key, rows_B, divisors)
             return jax.tree.map(jnp.add, summed, (share, grads)), rows
 
         total = (jnp.zeros((), high), jax.tree.map(jnp.zeros_like, receivers))
         if parts == 1:
             # Not as a scan: the TPU compiler would take the one turn out of the loop, and keep the empty loop as well.
-            total, rows = micro(total, (batch, memory, rows_B))
+            total, losses = micro(total, rows)
         else:
             # Every parts-th row goes together: the rows of a device stay there, however many devices share the axis.
-            total, rows_A = jax.lax.scan(micro, total, _split((batch, memory, rows_B), parts, 1))
-            rows = _join(rows_A, 1)
-        return rows, jax.tree.map(lambda x: x[None], total)
+            total, losses_A = jax.lax.scan(micro, total, _split(rows, axes, parts, 1))
+            losses = _join(losses_A, recipe.row_axes, 1)
+        return losses, jax.tree.map(lambda x: x[None], total)
 
-    rows, layers_rows, everywhere = PartitionSpec(BY_HAND), PartitionSpec(None, BY_HAND), PartitionSpec()
-    memories = Memory(layers_rows, rows)  # type: ignore[arg-type]
+    by_row, everywhere = PartitionSpec(BY_HAND), PartitionSpec()
+    carried = jax.tree.map(lambda axis: PartitionSpec(*[None] * axis, BY_HAND), recipe.row_axes)
     with nn.logical_axis_rules(meshes.RULES.without(BY_HAND).pairs()):
         row_losses, total = jax.shard_map(
             local,
-            in_specs=(everywhere, rows, memories, rows, everywhere, everywhere),
-            out_specs=(RowLosses(rows, rows, memories), rows),  # type: ignore[arg-type]
+            in_specs=(everywhere, (by_row, carried, by_row), everywhere, everywhere),
+            out_specs=(RowLosses(by_row, carried), by_row),  # type: ignore[arg-type]
             axis_names=set(BY_HAND),
             # Else the gradient of the replicated parameters would be reduced where it is taken: inside the loop.
             check_vma=False,
-        )(gathered, batch, memory, rows_B, weight, dropout_key)
+        )(gathered, (batch, memory, rows_B), model.divisors(batch), dropout_key)
     loss, grads = reduce(total, (everywhere, specs), (everywhere, whole))
     return (loss, row_losses), grads
 
 
-def core_clipped_gradient(
-    recipe: Recipe, params: Any, batch: Any, memory: Memory, dropout_key: jax.Array
-) -> LossAndGradient:
+def _core_clipped(recipe: Recipe, params: Any, rows: tuple, axes: Any, dropout_key: jax.Array) -> LossAndGradient:
     """The 2019 gradient (compat switch core_clip), for `compat.cores` equal groups of consecutive rows.
 
     Each core averages over its own targets, scales by 1 / cores, and clips the result to the whole bound; then the
     cores are summed. So a core with fewer targets weighs more per target, and the bound hardly ever acts.
     """
-    model, cores = recipe.model, recipe.config.compat.cores
+    cores = recipe.config.compat.cores
 
-    def core(summed: Any, inputs: tuple[Any, Memory, jax.Array]) -> tuple[Any, Any]:
-        (loss, rows), grads = GRADIENT(params, params, model, *inputs[:2], dropout_key, inputs[2])
+    def core(summed: Any, inputs: tuple[Any, Any, jax.Array]) -> tuple[Any, Any]:
+        batch, memory, rows_B = inputs
+        (loss, losses), grads = GRADIENT(params, params, recipe.model, batch, memory, dropout_key, rows_B)
         share = jax.tree.map(lambda g: g / cores, grads)
         norm = optax.tree.norm(share)
         bound = recipe.config.optimizer.clip or jnp.inf
         factor = jnp.where(norm > bound, bound / norm, 1)
-        return jax.tree.map(lambda s, g: s + g * factor, summed, share), (loss, rows)
+        return jax.tree.map(lambda s, g: s + g * factor, summed, share), (loss, losses)
 
-    inputs = _split((batch, memory, jnp.arange(len(memory.valid_B))), cores, 0)
-    grads, (loss_C, rows_C) = jax.lax.scan(core, jax.tree.map(jnp.zeros_like, params), inputs)
-    return (loss_C.mean(), _join(rows_C, 0)), grads
+    inputs = _split(rows, axes, cores, 0)
+    grads, (loss_C, losses_C) = jax.lax.scan(core, jax.tree.map(jnp.zeros_like, params), inputs)
+    return (loss_C.mean(), _join(losses_C, recipe.row_axes, 0)), grads
 
 
-def _split(rows: tuple[Any, Memory, jax.Array], parts: int, which: int) -> tuple:
-    """The rows in `parts`, along a new first axis: consecutive rows together (`which` 0), or every parts-th row (1)."""
+def _split(rows: Any, axes: Any, parts: int, which: int) -> Any:
+    """The rows in `parts`, along a new first axis: consecutive rows together (`which` 0), or every parts-th row (1).
 
-    def split(x: jax.Array, axis: int = 0) -> jax.Array:
+    Args:
+      axes: of each array, the axis that has the rows.
+    """
+
+    def split(x: jax.Array, axis: int) -> jax.Array:
         # Not with -1: a memory without slots has no elements.
         sizes = [parts, x.shape[axis] // parts]
         x = x.reshape(*x.shape[:axis], *(sizes[::-1] if which else sizes), *x.shape[axis + 1 :])
         return jnp.moveaxis(x, axis + which, 0)
 
-    batch, memory, rows_B = rows
-    memories = Memory(split(memory.hidden_LBMD, 1), split(memory.valid_B))
-    return jax.tree.map(split, batch), memories, split(rows_B)
+    return jax.tree.map(split, rows, axes)
 
 
-def _join(parts: RowLosses, which: int) -> RowLosses:
-    """The inverse of `_split` for the results of all parts."""
+def _join(parts: RowLosses, axes: Any, which: int) -> RowLosses:
+    """The inverse of `_split` for the results of all parts; `axes` are those of the memory."""
 
-    def join(x: jax.Array) -> jax.Array:
-        axis = int(x.ndim == 5)
+    def join(x: jax.Array, axis: int = 0) -> jax.Array:
         x = jnp.moveaxis(x, 0, axis + which)
         return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
 
-    return jax.tree.map(join, parts)
+    return RowLosses(jax.tree.map(join, parts.sums), jax.tree.map(join, parts.memory, axes))

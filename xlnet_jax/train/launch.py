@@ -37,7 +37,7 @@ from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.loop import Run
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.resume import restore_or_init
-from xlnet_jax.train.step import BuiltStep, build_step, loss_and_gradient
+from xlnet_jax.train.step import BuiltStep, build_step, checked_for_corruption
 
 log = logging.getLogger("xlnet_jax")
 
@@ -97,7 +97,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             loop = Run(recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
                        request, goodput, watchdog, evaluator)  # fmt: skip
             if config.watchdog.sdc_every:
-                loop.corruption = CorruptionCheck(config, mesh, functools.partial(loss_and_gradient, recipe))
+                loop.corruption = CorruptionCheck(config, mesh, functools.partial(checked_for_corruption, recipe))
             return loop.loop(state, start, job.stop, unscored), True
 
 
@@ -118,7 +118,7 @@ def dry_run(job: Job, processes: Session) -> dict[str, Any]:
         )
     log.info(
         "dry run: %s, mesh %s, first batch with %s, %s", quantity(parameters, "parameter"), dict(mesh.shape),
-        quantity(int(recipe.model.weight(batch)), "target"), quantity(len(out[1]), "metric"),
+        quantity(int(recipe.model.divisors(batch)[recipe.first_loss]), "target"), quantity(len(out[1]), "metric"),
     )  # fmt: skip
     return {"step": 0, "loss": None, "tokens_per_second": None, "workdir": job.workdir, "parameters": parameters}
 

@@ -7,14 +7,15 @@
 
 In training, `clm` may have auxiliary losses as well, which the batch weighs (`batch.Auxiliary`).
 
-Losses are summed, and divided once by the summed weights. So a row with fewer real targets weighs less, as it should,
-on any number of devices (the 2019 code averages the means of the cores).
+Losses are summed, each under its name, and divided once, as a rule by the summed weights. So a row with fewer real
+targets weighs less, as it should, on any number of devices (the 2019 code averages the means of the cores).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import flax.linen as nn
@@ -33,12 +34,10 @@ from xlnet_jax.model.vanilla import AuxiliaryHeads
 class RowLosses:
     """The sums of one segment, row by row."""
 
-    loss_B: jax.Array
-    """Sums of weighted negative log-likelihoods, nats; in training with the auxiliary losses."""
-    weight_B: jax.Array
-    """Sums of target weights."""
-    memory: Memory
-    """For the next segment."""
+    sums: dict[str, tuple[jax.Array, jax.Array]]
+    """By loss (sum_B, weight_B): summed weighted negative log-likelihoods, nats, and summed weights."""
+    memory: Any
+    """For the next segment; see `Model.carried`."""
 
 
 class Model(Protocol):
@@ -53,15 +52,26 @@ class Model(Protocol):
         """Fresh parameters in Flax's boxes, which carry their logical axes; `batch` gives the shapes of an example."""
         ...
 
-    def weight(self, batch: Any) -> jax.Array:
-        """The sum of `RowLosses.weight_B` over a batch, a pytree of arrays with rows first."""
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        """By loss its coefficient in what training minimises. The first loss is the one that is evaluated."""
+        ...
+
+    def divisors(self, batch: Any) -> dict[str, jax.Array]:
+        """By loss what its sum over a batch (arrays with rows first) is divided by: the summed weights, or a fixed
+        count of tokens."""
+        ...
+
+    def carried(self, rows: int) -> Any:
+        """What a step hands to the next one, before the first: any pytree in Flax's boxes, whose axis `batch` has the
+        rows; () = nothing."""
         ...
 
     def row_losses(
         self,
         params: Any,
         batch: Any,
-        memory: Memory,
+        memory: Any,
         dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
     ) -> RowLosses:
@@ -93,18 +103,32 @@ class LanguageModel:
         embedding = nn.meta.unbox(params["word_embedding"])
         vectors_BPD = jnp.zeros((1, 1, self.transformer.config.d_model))
         # Another key: with the same one, equal names would draw equal numbers.
-        own = self.head.init(jax.random.fold_in(key, 1), embedding, vectors_BPD)["params"]
-        params = {**params, "lm_head": own}
+        lm_head = self.head.init(jax.random.fold_in(key, 1), embedding, vectors_BPD)["params"]
+        params = {**params, "lm_head": lm_head}
         if self.auxiliary is None:
             return params
         vectors_BTD = jnp.zeros((*batch.tokens.shape, self.transformer.config.d_model))
         streams_LBTD = jnp.broadcast_to(vectors_BTD, (self.transformer.config.layers, *vectors_BTD.shape))
-        others = self.auxiliary.init(jax.random.fold_in(key, 2), streams_LBTD, vectors_BTD, batch)["params"]
-        return {**params, "auxiliary_heads": others}
+        heads_of_layers = self.auxiliary.init(jax.random.fold_in(key, 2), streams_LBTD, vectors_BTD, batch)["params"]
+        return {**params, "auxiliary_heads": heads_of_layers}
 
-    def weight(self, batch: Batch) -> jax.Array:
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        """Of the targets, and of the auxiliary losses, which the batch weighs; their divisor is the same."""
+        return {"tokens": 1.0} | ({"auxiliary": 1.0} if self.auxiliary is not None else {})
+
+    def divisors(self, batch: Batch) -> dict[str, jax.Array]:
         """The summed weights of all targets."""
-        return batch.target_weights.sum()
+        weight = batch.target_weights.sum()
+        return {name: weight for name in self.coefficients}
+
+    def carried(self, rows: int) -> Memory:
+        """The empty memory."""
+        memory = empty_memory(self.transformer.config, rows)
+        return Memory(
+            nn.LogicallyPartitioned(memory.hidden_LBMD, ("layers", "batch", None, None)),  # type: ignore[arg-type]
+            nn.LogicallyPartitioned(memory.valid_B, ("batch",)),  # type: ignore[arg-type]
+        )
 
     def logits(self, params: Any, vectors_BPD: jax.Array) -> jax.Array:
         """[B, P, V]; of an adaptive softmax log-probabilities; see `LMHead` and `AdaptiveHead`."""
@@ -139,28 +163,33 @@ class LanguageModel:
         weight_BP = batch.target_weights.astype(nll_BP.dtype)
         # The `where` keeps an unused slot's gradient exactly 0, whatever its likelihood is.
         loss_BP = jnp.where(weight_BP != 0, nll_BP, 0) * weight_BP
-        loss_B = loss_BP.sum(axis=1)
+        weight_B = weight_BP.sum(axis=1)
+        sums = {"tokens": (loss_BP.sum(axis=1), weight_B)}
         if auxiliary is not None:
             (streams_LBTD,) = seen["layer_outputs"]["layers"]["content_stream"]
             variables = {"params": params["auxiliary_heads"]}
-            loss_B += auxiliary.apply(variables, streams_LBTD, out.target_vectors_BPD, batch)
-        return RowLosses(loss_B, weight_BP.sum(axis=1), out.memory)
+            sums["auxiliary"] = auxiliary.apply(variables, streams_LBTD, out.target_vectors_BPD, batch), weight_B
+        return RowLosses(sums, out.memory)
 
 
 def mean_loss(
     params: Any,
     model: Model,
     batch: Any,
-    memory: Memory,
+    memory: Any,
     dropout_key: jax.Array | None = None,
     rows_B: jax.Array | None = None,
-    weight: jax.Array | None = None,
+    divisors: Mapping[str, jax.Array] | None = None,
 ) -> tuple[jax.Array, RowLosses]:
-    """Mean over the targets of the global batch, nats per token, which training differentiates; and its rows.
+    """What training minimises, for the text nats per token: the losses of the batch, each divided and times its
+    coefficient, added; and its rows.
 
-    For a part of the batch, with its `rows_B` and the `weight` of all targets, the result is that part's share of the
-    mean.
+    For a part of the batch, with its `rows_B` and the `divisors` of all of it, the result is that part's share.
     """
     rows = model.row_losses(params, batch, memory, dropout_key, rows_B)
-    weight = rows.weight_B.sum() if weight is None else weight
-    return rows.loss_B.sum() / jnp.maximum(weight, 1), rows
+    divisors = model.divisors(batch) if divisors is None else divisors
+    first, *others = (
+        coefficient * (rows.sums[name][0].sum() / jnp.maximum(divisors[name], 1))
+        for name, coefficient in model.coefficients.items() if name in rows.sums
+    )  # fmt: skip
+    return sum(others, first), rows

@@ -1,12 +1,14 @@
-"""AdamW with a clipped global gradient, linear warm-up and linear or cosine decay (XLNet, appendix A.4).
+"""Optimizers and schedules, each a row of a table; around them the clip of the gradient and the rates of the layers.
 
-The clip acts on the averaged gradient of the whole batch. Adam is bias-corrected. docs/compat.md describes the
-differences of the 2019 code (per-core clipping, no bias correction, layer-wise decay of gradients).
+The clip acts on the averaged gradient of the whole batch. With `adamw`, linear warm-up and linear decay this is XLNet's
+(appendix A.4). docs/compat.md describes the differences of the 2019 code (per-core clipping, no bias correction,
+layer-wise decay of gradients).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,14 +19,18 @@ import optax
 from xlnet_jax.config import CORRECT, CompatConfig, OptimizerConfig
 from xlnet_jax.model.transformer import Depths
 
+SCHEDULES: dict[str, Callable[[OptimizerConfig, int], optax.Schedule]] = {
+    "polynomial": lambda config, steps: optax.linear_schedule(
+        config.learning_rate, config.learning_rate * config.min_lr_ratio, steps
+    ),
+    "cosine": lambda config, steps: optax.cosine_decay_schedule(config.learning_rate, steps, config.min_lr_ratio),
+}
+"""By `optimizer.schedule`: the rate after the warm-up, which the rest of the run, so many steps, brings down."""
+
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     """Learning rate by the number of earlier good steps: from 0 to its peak in the warm-up, then to its minimum."""
-    rest = steps - config.warmup_steps
-    if config.schedule == "cosine":
-        decay = optax.cosine_decay_schedule(config.learning_rate, rest, config.min_lr_ratio)
-    else:
-        decay = optax.linear_schedule(config.learning_rate, config.learning_rate * config.min_lr_ratio, rest)
+    decay = SCHEDULES[config.schedule](config, steps - config.warmup_steps)
     if not config.warmup_steps:
         return decay
     warmup = optax.linear_schedule(0.0, config.learning_rate, config.warmup_steps)
@@ -103,16 +109,28 @@ def adam_of_2019(b1: float, b2: float, epsilon: float, corrected: bool) -> optax
     return optax.GradientTransformation(init, update)
 
 
+def adamw(config: OptimizerConfig, compat: CompatConfig) -> tuple[optax.GradientTransformation, ...]:
+    """Adam, bias-corrected, with decoupled weight decay (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
+    raw, moments = compat.on("no_bias_correction"), (config.adam_b1, config.adam_b2, config.adam_epsilon)
+    adam = adam_of_2019(*moments, corrected=not config.weight_decay) if raw else optax.scale_by_adam(*moments)
+    return adam, optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+
+
+OPTIMIZERS: dict[str, Callable[[OptimizerConfig, CompatConfig], tuple[optax.GradientTransformation, ...]]] = {
+    "adamw": adamw,
+}
+"""By `optimizer.name`: from the clipped gradient to the update at rate 1. Checkpoints name the state of each of these
+transformations by its number in the chain, so a row keeps how many it has."""
+
+
 def make_optimizer(
     config: OptimizerConfig, steps: int, depths: Depths, compat: CompatConfig = CORRECT
 ) -> optax.GradientTransformation:
-    """Clip, Adam, decoupled weight decay, learning rate, all in float32; layer-wise decay is a rate of each layer.
+    """Clip, the row of `OPTIMIZERS`, learning rate, all in float32; layer-wise decay is a rate of each layer.
 
     Args:
       depths: of all parameters; with L layers the embeddings learn at layer_decay^L of the rate.
     """
-    raw, moments = compat.on("no_bias_correction"), (config.adam_b1, config.adam_b2, config.adam_epsilon)
-    adam = adam_of_2019(*moments, corrected=not config.weight_decay) if raw else optax.scale_by_adam(*moments)
     on_gradients = compat.on("layer_decay_on_gradients")
     # With core_clip each core's gradient is clipped already.
     clip = config.clip and not compat.on("core_clip")
@@ -120,8 +138,7 @@ def make_optimizer(
     return optax.chain(
         optax.clip_by_global_norm(config.clip) if clip else optax.identity(),
         scale_layers(decay, depths, as_in_2019=True) if on_gradients else optax.identity(),
-        adam,
-        optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
+        *OPTIMIZERS[config.name](config, compat),
         optax.identity() if on_gradients else scale_layers(decay, depths),
         optax.scale_by_learning_rate(schedule(config, steps)),
     )

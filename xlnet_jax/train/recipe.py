@@ -11,15 +11,16 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 import optax
 
-from xlnet_jax.batch import Auxiliary, Batch, Memory
+from xlnet_jax.batch import Auxiliary, Batch, forward_text
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops, heads
-from xlnet_jax.model.transformer import XLNet, empty_memory
+from xlnet_jax.model.transformer import XLNet
 from xlnet_jax.model.vanilla import AuxiliaryHeads
 from xlnet_jax.train.loss import LanguageModel, Model
 from xlnet_jax.train.optimizer import make_optimizer, schedule
@@ -40,12 +41,25 @@ class Recipe:
     """FLOPs of one optimizer step of the whole batch."""
     example_batch: Callable[[int], Any]
     """A batch of zeros with this many rows, for tracing."""
-    memory_len: int
-    """Memory slots that State carries from step to step; 0 for a task, whose examples do not follow each other."""
 
-    def empty_memory(self, batch_size: int) -> Memory:
-        """The memory before the first step."""
-        return empty_memory(self.config.model, batch_size, self.memory_len)
+    @property
+    def first_loss(self) -> str:
+        """The name of the loss that is evaluated, and whose targets are counted."""
+        return next(iter(self.model.coefficients))
+
+    def empty_memory(self, rows: int) -> Any:
+        """What a step hands to the next one, before the first: a `Memory`, or () in a task."""
+        return jax.tree.map(lambda box: box.value, self.model.carried(rows), is_leaf=_is_box)
+
+    @functools.cached_property
+    def row_axes(self) -> Any:
+        """The axis of each array of it that has the rows."""
+        boxed = jax.eval_shape(lambda: self.model.carried(1))
+        return jax.tree.map(lambda box: box.names.index("batch"), boxed, is_leaf=_is_box)
+
+
+def _is_box(x: Any) -> bool:
+    return isinstance(x, nn.LogicallyPartitioned)
 
 
 def make_recipe(config: Config) -> Recipe:
@@ -58,7 +72,7 @@ def make_recipe(config: Config) -> Recipe:
             f"finetune.task={config.finetune.task} is for `xlnet-jax finetune` and `predict`; here it must be none"
         )
     example = functools.partial(example_batch, config)
-    return assemble(config, language_model(config), example, flops.step_flops(config), config.model.memory_len)
+    return assemble(config, language_model(config), example, flops.step_flops(config))
 
 
 def language_model(config: Config) -> LanguageModel:
@@ -67,9 +81,7 @@ def language_model(config: Config) -> LanguageModel:
     return LanguageModel(transformer, heads.head(config.model, transformer.parts), auxiliary_heads(config))
 
 
-def assemble(
-    config: Config, model: Model, example_batch: Callable[[int], Any], flops_per_step: int, memory_len: int
-) -> Recipe:
+def assemble(config: Config, model: Model, example_batch: Callable[[int], Any], flops_per_step: int) -> Recipe:
     """Adds what all recipes share, the optimizer of the configuration, and checks the precision."""
     if config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise BadInput("model.compute_dtype=float64 needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1")
@@ -80,26 +92,19 @@ def assemble(
         learning_rate=schedule(config.optimizer, config.train.steps),
         flops_per_step=flops_per_step,
         example_batch=example_batch,
-        memory_len=memory_len,
     )
 
 
 def example_batch(config: Config, batch_size: int) -> Batch:
     """A Batch of zeros with the shapes of the configuration."""
     T, P, B = config.data.segment_len, config.data.num_predict, batch_size
-    ints = {"tokens": (B, T), "segments": (B, T), "rank": (B, T), "direction": (B,), "target_positions": (B, P),
-            "target_tokens": (B, P), "summary_position": (B,), "label": (B,)}  # fmt: skip
+    none_BT, none_BP = np.zeros((B, T), np.int32), np.zeros((B, P), np.int32)
+    batch = forward_text(none_BT, none_BT, none_BT, none_BP)
+    if not auxiliary_heads(config):
+        return batch
     further = config.data.multi_token_prediction - 1
-    auxiliary = Auxiliary(
-        np.zeros((B, further, P), np.int32), np.zeros((B, config.model.layers, 1 + further), np.float32)
-    )
-    return Batch(
-        **{name: np.zeros(shape, np.int32) for name, shape in ints.items()},
-        continues=np.zeros(B, bool),
-        target_weights=np.zeros((B, P), np.float32),
-        label_weight=np.zeros(B, np.float32),
-        auxiliary=auxiliary if auxiliary_heads(config) else None,
-    )
+    weights = np.zeros((B, config.model.layers, 1 + further), np.float32)
+    return dataclasses.replace(batch, auxiliary=Auxiliary(np.zeros((B, further, P), np.int32), weights))
 
 
 def auxiliary_heads(config: Config) -> AuxiliaryHeads | None:

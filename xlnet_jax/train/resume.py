@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from xlnet_jax.batch import Memory, stack
+from xlnet_jax.batch import stack
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
 from xlnet_jax.config import ARCHITECTURE, FROZEN, Config, changed_keys
@@ -25,7 +25,7 @@ from xlnet_jax.distributed.processes import Session
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train.recipe import Recipe
-from xlnet_jax.train.state import State, memory_tree
+from xlnet_jax.train.state import State
 from xlnet_jax.train.step import BuiltStep, create_state, next_memory
 
 log = logging.getLogger("xlnet_jax")
@@ -61,7 +61,7 @@ def restore_or_init(
     if "memory" not in trees:
         first = _first_in_memory(config, plan, found.step)
         memory = _rebuild(recipe, data, built, plan, range(first, found.step), trees["params"], processes)
-        trees = trees | {"memory": memory_tree(memory)}
+        trees = trees | {"memory": memory}
         rebuilt = rebuilt + [found.step] * (first < found.step)
     if plan != old:
         log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, found.step)
@@ -82,7 +82,7 @@ def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
 
 def _rebuild(
     recipe: Recipe, data: TrainingData, built: BuiltStep, plan: Plan, steps: range, params: Any, processes: Session
-) -> Memory:
+) -> Any:
     """An empty memory after the segments of `steps`, forward only, with the same parameters in all of them.
 
     All processes must call it together.
@@ -95,7 +95,7 @@ def _rebuild(
     if not steps:
         return memory
 
-    def after(memory: Memory, params: Any, step: jax.Array, batches: Any) -> Memory:
+    def after(memory: Any, params: Any, step: jax.Array, batches: Any) -> Any:
         with nn.logical_axis_rules(meshes.RULES.pairs()):
             return next_memory(recipe, params, memory, step, jax.tree.map(lambda x: x[0], batches))
 

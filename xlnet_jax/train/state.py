@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -26,7 +25,8 @@ class State:
     """float32."""
     opt_state: optax.OptState
     """float32; its schedule count leaves out skipped steps."""
-    memory: Memory
+    memory: Any
+    """What a step hands to the next one: a `Memory`, another pytree, or ()."""
     step: jax.Array
     """int32: segments consumed; every step adds 1, and the data is a function of it."""
     skipped: jax.Array
@@ -39,28 +39,27 @@ class State:
     """float32: running variance of the same losses."""
 
     def split(self) -> dict[str, Any]:
-        """The named trees of a checkpoint (arrays or abstract). A memory without slots is empty and is left out."""
+        """The named trees of a checkpoint (arrays or abstract). A memory without elements is left out."""
         counters = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         trees = {"params": counters.pop("params"), "optimizer": counters.pop("opt_state")}
-        memory: Memory = counters.pop("memory")
-        if memory.hidden_LBMD.size:
-            trees["memory"] = memory_tree(memory)
+        memory = counters.pop("memory")
+        leaves = jax.tree.leaves(memory)
+        if leaves and all(leaf.size for leaf in leaves):
+            named = isinstance(memory, Memory)
+            trees["memory"] = {"hidden": memory.hidden_LBMD, "valid": memory.valid_B} if named else memory
         return trees | {"counters": counters}
 
     @staticmethod
     def join(trees: dict[str, Any]) -> State:
-        """The inverse of `split`; `memory` must be among the trees."""
-        memory = Memory(trees["memory"]["hidden"], trees["memory"]["valid"])
+        """The inverse of `split`; `memory` must be among the trees, as it was or as stored."""
+        memory = trees["memory"]
+        if isinstance(memory, dict) and memory.keys() == {"hidden", "valid"}:
+            memory = Memory(memory["hidden"], memory["valid"])
         return State(trees["params"], trees["optimizer"], memory, **trees["counters"])
 
 
 MUST_BE_FINITE = ("params", "optimizer")
 """Trees of `State.split` that make a checkpoint useless if not finite. A memory or a mean of losses recovers."""
-
-
-def memory_tree(memory: Memory) -> dict[str, jax.Array]:
-    """A memory as a checkpoint holds it."""
-    return {"hidden": memory.hidden_LBMD, "valid": memory.valid_B}
 
 
 def init_params(recipe: Recipe) -> Any:
@@ -75,11 +74,7 @@ def init_state(recipe: Recipe, rows: int | None = None) -> State:
       rows: of the memory, those of weight 0 included; None = `train.batch_size`.
     """
     params = init_params(recipe)
-    memory = recipe.empty_memory(rows or recipe.config.train.batch_size)
-    boxed = Memory(
-        nn.LogicallyPartitioned(memory.hidden_LBMD, ("layers", "batch", None, None)),  # type: ignore[arg-type]
-        nn.LogicallyPartitioned(memory.valid_B, ("batch",)),  # type: ignore[arg-type]
-    )
+    memory = recipe.model.carried(rows or recipe.config.train.batch_size)
     # One array each: donated buffers must not be shared.
     zero = [jnp.zeros((), jnp.int32) for _ in range(3)]
-    return State(params, recipe.optimizer.init(params), boxed, *zero, *(jnp.zeros((), jnp.float32) for _ in range(2)))
+    return State(params, recipe.optimizer.init(params), memory, *zero, *(jnp.zeros((), jnp.float32) for _ in range(2)))

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.batch import Memory
 from xlnet_jax.config import Config
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.train import gradients
@@ -36,16 +35,13 @@ class BuiltStep(NamedTuple):
     """Shapes, dtypes and shardings."""
     abstract_batch: Any
     """The same for a batch with K stacked steps."""
-
-    @property
-    def rows(self) -> int:
-        """Rows of the batch on the devices: `train.batch_size`, and with `train.elastic` rows of weight 0."""
-        return len(self.abstract_state.memory.valid_B)
+    rows: int
+    """Of the batch on the devices: `train.batch_size`, and with `train.elastic` rows of weight 0."""
 
 
 def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[str, jax.Array]]:
-    """Forward, backward, update of one segment of the global batch. Metrics are scalars, except those named `_B`."""
-    config = recipe.config
+    """Forward, backward, update of one segment of the global batch. Metrics are scalars, except `rows_B`."""
+    config, model = recipe.config, recipe.model
     (loss, aux), grads = loss_and_gradient(recipe, state, batch)
     grad_norm = optax.tree.norm(grads)
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
@@ -69,13 +65,19 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
         "loss": loss,
         "grad_norm": grad_norm,
         "learning_rate": jnp.asarray(recipe.learning_rate(_good_steps(state)), jnp.float32),
-        "targets": aux.weight_B.sum(),
+        "targets": aux.sums[recipe.first_loss][1].sum(),
         "skipped": new_state.skipped,
         "consecutive_bad": new_state.consecutive_bad,
     }
+    if len(aux.sums) > 1:
+        divisors = model.divisors(batch)
+        means = {name: sum_B.sum() / jnp.maximum(divisors[name], 1) for name, (sum_B, _) in aux.sums.items()}
+        metrics |= {f"loss_{name}": mean for name, mean in means.items()}
     if len(config.data.folders()) > 1:
         # The host knows the corpus of each row, and sums by corpus.
-        metrics |= {"loss_B": aux.loss_B, "targets_B": aux.weight_B}
+        metrics["rows_B"] = {
+            name: (model.coefficients[name] * sum_B, weight_B) for name, (sum_B, weight_B) in aux.sums.items()
+        }
     return new_state, metrics
 
 
@@ -85,7 +87,14 @@ def loss_and_gradient(recipe: Recipe, state: State, batch: Any) -> gradients.Los
     return gradients.of_step(recipe, state.params, batch, memory, dropout_key)
 
 
-def next_memory(recipe: Recipe, params: Any, memory: Memory, step: jax.Array, batch: Any) -> Memory:
+def checked_for_corruption(recipe: Recipe, state: State, batch: Any) -> tuple[Any, Any]:
+    """What `run.corruption` computes twice: the gradient, and what the step finds of each row, with rows first."""
+    (_, aux), grads = loss_and_gradient(recipe, state, batch)
+    memory = jax.tree.map(lambda x, axis: jnp.moveaxis(x, axis, 0), aux.memory, recipe.row_axes)
+    return grads, (aux.sums, memory)
+
+
+def next_memory(recipe: Recipe, params: Any, memory: Any, step: jax.Array, batch: Any) -> Any:
     """The memory after a step: of a step with these parameters, all that it carries on but for its update."""
     memory, dropout_key = _inputs(recipe.config, memory, step)
     return recipe.model.row_losses(params, batch, memory, dropout_key).memory
@@ -114,7 +123,7 @@ def _running(config: Config, state: State, loss: jax.Array) -> tuple[jax.Array, 
     return state.loss_mean + share * off, (1 - share) * (state.loss_variance + share * off * off)
 
 
-def _inputs(config: Config, memory: Memory, step: jax.Array) -> tuple[Memory, jax.Array]:
+def _inputs(config: Config, memory: Any, step: jax.Array) -> tuple[Any, jax.Array]:
     """The memory that a step reads, and its dropout key. Compat switch zero_memory empties it at every 1000th step."""
     if config.compat.on("zero_memory"):
         memory = jax.tree.map(lambda x: jnp.where(step % COMPAT_MEMORY_STEPS == 0, 0, x), memory)
@@ -154,7 +163,7 @@ def build_step(recipe: Recipe, mesh: Mesh) -> BuiltStep:
         nn.meta.unbox(boxed),
         state_shardings,
     )
-    return BuiltStep(jitted, abstract_state, abstract_batch)
+    return BuiltStep(jitted, abstract_state, abstract_batch, rows)
 
 
 def create_state(recipe: Recipe, built: BuiltStep) -> State:

@@ -1,4 +1,4 @@
-"""Spans: windows, labels and characters on the host, and the beam against all pairs."""
+"""Question answering: windows, labels and characters on the host, and the beam against all pairs."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.question_answering import QuestionAnswering
 from xlnet_jax.finetune.task import Example, Hidden
 
@@ -130,8 +129,3 @@ def test_a_question_without_an_answer():
     rows = task.encode(0, Example((CONTEXT, "Ba do?"), (), ""))
     assert all(row.labels["impossible"] == 1 for row in rows)
     assert all(row.labels["impossible"] == 0 for row in task.encode(0, Example((CONTEXT, "Ba do?"), None, "")))
-
-
-def test_spans_take_no_segments():
-    with pytest.raises(BadInput, match="finetune.segments=2: spans read long contexts in windows"):
-        _task(segments=2)

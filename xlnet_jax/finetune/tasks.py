@@ -1,0 +1,19 @@
+"""The tasks by `finetune.task`: a new one is a class, a row here, and a choice of the configuration key."""
+
+from __future__ import annotations
+
+from xlnet_jax.finetune.classification import Classification, Regression
+from xlnet_jax.finetune.embeddings import Embeddings
+from xlnet_jax.finetune.multiple_choice import MultipleChoice
+from xlnet_jax.finetune.question_answering import QuestionAnswering
+from xlnet_jax.finetune.task import Task
+from xlnet_jax.finetune.token_classification import TokenClassification
+
+TASKS: dict[str, type[Task]] = {
+    "classification": Classification,
+    "regression": Regression,
+    "multiple_choice": MultipleChoice,
+    "question_answering": QuestionAnswering,
+    "token_classification": TokenClassification,
+    "embeddings": Embeddings,
+}
