@@ -324,17 +324,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             del self.server.objects[f"{bucket}/{name}"]
         return self._json(self._resource(f"{bucket}/{to_name}"))
 
-    def _compose(self, body: bytes, bucket: str, name: str) -> None:
-        keys = [f"{bucket}/{source['name']}" for source in json.loads(body)["sourceObjects"]]
-        if not all(key in self.server.objects for key in keys):
-            return self._error(404)
-        return self._stored(f"{bucket}/{name}", b"".join(self.server.objects[key] for key in keys), self.query)
-
 
 _ROUTES = (
     (r"/storage/v1/b/([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)", ("POST",), _Handler._rewrite),
     (r"/storage/v1/b/([^/]+)/o/([^/]+)/moveTo/o/([^/]+)", ("POST",), _Handler._move),
-    (r"/storage/v1/b/([^/]+)/o/([^/]+)/compose", ("POST",), _Handler._compose),
     (r"/upload/storage/v1/b/([^/]+)/o", ("POST", "PUT"), _Handler._upload),
     (r"/storage/v1/b/([^/]+)/o", ("GET",), _Handler._list),
     (r"/storage/v1/b/([^/]+)", ("GET",), _Handler._bucket),

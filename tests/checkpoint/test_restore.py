@@ -9,13 +9,13 @@ import random
 import shutil
 import sys
 
-import data_fixtures
 import fake_gcs
 import jax
 import numpy as np
 import pytest
 import tiny
 from hosts import Hosts
+from shared import settings as config
 
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Damaged
@@ -35,13 +35,6 @@ from xlnet_jax.train.step import build_step, create_state
 STEPS = (4, 8, 12)
 END = 16
 PARTS = ("params", "optimizer", "memory", "metadata")
-
-
-def config(pytestconfig, **changes):
-    sections = {"data": {}, "log": {}} | changes
-    sections["data"] = {"corpus": data_fixtures.corpus_path()} | sections["data"]
-    sections["log"] = {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))} | sections["log"]
-    return tiny.config(**sections)
 
 
 @pytest.fixture(scope="session")
@@ -242,10 +235,11 @@ def test_a_checkpoint_that_one_process_cannot_read_is_bad_for_all(run, tmp_path,
 def test_a_name_in_quarantine_may_be_taken(run, tmp_path, abstract):
     workdir = copy(run, tmp_path)
     (workdir / "quarantine" / "12").mkdir(parents=True)
+    (workdir / "quarantine" / "12.2").write_text("a file")
     flip(workdir / "checkpoints" / "12", "params")
     assert resume(workdir, abstract).step == 8
-    assert sorted(os.listdir(workdir / "quarantine")) == ["12", "12.2"]
-    assert os.listdir(workdir / "quarantine" / "12.2")
+    assert sorted(os.listdir(workdir / "quarantine")) == ["12", "12.2", "12.3"]
+    assert os.listdir(workdir / "quarantine" / "12.3")
 
 
 def test_readers_warn_or_refuse_and_move_nothing(run, tmp_path, abstract, saved, caplog):
@@ -329,9 +323,9 @@ def test_a_run_goes_on_upon_another_mesh(run, tmp_path, pytestconfig, ends_as, m
 
 
 @pytest.mark.slow
-def test_two_processes_take_the_same_one(tmp_path, pytestconfig):
+def test_two_processes_take_the_same_one(run, tmp_path, pytestconfig):
     start = dict(count=2, cache=pytestconfig.cache.mkdir("xla"))
-    Hosts("train", tmp_path, "--stop_at=12", **start).finish()
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
     flip(tmp_path / "checkpoints" / "12", "params")
     half_delete(tmp_path / "checkpoints" / "8", "memory")
     for _, err in Hosts("train", tmp_path, "--stop_at=12", **start).finish().values():
@@ -457,11 +451,6 @@ def test_names_that_are_no_steps_are_left_alone(run, tmp_path):
         shutil.copytree(workdir / "checkpoints" / "4", workdir / "checkpoints" / name)
     with Checkpoints(str(workdir)) as checkpoints:
         assert checkpoints.steps() == [12, 8, 4]
-    damage = workdir / "quarantine" / "12"
-    damage.parent.mkdir()
-    damage.write_text("a file")
-    restore._move(str(workdir / "checkpoints" / "12"), str(damage))
-    assert sorted(os.listdir(damage.parent)) == ["12", "12.2"]
 
 
 def test_the_package_unpickles_nothing():

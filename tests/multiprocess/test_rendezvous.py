@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ import data_fixtures
 import hosts
 import pytest
 from jax._src.clusters import cloud_tpu_cluster
+from shared import wait_until
 
 from xlnet_jax import cli, messages
 from xlnet_jax.config import Config, DistributedConfig
@@ -27,26 +29,32 @@ from xlnet_jax.errors import BadInput, RestartMe, XLNetError
 SOON = DistributedConfig(rendezvous_seconds=20, report_seconds=5)
 
 
+def at_once(*actions, apart=0.0):
+    """Calls each in a thread of its own; what it returned or raised, in order."""
+
+    def caught(action):
+        try:
+            return action()
+        except XLNetError as error:
+            return error
+
+    with ThreadPoolExecutor(len(actions)) as pool:
+        calls = []
+        for action in actions:
+            calls.append(pool.submit(caught, action))
+            time.sleep(apart)
+        return [call.result(60) for call in calls]
+
+
+def watch(process, values, port, processes=2, settings=SOON):
+    return Watch(ProcessInfo(f"localhost:{port}", processes, process), values, settings)
+
+
 def together(*sides, processes=None, settings=SOON, apart=0.0, port=None):
     """Runs `meet` of (process, values) in threads; what each returned or raised, in order."""
     port = port or hosts.free_port()
-    results = [None] * len(sides)
-
-    def side(i):
-        process, values = sides[i]
-        place = ProcessInfo(f"localhost:{port}", processes or len(sides), process)
-        try:
-            results[i] = Watch(place, values, settings).meet()
-        except (BadInput, RestartMe) as error:
-            results[i] = error
-
-    threads = [threading.Thread(target=side, args=(i,)) for i in range(len(sides))]
-    for thread in threads:
-        thread.start()
-        time.sleep(apart)
-    for thread in threads:
-        thread.join(60)
-    return results
+    meets = [lambda side=side: watch(*side, port, processes or len(sides), settings).meet() for side in sides]
+    return at_once(*meets, apart=apart)
 
 
 def hello(process, values, **more):
@@ -66,21 +74,11 @@ def knock(port):
             time.sleep(0.01)
 
 
-def until(condition):
-    """Waits for a condition, for 20 seconds at most."""
-    ends = time.monotonic() + 20
-    while not condition() and time.monotonic() < ends:
-        time.sleep(0.02)
-
-
 def close(results):
     """All end as at the end of a run."""
-    threads = [threading.Thread(target=watch.leave, args=(0, "")) for watch in results]
-    for thread in threads:
-        thread.start()
-    for watch, thread in zip(results, threads, strict=True):
-        thread.join(20)
-        watch.close()
+    at_once(*(lambda one=one: one.leave(0, "") for one in results))
+    for one in results:
+        one.close()
 
 
 def test_all_meet_in_any_order():
@@ -134,24 +132,19 @@ def test_values_that_differ_are_refused_everywhere_with_both():
         assert f"train.steps is 4 in process 0 ({host}) and 5 in process 2 ({host})" in str(error)
 
 
-def test_a_process_number_that_comes_twice_is_refused():
+def test_a_process_number_that_comes_twice_or_is_out_of_range_ends_all_with_2(monkeypatch):
+    """Number 0 twice: on one host, and on two, where the second one can listen, and no other process comes to it."""
     results = together((0, {}), (1, {}), (1, {}), apart=0.3)
     assert all(isinstance(error, BadInput) for error in (results[0], results[2]))
     assert "process 1 of 3 came from" in str(results[0]) and "distributed.process_id" in str(results[0])
-
-
-def test_two_processes_with_number_0_end_with_2():
-    """On one host, and on two: the second one can listen there, and no other process comes to it."""
-    for same_host in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            if not same_host:
-                patch.setattr(rendezvous, "listening", listening_of_its_own)
-            results = together((0, {"a": 1}), (0, {"a": 1}), apart=0.3)
-        for error in results:
-            assert isinstance(error, BadInput)
-            assert "process 0 of 2 came from" in str(error) and "distributed.process_id (or JAX_PROCESS_ID)" in str(
-                error
-            )
+    said = f"distributed.process_id=77 ({socket.gethostname()}) must lie in [0, distributed.processes=2)"
+    for error in together((0, {}), (77, {}), processes=2):
+        assert isinstance(error, BadInput) and said in str(error)
+    for listening in (rendezvous.listening, listening_of_its_own):
+        monkeypatch.setattr(rendezvous, "listening", listening)
+        for error in together((0, {"a": 1}), (0, {"a": 1}), apart=0.3):
+            assert isinstance(error, BadInput) and "process 0 of 2 came from" in str(error)
+            assert "distributed.process_id (or JAX_PROCESS_ID)" in str(error)
 
 
 def listening_of_its_own(port):
@@ -159,14 +152,6 @@ def listening_of_its_own(port):
     with contextlib.suppress(OSError):
         return socket.create_server(("127.0.0.1", port))
     return socket.create_server(("127.0.0.2", port))
-
-
-def test_a_number_out_of_range_ends_all_with_2():
-    for error in together((0, {}), (77, {}), processes=2):
-        assert isinstance(error, BadInput)
-        assert f"distributed.process_id=77 ({socket.gethostname()}) must lie in [0, distributed.processes=2)" in str(
-            error
-        )
 
 
 def test_an_unknown_host_of_process_0_is_asked_for_again_and_ends_all_with_2(monkeypatch):
@@ -197,35 +182,24 @@ def test_an_unknown_host_of_process_0_is_asked_for_again_and_ends_all_with_2(mon
 
 def test_a_process_whose_host_went_away_may_come_again():
     """Its old connection is half open: it says nothing more, and does not close."""
-    port, results = hosts.free_port(), []
-    settings = DistributedConfig(rendezvous_seconds=20, heartbeat_seconds=3)
-
-    def side(process):
-        results.extend(together((process, {}), processes=3, settings=settings, port=port))
-
-    threads = [threading.Thread(target=side, args=(process,)) for process in range(3)]
-    threads[0].start()
-    with knock(port) as gone:
-        gone.sendall(hello(1, {COUNT: 3, COMMAND: ""}))
-        time.sleep(2)
-        for thread in threads[1:]:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-    assert sorted(len(watch.links) for watch in results) == [1, 1, 2]
+    port, settings = hosts.free_port(), DistributedConfig(rendezvous_seconds=20, heartbeat_seconds=3)
+    meets = [watch(process, {}, port, 3, settings).meet for process in range(3)]
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(meets[0])
+        with knock(port) as gone:
+            gone.sendall(hello(1, {COUNT: 3, COMMAND: ""}))
+            time.sleep(2)
+            results = [*at_once(*meets[1:]), first.result(20)]
+    assert sorted(len(one.links) for one in results) == [1, 1, 2]
     close(results)
 
 
 def test_strangers_are_ignored_or_refused_alone(caplog):
     """Fails if one hello ends the launch of others."""
     port = hosts.free_port()
-    results = {}
-
-    def side(process):
-        results[process] = Watch(ProcessInfo(f"localhost:{port}", 2, process), {"train.steps": 4}, SOON).meet()
-
-    first = threading.Thread(target=side, args=(0,))
-    first.start()
+    meets = [watch(process, {"train.steps": 4}, port).meet for process in range(2)]
+    pool = ThreadPoolExecutor(1)
+    first = pool.submit(meets[0])
     for words in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"process": "x"}\n', b"[" * 99_999 + b"\n", b"",
                   b'{"process": 1, "host": "h", "values": {}, "token": "0"}\n'):  # fmt: skip
         with knock(port) as stranger:
@@ -242,15 +216,12 @@ def test_strangers_are_ignored_or_refused_alone(caplog):
             stranger.sendall(words)
             answer = json.loads(stranger.makefile().readline())
             assert answer["end"] == 2 and said in answer["why"]
-    second = threading.Thread(target=side, args=(1,))
-    second.start()
-    first.join(30)
-    second.join(30)
-    assert set(results) == {0, 1} and results[0].links[1].hello["values"]["train.steps"] == 4
+    results = [meets[1](), first.result(30)]
+    assert results[1].links[1].hello["values"]["train.steps"] == 4
     # One that is still connected at the end of the run.
-    with socket.create_connection(("localhost", port + 1), timeout=5):
+    with socket.create_connection(("localhost", port + 1), timeout=5), pool:
         time.sleep(0.1)
-        close(results.values())
+        close(results)
     assert not caplog.records
 
 
@@ -312,49 +283,30 @@ def denied(port):
 
 
 def test_a_stranger_with_a_number_of_this_run_gives_way_to_the_right_process():
-    port, results = hosts.free_port(), []
-
-    def side(process):
-        results.extend(together((process, {"train.steps": 4}), processes=3, port=port))
-
-    threads = [threading.Thread(target=side, args=(process,)) for process in range(3)]
-    threads[0].start()
-    with knock(port) as stranger:
-        stranger.sendall(hello(1, {COUNT: 3, COMMAND: "", "train.steps": 5}))
-        time.sleep(0.2)
-        for thread in threads[1:]:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        assert "another run is here" in stranger.makefile().read()
-    assert sorted(len(watch.links) for watch in results) == [1, 1, 2]
+    port = hosts.free_port()
+    meets = [watch(process, {"train.steps": 4}, port, 3).meet for process in range(3)]
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(meets[0])
+        with knock(port) as stranger:
+            stranger.sendall(hello(1, {COUNT: 3, COMMAND: "", "train.steps": 5}))
+            time.sleep(0.2)
+            results = [*at_once(*meets[1:]), first.result(20)]
+            assert "another run is here" in stranger.makefile().read()
+    assert sorted(len(one.links) for one in results) == [1, 1, 2]
     close(results)
 
 
 @pytest.mark.parametrize("failed", [(1,), (0,), (0, 1), (0, 1, 2)])
 def test_a_process_that_fails_before_the_meeting_ends_all(failed):
     """Fails if they wait for it, and end with 42: the failed process ends with its own code, 1 here."""
-    port, results = hosts.free_port(), {}
-
-    def side(process):
-        watch = Watch(ProcessInfo(f"localhost:{port}", 3, process), {}, SOON)
-        try:
-            if process in failed:
-                watch.announce(1, f"no corpus in {process}")
-                results[process] = None
-                watch.close()
-            else:
-                watch.meet()
-        except XLNetError as error:
-            results[process] = error
-
-    threads = [threading.Thread(target=side, args=(process,)) for process in range(3)]
-    began = time.monotonic()
-    for thread in threads:
-        thread.start()
-        time.sleep(0.1)
-    for thread in threads:
-        thread.join(30)
+    port, began = hosts.free_port(), time.monotonic()
+    watches = [watch(process, {}, port, 3) for process in range(3)]
+    results = at_once(
+        *(functools.partial(one.announce, 1, f"no corpus in {one.process}") if one.process in failed else one.meet
+          for one in watches), apart=0.1,
+    )  # fmt: skip
+    for process in failed:
+        watches[process].close()
     assert time.monotonic() - began < SOON.rendezvous_seconds / 2
     assert [process for process in range(3) if results[process] is None] == list(failed)
     for process in {0, 1, 2} - set(failed):
@@ -412,51 +364,25 @@ def test_a_failed_process_does_not_wait_for_ever(monkeypatch, code, signals):
     assert 0.4 < time.monotonic() - began < 10 and signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_signal_in_the_meeting_ends_it_for_all():
-    port, results = hosts.free_port(), {}
-    places = [ProcessInfo(f"localhost:{port}", 3, process) for process in range(2)]
-    watches = [Watch(place, {}, SOON) for place in places]
+@pytest.mark.parametrize("process", [0, 1, None])
+def test_a_signal_before_or_in_the_meeting_ends_all_with_42(process):
+    """The thread that received it says so, while the main thread starts (in the meeting: None). Fails if the number of
+    a process that has come already counts as taken: 2."""
+    port = hosts.free_port()
+    watches = [watch(number, {}, port, 3) for number in range(2)]
 
-    def side(process):
-        try:
-            watches[process].meet()
-        except RestartMe as error:
-            results[process] = str(error)
+    def signalled():
+        wait_until(lambda: 1 in watches[0].links)
+        if process is None:
+            watches[1].leave(42, "SIGTERM")
+        else:
+            again = watch(process, {}, port, 3)
+            again.announce(42, "SIGTERM")
+            again.close()
 
-    threads = [threading.Thread(target=side, args=(process,)) for process in range(2)]
-    for thread in threads:
-        thread.start()
-    until(lambda: 1 in watches[0].links)
-    watches[1].leave(42, "SIGTERM")
-    for thread in threads:
-        thread.join(20)
-    assert results == dict.fromkeys(range(2), f"process 1 ({socket.gethostname()}) ended: SIGTERM")
-
-
-@pytest.mark.parametrize("process", [0, 1])
-def test_a_signal_before_the_meeting_ends_all_with_42_also_if_its_process_has_come(process):
-    """The thread that received it says so, while the main thread starts. Fails if its number counts as taken: 2."""
-    port, results = hosts.free_port(), {}
-    places = [ProcessInfo(f"localhost:{port}", 3, number) for number in range(2)]
-    watches = [Watch(place, {}, SOON) for place in places]
-
-    def side(number):
-        try:
-            watches[number].meet()
-        except XLNetError as error:
-            results[number] = error
-
-    threads = [threading.Thread(target=side, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    until(lambda: 1 in watches[0].links)
-    signalled = Watch(places[process], {}, SOON)
-    signalled.announce(42, "SIGTERM")
-    signalled.close()
-    for thread in threads:
-        thread.join(20)
-    said = f"process {process} ({socket.gethostname()}) ended: SIGTERM"
-    assert [(error.exit_code, str(error)) for error in results.values()] == [(42, said)] * 2
+    *ended, _ = at_once(*(one.meet for one in watches), signalled)
+    said = f"process {1 if process is None else process} ({socket.gethostname()}) ended: SIGTERM"
+    assert [(error.exit_code, str(error)) for error in ended] == [(42, said)] * 2
 
 
 @pytest.fixture
@@ -468,22 +394,18 @@ def ends(monkeypatch):
     return said
 
 
-def test_the_end_of_a_process_is_passed_on_with_its_code(ends):
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_end_of_a_process_is_passed_on_with_its_code_and_a_lost_one_is_named_to_all(ends, lost):
     first = together((0, {}), (1, {}), (2, {}))
-    first[1].leave(3, "diverged")
+    if not lost:
+        first[1].leave(3, "diverged")
     first[1].close()
-    until(lambda: len(ends) == 2)
-    why = f"process 1 ({socket.gethostname()}) ended: diverged"
-    assert ends == {0: (3, why), 2: (3, why)}
-    close([first[0], first[2]])
-
-
-def test_a_lost_process_is_named_to_all(ends):
-    first = together((0, {}), (1, {}), (2, {}))
-    first[1].close()
-    until(lambda: len(ends) == 2)
-    why = f"lost process 1 ({socket.gethostname()}): its connection closed; rerun the same command on all hosts"
-    assert ends == {0: (42, why), 2: (42, why)}
+    wait_until(lambda: len(ends) == 2)
+    who = f"process 1 ({socket.gethostname()})"
+    end = (3, f"{who} ended: diverged")
+    if lost:
+        end = (42, f"lost {who}: its connection closed; rerun the same command on all hosts")
+    assert ends == {0: end, 2: end}
     close([first[0], first[2]])
 
 

@@ -3,12 +3,12 @@
 import dataclasses
 import os
 
-import data_fixtures
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from shared import settings
 
 from xlnet_jax.checkpoint.checksums import sums_of
 from xlnet_jax.commands.train import train
@@ -139,9 +139,7 @@ def test_five_bad_steps_in_a_row_end_the_run_with_3_and_are_in_the_metrics(tmp_p
         return dataclasses.replace(batch, target_weights=weights.astype(np.float32))
 
     monkeypatch.setattr(examples, "build", poisoned)
-    config = tiny.config(
-        data={"corpus": data_fixtures.corpus_path()}, log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))}
-    )
+    config = settings(pytestconfig)
     with pytest.raises(Diverged, match="step 11: 5 non-finite steps in a row, the first at step 7") as raised:
         train(config, str(tmp_path))
     assert raised.value.exit_code == 3
@@ -165,11 +163,7 @@ def test_one_flipped_bit_changes_the_checksum(dtype):
 def test_a_gradient_that_differs_the_second_time_ends_the_run_before_anything_is_saved(
     tmp_path, monkeypatch, pytestconfig
 ):
-    config = tiny.config(
-        data={"corpus": data_fixtures.corpus_path()},
-        log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
-        watchdog={"sdc_every": 3},
-    )
+    config = settings(pytestconfig, watchdog={"sdc_every": 3})
     checked = []
     call = CorruptionCheck.__call__
 

@@ -10,28 +10,24 @@ from xlnet_jax.train.evaluation import scores
 
 
 def test_no_step_appears_twice_after_a_resume(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert metrics.read_jsonl(str(path)) == []
     writer = metrics.MetricsWriter(str(tmp_path), 0, tensorboard=True)
     for step in range(1, 8):
         writer.step({"step": step, "loss": 1.0 / step, "mfu": None})
     writer.evaluation({"step": 4, "loss": 2.0})
     writer.evaluation({"step": 6, "loss": 1.5})
     writer.close()
-    with open(tmp_path / "metrics.jsonl", "a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8") as file:
         file.write('{"step": 8, "lo')  # what a crash leaves
+    assert [line["step"] for line in metrics.read_jsonl(str(path))] == [1, 2, 3, 4, 5, 6, 7]
     resumed = metrics.MetricsWriter(str(tmp_path), 5, tensorboard=False)
     resumed.step({"step": 6, "loss": 0.5})
     resumed.close()
-    lines = metrics.read_jsonl(str(tmp_path / "metrics.jsonl"))
+    lines = metrics.read_jsonl(str(path))
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert lines[-1]["loss"] == 0.5
     assert [line["step"] for line in metrics.read_jsonl(str(tmp_path / "evaluations.jsonl"))] == [4]
-
-
-def test_an_incomplete_last_line_is_left_out_and_no_file_is_no_lines(tmp_path):
-    path = tmp_path / "lines.jsonl"
-    assert metrics.read_jsonl(str(path)) == []
-    path.write_text('{"step": 1}\n{"step"')
-    assert metrics.read_jsonl(str(path)) == [{"step": 1}]
 
 
 def test_a_line_with_text_for_a_number_is_damaged(tmp_path, caplog):
@@ -49,14 +45,6 @@ def test_a_line_with_text_for_a_number_is_damaged(tmp_path, caplog):
     path = tmp_path / "runs.jsonl"
     path.write_text('{"step": 0, "time": "noon"}\n')
     assert metrics.read_jsonl(str(path)) == [{"step": 0, "time": "noon"}]
-
-
-def test_float32_values_survive_exactly(tmp_path):
-    import numpy as np
-
-    value = np.float32(0.1) * np.float32(3)
-    line = json.loads(json.dumps({"loss": value.item()}))
-    assert np.float32(line["loss"]).tobytes() == value.tobytes()
 
 
 def test_only_finite_losses_decide_which_checkpoint_is_best(tmp_path):

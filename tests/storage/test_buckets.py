@@ -53,19 +53,6 @@ def test_epath(bucket, monkeypatch):
     assert not bucket.objects
 
 
-def test_failures_and_listings_of_old(bucket):
-    path = epath.Path("gs://bucket/a")
-    assert not path.exists()
-    bucket.objects["bucket/a"] = b"a"
-    bucket.fail_next(2, 503)
-    assert path.read_bytes() == b"a"
-    bucket.down = True
-    with pytest.raises(Exception, match="disconnected|reset"):
-        path.exists()
-    bucket.down = False
-    assert path.exists()
-
-
 def test_array_record_and_another_process(bucket):
     name = "corpus-train.array_record-00000-of-00001"
     with open(os.path.join(GOLDEN, name), "rb") as file:
