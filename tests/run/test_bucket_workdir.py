@@ -15,21 +15,19 @@ import time
 import data_fixtures
 import fake_gcs
 import jax
-import numpy as np
 import pytest
+import shared
 import tiny
+from shared import finish, wait_until
 
 from xlnet_jax import cli
 from xlnet_jax.checkpoint.store import Checkpoints
-from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.run import lock, loss_curve, metrics
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.storage import files
 from xlnet_jax.train import loop
-from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.step import build_step
 
 HERE = str(tiny.TESTS)
 RUN = "gs://bucket/run"
@@ -51,68 +49,37 @@ def bucket(tmp_path, monkeypatch):
 # As separate processes
 
 
-def start(server, *words):
-    environment = {**os.environ, **server.environment(), "PYTHONPATH": os.path.dirname(HERE), "JAX_PLATFORMS": "cpu"}
+def start(*words):
     return subprocess.Popen(
-        [sys.executable, "-m", "xlnet_jax", *words, "--json"], env=environment,
+        [sys.executable, "-m", "xlnet_jax", *words, "--json"], env=shared.environment(),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
-def finish(process, code=0):
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == code and "Traceback" not in err, err
-    return json.loads(out) if code == 0 else None, err
-
-
 def train_words(workdir, *options):
-    return (
-        "train", f"--config={HERE}/tiny_config.py", f"--workdir={workdir}", f"--config.train.steps={STEPS}",
-        "--config.checkpoint.io_deadline_seconds=3",
-        f"--config.data.corpus={data_fixtures.corpus_path()}", *options,
-    )  # fmt: skip
+    short = (f"--config.train.steps={STEPS}", "--config.checkpoint.io_deadline_seconds=3")
+    return [word for word in shared.train_words(workdir, *short, *options) if word != "--json"]
 
 
 def result(workdir):
     """What a run leaves: every array, the plan, and what every step measured."""
-    config = tiny.config(mesh={"data": 1})
-    built = build_step(make_recipe(config), make_mesh(config.mesh, jax.devices()[:1]))
-    with Checkpoints(workdir) as checkpoints:
-        trees = tiny.restored(checkpoints, STEPS, built.abstract_state.split())
-        plan = checkpoints.record(STEPS)["plan"]
-    arrays = {
-        jax.tree_util.keystr(path): np.asarray(array).tobytes()
-        for path, array in jax.tree_util.tree_leaves_with_path(trees)
-    }
-    return arrays, plan, measured(workdir)
-
-
-def measured(workdir):
-    kept = ("step", "loss", "grad_norm", "learning_rate", "skipped", "targets")
-    return [{name: line[name] for name in kept} for line in read_jsonl(os.path.join(workdir, "metrics.jsonl"))]
-
-
-def wait_until(condition, process):
-    until = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None and time.monotonic() < until, process.communicate()[1]
-        time.sleep(0.02)
+    return shared.arrays(workdir, STEPS), shared.steps(workdir)
 
 
 @pytest.mark.slow
 def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pytestconfig):
     disk, cache = str(tmp_path / "run"), pytestconfig.cache.mkdir("xla_one_device")
-    finish(start(bucket, *train_words(disk, f"--config.log.compilation_cache={cache}")))
+    finish(start(*train_words(disk, f"--config.log.compilation_cache={cache}")))
     # The step that was compiled for the one serves the other.
     for path in cache.glob("jit_steps*-cache"):
         bucket.objects[f"bucket/run/compilation_cache/{path.name}"] = path.read_bytes()
     # A save that is cut off: the arrays of step 8 never arrive, however often they are sent.
     bucket.refused = {"POST .*checkpoints(%2F|/)8(%2F|/)params.*ocdbt": 503}
-    process = start(bucket, *train_words(RUN))
-    wait_until(lambda: bucket.refusals.total(), process)
-    wait_until(lambda: any("metrics" in key and b'"step": 12' in bucket.objects[key] for key in list(bucket.objects)),
-               process)  # fmt: skip
-    _, err = finish(start(bucket, *train_words(RUN)), 2)
+    process = start(*train_words(RUN))
+    wait_until(bucket.refusals.total, process)
+    twelve = b'"step": 12'
+    wait_until(lambda: any("metrics" in key and twelve in bucket.objects[key] for key in list(bucket.objects)), process)
+    _, err = finish(start(*train_words(RUN)), 2)
     assert f"xlnet-jax train: {RUN}: another training runs here (process {process.pid} on " in err
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -121,18 +88,18 @@ def test_killed_in_the_middle_of_a_save_it_ends_as_on_disk(bucket, tmp_path, pyt
     assert "bucket/run/checkpoints/4/commit_success.txt" in bucket.objects
     with Checkpoints(RUN) as checkpoints:
         assert checkpoints.steps() == [4]
-    trained, err = finish(start(bucket, *train_words(RUN)))
+    out, err = finish(start(*train_words(RUN)))
     assert f"taking the lock over from process {process.pid} on" in err and "resuming at step 4" in err
     assert "compilation cache: hit" in err
-    assert trained["step"] == STEPS and result(RUN) == result(disk)
-    assert len(measured(RUN)) == STEPS and [line["step"] for line in runs(bucket)] == [0, 4]
+    assert json.loads(out)["step"] == STEPS and result(RUN) == result(disk)
+    assert len(shared.steps(RUN)) == STEPS and [line["step"] for line in runs(bucket)] == [0, 4]
     assert "bucket/run/lock.json" not in bucket.objects
     cache = f"--config.log.compilation_cache={RUN}/compilation_cache"
-    scored = [finish(start(bucket, "evaluate", f"--workdir={place}", "--blocks=2", cache))[0] for place in (RUN, disk)]
-    assert scored[0] == scored[1] and scored[0]["step"] == STEPS
+    scored = [finish(start("evaluate", f"--workdir={place}", "--blocks=2", cache))[0] for place in (RUN, disk)]
+    assert scored[0] == scored[1] and json.loads(scored[0])["step"] == STEPS
     assert any("compilation_cache/jit_run" in key for key in bucket.objects), "who names it may write there"
     exported = [str(tmp_path / name) for name in ("of_bucket", "of_disk")]
-    finish(start(bucket, "export", f"--workdir={RUN}", f"--output={exported[0]}"))
+    finish(start("export", f"--workdir={RUN}", f"--output={exported[0]}"))
     assert command("export", f"--workdir={disk}", f"--output={exported[1]}") == 0
     assert data_fixtures.contents(exported[0]) == data_fixtures.contents(exported[1])
 
@@ -468,10 +435,3 @@ def test_the_compilation_cache_may_be_in_a_bucket_or_beside(bucket, tmp_path):
         assert jax.config.jax_compilation_cache_dir == place
     workdirs.use_compilation_cache(config, str(tmp_path))
     assert jax.config.jax_compilation_cache_dir == "gs://bucket/cache"
-
-
-def test_no_credentials_is_one_line(bucket):
-    """Without them gcsfs asks anonymously."""
-    bucket.refused = {".": 401}
-    with pytest.raises(BadInput, match="run/lock.json: the bucket refuses .*fix this and rerun"):
-        lock.held(RUN).__enter__()
