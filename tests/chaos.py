@@ -20,7 +20,6 @@ import argparse
 import collections
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import pathlib
@@ -37,15 +36,11 @@ HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE), str(HERE / "multiprocess")]
 
 import jax
-import numpy as np
-import tiny
+import shared
 from hosts import Hosts
 
 from xlnet_jax.checkpoint.store import Checkpoints
-from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.step import build_step
 
 STEPS, EVERY, GRACE = 40, 4, 25
 OPTIONS = (f"--config.checkpoint.every={EVERY}", "--config.evaluation.every=8", "--config.evaluation.blocks=8",
@@ -150,23 +145,15 @@ class Chaos:
 
 def fingerprint(workdir: pathlib.Path) -> dict:
     """Hashes of every saved array, the plan, when the memory was rebuilt, what every step and evaluation measured."""
-    config = tiny.config(mesh={"data": 1})
-    built = build_step(make_recipe(config), make_mesh(config.mesh, jax.devices()[:1]))
+    arrays, plan = shared.arrays(workdir, STEPS)
     with Checkpoints(str(workdir)) as checkpoints:
-        record = checkpoints.record(STEPS)
-        names = {name.split("/")[0] for name in record["checksums"]}
-        abstract = {name: tree for name, tree in built.abstract_state.split().items() if name in names}
-        trees = tiny.restored(checkpoints, STEPS, abstract)
-    arrays = {
-        jax.tree_util.keystr(path): hashlib.sha256(np.asarray(array).tobytes()).hexdigest()
-        for path, array in jax.tree_util.tree_leaves_with_path(trees)
-    }
+        rebuilt = checkpoints.record(STEPS)["rebuilt"]
     steps = read_jsonl(os.path.join(workdir, "metrics.jsonl"))
     evaluations = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
     return {
         "arrays": arrays,
-        "plan": record["plan"],
-        "rebuilt": record["rebuilt"],
+        "plan": plan,
+        "rebuilt": rebuilt,
         "steps": [[line[name] for name in OF_A_STEP] for line in steps],
         "evaluations": [[line[name] for name in OF_AN_EVALUATION] for line in evaluations],
     }
