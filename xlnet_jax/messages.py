@@ -109,10 +109,10 @@ def suggest_file(path: str) -> str:
     """`suggest` for a path where nothing is: another name in the same folder. Empty for one where something is."""
     folder, name = os.path.split(path.rstrip("/"))
     try:
-        there = [] if os.path.lexists(path) else os.listdir(folder or ".")
+        names = [] if os.path.lexists(path) else os.listdir(folder or ".")
     except (OSError, ValueError):  # the folder is not there either, or it is an address
         return ""
-    near = difflib.get_close_matches(name, sorted(there), n=1)
+    near = difflib.get_close_matches(name, sorted(names), n=1)
     return suggest(path, [os.path.join(folder, near[0])]) if near else ""
 
 

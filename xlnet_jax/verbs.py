@@ -129,9 +129,9 @@ def _option(name: str, help: str, default: Any = None, field: Any = None, **more
     return Option(name, {"help": help, "default": default, **kind, **more}, field)
 
 
-def _count(name: str, help: str, default: int | None = None, least: int = 1, most: int = LARGEST_INT) -> Option:
-    """An option that is a whole number from `least` to `most`."""
-    return _option(name, help, default, key(least, help, ge=least, le=most), type=int)
+def _count(name: str, help: str, default: int | None = None, ge: int = 1, le: int = LARGEST_INT) -> Option:
+    """An option that is a whole number from `ge` to `le`."""
+    return _option(name, help, default, key(ge, help, ge=ge, le=le), type=int)
 
 
 def _declared(options: type[Options]) -> tuple[Option, ...]:
@@ -156,7 +156,7 @@ _CORPUS = _option("path", "folder that `xlnet-jax prepare` wrote, also gs://", m
 _CONFIG = _option("--config", "Python file; --config.KEY=VALUE changes a key", required=True)
 _CHECKPOINT = (
     _option("--workdir", "of the training run; --config.KEY=VALUE changes a key", required=True),
-    _count("--step", "checkpoint (default: the newest)", least=0),
+    _count("--step", "checkpoint (default: the newest)", ge=0),
 )
 
 VERBS = (
@@ -207,8 +207,8 @@ VERBS = (
             _CORPUS,
             _option("--split", "(default: train)", "train", choices=("train", "heldout")),
             _count("--seed", "of the choice (default 0)", 0, 0, 2**64 - 1),
-            _count("--count", "number of excerpts (default 5)", 5, most=10**5),
-            _count("--length", "tokens of each (default 100)", 100, most=10**6),
+            _count("--count", "number of excerpts (default 5)", 5, le=10**5),
+            _count("--length", "tokens of each (default 100)", 100, le=10**6),
         ), _of("commands.corpus", "show_samples"), overrides=False),
     Verb("configure", "Write a configuration file that suits a corpus, this machine and the time available.",
          "xlnet-jax configure corpus --minutes=30 --output=config.py", _of("commands.configure", "configure"), (
@@ -231,7 +231,7 @@ VERBS = (
          _of("commands.finetune", "finetune"), (
             _CONFIG,
             _option("--workdir", "new folder for checkpoints, scores and predictions, also gs://", required=True),
-            _count("--seeds", "runs with different seeds, below the work directory (default 1)", 1, most=1000),
+            _count("--seeds", "runs with different seeds, below the work directory (default 1)", 1, le=1000),
             _count("--stop_at", "save and stop after this step"),
             _option("--dry_run", "check everything up to the first step; write nothing", False),
         ), stops=True, meets=True),
@@ -242,7 +242,7 @@ VERBS = (
             _option("texts", "examples", nargs="*", metavar="TEXT"),
             _option("--input", "more examples: a file with one per line (.jsonl: a JSON object), or - for stdin"),
             *_CHECKPOINT,
-            _count("--batch_size", "examples at a time; does not change the result", most=MOST_ROWS),
+            _count("--batch_size", "examples at a time; does not change the result", le=MOST_ROWS),
          ), stops=True, meets=True),
     Verb("fill", "Fill the gaps of texts with a permutation model; one JSON object per line, or a view on a terminal.",
          "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' --order=confidence\n\n"
@@ -252,7 +252,7 @@ VERBS = (
             _option("--input", "more: a file with one per line (.jsonl: objects with `text`), or - for stdin"),
             *_CHECKPOINT,
             *_declared(Fill),
-            _count("--batch_size", "texts at a time (default 16)", 16, most=MOST_ROWS),
+            _count("--batch_size", "texts at a time (default 16)", 16, le=MOST_ROWS),
          ), stops=True),
     Verb("generate", "Continue texts, from left to right or in any order; one JSON object per line, or as text on a "
          "terminal.",
@@ -263,7 +263,7 @@ VERBS = (
             _option("--input", "more prompts: a file with one per line, or - for stdin"),
             *_CHECKPOINT,
             *_declared(Generate),
-            _count("--batch_size", "texts at a time (default 16)", 16, most=MOST_ROWS),
+            _count("--batch_size", "texts at a time (default 16)", 16, le=MOST_ROWS),
          ), stops=True),
     Verb("score", "Log-likelihood of texts, or of a part of each given the rest; one JSON object per line.",
          "xlnet-jax score --workdir=run 'The end of the war.' 'The end of the car.'\n"
@@ -274,7 +274,7 @@ VERBS = (
             _option("--input", "more: a file with one per line (.jsonl: text, before, after), or - for stdin"),
             *_CHECKPOINT,
             *_declared(Score),
-            _count("--batch_size", "texts times orders at a time (default 16)", 16, most=MOST_ROWS),
+            _count("--batch_size", "texts times orders at a time (default 16)", 16, le=MOST_ROWS),
          ), stops=True, meets=True),
     Verb("inspect", "Show one training example, or count parameters.",
          "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
@@ -310,12 +310,12 @@ VERBS = (
          "xlnet-jax evaluate --workdir=run --target_share=0.5 --orders=8",
          _of("commands.evaluate", "run"), (
             *_CHECKPOINT,
-            _count("--batch_size", "rows at a time; does not change the result", most=MOST_ROWS),
+            _count("--batch_size", "rows at a time; does not change the result", le=MOST_ROWS),
             _count("--blocks", "score only the first blocks (default: all)", 0, 0),
             _count("--streams", "left to right: rows of text, which start without memory (default: few)"),
-            _count("--memory_len", "left to right: memory slots (default: as in training)", least=0),
+            _count("--memory_len", "left to right: memory slots (default: as in training)", ge=0),
             _count("--segment_len", "left to right: tokens of a segment (default: as in training)"),
-            _count("--clamp_len", "left to right: clip relative distances to this (default: as in training)", least=-1),
+            _count("--clamp_len", "left to right: clip relative distances to this (default: as in training)", ge=-1),
             _option("--same_length", "left to right: every query sees as many tokens as there are slots", False),
             _option("--context", "left to right: instead, the loss by the length of the context, and a plot", False),
             _option("--against", "with --context: the work directory of another model; repeatable", [],
@@ -324,8 +324,8 @@ VERBS = (
                     choices=("spans", "uniform", "left_within")),
             _option("--target_share", "permutation model: instead, joint likelihoods of windows with this share "
                     "unknown, by order", type=float, metavar="SHARE"),
-            _count("--orders", "with --target_share: random orders (default 8)", most=MOST_ORDERS),
-            _count("--windows", "with --target_share: windows of each corpus, 0 = all (default 64)", least=0),
+            _count("--orders", "with --target_share: random orders (default 8)", le=MOST_ORDERS),
+            _count("--windows", "with --target_share: windows of each corpus, 0 = all (default 64)", ge=0),
             _option("--sliding", "absolute positions: every token from a full window of its own (slow)", False),
         ), stops=True, meets=True),
     Verb("export", "Write a checkpoint for another library.",
@@ -336,7 +336,7 @@ VERBS = (
                     choices=("huggingface", "orbax")),
             _option("--output", "new folder, also gs://", required=True),
             _count("--shard_bytes", "largest file of weights in a Hugging Face folder (default: 5 GB)", 5 * 10**9,
-                   most=2**63 - 1),
+                   le=2**63 - 1),
         )),
     Verb("import", "Make a work directory of a model from elsewhere: Hugging Face, TensorFlow, Orbax.",
          "xlnet-jax import xlnet_cased_L-12_H-768_A-12 --workdir=imported\n\n"

@@ -6,7 +6,6 @@ import pytest
 import tiny
 
 from xlnet_jax.cli import main, make_parser
-from xlnet_jax.config.names import RENAMED
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.options import Fill, Generate, Score, described
 
@@ -51,8 +50,6 @@ def test_a_value_out_of_range_is_refused(name, value, message):
         (["fill", "--workdir=W", "x [MASK]", "--parallel=2"], "--tokens_per_step"),
         (["evaluate", "--workdir=W", "--unknown=0.5"], "--target_share"),
         (["evaluate", "--workdir=W", "--law=uniform"], "--factorization_order"),
-        *((["train", f"--config={tiny.TESTS}/tiny_config.py", "--workdir=W", f"--config.{old}=1"], repr(new))
-          for old, new in RENAMED.items()),
         (["train", "--config=F", "--workdir=W", "--data.orders=spans"], "'--config.data.factorization_order'"),
     ],
 )  # fmt: skip

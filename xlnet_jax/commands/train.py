@@ -50,8 +50,8 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
         make_recipe(config)  # refuses before the corpus is read
         mixture = open_mixture(config)
         stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
-        if (found := workdirs.read_config(workdir)) is not None:
-            workdirs.check_resume(found, config, mixture, workdir)
+        if (saved := workdirs.read_config(workdir)) is not None:
+            workdirs.check_resume(saved, config, mixture, workdir)
         mixture.stream(config).check(config.train.batch_size, mixture.described())
         mixture.check(config)
         heldout = evaluation.open_heldout(config, mixture)
