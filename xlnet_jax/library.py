@@ -93,7 +93,7 @@ class Model:
     batch_size: int
     name: str = "this model"
     opening: Callable[[Mapping[str, Any]], AbstractContextManager[Opened]] | None = None
-    watch: Callable[[Sequence[Any]], AbstractContextManager[Any]] = contextlib.nullcontext
+    watch: Callable[[Sequence[Any]], AbstractContextManager[Any]] | None = None
 
     def hidden(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The content stream after the last layer: [n, D] of each text, for its n pieces with SEP and CLS.
@@ -176,7 +176,7 @@ class Model:
         asked, model, texts = Fill(**options), fill.fillable(self.config, self.name), self._texts(texts)
         decoding = listed(asked.order), asked.tokens_per_step, asked.speculative
         drawn = [infill.is_drawn(text, number) for number, text in enumerate(texts, 1)]
-        if asked.samples > 1 and asked.temperature == 0 and asked.order != "random" and not any(drawn):
+        if asked.samples > 1 and asked.temperature == 0 and decoding[0] != "random" and not any(drawn):
             raise BadInput(f"samples={asked.samples} of the most probable pieces are alike; give temperature=1")
         # Text n has number n in every sample: what becomes of it does not depend on how many samples there are.
         gapped = [infill.gapped(self.tokenizer, text, number, asked.seed, sample)
@@ -234,7 +234,7 @@ class Model:
         digest = hashlib.sha256(repr(question).encode()).hexdigest()
         with self.opening({"the texts (sha256)": digest}) as model:
             log.info("computing with step %d, after compiling", model.step)
-            with self.watch(rows) as listener:
+            with self.watch(rows) if self.watch else contextlib.nullcontext() as listener:
                 yield model.recipe.config, model.params, listener
 
     def _texts(self, texts: Sequence[Any]) -> Sequence[Any]:
