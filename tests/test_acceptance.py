@@ -108,24 +108,18 @@ def test_row_1_ranks_give_the_masks_of_the_original():
     tokens = np.choose(kind, [9, 10, SEP, CLS])
     masked = (kind == 1) | ((kind > 1) & (rng.random((cases, T)) < 0.5))
     draws = rng.random((cases, T))
-    zeros = np.zeros(cases, np.int32)
-    batch = Batch(
-        tokens=tokens.astype(np.int32), segments=np.zeros((cases, T), np.int32),
-        rank=examples.ranks(tokens, masked, first, draws), direction=zeros + 1, continues=zeros == 0,
+    batch = dataclasses.replace(
+        rows_of_one_example(cases), tokens=tokens.astype(np.int32), segments=np.zeros((cases, T), np.int32),
+        rank=examples.ranks(tokens, masked, first, draws),
         # A query at every position; those at targets are compared.
         target_positions=np.arange(T, dtype=np.int32)[None].repeat(cases, 0),
-        target_tokens=np.zeros((cases, T), np.int32), target_weights=np.zeros((cases, T), np.float32),
-        summary_position=zeros, label=zeros, label_weight=np.zeros(cases, np.float32),
     )  # fmt: skip
-    config = dataclasses.replace(
-        CONFIG, layers=1, d_model=4, heads=1, head_dim=4, d_ff=4, memory_len=slots, compute_dtype="float32"
-    )
+    sizes = dict(layers=1, d_model=4, heads=1, head_dim=4, d_ff=4, memory_len=slots, compute_dtype="float32")
+    config = dataclasses.replace(CONFIG, **sizes)
     params = jax.tree.map(np.float32, parameters(config))
     memory = Memory(np.zeros((1, cases, slots, 4), np.float32), np.full(cases, slots, np.int32))
-    model = XLNet(config, first)
-    _, seen = jax.jit(functools.partial(model.apply, deterministic=True, mutable=["intermediates"]))(
-        {"params": params}, batch, memory
-    )
+    apply = functools.partial(XLNet(config, first).apply, deterministic=True, mutable=["intermediates"])
+    _, seen = jax.jit(apply)({"params": params}, batch, memory)
     attention = seen["intermediates"]["layers"]["attention"]
     ours = {name: np.asarray(attention[f"probability_{name}"][0])[0, :, 0] > 0 for name in ("content", "query")}
 

@@ -83,7 +83,7 @@ def draw_inputs(case: Case, rng: np.random.Generator, length: int, slots: int) -
 
 # Every example compiles a program of its own, so there are few, and a failure is not shrunk but shown.
 @settings(
-    max_examples=20, deadline=None, derandomize=True, phases=[Phase.generate],
+    max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
 @given(case=CASES, length=st.just(1) | st.integers(5, 11), slots=st.integers(1, 4), seed=st.integers(0, 999))

@@ -29,7 +29,6 @@ transformers = pytest.importorskip("transformers")
 
 TEXT = "The first sentence is here, and it has nine or ten words in it.\nA second one (shorter) follows.\n\n" * 400
 SIZES = [
-    pytest.param("tiny", "gelu_new"),
     pytest.param("tiny", "gelu"),
     pytest.param("base", "gelu_new", marks=pytest.mark.slow),
     pytest.param("large", "gelu_new", marks=pytest.mark.prove),  # needs 16 GB

@@ -43,7 +43,7 @@ def test_the_recordings_are_what_it_computes(name):
         np.testing.assert_allclose(array, recorded[key], rtol=1e-9, atol=1e-12, err_msg=key)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate],
+@settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate],
           suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @given(MODELS, st.integers(0, 1000))
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
