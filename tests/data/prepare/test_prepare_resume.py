@@ -81,31 +81,25 @@ def test_what_killed_processes_leave_is_cleared_away(tmp_path, monkeypatch):
     assert data.contents(folder) == data.contents(data.corpus_path())
 
 
-def test_what_somebody_removed_is_made_anew(tmp_path, monkeypatch):
-    folder = _begun(tmp_path, monkeypatch)
-    (folder / "corpus-train.array_record-00001-of-00004").unlink()
-    with pytest.raises(BadInput, match="units/.*.train has gone; rerun the same command, which makes it again"):
-        data.make_corpus(folder)
-    data.make_corpus(folder)
-    assert data.contents(folder) == data.contents(data.corpus_path())
-
-
 @pytest.mark.parametrize(
-    ("damage", "message"), [(b"{", "is damaged"), (b"[]", "is damaged"), (b"{}", "is damaged .*no dropped")]
+    ("name", "damage", "message"),
+    [
+        ("corpus-train.array_record-00001-of-00004", None, "units/.*.train has gone; rerun the same command, which"),
+        ("units/00002.json", b"{", "00002.json is damaged"),
+        ("units/00002.json", b"[]", "00002.json is damaged"),
+        ("units/00002.json", b"{}", "00002.json is damaged .*no dropped"),
+        ("units/00002.train.npy", b"junk", r"is damaged \(not an int64 array .*; remove .*00002.json and rerun"),
+    ],
 )
-def test_a_broken_note(tmp_path, monkeypatch, damage, message):
+def test_what_is_damaged_in_a_begun_folder_is_told_and_made_anew(tmp_path, monkeypatch, name, damage, message):
     folder = _begun(tmp_path, monkeypatch)
-    (folder / "units" / "00002.json").write_bytes(damage)
-    with pytest.raises(BadInput, match=f"00002.json {message}"):
+    (folder / name).unlink()
+    if damage is not None:
+        (folder / name).write_bytes(damage)
+    with pytest.raises(BadInput, match=message):
         data.make_corpus(folder)
-
-
-def test_damaged_counts_of_a_unit(tmp_path, monkeypatch):
-    folder = _begun(tmp_path, monkeypatch)
-    (folder / "units" / "00002.train.npy").write_bytes(b"junk")
-    with pytest.raises(BadInput, match=r"train.npy is damaged \(not an int64 array .*; remove .*00002.json and rerun"):
-        data.make_corpus(folder)
-    (folder / "units" / "00002.json").unlink()
+    if damage is not None:
+        (folder / "units" / "00002.json").unlink()
     data.make_corpus(folder)
     assert data.contents(folder) == data.contents(data.corpus_path())
 
