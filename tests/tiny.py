@@ -21,6 +21,8 @@ from xlnet_jax.data.batches.loader import TrainDispatches
 from xlnet_jax.data.batches.mixing import from_weights
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
 
@@ -113,6 +115,16 @@ def batch(config: Config, step: int = 0, rows: int | None = None, text: Words | 
 def params(config: Config) -> Any:
     """Fresh parameters, compiled rather than op by op: that is several seconds faster."""
     return jax.jit(lambda: nn.meta.unbox(init_params(make_recipe(config))))()
+
+
+def save_run(workdir: str, config: Config, params: Any) -> None:
+    """A work directory with these parameters, as a run leaves it at step 3."""
+    tokenizer = data_fixtures.tokenizer()
+    identity = workdirs.identity(config, "1" * 64, tokenizer.sha256)
+    with Checkpoints(workdir, config.checkpoint) as checkpoints:
+        checkpoints.save(3, {"params": params}, identity)
+    workdirs.write_tokenizer(workdir, tokenizer)
+    files.write(f"{workdir}/config.json", files.to_json(identity))
 
 
 def restored(checkpoints: Checkpoints, step: int, abstract: dict[str, Any]) -> dict[str, Any]:

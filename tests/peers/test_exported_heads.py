@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax import config as configs
 from xlnet_jax.checkpoint.restore import saved_parameters
-from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.import_ import import_
 from xlnet_jax.commands.predict import predict
@@ -21,7 +19,6 @@ from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.task import Example, batch_of
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.storage import files
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 torch = pytest.importorskip("torch")
@@ -53,11 +50,7 @@ def fine_tuned(task, workdir, **keys):
     boxed = jax.eval_shape(lambda: recipe.model.init(jax.random.key(0), recipe.example_batch(1)))
     generator = np.random.default_rng(0)
     params = jax.tree.map(lambda x: (0.3 * generator.standard_normal(x.shape)).astype(np.float32), nn.unbox(boxed))
-    identity = {"config": configs.flat(config), "corpus_sha256": "1" * 64, "tokenizer_sha256": tokenizer.sha256}
-    with Checkpoints(workdir, config.checkpoint) as checkpoints:
-        checkpoints.save(3, {"params": params}, identity)
-    workdirs.write_tokenizer(workdir, tokenizer)
-    files.write(f"{workdir}/config.json", files.to_json(identity))
+    tiny.save_run(workdir, config, params)
     return recipe.model, params, batch_of(rows, 1, T, len(rows))
 
 

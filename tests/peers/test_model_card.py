@@ -2,20 +2,12 @@
 
 import os
 
-import data_fixtures
-import flax.linen as nn
-import jax
 import numpy as np
 import pytest
 import tiny
 
 import xlnet_jax as xj
-from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.export import export
-from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.storage import files
-from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.state import init_params
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 torch = pytest.importorskip("torch")
@@ -27,22 +19,14 @@ MASKED = {"data": {"objective": "mlm", "reuse_len": 29}, "model": {"memory_len":
 
 @pytest.mark.parametrize(("changes", "differs"), [({}, True), (MASKED, False)], ids=["plm", "mlm"])
 def test_the_program_of_the_card_gives_our_logits(changes, differs, tmp_path):
-    config, tokenizer = tiny.config(**changes), data_fixtures.tokenizer()
-    run, folder = str(tmp_path / "run"), str(tmp_path / "exported")
-    generator = np.random.default_rng(0)
-    forms = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
-    params = jax.tree.map(lambda x: (0.5 * generator.standard_normal(x.shape)).astype(np.float32), forms)
-    identity = workdirs.identity(config, "1" * 64, tokenizer.sha256)
-    with Checkpoints(run, config.checkpoint) as checkpoints:
-        checkpoints.save(3, {"params": params}, identity)
-    workdirs.write_tokenizer(run, tokenizer)
-    files.write(f"{run}/config.json", files.to_json(identity))
+    config, run, folder = tiny.config(**changes), str(tmp_path / "run"), str(tmp_path / "exported")
+    tiny.save_run(run, config, tiny.random_params(config, 0.5))
     export(run, folder)
     # xlnet_jax.json says which of the two streams predicts.
     (ours,) = xj.load(folder).logits([TEXT])
     np.testing.assert_array_equal(ours, xj.load(run).logits([TEXT])[0])
 
-    _, program = files.read(f"{folder}/README.md").decode().split("```python\n")[1:]
+    _, program = (tmp_path / "exported" / "README.md").read_text().split("```python\n")[1:]
     found: dict = {}
     assert TEXT in program and '"FOLDER"' in program
     exec(program.split("```")[0].replace("FOLDER", folder), found)  # our own model card
