@@ -73,7 +73,12 @@ class Corpus:
         self.tokens: int = entry["tokens"]
         self.documents: int = entry["documents"]
         self.sha256: str = self.manifest["sha256"]
-        check_files(self.path, entry["shards"], self.listing)
+        for shard in entry["shards"]:
+            file, size = os.path.join(self.path, shard["file"]), self.listing.get(shard["file"])
+            if size is None:
+                raise BadInput(f"{file} is missing; {ADVICE}")
+            if size != shard["bytes"]:
+                raise BadInput(f"{file} has {size} bytes, not {shard['bytes']}; {ADVICE}")
         self.tokenizer = opened.tokenizer if opened else read_tokenizer(self.path, self.manifest)
         self.token_counts: np.ndarray = read_counts(self.path, self.manifest, split)
         self._page_tokens: int = self.manifest["page_tokens"]
@@ -139,16 +144,6 @@ class Corpus:
         shards = [bisect.bisect_right(self._first_page, page) - 1 for page in numbers]
         places = [(shard, page - self._first_page[shard]) for shard, page in zip(shards, numbers, strict=True)]
         return self._shards.read(places, self._page_tokens, self.tokenizer.vocab_size)
-
-
-def check_files(path: str, shards: list[dict[str, Any]], sizes: dict[str, int]) -> None:
-    """Checks that every shard is in the `listing` of the folder and has the recorded size. Raises BadInput."""
-    for shard in shards:
-        file, size = os.path.join(path, shard["file"]), sizes.get(shard["file"])
-        if size is None:
-            raise BadInput(f"{file} is missing; {ADVICE}")
-        if size != shard["bytes"]:
-            raise BadInput(f"{file} has {size} bytes, not {shard['bytes']}; {ADVICE}")
 
 
 def read_tokenizer(path: str, manifest: dict[str, Any]) -> Tokenizer:
