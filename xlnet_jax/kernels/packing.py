@@ -25,8 +25,7 @@ def up(size: int, multiple: int) -> int:
 
 def position_keys(a: Arguments) -> tuple[jax.Array, jax.Array]:
     """r [S, N, H, E], one for each direction, or one for each row that has its own; and which one each row has, [B]."""
-    odd_SNHE, even_SNHE, direction_B = a.position  # type: ignore[misc]
-    assert odd_SNHE is not None, "only `xla` takes the position keys of each row in its direction"
+    odd_SNHE, even_SNHE, direction_B = a.position
     if len(odd_SNHE) == 1:
         return jnp.concatenate([even_SNHE + odd_SNHE, even_SNHE - odd_SNHE]), (direction_B < 0).astype(jnp.int32)
     r_SNHE = even_SNHE + direction_B.astype(odd_SNHE.dtype)[:, None, None, None] * odd_SNHE
@@ -35,7 +34,6 @@ def position_keys(a: Arguments) -> tuple[jax.Array, jax.Array]:
 
 def other_segment(a: Arguments) -> jax.Array:
     """S[1] - S[0], [H, E]: what all keys of a query have in common cancels in the softmax."""
-    assert a.segment_2HE is not None
     return a.segment_2HE[1] - a.segment_2HE[0]
 
 

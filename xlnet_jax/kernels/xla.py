@@ -16,58 +16,55 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.batch import NEVER
+from xlnet_jax.batch import NEVER, Array
 from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.kernels.dropout import AttentionDropout
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What one stream of one layer reads: the argument of every `attend`."""
+    """What one stream of one layer reads: the argument of every `attend`. Arrays, or what stands for them in a tree."""
 
-    q_BQHE: jax.Array
-    k_BKHE: jax.Array
+    q_BQHE: Array
+    k_BKHE: Array
     """Finite everywhere, as the values: a hidden key has the weight 0, and 0 times NaN is NaN."""
-    v_BKHE: jax.Array
-    limit_BQ: jax.Array
+    v_BKHE: Array
+    limit_BQ: Array
     """Query i sees the keys of lower rank, except for those of rank NEVER."""
-    rank_BK: jax.Array
-    segment_BQ: jax.Array
-    segment_BK: jax.Array
-    query_position_BQ: jax.Array | None
+    rank_BK: Array
+    segment_BQ: Array
+    segment_BK: Array
+    query_position_BQ: Array
     """Positions of the queries in the segment; None: the queries are all T positions in order."""
-    rows_B: jax.Array
+    rows_B: Array
     """Row numbers in the global batch, for dropout."""
-    position: tuple[jax.Array | None, jax.Array, jax.Array] | None = None
+    position: Any = None
     """odd_SNHE and even_SNHE, the parts of the position keys that change sign with the direction and that do not; S is
     1, or B if every row has its own. And direction_B, +1 or -1. For `xla` odd may be None: then even_BNHE are the
     position keys of each row in its direction. And all of it may be None: then the score is q . k alone."""
-    biases: Mapping[str, jax.Array] = dataclasses.field(default_factory=dict)
+    biases: Any = dataclasses.field(default_factory=dict)
     """With position keys u, v and w under `content_bias`, `position_bias` and `segment_bias`: [H, E]."""
-    segment_2HE: jax.Array | None = None
+    segment_2HE: Array = None
     """With position keys the vectors S for the same and for another segment."""
-    dropout: AttentionDropout | None = None
-    """On the probabilities."""
+    dropout: Any = None
+    """AttentionDropout, on the probabilities; None: no dropout."""
     max_distance: int | None = dataclasses.field(default=None, metadata={"static": True})
     """Keys further in the past are hidden; None: no bound."""
 
     @property
     def memory_len(self) -> int:
         """M: with position keys, the number of keys before the segment."""
-        assert self.position is not None
         K, N = self.k_BKHE.shape[1], self.position[1].shape[1]
         return 2 * K - N - 1
 
     @property
     def own_tables(self) -> bool:
         """Whether every row has its own position keys."""
-        assert self.position is not None
         return len(self.position[1]) > 1
 
     @property
@@ -113,7 +110,6 @@ def attend(a: Arguments) -> tuple[jax.Array, jax.Array]:
 
 def segment_scores(q_BHQE: jax.Array, a: Arguments) -> jax.Array:
     """q_i . S[seg_i != seg_j], where q_i includes its bias: [B, H, Q, K] in the dtype of q."""
-    assert a.segment_2HE is not None
     segment, letters = a.segment_2HE.astype(q_BHQE.dtype), "she"
     if meshes.device().platform == "cpu":
         # One for each row: else a CPU copies all queries, to have the heads in front of the rows.

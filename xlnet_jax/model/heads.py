@@ -48,7 +48,8 @@ class LMHead(nn.Module):
             table, axis = embedding["table_0"], None
             vectors_BPD = product("bpd,cd->bpc", vectors_BPD, embedding["projection_0"])
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, (axis,))
-        return table, self.param("bias", zeros, (len(table),), jnp.float32), vectors_BPD, axis
+        bias_V: Any = self.param("bias", zeros, (len(table),), jnp.float32)
+        return table, bias_V, vectors_BPD, axis
 
 
 class AdaptiveHead(nn.Module):
