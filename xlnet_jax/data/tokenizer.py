@@ -125,10 +125,10 @@ class Tokenizer:
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
         for index, expected in enumerate(SPECIAL_PIECES):
-            found = self.pieces[index] if index < self.vocab_size else "nothing"
-            if found != expected:
+            piece = self.pieces[index] if index < self.vocab_size else "nothing"
+            if piece != expected:
                 raise BadInput(
-                    f"tokenizer {path}: id {index} holds {found!r}, XLNet needs {expected!r} there; train one with "
+                    f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs {expected!r} there; train one with "
                     "`xlnet-jax prepare` (no --tokenizer), or use the spiece.model of a released XLNet"
                 )
         self.word_start = np.array([starts_word(piece) for piece in self.pieces])
@@ -282,8 +282,8 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
 
 
 def _training_error(message: str, vocab_size: int) -> str:
-    if found := re.search(r"too high.*<= (\d+)", message):
-        return f"--vocab_size={vocab_size} is too large for this text; use at most {found[1]}, or more text"
-    if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
-        return f"--vocab_size={vocab_size} is too small for the characters of this text; use at least {found[1]}"
+    if match := re.search(r"too high.*<= (\d+)", message):
+        return f"--vocab_size={vocab_size} is too large for this text; use at most {match[1]}, or more text"
+    if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
+        return f"--vocab_size={vocab_size} is too small for the characters of this text; use at least {match[1]}"
     return f"no tokenizer could be trained on this text: {' '.join(message.split())}"

@@ -63,21 +63,21 @@ class Vocabulary(Tokenizer):
         self.path, self.normalization = str(path), normalization
         try:
             data = files.read(self.path)
-            found = json.loads(data)
-            self.level, self.verbatim = found["vocabulary"], found["verbatim"]
-            self.pieces, self.counts = list(found["pieces"]), np.array(found["counts"], np.int64)
+            content = json.loads(data)
+            self.level, self.verbatim = content["vocabulary"], content["verbatim"]
+            self.pieces, self.counts = list(content["pieces"]), np.array(content["counts"], np.int64)
             self._check()
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             advice = "name a vocabulary.json that `xlnet-jax prepare --vocabulary=...` wrote"
             raise BadInput(f"vocabulary {path}: {summary(error)}; {advice}") from error
         self.sha256 = hashlib.sha256(data).hexdigest()
         self.vocab_size = len(self.pieces)
-        own = self.pieces[_FIRST:]
+        plain = self.pieces[_FIRST:]
         if self.level == "words":
-            self._ids = {"\n" if piece == END_OF_LINE else piece: index for index, piece in enumerate(own, _FIRST)}
+            self._ids = {"\n" if piece == END_OF_LINE else piece: index for index, piece in enumerate(plain, _FIRST)}
             self.word_start = np.ones(self.vocab_size, bool)
         else:
-            codes = [ord(piece) if self.level == "characters" else _byte(piece) for piece in own]
+            codes = [ord(piece) if self.level == "characters" else _byte(piece) for piece in plain]
             self._table = np.full(0x110000 if self.level == "characters" else 256, -1, np.int32)
             self._table[codes] = np.arange(_FIRST, self.vocab_size)
             characters = [chr(code) if self.level == "characters" or code < 128 else "" for code in codes]
@@ -91,8 +91,8 @@ class Vocabulary(Tokenizer):
         if tuple(self.pieces[:_FIRST]) != SPECIAL_PIECES or len(self.counts) != len(self.pieces):
             raise ValueError("its first pieces are not the special ones, or pieces and counts differ in number")
         one = {"words": r"\S+", "characters": r"(?s:.)", "bytes": _BYTE.pattern}[self.level]
-        own = self.pieces[_FIRST:]
-        if not own or len(set(own)) < len(own) or not all(re.fullmatch(one, piece) for piece in own):
+        plain = self.pieces[_FIRST:]
+        if not plain or len(set(plain)) < len(plain) or not all(re.fullmatch(one, piece) for piece in plain):
             raise ValueError(f"its pieces are not different {self.level}")
 
     def normalized(self, text: str) -> str:
@@ -106,9 +106,9 @@ class Vocabulary(Tokenizer):
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Tokenizer.encode_normalized`. Raises Unseen for a character or byte that is not in the vocabulary."""
         if self.level == "words":
-            found = [[self._ids.get(word, UNK) for word in _words(text)] for text in texts]
-            length_S = np.fromiter(map(len, found), np.int64, len(found))
-            return np.fromiter(itertools.chain.from_iterable(found), np.int32, int(length_S.sum())), length_S
+            ids = [[self._ids.get(word, UNK) for word in _words(text)] for text in texts]
+            length_S = np.fromiter(map(len, ids), np.int64, len(ids))
+            return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(length_S.sum())), length_S
         codec, errors, dtype = _CODES[self.level]
         if self.level == "bytes" and self._table[ord("\n")] < 0:
             # Of the original's enwik8. No vocabulary that `prepare` counted lacks it.
@@ -140,13 +140,13 @@ class Vocabulary(Tokenizer):
         A word counts the space next to it, a line end 1, a special piece 0, a byte that continues a character 0
         characters.
         """
-        own = self.pieces[_FIRST:]
+        plain = self.pieces[_FIRST:]
         if self.level == "bytes":
-            lengths = [((_byte(piece) & 0xC0) != 0x80, 1) for piece in own]
+            lengths = [((_byte(piece) & 0xC0) != 0x80, 1) for piece in plain]
         elif self.level == "characters":
-            lengths = [(1, len(piece.encode())) for piece in own]
+            lengths = [(1, len(piece.encode())) for piece in plain]
         else:
-            text = ["" if piece == END_OF_LINE else piece for piece in own]
+            text = ["" if piece == END_OF_LINE else piece for piece in plain]
             lengths = [(len(piece) + 1, len(piece.encode()) + 1) for piece in text]
         characters_V, bytes_V = np.array([(0, 0)] * _FIRST + lengths, np.int64).T
         return characters_V, bytes_V
@@ -164,7 +164,7 @@ def count(texts: Iterable[str], level: str) -> Counter[str]:
     text = "".join(texts)
     if level == "characters":
         return Counter(text)
-    return Counter({f"<0x{code:02X}>": found for code, found in Counter(text.encode(*_CODES["bytes"][:2])).items()})
+    return Counter({f"<0x{code:02X}>": count for code, count in Counter(text.encode(*_CODES["bytes"][:2])).items()})
 
 
 def write(path: str, level: str, counts: Mapping[str, int], bound: int | None, verbatim: bool) -> None:
@@ -178,19 +178,19 @@ def write(path: str, level: str, counts: Mapping[str, int], bound: int | None, v
       BadInput: characters or bytes exceed the bound: all of them are needed.
     """
     reserved = [*SPECIAL_PIECES, END_OF_LINE] if level == "words" else list(SPECIAL_PIECES)
-    own = [piece for piece in counts if level != "words" or piece not in (*reserved, "\n")]
+    plain = [piece for piece in counts if level != "words" or piece not in (*reserved, "\n")]
     room = (bound or LARGEST) - len(reserved)
-    if level != "words" and len(own) > room:
-        raise BadInput(f"--vocab_size={bound} is too small: this text has {len(own)} {level}; leave the option out")
-    kept = sorted(own, key=lambda piece: (-counts[piece], piece))[:room]
+    if level != "words" and len(plain) > room:
+        raise BadInput(f"--vocab_size={bound} is too small: this text has {len(plain)} {level}; leave the option out")
+    kept = sorted(plain, key=lambda piece: (-counts[piece], piece))[:room]
     ends = [counts.get("\n", 0)] if level == "words" else []
-    own = [*reserved[_FIRST:], *kept]
-    write_pieces(path, level, own, [*ends, *(counts[piece] for piece in kept)], verbatim)
+    plain = [*reserved[_FIRST:], *kept]
+    write_pieces(path, level, plain, [*ends, *(counts[piece] for piece in kept)], verbatim)
 
 
-def write_pieces(path: str, level: str, own: list[str], counts: list[int], verbatim: bool) -> None:
+def write_pieces(path: str, level: str, plain: list[str], counts: list[int], verbatim: bool) -> None:
     """Writes the vocabulary of these pieces after the special ones, and how often each occurred; keeps a file there."""
-    content = {"vocabulary": level, "verbatim": verbatim, "pieces": [*SPECIAL_PIECES, *own],
+    content = {"vocabulary": level, "verbatim": verbatim, "pieces": [*SPECIAL_PIECES, *plain],
                "counts": [0] * _FIRST + counts}  # fmt: skip
     files.write_new(path, files.to_json(content))
 

@@ -38,8 +38,8 @@ KERNELS = {
 
 def kind(device_kind: str) -> str:
     """JAX's name for a kind of device; for an NVIDIA GPU only its first two words: one of `NVIDIA H100 80GB HBM3`."""
-    found = re.match(r"NVIDIA [A-Z]+\d+", device_kind)
-    return found[0] if found else device_kind
+    family = re.match(r"NVIDIA [A-Z]+\d+", device_kind)
+    return family[0] if family else device_kind
 
 
 def problem(device_kind: str, head_dim: int, dtype: jnp.dtype) -> str | None:

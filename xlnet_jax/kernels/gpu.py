@@ -150,6 +150,6 @@ def _call(body: Any, static: tuple[Plan, Blocks], grid: tuple[int, ...], results
     )(*inputs)
 
 
-def _padded(x: jax.Array, around: tuple[int, int], head_dim: int) -> jax.Array:
+def _padded(x: jax.Array, padding: tuple[int, int], head_dim: int) -> jax.Array:
     """[B, n, H, E] with zeros before and after the n, and after the elements of a head."""
-    return jnp.pad(x, ((0, 0), around, (0, 0), (0, head_dim - x.shape[3])))
+    return jnp.pad(x, ((0, 0), padding, (0, 0), (0, head_dim - x.shape[3])))

@@ -148,9 +148,9 @@ class Queries:
 
     def keys(self, j: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Of one block: the number, the rank and the segment of each key, [1, S], and the keys [S, E]."""
-        here = pl.ds(j * self.plan.tile, self.plan.tile)
-        rank_1S, segment_1S = (self.inputs.keys_B2K[self.b, n, here][None] for n in range(2))
-        return j * self.plan.tile + self.column_1S, rank_1S, segment_1S, self.inputs.k_BKHE[self.b, here, self.h, :]
+        keys = pl.ds(j * self.plan.tile, self.plan.tile)
+        rank_1S, segment_1S = (self.inputs.keys_B2K[self.b, n, keys][None] for n in range(2))
+        return j * self.plan.tile + self.column_1S, rank_1S, segment_1S, self.inputs.k_BKHE[self.b, keys, self.h, :]
 
     def values(self, j: Any) -> jax.Array:
         """The values of one block of keys, [S, E]."""
@@ -169,9 +169,9 @@ class Queries:
     def position_scores(self, j: Any) -> jax.Array:
         """b . r of a tile."""
 
-        def visit(w: Any, found_QS: jax.Array) -> jax.Array:
+        def visit(w: Any, sum_QS: jax.Array) -> jax.Array:
             both_QS = jnp.where(self.is_first_QS, self.by_row(w + j), self.by_row(w + j + 1))
-            return jnp.where(self.window_Q1 == w, both_QS, found_QS) if self.plan.chosen else both_QS
+            return jnp.where(self.window_Q1 == w, both_QS, sum_QS) if self.plan.chosen else both_QS
 
         return self.turn(self.each_window(visit, jnp.zeros(self.is_first_QS.shape, jnp.float32)), 1)
 
@@ -248,9 +248,9 @@ def backward_queries(plan: Plan, *refs: Any) -> None:
         ds_QS = queries.turn(ds_QS, -1).astype(k_SE.dtype)
 
         def window(w: Any, db_QE: jax.Array) -> jax.Array:
-            mine_QS = jnp.where(queries.window_Q1 == w, ds_QS, 0) if plan.chosen else ds_QS
-            db_QE += plan.dot(jnp.where(queries.is_first_QS, mine_QS, 0), queries.rows(w + j), NN)
-            return db_QE + plan.dot(jnp.where(queries.is_first_QS, 0, mine_QS), queries.rows(w + j + 1), NN)
+            window_QS = jnp.where(queries.window_Q1 == w, ds_QS, 0) if plan.chosen else ds_QS
+            db_QE += plan.dot(jnp.where(queries.is_first_QS, window_QS, 0), queries.rows(w + j), NN)
+            return db_QE + plan.dot(jnp.where(queries.is_first_QS, 0, window_QS), queries.rows(w + j + 1), NN)
 
         return da_QE, queries.each_window(window, db_QE), dother_Q
 
@@ -282,9 +282,9 @@ def backward_keys(plan: Plan, *refs: Any) -> None:
     zeros_SE = jnp.zeros((plan.tile, dk_BKHE.shape[-1]), jnp.float32)
     blocks = inputs.a_BQHE.shape[1] // plan.queries
     dk_SE, dv_SE = jax.lax.fori_loop(0, blocks, visit, (zeros_SE, zeros_SE))
-    here = pl.ds(j * plan.tile, plan.tile)
-    dk_BKHE[b, here, h, :] = (dk_SE * LN2).astype(dk_BKHE.dtype)
-    dv_BKHE[b, here, h, :] = (dv_SE * upscale(plan.rate)).astype(dv_BKHE.dtype)
+    keys = pl.ds(j * plan.tile, plan.tile)
+    dk_BKHE[b, keys, h, :] = (dk_SE * LN2).astype(dk_BKHE.dtype)
+    dv_BKHE[b, keys, h, :] = (dv_SE * upscale(plan.rate)).astype(dv_BKHE.dtype)
 
 
 def backward_rows(plan: Plan, *refs: Any) -> None:
@@ -304,10 +304,10 @@ def backward_rows(plan: Plan, *refs: Any) -> None:
 
         def both(block: Any) -> list[jax.Array]:
             """Numbers, ranks, segments, and the products with the keys and the values."""
-            there = jnp.clip(block, 0, plan.key_blocks - 1)
-            number_1S, rank_1S, segment_1S, k_SE = queries.keys(there)
-            rank_1S = jnp.where(there == block, rank_1S, jnp.iinfo(jnp.int32).max)
-            products = plan.dot(queries.a_QE, k_SE, NT), plan.dot(gradients.do_QE, queries.values(there), NT)
+            inside = jnp.clip(block, 0, plan.key_blocks - 1)
+            number_1S, rank_1S, segment_1S, k_SE = queries.keys(inside)
+            rank_1S = jnp.where(inside == block, rank_1S, jnp.iinfo(jnp.int32).max)
+            products = plan.dot(queries.a_QE, k_SE, NT), plan.dot(gradients.do_QE, queries.values(inside), NT)
             return [number_1S, rank_1S, segment_1S, *products]
 
         number_QS, rank_QS, segment_QS, sum_QS, dp_QS = (

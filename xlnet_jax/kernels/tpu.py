@@ -253,7 +253,7 @@ def _packed(*rows: jax.Array) -> jax.Array:
     return jnp.stack([*rows, *[zeros] * (SUBLANES - len(rows))], axis=1).astype(jnp.int32)
 
 
-def _in_lanes(x: jax.Array, around: tuple[int, int], heads: int, head_dim: int) -> jax.Array:
+def _in_lanes(x: jax.Array, padding: tuple[int, int], heads: int, head_dim: int) -> jax.Array:
     """[B, n, H, E] -> [B, n', H' E'], with zeros before and after the n, and after the heads and their elements."""
-    pads = ((0, 0), around, (0, heads - x.shape[2]), (0, head_dim - x.shape[3]))
-    return jnp.pad(x, pads).reshape(len(x), sum(around) + x.shape[1], heads * head_dim)
+    pads = ((0, 0), padding, (0, heads - x.shape[2]), (0, head_dim - x.shape[3]))
+    return jnp.pad(x, pads).reshape(len(x), sum(padding) + x.shape[1], heads * head_dim)

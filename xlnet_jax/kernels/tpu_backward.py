@@ -87,15 +87,15 @@ def backward(
         fresh = (i == 0) & (n < plan.heads)
         da_EQ, ds_other_QL = 0.0, jnp.zeros_like(delta_QL)
         for part in plan.parts:
-            there = pl.ds(pl.multiple_of(unit.first_key + part.start, LANES), LANES)
+            keys = pl.ds(pl.multiple_of(unit.first_key + part.start, LANES), LANES)
             p_QK = jnp.exp2(score[:, part] - log_QL)
             keep_QK = unit.kept(part)
             ds_QK = p_QK * (only(keep_QK, dp[:, part]) - delta_QL)
             rounded_QK = ds_QK.astype(dtype)
             dv_EL = dot(left_ref[2, rows, here], only(keep_QK, p_QK).astype(dtype), NN)
             dk_EL = dot(left_ref[0, rows, here], rounded_QK, NN)
-            dv_sum[rows, there] = jnp.where(fresh, 0, dv_sum[rows, there]) + dv_EL
-            dk_sum[rows, there] = jnp.where(fresh, 0, dk_sum[rows, there]) + dk_EL
+            dv_sum[rows, keys] = jnp.where(fresh, 0, dv_sum[rows, keys]) + dv_EL
+            dk_sum[rows, keys] = jnp.where(fresh, 0, dk_sum[rows, keys]) + dk_EL
             da_EQ += dot(kt_ref[rows, part], rounded_QK, NT)
             ds_other_QL += only(unit.other(part), ds_QK)
             score[:, part] = ds_QK

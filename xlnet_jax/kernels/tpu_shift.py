@@ -32,9 +32,9 @@ def position_scores(unit: Unit, b_QL: jax.Array, r_ref: Any, score: Any) -> Call
         return moved(tile, unit, 1)
 
     def visit(row: Any, inside_QL: Any) -> None:
-        found = scores(row)
+        shifted = scores(row)
         for t, part in enumerate(plan.parts):
-            score[:, part] = jnp.where(inside_QL, found(t), score[:, part])
+            score[:, part] = jnp.where(inside_QL, shifted(t), score[:, part])
 
     if plan.one_window:
         return scores(unit.row(unit.windows[0]))
@@ -52,12 +52,12 @@ def position_gradients(unit: Unit, b_EQ: jax.Array, r_ref: Any, dr_ref: Any, db_
                 return None
             return ds_ref[:, plan.parts[t]] if inside_QL is None else only(inside_QL, ds_ref[:, plan.parts[t]])
 
-        found, db_EQ = moved(tile, unit, -1), 0.0
+        shifted, db_EQ = moved(tile, unit, -1), 0.0
         for t in range((plan.window + plan.key_block) // LANES):
-            there = pl.ds(row + t * LANES, LANES)
-            ds_QN = found(t).astype(b_EQ.dtype)
-            dr_ref[:, there] += dot(b_EQ, ds_QN, NN)
-            db_EQ += dot(r_ref[:, there], ds_QN, NT)
+            rows = pl.ds(row + t * LANES, LANES)
+            ds_QN = shifted(t).astype(b_EQ.dtype)
+            dr_ref[:, rows] += dot(b_EQ, ds_QN, NN)
+            db_EQ += dot(r_ref[:, rows], ds_QN, NT)
         if inside_QL is None:
             db_ref[...] = db_EQ
         else:
