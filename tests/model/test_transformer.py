@@ -237,18 +237,6 @@ def test_padding_is_seen_by_nobody_and_a_blind_row_gives_zeros_without_nan(x64):
     np.testing.assert_array_equal(vectors, jnp.broadcast_to(vectors[:, :1], vectors.shape))
 
 
-def test_tied_biases_equal_untied_ones_that_are_copies(x64):
-    tied_config = dataclasses.replace(CONFIG, biases_per_layer=False)
-    tied = make_params(tied_config)
-    copied = {**tied, "layers": {**tied["layers"], "attention": dict(tied["layers"]["attention"])}}
-    for name, bias in copied.pop("biases").items():
-        copied["layers"]["attention"][name] = jnp.broadcast_to(bias, (CONFIG.layers, *bias.shape))
-    batch, memory = make_batch(), make_memory()
-    apply = jax.jit(lambda p: XLNet(tied_config, R).apply({"params": p}, batch, memory, deterministic=True))
-    out = apply(tied)
-    np.testing.assert_allclose(out.hidden_BTD, run(copied, batch, memory).hidden_BTD, rtol=0, atol=1e-12)
-
-
 def test_shared_layers_equal_separate_ones_that_are_copies(x64):
     """Output, memory and gradient; would fail if a layer were drawn or updated by itself."""
     config = dataclasses.replace(CONFIG, share_layers=True)
