@@ -84,7 +84,7 @@ class ModelConfig:
 
     @property
     def adaptive(self) -> bool:
-        """Whether embedding and head are those of `model.adaptive`, with clusters, projections or their own weights."""
+        """Whether the embedding has clusters or projections, or the head has weights of its own."""
         return bool(self.cutoffs or self.d_embed not in (0, self.d_model) or not self.tie_embedding)
 
 
