@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xlnet_jax.config import Config, DataConfig
+from xlnet_jax.data.batches.orders import LAWS
 from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
@@ -144,31 +145,15 @@ def segments(ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segmen
 
 def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = "left") -> None:
     """One line in the log, the first time that questions to a `plm` model go beyond what its order law
-    (`data.factorization_order`)    has taught, with the law that teaches them.
-
-    `spans`: far more unknown positions than targets in training, or known text farther right of an unknown position
-    than half a segment: a target of the first half sees nothing of the second. (A reversed row sees more of what is
-    right, but its memory is there too; here it is on the left.) `left_within`: another order than that of training.
-    """
+    (`data.factorization_order`) has taught, with the law that teaches them; see `OrderLaw.beyond`."""
     data = config.data
-    if data.objective != "plm" or data.factorization_order == "uniform":
+    if data.objective != "plm" or data in _told:
         return
-    T = data.segment_len
+    T, law = data.segment_len, LAWS[data.factorization_order]
     parts = [np.asarray(each[start : start + T], bool) for each in known for start in range(0, len(each), T)]
-    beyond = []
-    if data.factorization_order == "spans":
-        share, trained = max((1 - np.mean(part) for part in parts), default=0.0), data.num_predict / T
-        if share > 1.5 * trained:
-            beyond.append(f"up to {100 * share:.0f} % of a segment is unknown (in training {100 * trained:.0f} %)")
-        right, most = max(map(_right, parts), default=0), max(data.reuse_len, T - data.reuse_len)
-        if right > most:
-            beyond.append(f"known text is up to {right} tokens right of what is unknown (in training {most})")
-    elif not _trained_order(order, data.bidirectional):
-        asked = order if isinstance(order, str) else "given"
-        beyond.append(f"order={asked} (in training left{' or reversed' * data.bidirectional})")
-    if beyond and data not in _told:
+    if beyond := law.beyond(data, parts, order):
         _told.add(data)
-        whole = ", or left_within for whole texts from left to right" if data.factorization_order == "spans" else ""
+        whole = "" if law.whole else ", or left_within for whole texts from left to right"
         log.warning("the model was trained with data.factorization_order=%s and may be poor here: %s; for such "
                     "questions train one with data.factorization_order=uniform%s", data.factorization_order,
                     "; ".join(beyond), whole)  # fmt: skip
@@ -176,19 +161,6 @@ def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = 
 
 _told: set[DataConfig] = set()
 """The settings of the models that `warn_of_law` has warned of."""
-
-
-def _right(known_N: np.ndarray) -> int:
-    """The largest distance from an unknown position to a known one on its right; 0 if there is none."""
-    known_U = np.flatnonzero(known_N)
-    return 0 if known_N.all() else max(0, int(known_U.max(initial=0)) - int(np.argmin(known_N)))
-
-
-def _trained_order(order: Order, bidirectional: bool) -> bool:
-    """Whether `left_within` has this order. Its reversed rows have the other one."""
-    if isinstance(order, str):
-        return order == "left" or (order == "reversed" and bidirectional)
-    return list(order) == sorted(order) or (bidirectional and list(order) == sorted(order, reverse=True))
 
 
 def power_of_two(number: int, least: int) -> int:
