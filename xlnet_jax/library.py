@@ -32,16 +32,17 @@ from xlnet_jax.convert.source import open_source
 from xlnet_jax.data.tokenizer import CLS, MASK, PAD, SEP, Tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer import fill, infill
-from xlnet_jax.infer.generate import Generator, left_to_right, left_to_right_only
+from xlnet_jax.infer import infill
+from xlnet_jax.infer.decoder import Decoder, Listener, check, continuable, fillable
 from xlnet_jax.infer.orders import Order, any_order, listed, warn_of_law
 from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.infer.score import Likelihood, Scorer, order_of
-from xlnet_jax.infer.texts import Passage, TextListener, continue_texts, pieces_of, prompt_ids, refuse_gap
+from xlnet_jax.infer.texts import Passage, pieces_of, prompt_ids, refuse_gap
 from xlnet_jax.model import implementation
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
+from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import language_model
 
 _ROUND = 32  # lengths are rounded up to its multiples, so that few shapes are compiled
@@ -123,7 +124,7 @@ class Model:
     def generate(
         self, prompts: Sequence[str], *, tokens: int = 100, order: Order = "left", tokens_per_step: int = 1,
         speculative: int = 0, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0,
-        listener: TextListener | None = None,
+        listener: infill.TextListener | None = None,
     ) -> list[str]:  # fmt: skip
         """What the model writes after each prompt: `tokens` tokens; from left to right the end of a document ends it.
 
@@ -138,20 +139,18 @@ class Model:
         prompts, order = self._texts(prompts), listed(order)
         sampling = Sampling(temperature, top_k, top_p, seed)
         sampling.check(tokens)
+        decoder = self._decoder(continuable)
+        check(decoder.model, order, tokens_per_step, speculative)
         if self.config.data.objective == "plm":
-            generator = infill.Appender(self._filler(), order, tokens_per_step, speculative)
             asked = [infill.appended(ids, tokens) for ids in prompt_ids(self.tokenizer, prompts)]
             warn_of_law(self.config, [text.known for text in asked], order)
-        else:
-            model = left_to_right(self.config, "this model")
-            left_to_right_only(order, tokens_per_step, speculative)
-            generator = Generator(model, self.params, self.config.data.segment_len, batch_size=self.batch_size)
-        return continue_texts(generator, self.tokenizer, prompts, tokens, sampling, listener)
+        return infill.continue_texts(decoder, self.tokenizer, prompts, tokens, sampling, order, tokens_per_step,
+                                     speculative, listener)  # fmt: skip
 
     def infill(
         self, texts: Sequence[str], *, order: Order = "left", tokens_per_step: int = 1, speculative: int = 0,
         temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0,
-        listener: fill.Listener | None = None,
+        listener: Listener | None = None,
     ) -> list[infill.Infilled]:  # fmt: skip
         """Texts with their gaps filled; see `infer.infill` for how a gap is written.
 
@@ -163,9 +162,9 @@ class Model:
           temperature, top_k, top_p, seed: see `infer.sampling.Sampling`; by default the most probable piece.
           listener: hears of the filled positions and ids while texts are filled.
 
-        Raises BadInput if the model is no permutation one, and as `infer.infill.gapped` and `infer.fill.Filler`.
+        Raises BadInput if the model is no permutation one, and as `infer.infill.gapped` and `Decoder`.
         """
-        filler, texts, order = self._filler(), self._texts(texts), listed(order)
+        decoder, texts, order = self._decoder(fillable), self._texts(texts), listed(order)
         sampling = Sampling(temperature, top_k, top_p, seed)
         sampling.check(1)
         asked = [infill.gapped(self.tokenizer, text, number, seed) for number, text in enumerate(texts, 1)]
@@ -173,12 +172,12 @@ class Model:
             return []
         tokens, known = [text.ids for text in asked], [text.known for text in asked]
         warn_of_law(self.config, known, order)
-        found = filler(tokens, known, sampling, order, tokens_per_step, speculative, listener=listener)
+        found = decoder(tokens, known, sampling, order, tokens_per_step, speculative, listener=listener)
         return [infill.result(self.tokenizer, *pair, tokens_per_step == 1) for pair in zip(asked, found, strict=True)]
 
-    def _filler(self) -> fill.Filler:
-        model = fill.fillable(self.config, "this model")
-        return fill.Filler(model, self.params, self.config.data.segment_len, self.batch_size)
+    def _decoder(self, model_of: Callable[[Config, str], LanguageModel]) -> Decoder:
+        model = model_of(self.config, "this model")
+        return Decoder(model, self.params, self.config.data.segment_len, self.batch_size)
 
     def log_prob(
         self, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]], *, order: Order | None = None,

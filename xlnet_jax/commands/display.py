@@ -137,7 +137,7 @@ class Board:
 
 
 class Display:
-    """Shows texts while they come about, one at a time; a `fill.Listener`, and a context manager around the filling.
+    """Shows texts while they come about, one at a time; a `decoder.Listener`, and a context manager around the filling.
 
     Args:
       console: a terminal.
@@ -165,7 +165,7 @@ class Display:
             self._live.stop()
 
     def __call__(self, number: int, pairs: list[tuple[int, int]], ended: bool) -> None:
-        """New pieces of one text; see `fill.Listener`."""
+        """New pieces of one text; see `decoder.Listener`."""
         if self._at in self._ended:
             self._at = number
         for index, (position, token) in enumerate(pairs):

@@ -16,7 +16,7 @@ from xlnet_jax.commands.score import restored
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import infill
-from xlnet_jax.infer.fill import Filler, Listener, check, fillable
+from xlnet_jax.infer.decoder import Decoder, Listener, check, fillable
 from xlnet_jax.infer.orders import checked, warn_of_law
 from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.run import workdir as workdirs
@@ -33,7 +33,7 @@ def fill(
     Args:
       texts: with `[MASK]` where something is missing.
       input: a file with more, one per line, or JSON objects with `text` if its name ends in .jsonl; `-` = stdin.
-      order, tokens_per_step, speculative: see `Filler`.
+      order, tokens_per_step, speculative: see `Decoder`.
       temperature: 0, the most probable piece, unless another is asked for.
       top_k, top_p, seed: see `Sampling`.
       samples: of every text; they differ by their draws.
@@ -67,12 +67,12 @@ def fill(
     asked = [infill.gapped(tokenizer, text, number, seed, sample)
              for sample in range(samples) for number, text in enumerate(rows, 1)]  # fmt: skip
     tokens, known = [text.ids for text in asked], [text.known for text in asked]
-    check(order, tokens_per_step, speculative)
+    check(model, order, tokens_per_step, speculative)
     checked(model, config.data.segment_len, tokens[: len(rows)], known[: len(rows)])
     warn_of_law(config, known, order)
     with restored(config, workdir, step, repr(rows)) as (config, params), _heard(console, tokenizer, asked) as heard:
-        filler = Filler(fillable(config, workdir), params, config.data.segment_len, batch_size)
-        filled = filler(tokens, known, sampling, order, tokens_per_step, speculative, listener=heard)
+        decoder = Decoder(fillable(config, workdir), params, config.data.segment_len, batch_size)
+        filled = decoder(tokens, known, sampling, order, tokens_per_step, speculative, listener=heard)
     found = [infill.result(tokenizer, text, one, tokens_per_step == 1) for text, one in zip(asked, filled, strict=True)]
     if isinstance(heard, Display):
         heard.finish(found)

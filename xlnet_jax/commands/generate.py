@@ -14,12 +14,11 @@ from xlnet_jax.commands.display import Display, progress
 from xlnet_jax.commands.inputs import read_lines
 from xlnet_jax.commands.score import restored
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.fill import Filler, check, fillable
-from xlnet_jax.infer.generate import Generator, left_to_right, left_to_right_only
-from xlnet_jax.infer.infill import Appender, appended
+from xlnet_jax.infer.decoder import Decoder, check, continuable
+from xlnet_jax.infer.infill import appended, continue_texts
 from xlnet_jax.infer.orders import warn_of_law
 from xlnet_jax.infer.sampling import Sampling
-from xlnet_jax.infer.texts import continue_texts, prompt_ids
+from xlnet_jax.infer.texts import prompt_ids
 from xlnet_jax.run import workdir as workdirs
 
 
@@ -34,7 +33,7 @@ def generate(
     Args:
       texts, prompt: to continue, in this order; an empty one is the start of a document.
       input: a file with more, one per line; `-` = stdin. Empty lines are left out.
-      order, tokens_per_step, speculative: of a permutation model; see `Filler`.
+      order, tokens_per_step, speculative: of a permutation model; see `Decoder`.
       temperature, top_k, top_p, seed: see `Sampling`.
       step: the checkpoint; None = the newest good one.
       batch_size: texts at a time.
@@ -51,11 +50,8 @@ def generate(
     """
     config = workdirs.load_config(workdir, list(overrides))
     any_order = config.data.objective == "plm"
-    model_of = fillable if any_order else left_to_right
-    model_of(config, workdir)  # refuses before anything is read
-    if not any_order:
-        left_to_right_only(order, tokens_per_step, speculative)
-    check(order, tokens_per_step, speculative)
+    # Refuses before anything is read.
+    check(continuable(config, workdir), order, tokens_per_step, speculative)
     sampling = Sampling(temperature, top_k, top_p, seed)
     sampling.check(tokens)
     prompts = [*texts, *prompt, *(line for line in (read_lines(input) if input else ()) if line.strip())]
@@ -74,13 +70,9 @@ def generate(
         bar as done,
     ):
         listener = Terminal(prompts) if console is not None and order == "left" else _Ended(done)
-        model = model_of(config, workdir)
-        if any_order:
-            filler = Filler(model, params, config.data.segment_len, batch_size)
-            generator = Appender(filler, order, tokens_per_step, speculative, display)
-        else:
-            generator = Generator(model, params, config.data.segment_len, batch_size=batch_size)
-        texts = continue_texts(generator, tokenizer, prompts, tokens, sampling, listener)
+        decoder = Decoder(continuable(config, workdir), params, config.data.segment_len, batch_size)
+        texts = continue_texts(decoder, tokenizer, prompts, tokens, sampling, order, tokens_per_step, speculative,
+                               listener, display)  # fmt: skip
     if display is not None:
         display.finish()
     exact = {"exact": tokens_per_step == 1} if any_order else {}

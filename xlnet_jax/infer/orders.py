@@ -14,16 +14,13 @@ import numpy as np
 
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.orders import LAWS
-from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.data.tokenizer import CLS, EOD, SEP
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import make_recipe
 
 log = logging.getLogger("xlnet_jax")
-
-SHORTEST_SEGMENT = 32
-"""Tokens of the shortest segment that is compiled."""
 
 Order = str | Sequence[int]
 """`left`, `reversed`, `random`, or the unknown positions in the order in which they are predicted."""
@@ -36,7 +33,8 @@ class Segment(NamedTuple):
 
     token_N: np.ndarray
     rank_N: np.ndarray
-    place_U: np.ndarray
+    position_U: np.ndarray
+    """In the segment, ascending."""
     target_U: np.ndarray
 
 
@@ -55,7 +53,7 @@ def any_order(config: Config, path: str) -> LanguageModel:
 
 
 def checked(
-    model: LanguageModel, segment_len: int, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]]
+    model: LanguageModel, segment_len: float, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """The ids of each text, int32 [N], and whether they are given, bool [N].
 
@@ -68,7 +66,7 @@ def checked(
 
 
 def _checked(
-    model: LanguageModel, segment_len: int, number: int, tokens: Sequence[int], known: Sequence[bool]
+    model: LanguageModel, segment_len: float, number: int, tokens: Sequence[int], known: Sequence[bool]
 ) -> tuple[np.ndarray, np.ndarray]:
     config, where = model.transformer.config, f"text {number}"
     ids_N = _array(f"{where}: give ids as a list of whole numbers", tokens, "iu")
@@ -143,6 +141,12 @@ def segments(ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segmen
     return found
 
 
+def following(ids_N: np.ndarray, known_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What a left-to-right model, whose every token predicts the next one, reads and predicts of a text: if nothing of
+    it is known it follows the end of a document."""
+    return (ids_N, known_N) if known_N[0] else (np.insert(ids_N, 0, EOD), np.insert(known_N, 0, True))
+
+
 def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = "left") -> None:
     """One line in the log, the first time that questions to a `plm` model go beyond what its order law
     (`data.factorization_order`) has taught, with the law that teaches them; see `OrderLaw.beyond`."""
@@ -161,8 +165,3 @@ def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = 
 
 _told: set[DataConfig] = set()
 """The settings of the models that `warn_of_law` has warned of."""
-
-
-def power_of_two(number: int, least: int) -> int:
-    """The smallest one from both on."""
-    return max(least, 1 << (max(number, 1) - 1).bit_length())

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from xlnet_jax.data import offsets
 from xlnet_jax.data.tokenizer import EOP, Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.generate import Listener
-from xlnet_jax.infer.sampling import PLAIN, Sampling
 
 MARK = re.compile(r"\[MASK(:[^\]]*)?\]|<mask>")
 """A gap in a text; see `infer.infill`. The same for every vocabulary, also of characters or bytes, whose texts may hold
 these letters: read as letters here and as a gap there, nobody would notice. As ids they are letters (`log_prob`)."""
-
-TextListener = Callable[[int, str, bool], None]
-"""Called with the number of a prompt, the text that is new since the last call, and whether it has ended."""
-
-
-class Continues(Protocol):
-    """`infer.generate.Generator` and `infer.infill.Appender`."""
-
-    @property
-    def stop(self) -> int | None:
-        """The token that ends a text."""
-        ...
-
-    def __call__(
-        self, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling = ..., listener: Listener | None = None
-    ) -> list[list[int]]:
-        """At most `tokens` new tokens for each prompt of ids. Raises BadInput."""
-        ...
 
 
 def refuse_gap(text: str, number: int, why: str) -> None:
@@ -46,32 +26,6 @@ def prompt_ids(tokenizer: Tokenizer, prompts: Sequence[str]) -> list[list[int]]:
     for number, text in enumerate(prompts, 1):
         refuse_gap(text, number, "a text is continued only at its end; use `fill` (in Python `infill`)")
     return [tokenizer.encode(text).tolist() for text in prompts]
-
-
-def continue_texts(
-    generator: Continues,
-    tokenizer: Tokenizer,
-    prompts: Sequence[str],
-    tokens: int,
-    sampling: Sampling = PLAIN,
-    listener: TextListener | None = None,
-) -> list[str]:
-    """What follows each prompt, without the prompt. Raises BadInput; see `Continues`."""
-    ids = prompt_ids(tokenizer, prompts)
-    new: list[list[int]] = [[] for _ in prompts]
-    shown = [""] * len(prompts)
-
-    def heard(number: int, more: list[int], ended: bool) -> None:
-        new[number] += more
-        text = text_after(tokenizer, ids[number], [id for id in new[number] if id != generator.stop])
-        if not ended:
-            text = text.rstrip("\ufffd")  # a character that has only some of its bytes yet
-        if listener is not None:
-            listener(number, text[len(shown[number]) :], ended)
-        shown[number] = text
-
-    generator(ids, tokens, sampling, heard)
-    return shown
 
 
 def text_after(tokenizer: Tokenizer, before: list[int], new: list[int]) -> str:
