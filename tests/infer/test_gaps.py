@@ -194,6 +194,6 @@ def test_a_passage_keeps_its_spaces_in_every_level():
         assert tokenizer_of(level).decode([id for id, known in zip(ids, given, strict=True) if not known]) == "kilu"
         ids, _ = pieces_of(tokenizer_of(level), Passage(" kilu  "), 1)
         assert tokenizer_of(level).decode(ids) == "kilu"
-    assert texts.around(tokenizer_of("characters"), ["Bado ", " k"])[0][-1] == tokenizer_of("characters").pieces.index(
-        " "
-    )
+    assert texts.ids_of_parts(tokenizer_of("characters"), ["Bado ", " k"])[0][-1] == tokenizer_of(
+        "characters"
+    ).pieces.index(" ")

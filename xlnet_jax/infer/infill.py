@@ -20,7 +20,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.decoder import Decoder, Filled, Listener
 from xlnet_jax.infer.orders import Order
 from xlnet_jax.infer.sampling import PLAIN, Sampling
-from xlnet_jax.infer.texts import MARK, around, prompt_ids, text_after
+from xlnet_jax.infer.texts import MARK, ids_of_parts, prompt_ids, text_after
 
 LONGEST = 10_000
 """Pieces of a gap at most."""
@@ -94,9 +94,9 @@ def parsed(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
     ends = [0, *(mark.end() for mark in marks)]
     starts = [*(mark.start() for mark in marks), len(text)]
     parts = [text[end:start] for end, start in zip(ends, starts, strict=True)]
-    first, *others = around(tokenizer, parts)
+    first, *later = ids_of_parts(tokenizer, parts)
     ids, gaps = list(first), list[tuple[int, int]]()
-    for length, part in zip(lengths, others, strict=True):
+    for length, part in zip(lengths, later, strict=True):
         gaps.append((len(ids), len(ids) + length))
         ids += [MASK] * length + part
     known = [True] * len(ids)
@@ -107,19 +107,19 @@ def parsed(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
 
 def is_drawn(text: str, number: int) -> bool:
     """Whether the length of a gap is drawn. Raises BadInput for a gap that is none."""
-    return any(least < most for least, most in (_bounds(mark, number) for mark in MARK.finditer(text)))
+    return any(fewest < most for fewest, most in (_bounds(mark, number) for mark in MARK.finditer(text)))
 
 
 def _bounds(mark: re.Match[str], number: int) -> tuple[int, int]:
     """The fewest and the most pieces of a gap."""
     if mark[1] is None:
         return 1, 1
-    found = _LENGTH.fullmatch(mark[1])
-    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 1 <= least <= most <= LONGEST:
+    length = _LENGTH.fullmatch(mark[1])
+    fewest, most = (int(length[1]), int(length[2] or length[1])) if length else (0, 0)
+    if not 1 <= fewest <= most <= LONGEST:
         raise BadInput(f"text {number}: {_shortened(mark[0])} is no gap; write [MASK], [MASK:5] or [MASK:2-8], of 1 to "
                        f"{LONGEST:,} pieces")  # fmt: skip
-    return least, most
+    return fewest, most
 
 
 def _shortened(text: str) -> str:
@@ -139,14 +139,14 @@ def result(tokenizer: Tokenizer, text: Gapped, filled: Filled, exact: bool) -> I
     turn_N, log_prob_N = np.zeros(len(text.ids), int), np.zeros(len(text.ids))
     turn_N[filled.position_U] = 1 + np.arange(len(filled.position_U))
     log_prob_N[filled.position_U] = filled.log_prob_U
-    ids, found, whole = filled.token_N.tolist(), list[Gap](), text.parts[0]
+    ids, gaps, whole = filled.token_N.tolist(), list[Gap](), text.parts[0]
     for (start, end), part in zip(text.gaps, text.parts[1:], strict=True):
         whole, new = seam(tokenizer, whole, text_after(tokenizer, ids[:start], ids[start:end]))
         whole += new + part
         pieces = [tokenizer.pieces[id] for id in ids[start:end]]
         cut = slice(start, start + len(pieces))
-        found.append(Gap(new, float(log_prob_N[cut].sum()), pieces, log_prob_N[cut].tolist(), turn_N[cut].tolist()))
-    return Infilled(whole, float(filled.log_prob_U.sum()), found, filled.calls, exact)
+        gaps.append(Gap(new, float(log_prob_N[cut].sum()), pieces, log_prob_N[cut].tolist(), turn_N[cut].tolist()))
+    return Infilled(whole, float(filled.log_prob_U.sum()), gaps, filled.calls, exact)
 
 
 def seam(tokenizer: Tokenizer, before: str, new: str) -> tuple[str, str]:

@@ -68,22 +68,22 @@ def checked(
 def _checked(
     model: LanguageModel, segment_len: float, number: int, tokens: Sequence[int], known: Sequence[bool]
 ) -> tuple[np.ndarray, np.ndarray]:
-    config, where = model.transformer.config, f"text {number}"
-    ids_N = _array(f"{where}: give ids as a list of whole numbers", tokens, "iu")
-    known_N = _array(f"{where}: give `known` as a list of booleans", known, "b")
+    config, text = model.transformer.config, f"text {number}"
+    ids_N = _array(f"{text}: give ids as a list of whole numbers", tokens, "iu")
+    known_N = _array(f"{text}: give `known` as a list of booleans", known, "b")
     if ids_N.shape != known_N.shape:
-        raise BadInput(f"{where}: {len(ids_N)} tokens, but `known` has {len(known_N)}")
+        raise BadInput(f"{text}: {len(ids_N)} tokens, but `known` has {len(known_N)}")
     if known_N.all():
-        raise BadInput(f"{where}: no position is unknown; nothing is left to predict")
+        raise BadInput(f"{text}: no position is unknown; nothing is left to predict")
     if ((ids_N < 0) | (ids_N >= config.vocab_size)).any():
         wrong = ids_N[(ids_N < 0) | (ids_N >= config.vocab_size)][0]
-        raise BadInput(f"{where}: id {wrong} is outside of the vocabulary of {config.vocab_size}")
+        raise BadInput(f"{text}: id {wrong} is outside of the vocabulary of {config.vocab_size}")
     first = int(np.argmin(known_N))
     if model.transformer.left_to_right and known_N[first:].any():
-        raise BadInput(f"{where}: a left-to-right model knows only what is before; position {first} is "
+        raise BadInput(f"{text}: a left-to-right model knows only what is before; position {first} is "
                        f"unknown, and position {first + int(np.argmax(known_N[first:]))} is known")  # fmt: skip
     if len(ids_N) > segment_len and not config.memory_len:
-        raise BadInput(f"{where} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
+        raise BadInput(f"{text} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
                        f"data.segment_len={segment_len}; shorten it")  # fmt: skip
     return ids_N.astype(np.int32), known_N
 
@@ -91,12 +91,12 @@ def _checked(
 def _array(otherwise: str, values: Any, kinds: str) -> np.ndarray:
     """One dimension of numbers of these kinds. Raises BadInput with the reason `otherwise`."""
     try:
-        found_N = np.asarray(values)
+        values_N = np.asarray(values)
     except ValueError:  # lists of several lengths
-        found_N = np.zeros(())
-    if found_N.ndim != 1 or (len(found_N) and found_N.dtype.kind not in kinds):
+        values_N = np.zeros(())
+    if values_N.ndim != 1 or (len(values_N) and values_N.dtype.kind not in kinds):
         raise BadInput(otherwise)
-    return found_N if len(found_N) else found_N.astype("bool" if kinds == "b" else "int")
+    return values_N if len(values_N) else values_N.astype("bool" if kinds == "b" else "int")
 
 
 def listed(order: Order) -> Order:
@@ -132,13 +132,13 @@ def segments(ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segmen
     Known tokens have rank -1, unknown ones 1 and up by their place in the order. Known SEP and CLS have rank 0: only
     what is predicted sees them, because no context saw one in training.
     """
-    found = []
+    parts = []
     for cut in (slice(start, start + segment_len) for start in range(0, len(ids_N), segment_len)):
         unknown_U = np.flatnonzero(~known_N[cut])
         rank_N = np.where(np.isin(ids_N[cut], (SEP, CLS)), 0, -1).astype(np.int32)
         rank_N[unknown_U] = 1 + np.argsort(np.argsort(place_N[cut][unknown_U]))
-        found.append(Segment(ids_N[cut], rank_N, unknown_U, ids_N[cut][unknown_U]))
-    return found
+        parts.append(Segment(ids_N[cut], rank_N, unknown_U, ids_N[cut][unknown_U]))
+    return parts
 
 
 def following(ids_N: np.ndarray, known_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

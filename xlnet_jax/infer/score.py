@@ -119,10 +119,10 @@ class Scorer:
             for number, (ids_N, known_N) in enumerate(texts, 1)
             for turn in range(orders)
         ]
-        found = self._run(rows, listener)
+        log_probs = self._run(rows, listener)
         results = []
         for number, (_, known_N) in enumerate(texts):
-            log_prob_KU = np.stack(found[number * orders : (number + 1) * orders])
+            log_prob_KU = np.stack(log_probs[number * orders : (number + 1) * orders])
             if not np.isfinite(log_prob_KU).all():
                 raise BadInput(f"text {number + 1}: the likelihood is not finite; the parameters are damaged")
             results.append(Likelihood(np.flatnonzero(~known_N), log_prob_KU))
@@ -143,16 +143,16 @@ class Scorer:
 
     def _run(self, rows: list[list[Segment]], listener: Callable[[int], None] | None) -> list[np.ndarray]:
         """The log-probabilities of the unknown tokens of each row, in the order of the text."""
-        found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        log_probs: list[np.ndarray] = [np.zeros(0)] * len(rows)
         B, groups = batches([sum(len(segment.token_N) for segment in row) for row in rows], self.batch_size)
         done = 0
         for numbers in groups:
             for row, log_prob_U in zip(numbers, self._batch([rows[row] for row in numbers], B), strict=True):
-                found[row] = log_prob_U
+                log_probs[row] = log_prob_U
             done += len(numbers)
             if listener is not None:
                 listener(done)
-        return found
+        return log_probs
 
     def _batch(self, rows: list[list[Segment]], B: int) -> list[np.ndarray]:
         rounds = max(map(len, rows))

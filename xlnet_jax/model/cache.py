@@ -53,7 +53,7 @@ class Cache:
         """What Q new rows attend to: the slots that are kept, and the ranks of these slots and of the rows, joined.
 
         Args:
-          position_BQ: places of the rows in the segment; None: it starts with them. Then only the memory is kept.
+          position_BQ: of the rows in the segment; None: it starts with them. Then only the memory is kept.
         """
         kept, Q, T, M = self.layers, rank_BQ.shape[1], self.segment_len, self.memory_len
         if position_BQ is not None:
@@ -94,19 +94,19 @@ class Cache:
         return dataclasses.replace(self, layers=layers, rank_BK=jnp.where(ended_B[:, None], rank_BK, self.rank_BK))
 
     def hidden(self, position_BQ: jax.Array) -> Cache:
-        """The cache in which nothing sees these places of the segment until they are written again."""
+        """The cache in which nothing sees these positions of the segment until they are written again."""
         never_BQ = jnp.full(position_BQ.shape, NEVER, self.rank_BK.dtype)
         return dataclasses.replace(self, rank_BK=put(self.rank_BK, never_BQ, self.memory_len + position_BQ))
 
 
 def put(slots_BK: jax.Array, rows_BQ: jax.Array, slot_BQ: jax.Array) -> jax.Array:
-    """slots_BK with rows_BQ at the places `slot_BQ`; a row whose place is K or more is left out.
+    """slots_BK with rows_BQ in the slots `slot_BQ`; a row whose slot is K or more is left out.
 
     A comparison, because a CPU scatters slowly.
     """
-    here_BQK = slot_BQ[:, :, None] == jnp.arange(slots_BK.shape[1])[None, None]
-    new_BK = jnp.take_along_axis(rows_BQ, here_BQK.argmax(axis=1), axis=1)
-    return jnp.where(here_BQK.any(axis=1), new_BK, slots_BK)
+    hit_BQK = slot_BQ[:, :, None] == jnp.arange(slots_BK.shape[1])[None, None]
+    new_BK = jnp.take_along_axis(rows_BQ, hit_BQK.argmax(axis=1), axis=1)
+    return jnp.where(hit_BQK.any(axis=1), new_BK, slots_BK)
 
 
 def join(kept_BHKE: jax.Array, rows_BQHE: jax.Array, slot_BQ: jax.Array | None) -> jax.Array:
@@ -116,8 +116,8 @@ def join(kept_BHKE: jax.Array, rows_BQHE: jax.Array, slot_BQ: jax.Array | None) 
         return jnp.concatenate([kept_BHKE, rows_BHQE], axis=2).transpose(0, 2, 1, 3)
     at_K, joined_BHKE = jnp.arange(kept_BHKE.shape[2]), kept_BHKE
     for q in range(slot_BQ.shape[1]):
-        here_B1K1 = (slot_BQ[:, q : q + 1] == at_K[None])[:, None, :, None]
-        joined_BHKE = jnp.where(here_B1K1, rows_BHQE[:, :, q : q + 1], joined_BHKE)
+        hit_B1K1 = (slot_BQ[:, q : q + 1] == at_K[None])[:, None, :, None]
+        joined_BHKE = jnp.where(hit_B1K1, rows_BHQE[:, :, q : q + 1], joined_BHKE)
     return joined_BHKE.transpose(0, 2, 1, 3)
 
 
@@ -133,9 +133,9 @@ def _written(old_LBHKE: jax.Array, new_LBQHE: jax.Array, slot_BQ: jax.Array) -> 
         b, q = at // Q, at % Q
         slot, none = slot_BQ[b, q].astype(at.dtype), jnp.zeros_like(at)
         row_L1H1E = jax.lax.dynamic_slice(new_LBQHE, (none, b, q, none, none), (L, 1, 1, H, E)).transpose(0, 1, 3, 2, 4)
-        there = none, b, none, slot, none
-        kept_L1H1E = jax.lax.dynamic_slice(x_LBHKE, there, row_L1H1E.shape)
-        return jax.lax.dynamic_update_slice(x_LBHKE, jnp.where(slot < K, row_L1H1E, kept_L1H1E), there)
+        corner = none, b, none, slot, none
+        kept_L1H1E = jax.lax.dynamic_slice(x_LBHKE, corner, row_L1H1E.shape)
+        return jax.lax.dynamic_update_slice(x_LBHKE, jnp.where(slot < K, row_L1H1E, kept_L1H1E), corner)
 
     L, _, H, K, E = old_LBHKE.shape
     return jax.lax.fori_loop(0, B * Q, one, old_LBHKE)
