@@ -7,7 +7,7 @@
 d_model 256, 4 layers, 32,000 pieces, random parameters, float32, greedy: 128 tokens after a prompt of 128, for 16 texts
 and for one. Segments and memory have 128 tokens. All sides run in one process and take turns, on the same cores:
 
-  cached      `infer.fill.Filler`, order left; two rows of each layer for a new token and text, which is asserted
+  cached      `infer.decoder.Decoder`, order left; two rows of each layer for a new token and text, which is asserted
   uncached    the same model, which reads the whole text again for every token; must give equal tokens
   peer        XLNetLMHeadModel.generate with the same weights under the names of `export`, use_mems=False: it reads the
               whole text again for every token, and lets all of it see all of it. That is another distribution than the
@@ -60,14 +60,16 @@ class Sides(NamedTuple):
     mems_error: Callable[[list[list[int]], int], float] | None = None
 
 
-def random_model(sizes: dict[str, int], objective: str, segment_len: int) -> tuple[Any, Any]:
-    """Configuration and parameters."""
+def random_decoder(sizes: dict[str, int], objective: str) -> tuple[Any, Any]:
+    """Configuration, and a Decoder of random parameters whose segments are as long as its memory."""
     import flax.linen as nn
     import jax
 
     from xlnet_jax import config as configs
+    from xlnet_jax.infer.decoder import Decoder, continuable
     from xlnet_jax.train.recipe import make_recipe
 
+    segment_len = sizes["memory_len"]
     config = dataclasses.replace(
         configs.Config(),
         model=configs.ModelConfig(**sizes, compute_dtype="float32", init_std=0.1),
@@ -76,33 +78,33 @@ def random_model(sizes: dict[str, int], objective: str, segment_len: int) -> tup
         ),
     )
     recipe = make_recipe(config)
-    return config, jax.jit(lambda: nn.meta.unbox(recipe.model.init(jax.random.key(0), recipe.example_batch(1))))()
+    params = jax.jit(lambda: nn.meta.unbox(recipe.model.init(jax.random.key(0), recipe.example_batch(1))))()
+    return config, Decoder(continuable(config, "this model"), params, segment_len)
+
+
+def continued(decoder: Any, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    """The most probable new tokens."""
+    from xlnet_jax.infer.sampling import Sampling
+
+    known = [[True] * len(ids) + [False] * tokens for ids in prompts]
+    filled = decoder([[*ids, *[0] * tokens] for ids in prompts], known, Sampling(temperature=0))
+    return [one.token_N[len(ids) :].tolist() for ids, one in zip(prompts, filled, strict=True)]
 
 
 def permutation_sides(sizes: dict[str, int]) -> Sides:
     """Of one random model that knows no order. Prompt and memory are as long as a segment, so the first new segment
     sees the whole prompt: it is one chain, with a fixed capacity."""
-    from xlnet_jax.infer.fill import Filler, fillable
-    from xlnet_jax.infer.sampling import Sampling
-
-    config, params = random_model(sizes, "plm", sizes["memory_len"])
-    filler = Filler(fillable(config, "this model"), params, config.data.segment_len)
-    check_rows(filler)
-
-    def run(filler: Filler, prompts: list[list[int]], tokens: int) -> list[list[int]]:
-        known = [[True] * len(ids) + [False] * tokens for ids in prompts]
-        found = filler([[*ids, *[0] * tokens] for ids in prompts], known, Sampling(temperature=0))
-        return [one.token_N[len(ids) :].tolist() for ids, one in zip(prompts, found, strict=True)]
-
-    uncached = chain_without_cache(filler)
+    config, decoder = random_decoder(sizes, "plm")
+    check_rows(decoder)
+    uncached = chain_without_cache(decoder)
     compile = functools.partial(uncached, most=1)
-    exact, mems, error = peers(config, params, filler)
+    exact, mems, error = peers(config, decoder.params, decoder)
     others = {"uncached": uncached, "peer": exact, "peer_mems": mems}
-    longer = dataclasses.replace(filler, segment_len=4 * filler.segment_len)
-    return Sides(functools.partial(run, filler), others, functools.partial(run, longer), compile, error)
+    longer = dataclasses.replace(decoder, segment_len=4 * decoder.segment_len)
+    return Sides(functools.partial(continued, decoder), others, functools.partial(continued, longer), compile, error)
 
 
-def check_rows(filler: Any) -> None:
+def check_rows(decoder: Any) -> None:
     """Asserts that the program of a new token multiplies weights with two rows of a text, and no more."""
     import jax
     import numpy as np
@@ -111,11 +113,12 @@ def check_rows(filler: Any) -> None:
     from xlnet_jax.infer.sampling import Sampling
 
     B, method = 16, decode.Method()
-    state = decode.start(filler.model, method, filler.params, filler.segment_len, 0, 8, np.zeros(B, np.int32))
-    write = functools.partial(decode.write, filler.model, method, filler.params)
+    state = decode.start(decoder.model, method, decoder.params, decoder.segment_len, 0, 8, np.zeros(B, np.int32))
+    write = functools.partial(decode.write, decoder.model, method, decoder.params)
     program = jax.make_jaxpr(write)(state, Sampling().arrays(), np.int32(1), None, np.bool_(True))
     rows = product_rows(program.jaxpr)
-    assert {2 * B, B} == set(rows), rows
+    # Queries and feed-forward have rows of both streams; keys, values and the vocabulary of one.
+    assert {2 * B, B} == set(rows) and rows.count(2 * B) >= 4, rows
 
 
 def product_rows(jaxpr: Any) -> list[int]:
@@ -135,7 +138,7 @@ def product_rows(jaxpr: Any) -> list[int]:
     return found
 
 
-def chain_without_cache(filler: Any) -> Side:
+def chain_without_cache(decoder: Any) -> Side:
     """The model alone: it reads the text in the shape of the whole for every token."""
     import jax
     import jax.numpy as jnp
@@ -144,7 +147,7 @@ def chain_without_cache(filler: Any) -> Side:
     from xlnet_jax.batch import NEVER, forward_text
     from xlnet_jax.model.transformer import empty_memory
 
-    model = filler.model
+    model = decoder.model
 
     @jax.jit
     def run(params: Any, tokens_BT: Any, prompt: Any, place: Any) -> Any:
@@ -159,13 +162,13 @@ def chain_without_cache(filler: Any) -> Side:
         prompt = len(prompts[0])
         tokens_BT = np.pad(np.array(prompts), ((0, 0), (0, tokens)))
         for place in range(prompt, prompt + (most or tokens)):
-            tokens_BT[:, place] = run(filler.params, tokens_BT, prompt, place)
+            tokens_BT[:, place] = run(decoder.params, tokens_BT, prompt, place)
         return tokens_BT[:, prompt:].tolist()
 
     return generate
 
 
-def peers(config: Any, params: Any, filler: Any) -> tuple[Side, Side, Callable[[list[list[int]], int], float]]:
+def peers(config: Any, params: Any, decoder: Any) -> tuple[Side, Side, Callable[[list[list[int]], int], float]]:
     """`transformers` with the same weights, without and with mems, and `Sides.mems_error`."""
     import jax
     import numpy as np
@@ -206,7 +209,7 @@ def peers(config: Any, params: Any, filler: Any) -> tuple[Side, Side, Callable[[
         return worst
 
     prompts = random_prompts(sizes.vocab_size, 1, sizes.memory_len)
-    (ours,) = filler([[*prompts[0], 0]], [[True] * sizes.memory_len + [False]])
+    (ours,) = decoder([[*prompts[0], 0]], [[True] * sizes.memory_len + [False]])
     first = torch.log_softmax(run(False, prompts, 1).logits[0], dim=-1)[0, int(ours.token_N[-1])].item()
     assert abs(first - ours.log_prob_U[0]) < 1e-4, (first, ours.log_prob_U[0])
     return functools.partial(side, False), functools.partial(side, True), error
@@ -214,21 +217,13 @@ def peers(config: Any, params: Any, filler: Any) -> tuple[Side, Side, Callable[[
 
 def left_to_right_sides(sizes: dict[str, int]) -> Sides:
     """Of a left-to-right model whose segments are as long as its memory."""
-    from xlnet_jax.infer.generate import Generator, left_to_right
-    from xlnet_jax.infer.sampling import Sampling
-
-    config, params = random_model(sizes, "clm", sizes["memory_len"])
-    made = Generator(left_to_right(config, "this model"), params, sizes["memory_len"], stop=None)
-    greedy, uncached = Sampling(temperature=0), segments_without_cache(made)
-    return Sides(
-        lambda prompts, tokens: made(prompts, tokens, greedy),
-        {"uncached": uncached},
-        None,
-        lambda prompts, tokens: uncached(prompts, 2),
-    )
+    _, decoder = random_decoder(sizes, "clm")
+    uncached = segments_without_cache(decoder)
+    cached = functools.partial(continued, decoder)
+    return Sides(cached, {"uncached": uncached}, None, lambda prompts, tokens: uncached(prompts, 2))
 
 
-def segments_without_cache(made: Any) -> Side:
+def segments_without_cache(decoder: Any) -> Side:
     """The same texts from the model alone: the segment is run for every token."""
     import jax
     import jax.numpy as jnp
@@ -237,7 +232,7 @@ def segments_without_cache(made: Any) -> Side:
     from xlnet_jax.batch import NEVER, forward_text
     from xlnet_jax.model.transformer import empty_memory
 
-    model, T = made.model, made.segment_len
+    model, T = decoder.model, decoder.segment_len
 
     @jax.jit
     def run(params: Any, tokens_BT: Any, length: Any, memory: Any) -> Any:
@@ -253,11 +248,11 @@ def segments_without_cache(made: Any) -> Side:
         start = 0
         for _ in range(tokens):
             while text_BN.shape[1] - start > T:
-                _, memory = run(made.params, text_BN[:, start : start + T], T, memory)
+                _, memory = run(decoder.params, text_BN[:, start : start + T], T, memory)
                 start += T
             part_BT = np.zeros((len(prompts), T), int)
             part_BT[:, : text_BN.shape[1] - start] = text_BN[:, start:]
-            token_B, _ = run(made.params, part_BT, text_BN.shape[1] - start, memory)
+            token_B, _ = run(decoder.params, part_BT, text_BN.shape[1] - start, memory)
             text_BN = np.concatenate([text_BN, np.asarray(token_B)[:, None]], axis=1)
         return text_BN[:, len(prompts[0]) :].tolist()
 

@@ -140,12 +140,12 @@ def config_of(puzzle: Puzzle, slots: int, steps: int, seed: int) -> Any:
 
 
 def trained(puzzle: Puzzle, steps: int, seed: int) -> tuple[Any, float]:
-    """A Filler of the trained model, and its loss at the end."""
+    """A Decoder of the trained model, and its loss at the end."""
     import jax
 
     from xlnet_jax.batch import stack
     from xlnet_jax.distributed import mesh as meshes
-    from xlnet_jax.infer.fill import Filler, fillable
+    from xlnet_jax.infer.decoder import Decoder, fillable
     from xlnet_jax.train.recipe import make_recipe
     from xlnet_jax.train.step import build_step, create_state
 
@@ -162,7 +162,7 @@ def trained(puzzle: Puzzle, steps: int, seed: int) -> tuple[Any, float]:
             batches = stack([uniform(rng, *puzzle.draw(rng, built.rows)) for _ in range(DISPATCH)])
             state, metrics = built.jitted(state, meshes.place(batches, mesh))
             loss = float(np.mean(jax.device_get(metrics["loss"])))
-    return Filler(fillable(config, "this model"), state.params, puzzle.length, batch_size=128), loss
+    return Decoder(fillable(config, "this model"), state.params, puzzle.length, batch_size=128), loss
 
 
 def solved(fill: Any, puzzle: Puzzle, count: int, seed: int) -> dict[str, float]:

@@ -27,7 +27,7 @@ def main() -> None:
         for axes, (title, order) in zip(figure.subplots(1, 3), ORDERS, strict=True):
             place_N = places(1, KNOWN, order, (0,), len(WORDS))
             (segment,) = segments(np.full(len(WORDS), 9), KNOWN, place_N, len(WORDS))
-            predicted_U = segment.place_U[np.argsort(segment.rank_N[segment.place_U])]
+            predicted_U = segment.position_U[np.argsort(segment.rank_N[segment.position_U])]
             sees_UN = segment.rank_N < segment.rank_N[predicted_U][:, None]
             # Known tokens, tokens that were predicted before, what is not seen.
             shade_UN = np.where(sees_UN, np.where(KNOWN, 1.0, 0.6), 0.0)

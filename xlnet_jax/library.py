@@ -34,14 +34,14 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import CLS, MASK, PAD, SEP, Tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer import fill, infill
-from xlnet_jax.infer.generate import Generator, left_to_right, left_to_right_only
+from xlnet_jax.infer import infill
+from xlnet_jax.infer.decoder import Decoder, Listener, check, continuable, fillable
 from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
 from xlnet_jax.infer.options import Fill, Generate, Score
 from xlnet_jax.infer.orders import any_order, checked, listed, warn_of_law
 from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.infer.score import Likelihood, Scorer, order_of
-from xlnet_jax.infer.texts import Passage, TextListener, continue_texts, pieces_of, prompt_ids, refuse_gap
+from xlnet_jax.infer.texts import Passage, pieces_of, prompt_ids, refuse_gap
 from xlnet_jax.model import implementation
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.recipe import language_model
@@ -133,7 +133,9 @@ class Model:
             raise BadInput(f"text {number}: no length of a gap is drawn here; write [MASK] or [MASK:5]")
         return [*parse(self.tokenizer, text, number).ids, SEP, CLS]
 
-    def generate(self, prompts: Sequence[str], *, listener: TextListener | None = None, **options: Any) -> list[str]:
+    def generate(
+        self, prompts: Sequence[str], *, listener: infill.TextListener | None = None, **options: Any
+    ) -> list[str]:
         """What the model writes after each prompt: `tokens` tokens; from left to right the end of a document ends it.
 
         Args:
@@ -143,27 +145,20 @@ class Model:
 
         Raises BadInput for a masked model, a number that cannot be, or what a left-to-right model cannot do.
         """
-        asked, prompts, permutation = Generate(**options), self._texts(prompts), self.config.data.objective == "plm"
+        asked, prompts = Generate(**options), self._texts(prompts)
         decoding = listed(asked.order), asked.tokens_per_step, asked.speculative
-        model_of = fill.fillable if permutation else left_to_right
-        model_of(self.config, self.name)
-        if not permutation:
-            left_to_right_only(*decoding)
-        fill.check(*decoding)
-        T, pairs = self.config.data.segment_len, zip(prompt_ids(self.tokenizer, prompts), prompts, strict=True)
-        gapped = [infill.appended(ids, asked.tokens, text) for ids, text in pairs if permutation]
-        warn_of_law(self.config, [text.known for text in gapped], decoding[0])
-        with self._ready(prompts, gapped or prompts) as (config, params, watcher):
-            model = model_of(config, self.name)
-            generator: Any
-            if permutation:
-                generator = infill.Appender(fill.Filler(model, params, T, self.batch_size), *decoding, watcher)
-            else:
-                generator, listener = Generator(model, params, T, batch_size=self.batch_size), listener or watcher
-            return continue_texts(generator, self.tokenizer, prompts, asked.tokens, _sampling(asked), listener)
+        check(continuable(self.config, self.name), *decoding)
+        pairs = zip(prompt_ids(self.tokenizer, prompts), prompts, strict=True)
+        gapped = [infill.appended(ids, asked.tokens, text) for ids, text in pairs]
+        if self.config.data.objective == "plm":
+            warn_of_law(self.config, [text.known for text in gapped], asked.order)
+        with self._ready(prompts, gapped) as (config, params, watcher):
+            decoder = Decoder(continuable(config, self.name), params, config.data.segment_len, self.batch_size)
+            return infill.continue_texts(decoder, self.tokenizer, prompts, asked.tokens, _sampling(asked), *decoding,
+                                         listener, watcher)  # fmt: skip
 
     def infill(
-        self, texts: Sequence[str], *, listener: fill.Listener | None = None, **options: Any
+        self, texts: Sequence[str], *, listener: Listener | None = None, **options: Any
     ) -> list[infill.Infilled]:
         """Texts with their gaps filled, sample after sample; see `infer.infill` for how a gap is written.
 
@@ -171,9 +166,9 @@ class Model:
           listener: hears of the filled positions and ids while texts are filled.
           options: see `infer.options.Fill`.
 
-        Raises BadInput if the model is no permutation one, and as `infer.infill.gapped` and `infer.fill.Filler`.
+        Raises BadInput if the model is no permutation one, and as `infer.infill.gapped` and `infer.decoder.Decoder`.
         """
-        asked, model, texts = Fill(**options), fill.fillable(self.config, self.name), self._texts(texts)
+        asked, model, texts = Fill(**options), fillable(self.config, self.name), self._texts(texts)
         decoding = listed(asked.order), asked.tokens_per_step, asked.speculative
         drawn = [infill.is_drawn(text, number) for number, text in enumerate(texts, 1)]
         if asked.samples > 1 and asked.temperature == 0 and decoding[0] != "random" and not any(drawn):
@@ -184,12 +179,12 @@ class Model:
         if not gapped:
             return []
         tokens, known, T = [text.ids for text in gapped], [text.known for text in gapped], self.config.data.segment_len
-        fill.check(*decoding)
+        check(model, *decoding)
         checked(model, T, tokens[: len(texts)], known[: len(texts)])
         warn_of_law(self.config, known, decoding[0])
         with self._ready(texts, gapped) as (config, params, watcher):
-            filler = fill.Filler(fill.fillable(config, self.name), params, T, self.batch_size)
-            filled = filler(tokens, known, _sampling(asked), *decoding, listener=listener or watcher)
+            decoder = Decoder(fillable(config, self.name), params, T, self.batch_size)
+            filled = decoder(tokens, known, _sampling(asked), *decoding, listener=listener or watcher)
         exact = asked.tokens_per_step == 1
         return [infill.result(self.tokenizer, *pair, exact) for pair in zip(gapped, filled, strict=True)]
 

@@ -14,7 +14,7 @@ from test_generate_command import write_workdir
 import xlnet_jax as xj
 from xlnet_jax.cli import main
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer import fill, score
+from xlnet_jax.infer import decoder, score
 from xlnet_jax.model import implementation
 from xlnet_jax.run import workdir as workdirs
 
@@ -55,7 +55,7 @@ def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(fused, 
 
     monkeypatch.setattr(implementation, "choose", choose)
     monkeypatch.setattr(score.Scorer, "log_prob", seen)
-    monkeypatch.setattr(fill.Filler, "__call__", seen)
+    monkeypatch.setattr(decoder.Decoder, "__call__", seen)
     assert main([word.replace("RUN", fused) for word in words]) == 2
     assert "seen" in capsys.readouterr().err
     assert asked == ["auto"] and computed == [("xla", os.path.join(os.environ["XDG_CACHE_HOME"], "xlnet_jax"))]

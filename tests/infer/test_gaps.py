@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from xlnet_jax.data.tokenizer import EOD, EOP, MASK
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import texts
-from xlnet_jax.infer.fill import Filled
-from xlnet_jax.infer.infill import LONGEST, Appender, appended, gapped, result
+from xlnet_jax.infer.decoder import Filled
+from xlnet_jax.infer.infill import LONGEST, appended, continue_texts, gapped, result
+from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.infer.texts import Passage, pieces_of
 
 
@@ -148,36 +149,39 @@ def test_the_result_has_the_text_of_each_gap():
 
 
 class Chain:
-    """In place of a `Filler`: fills from right to left with 40, 41, ... and keeps what it was asked."""
+    """In place of a `Decoder`: fills from left to right, or the reverse, and keeps what it was asked."""
+
+    def __init__(self, token):
+        self.token = token
 
     def __call__(self, tokens, known, sampling, order, tokens_per_step, speculative, stop, listener):
         self.asked = tokens, known, order, tokens_per_step, speculative, stop
-        found = []
-        for number, (ids, is_known) in enumerate(zip(tokens, known, strict=True)):
-            positions = np.flatnonzero(np.logical_not(is_known))
-            positions = positions if order == "left" else positions[::-1]
-            pairs = [(int(position), 40 + turn) for turn, position in enumerate(positions)]
-            filled_N = np.array(ids)
-            filled_N[positions] = 40 + np.arange(len(positions))
+        for number, is_known in enumerate(known):
+            positions = np.flatnonzero(np.logical_not(is_known)).tolist()
+            pairs = [
+                (at, self.token + turn) for turn, at in enumerate(positions if order == "left" else positions[::-1])
+            ]
             listener(number, pairs[:1], False)
             listener(number, pairs[1:], True)
-            found.append(Filled(filled_N, positions, np.zeros(len(positions)), 1))
-        return found
 
 
 @pytest.mark.parametrize(("order", "stop"), [("left", EOD), ("reversed", None)])
 def test_a_continuation_is_a_gap_at_the_end(order, stop):
-    """Listeners hear new tokens as they come from left to right, and else the whole text at its end."""
-    chain, heard, watched = Chain(), [], []
-    append = Appender(chain, order, 2, 0, watch=lambda *new: watched.append(new))
-    found = append([[9, 10], []], 3, listener=lambda *new: heard.append(new))
-    text = [40, 41, 42] if order == "left" else [42, 41, 40]
-    assert found == [text, text] and append.stop == stop
+    """Listeners hear new text as it comes from left to right, and else the whole text at its end."""
+    tools = tokenizer_of("characters")
+    chain, heard, watched = Chain(tools.pieces.index("e")), [], []
+    new = "".join(tools.pieces[chain.token : chain.token + 3][:: 1 if order == "left" else -1])
+    assert len(new) == 3 and " " not in new
+    found = continue_texts(chain, tools, ["Ba", ""], 3, Sampling(), order, 2, 0, lambda *text: heard.append(text),
+                           lambda *pairs: watched.append(pairs))  # fmt: skip
     tokens, known, *rest = chain.asked
-    assert tokens[0] == [9, 10, MASK, MASK, MASK] and rest == [order, 2, 0, stop]
+    assert found == [new, new] and rest == [order, 2, 0, stop]
+    assert tokens == [[*tools.encode("Ba"), MASK, MASK, MASK], [MASK] * 3]
     assert known == [[True, True, False, False, False], [False] * 3]
-    expected = [(0, [40], False), (0, [41, 42], True)] if order == "left" else [(0, text, True)]
-    assert heard[: len(expected)] == expected and len(watched) == 4
+    expected = [(0, new[:1], False), (0, new[1:], True)] if order == "left" else [(0, new, True)]
+    assert heard[: len(expected)] == expected and len(heard) == 2 * len(expected) and len(watched) == 4
+    with pytest.raises(BadInput, match="no prompt; give at least one"):
+        continue_texts(chain, tools, [], 3)
 
 
 def test_a_passage_keeps_its_spaces_in_every_level():
@@ -190,6 +194,6 @@ def test_a_passage_keeps_its_spaces_in_every_level():
         assert tokenizer_of(level).decode([id for id, known in zip(ids, given, strict=True) if not known]) == "kilu"
         ids, _ = pieces_of(tokenizer_of(level), Passage(" kilu  "), 1)
         assert tokenizer_of(level).decode(ids) == "kilu"
-    assert texts.around(tokenizer_of("characters"), ["Bado ", " k"])[0][-1] == tokenizer_of("characters").pieces.index(
-        " "
-    )
+    assert texts.ids_of_parts(tokenizer_of("characters"), ["Bado ", " k"])[0][-1] == tokenizer_of(
+        "characters"
+    ).pieces.index(" ")

@@ -135,7 +135,7 @@ class Board:
 
 
 class Display:
-    """Shows texts while they come about, one at a time, and at the end all of them. A `fill.Listener`.
+    """Shows texts while they come about, one at a time, and at the end all of them. A `decoder.Listener`.
 
     Args:
       console: a terminal; None: there is only a bar on stderr, which counts the texts that have ended.
@@ -171,7 +171,7 @@ class Display:
             yield self
 
     def __call__(self, number: int, pairs: list[tuple[int, int]], ended: bool) -> None:
-        """New pieces of one text; see `fill.Listener`."""
+        """New pieces of one text; see `decoder.Listener`."""
         if self._at in self._ended:
             self._at = number
         for index, (position, token) in enumerate(pairs):

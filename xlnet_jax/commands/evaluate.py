@@ -10,6 +10,7 @@ from typing import Any
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.batches.orders import LAWS
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.run import workdir as workdirs
@@ -140,6 +141,6 @@ def under_law(config: Config, factorization_order: str | None) -> Config:
         raise BadInput("--factorization_order is for permutation models (data.objective=plm), but this one has "
                        f"data.objective={config.data.objective}; leave it out")  # fmt: skip
     T = config.data.segment_len
-    fresh, predicted = (T // 2, T // 6) if factorization_order == "spans" else (T, T)
+    fresh, predicted = LAWS[factorization_order].layout(T)
     keys = {"factorization_order": factorization_order, "reuse_len": fresh, "num_predict": predicted}
     return configs.override(config, [f"--config.data.{key}={value}" for key, value in keys.items()])

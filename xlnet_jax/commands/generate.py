@@ -41,9 +41,9 @@ def generate(
     asked, model = Generate(**options), on_all_devices(workdir, overrides, step, batch_size)
     prompts = gathered([*texts, *prompt], input, _read)
     as_written = console is not None and asked.order == "left"
-    display = Display(None if as_written else console, model.tokenizer, "writing")
-    watched = dataclasses.replace(model, watch=display.watch)
-    continued = watched.generate(prompts, listener=Terminal(prompts) if as_written else None, **options)
+    display, listener = Display(console, model.tokenizer, "writing"), Terminal(prompts) if as_written else None
+    watched = model if as_written else dataclasses.replace(model, watch=display.watch)
+    continued = watched.generate(prompts, listener=listener, **options)
     display.finish()
     exact = {"exact": asked.tokens_per_step == 1} if model.config.data.objective == "plm" else {}
     return [{"prompt": before, "text": text, **exact} for before, text in zip(prompts, continued, strict=True)]

@@ -1,8 +1,10 @@
-"""Unknown tokens of a segment one after the other, in any order, with a cache of keys and values: on the device.
+"""Unknown tokens one after the other, in any order, with a cache of keys and values: the programs of `Decoder`.
 
 A token that is fixed is never changed by a later one, so neither are its keys and values, whatever its place in the
 text. So one new token costs two rows of each layer: the content row of the token that was just fixed, and the query row
-of the next one. Three ways, each a loop of such calls:
+of the next one. A left-to-right model predicts the next token from the content row itself, and needs no other. Its
+unknown tokens go on past the end of a segment, each text at its own place: then the memory rolls inside the loop. Three
+ways, each a loop of such calls:
 
     chain        the next `tokens_per_step` tokens of a given order; several are drawn apart, then see each other
     confidence   of all unknown positions those whose most probable token is the most probable one
@@ -26,13 +28,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.batch import NEVER, forward_text
-from xlnet_jax.infer.generate import program
+from xlnet_jax.infer.batching import program, read_by_host
 from xlnet_jax.infer.sampling import Sampling, keys, log_distribution, sample
 from xlnet_jax.model.cache import Cache, empty_cache, put
 from xlnet_jax.train.loss import LanguageModel
 
 CHUNK = 16
-"""Rounds of calls that the device runs without the host, which then tells a listener."""
+"""Rounds of calls that the device runs without the host, which then tells a listener; slots of unknown tokens of a
+left-to-right model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +56,14 @@ class Method:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """One segment of B texts between two dispatches."""
+    """B texts between two dispatches: a segment, or so many tokens of a left-to-right model."""
 
     cache: Cache
     logits_BPV: jax.Array
     """Of the next P unknown tokens; by confidence of all."""
     position_BU: jax.Array
-    """Of the unknown tokens in their order, by confidence ascending; T in unused slots, which no row is kept at."""
+    """In the segment, of the unknown tokens in their order, by confidence ascending; T in unused slots, which no row is
+    kept at. Of a left-to-right model 0 starts another segment."""
     size_B: jax.Array
     """Number of unknown tokens, up to a `stop`."""
     token_BU: jax.Array
@@ -70,7 +74,7 @@ class State:
     count_B: jax.Array
     """Number of unknown tokens that are known now."""
     before_B: jax.Array
-    """Unknown tokens in earlier segments; they count in the keys of the draws."""
+    """Unknown tokens before these; they count in the keys of the draws."""
     calls_B: jax.Array
     """Calls that predicted a token of this text."""
     number_B: jax.Array
@@ -110,30 +114,32 @@ def start(
 
 @program(static_argnums=0, donate_argnums=2)
 def read(
-    model: LanguageModel, params: Any, state: State, tokens_BT: jax.Array, rank_BT: jax.Array,
+    model: LanguageModel, params: Any, state: State, tokens_BQ: jax.Array, rank_BQ: jax.Array,
     position_BU: jax.Array, continues: bool | jax.Array,
 ) -> State:  # fmt: skip
     """Starts a segment in all texts: reads what is known of it, and predicts the first unknown tokens.
 
     Args:
-      rank_BT: NEVER at unknown positions and in padding.
+      tokens_BQ: of Q = 0 positions if the texts of a left-to-right model only go on: the next token is predicted.
+      rank_BQ: NEVER at unknown positions and in padding.
       position_BU: see `State`.
       continues: the cache holds the segment before, which becomes the memory.
     """
-    T = state.cache.segment_len
-    full_B = jnp.broadcast_to(jnp.asarray(continues), state.count_B.shape)
-    size_B = jnp.sum(position_BU < T, axis=1, dtype=jnp.int32)
+    size_B = jnp.sum(position_BU < state.cache.segment_len, axis=1, dtype=jnp.int32)
     state = dataclasses.replace(
         state,
-        cache=state.cache.next_segment(full_B),
         position_BU=position_BU,
         size_B=size_B,
         turn_BU=jnp.full_like(state.turn_BU, -1),
         before_B=state.before_B + state.count_B,
         count_B=jnp.zeros_like(state.count_B),
     )
+    if not tokens_BQ.shape[1]:
+        return dataclasses.replace(state, calls_B=state.calls_B + (size_B > 0))
+    full_B = jnp.broadcast_to(jnp.asarray(continues), size_B.shape)
+    state = dataclasses.replace(state, cache=state.cache.next_segment(full_B))
     slot_BP = jnp.broadcast_to(jnp.arange(state.logits_BPV.shape[1]), state.logits_BPV.shape[:2])
-    return _predict(model, params, state, tokens_BT, rank_BT, None, slot_BP)
+    return _predict(model, params, state, tokens_BQ, rank_BQ, None, slot_BP)
 
 
 @program(static_argnums=(0, 1), donate_argnums=3)
@@ -155,9 +161,7 @@ def write(
         return carry[0] + 1, step(model, method, params, carry[1], sampling, stop, last)
 
     _, state = jax.lax.while_loop(more, body, (jnp.zeros((), jnp.int32), state))
-    results = state.size_B, state.token_BU, state.log_prob_BU, state.turn_BU, state.calls_B
-    # Every process reads them.
-    return jax.tree.map(lambda x: nn.with_logical_constraint(x, (None,) * x.ndim), results), state
+    return read_by_host((state.size_B, state.token_BU, state.log_prob_BU, state.turn_BU, state.calls_B)), state
 
 
 def _extend(
@@ -178,6 +182,11 @@ def _extend(
     # Tokens of one call do not know of each other: they have one rank.
     rank_BQ = jnp.broadcast_to(1 + state.count_B[:, None], live_BQ.shape)
     state, position_BQ = _fixed(state, slot_BQ, live_BQ, token_BQ, logits_BQV, stop)
+    if model.transformer.left_to_right:
+        # Before the first token of a segment the last one becomes the memory.
+        starts_B, rank_BQ = position_BQ[:, 0] == 0, position_BQ
+        cache = jax.lax.cond(starts_B.any(), lambda x: x.next_segment(starts_B), lambda x: x, state.cache)
+        state = dataclasses.replace(state, cache=cache)
     slot_BP = jnp.arange(U)[None] if method.by_confidence else state.count_B[:, None] + step_1Q
     slot_BP = jnp.broadcast_to(slot_BP, (len(slot_BQ), slot_BP.shape[1]))
     return _unless_done(
@@ -190,7 +199,7 @@ def _speculate(
     last: jax.Array,
 ) -> State:  # fmt: skip
     """Drafts the next tokens of every text, verifies them, and makes the distributions of the next draft."""
-    Q, drafts_BQV, first_B = method.speculative, state.logits_BPV, state.count_B
+    Q, T, drafts_BQV, first_B = method.speculative, state.cache.segment_len, state.logits_BPV, state.count_B
     step_1Q = jnp.arange(Q)[None]
     slot_BQ = first_B[:, None] + step_1Q
     token_BQ = _draw(drafts_BQV, state, sampling, method.sort)
@@ -208,7 +217,7 @@ def _speculate(
         log_distribution(logits.reshape(-1, logits.shape[2]), sampling, method.sort).reshape(logits.shape)
         for logits in (chain_BQV, drafts_BQV)
     )
-    key_BQ = _keys(state, sampling, Q)
+    key_BQ = keys(sampling, *_numbers(state, Q)).reshape(slot_BQ.shape)
     u_BQ = jax.vmap(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 1))))(key_BQ)
     # The first draft has the chain's own distribution, but for rounding.
     stays_BQ = accepts(_at_tokens(p_BQV, token_BQ), _at_tokens(q_BQV, token_BQ), u_BQ) | (step_1Q == 0)
@@ -232,10 +241,12 @@ def _speculate(
     )
     # Only the token that was drawn again has not been read yet.
     one_B1 = at_B11[:, :, 0]
-    place_B1 = jnp.where(rejected_B[:, None], jnp.take_along_axis(position_BQ, one_B1, axis=1), _nowhere(state))
+    position_B1 = jnp.where(rejected_B[:, None], jnp.take_along_axis(position_BQ, one_B1, axis=1), T)
     token_B1, rank_B1 = (jnp.take_along_axis(x_BQ, one_B1, axis=1) for x_BQ in (token_BQ, rank_BQ))
     slot_BQ = state.count_B[:, None] + step_1Q
-    return _unless_done(state, last, lambda state: _predict(model, params, state, token_B1, rank_B1, place_B1, slot_BQ))
+    return _unless_done(
+        state, last, lambda state: _predict(model, params, state, token_B1, rank_B1, position_B1, slot_BQ)
+    )
 
 
 def accepts(p_BQ: jax.Array, q_BQ: jax.Array, u_BQ: jax.Array) -> jax.Array:
@@ -256,15 +267,10 @@ def _unless_done(state: State, last: jax.Array, predict: Any) -> State:
     return jax.lax.cond(needed, predict, lambda state: state, state)
 
 
-def _nowhere(state: State) -> int:
-    """A position that is not kept."""
-    return state.cache.segment_len
-
-
 def _positions(state: State, slot_BQ: jax.Array, live_BQ: jax.Array) -> jax.Array:
-    """Where these unknown tokens are in the segment; those that are not `live` are nowhere."""
+    """Where these unknown tokens are in the segment; those that are not `live` at T, where no row is kept."""
     position_BQ = jnp.take_along_axis(state.position_BU, jnp.minimum(slot_BQ, state.position_BU.shape[1] - 1), axis=1)
-    return jnp.where(live_BQ, position_BQ, _nowhere(state))
+    return jnp.where(live_BQ, position_BQ, state.cache.segment_len)
 
 
 def _fixed(
@@ -295,9 +301,12 @@ def _predict(
     position_BQ: jax.Array | None, slot_BP: jax.Array, limit_BP: jax.Array | None = None, counts: bool = True,
 ) -> State:  # fmt: skip
     """One call: reads Q tokens, and predicts the unknown tokens in P slots from those of lower rank than `limit_BP`, by
-    default from all that is known."""
+    default from all that is known; a left-to-right model the next one, from the last token that it reads."""
     live_BP = (slot_BP < state.size_B[:, None]) & (state.count_B < state.size_B)[:, None]
     target_BP = jnp.where(live_BP, _positions(state, slot_BP, live_BP), 0)
+    if model.transformer.left_to_right:
+        length_B1 = jnp.sum(rank_BQ != NEVER, axis=1, keepdims=True, dtype=jnp.int32)
+        target_BP = jnp.maximum(length_B1 - 1, 0)
     if limit_BP is None:
         limit_BP = jnp.full_like(target_BP, NEVER)
     batch = forward_text(tokens_BQ, rank_BQ.astype(jnp.int32), np.zeros(tokens_BQ.shape, np.int32), target_BP)
@@ -311,18 +320,15 @@ def _predict(
 
 
 def _draw(logits_BQV: jax.Array, state: State, sampling: Sampling, sort: bool) -> jax.Array:
-    """The next tokens of every text, [B, Q]; their keys are the text, and how many unknown tokens are before them."""
+    """The next tokens of every text, [B, Q]."""
     B, Q, V = logits_BQV.shape
+    return sample(logits_BQV.reshape(B * Q, V), sampling, *_numbers(state, Q), sort).reshape(B, Q)
+
+
+def _numbers(state: State, Q: int) -> tuple[jax.Array, jax.Array]:
+    """What keys the draws of the next Q tokens, [B * Q] both: the text, and how many unknown tokens are before."""
     count_BQ = (state.before_B + state.count_B)[:, None] + jnp.arange(Q)[None]
-    number_BQ = jnp.broadcast_to(state.number_B[:, None], (B, Q))
-    return sample(logits_BQV.reshape(B * Q, V), sampling, number_BQ.ravel(), count_BQ.ravel(), sort).reshape(B, Q)
-
-
-def _keys(state: State, sampling: Sampling, number: int) -> jax.Array:
-    """Those of `_draw`, for further draws about the same tokens."""
-    count_BQ = (state.before_B + state.count_B)[:, None] + jnp.arange(number)[None]
-    number_BQ = jnp.broadcast_to(state.number_B[:, None], count_BQ.shape)
-    return keys(sampling, number_BQ.ravel(), count_BQ.ravel()).reshape(count_BQ.shape)
+    return jnp.repeat(state.number_B, Q), count_BQ.ravel()
 
 
 def _at_tokens(x_BQV: jax.Array, token_BQ: jax.Array) -> jax.Array:

@@ -9,22 +9,24 @@ A continuation is the same with one gap at the end.
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from xlnet_jax.data.tokenizer import EOD, MASK, Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer import fill, generate
+from xlnet_jax.infer.decoder import Decoder, Filled, Listener
 from xlnet_jax.infer.orders import Order
 from xlnet_jax.infer.sampling import PLAIN, Sampling
-from xlnet_jax.infer.texts import MARK, around, text_after
+from xlnet_jax.infer.texts import MARK, ids_of_parts, prompt_ids, text_after
 
 LONGEST = 10_000
 """Pieces of a gap at most."""
+
+TextListener = Callable[[int, str, bool], None]
+"""Called with the number of a prompt, the text that is new since the last call, and whether it has ended."""
 
 _LENGTH = re.compile(r":(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
@@ -92,9 +94,9 @@ def parsed(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
     ends = [0, *(mark.end() for mark in marks)]
     starts = [*(mark.start() for mark in marks), len(text)]
     parts = [text[end:start] for end, start in zip(ends, starts, strict=True)]
-    first, *others = around(tokenizer, parts)
+    first, *later = ids_of_parts(tokenizer, parts)
     ids, gaps = list(first), list[tuple[int, int]]()
-    for length, part in zip(lengths, others, strict=True):
+    for length, part in zip(lengths, later, strict=True):
         gaps.append((len(ids), len(ids) + length))
         ids += [MASK] * length + part
     known = [True] * len(ids)
@@ -105,19 +107,19 @@ def parsed(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
 
 def is_drawn(text: str, number: int) -> bool:
     """Whether the length of a gap is drawn. Raises BadInput for a gap that is none."""
-    return any(least < most for least, most in (_bounds(mark, number) for mark in MARK.finditer(text)))
+    return any(fewest < most for fewest, most in (_bounds(mark, number) for mark in MARK.finditer(text)))
 
 
 def _bounds(mark: re.Match[str], number: int) -> tuple[int, int]:
     """The fewest and the most pieces of a gap."""
     if mark[1] is None:
         return 1, 1
-    found = _LENGTH.fullmatch(mark[1])
-    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 1 <= least <= most <= LONGEST:
+    length = _LENGTH.fullmatch(mark[1])
+    fewest, most = (int(length[1]), int(length[2] or length[1])) if length else (0, 0)
+    if not 1 <= fewest <= most <= LONGEST:
         raise BadInput(f"text {number}: {_shortened(mark[0])} is no gap; write [MASK], [MASK:5] or [MASK:2-8], of 1 to "
                        f"{LONGEST:,} pieces")  # fmt: skip
-    return least, most
+    return fewest, most
 
 
 def _shortened(text: str) -> str:
@@ -132,19 +134,19 @@ def appended(prompt: Sequence[int], tokens: int, text: str = "") -> Gapped:
     return Gapped([*prompt, *[MASK] * tokens], [True] * N + [False] * tokens, [(N, N + tokens)], [text, ""])
 
 
-def result(tokenizer: Tokenizer, text: Gapped, filled: fill.Filled, exact: bool) -> Infilled:
+def result(tokenizer: Tokenizer, text: Gapped, filled: Filled, exact: bool) -> Infilled:
     """The text that `filled` is, and what its gaps have become."""
     turn_N, log_prob_N = np.zeros(len(text.ids), int), np.zeros(len(text.ids))
     turn_N[filled.position_U] = 1 + np.arange(len(filled.position_U))
     log_prob_N[filled.position_U] = filled.log_prob_U
-    ids, found, whole = filled.token_N.tolist(), list[Gap](), text.parts[0]
+    ids, gaps, whole = filled.token_N.tolist(), list[Gap](), text.parts[0]
     for (start, end), part in zip(text.gaps, text.parts[1:], strict=True):
         whole, new = seam(tokenizer, whole, text_after(tokenizer, ids[:start], ids[start:end]))
         whole += new + part
         pieces = [tokenizer.pieces[id] for id in ids[start:end]]
         cut = slice(start, start + len(pieces))
-        found.append(Gap(new, float(log_prob_N[cut].sum()), pieces, log_prob_N[cut].tolist(), turn_N[cut].tolist()))
-    return Infilled(whole, float(filled.log_prob_U.sum()), found, filled.calls, exact)
+        gaps.append(Gap(new, float(log_prob_N[cut].sum()), pieces, log_prob_N[cut].tolist(), turn_N[cut].tolist()))
+    return Infilled(whole, float(filled.log_prob_U.sum()), gaps, filled.calls, exact)
 
 
 def seam(tokenizer: Tokenizer, before: str, new: str) -> tuple[str, str]:
@@ -160,53 +162,44 @@ def seam(tokenizer: Tokenizer, before: str, new: str) -> tuple[str, str]:
     return stripped + (before[len(stripped) :] or " " * bool(stripped)), new.removeprefix(" ")
 
 
-@dataclasses.dataclass(frozen=True)
-class Appender:
-    """Continues texts as `infer.generate.Generator` does, with a model that fills gaps.
+def continue_texts(
+    decoder: Decoder, tokenizer: Tokenizer, prompts: Sequence[str], tokens: int, sampling: Sampling = PLAIN,
+    order: Order = "left", tokens_per_step: int = 1, speculative: int = 0, listener: TextListener | None = None,
+    watch: Listener | None = None,
+) -> list[str]:  # fmt: skip
+    """What follows each prompt, without the prompt: at most `tokens` tokens.
 
     From left to right a text ends with its document (`<eod>`); in another order nothing ends it: what is after an end
     would be known before it.
 
-    Attributes:
-      order, tokens_per_step, speculative: see `Filler`.
-      watch: hears of every piece, also while texts come about in another order.
+    Args:
+      order, tokens_per_step, speculative: see `Decoder`.
+      listener: in orders other than `left` it hears of a text when it has ended.
+      watch: hears of every piece.
+
+    Raises BadInput for no prompt, and as `prompt_ids`, `Sampling.check` and `Decoder`.
     """
+    sampling.check(tokens)
+    if not len(prompts):
+        raise BadInput("no prompt; give at least one")
+    before, stop = prompt_ids(tokenizer, prompts), EOD if order == "left" else None
+    new: list[dict[int, int]] = [{} for _ in prompts]
+    shown = [""] * len(prompts)
 
-    filler: fill.Filler
-    order: Order = "left"
-    tokens_per_step: int = 1
-    speculative: int = 0
-    watch: fill.Listener | None = None
+    def heard(number: int, pairs: list[tuple[int, int]], ended: bool) -> None:
+        if watch is not None:
+            watch(number, pairs, ended)
+        new[number] |= pairs
+        if order == "left" or ended:
+            ids = [token for _, token in sorted(new[number].items()) if token != stop]
+            text = text_after(tokenizer, before[number], ids)
+            if not ended:
+                text = text.rstrip("\ufffd")  # a character that has only some of its bytes yet
+            if listener is not None:
+                listener(number, text[len(shown[number]) :], ended)
+            shown[number] = text
 
-    @property
-    def stop(self) -> int | None:
-        """The token that ends a text."""
-        return EOD if self.order == "left" else None
-
-    def __call__(
-        self, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling = PLAIN,
-        listener: generate.Listener | None = None,
-    ) -> list[list[int]]:  # fmt: skip
-        """At most `tokens` new tokens for each prompt of ids. Listeners of orders other than `left` hear of a text when
-        it has ended. Raises BadInput; see `Filler`."""
-        if not len(prompts):
-            raise BadInput("no prompt; give at least one")
-        texts = [appended(prompt, tokens) for prompt in prompts]
-        new: list[dict[int, int]] = [{} for _ in prompts]
-
-        def heard(number: int, pairs: list[tuple[int, int]], ended: bool) -> None:
-            if self.watch is not None:
-                self.watch(number, pairs, ended)
-            if listener is None:
-                return
-            new[number] |= pairs
-            if self.order == "left":
-                listener(number, [token for _, token in pairs], ended)
-            elif ended:
-                listener(number, [token for _, token in sorted(new[number].items())], True)
-
-        found = self.filler(
-            [text.ids for text in texts], [text.known for text in texts], sampling, self.order, self.tokens_per_step,
-            self.speculative, self.stop, heard,
-        )  # fmt: skip
-        return [one.token_N[len(prompt) :].tolist() for one, prompt in zip(found, prompts, strict=True)]
+    asked = [[*ids, *[MASK] * tokens] for ids in before]
+    known = [[True] * len(ids) + [False] * tokens for ids in before]
+    decoder(asked, known, sampling, order, tokens_per_step, speculative, stop, heard)
+    return shown

@@ -13,16 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xlnet_jax.config import Config, DataConfig
-from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.data.batches.orders import LAWS
+from xlnet_jax.data.tokenizer import CLS, EOD, SEP
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import make_recipe
 
 log = logging.getLogger("xlnet_jax")
-
-SHORTEST_SEGMENT = 32
-"""Tokens of the shortest segment that is compiled."""
 
 Order = str | Sequence[int]
 """`left`, `reversed`, `random`, or the unknown positions in the order in which they are predicted."""
@@ -35,7 +33,8 @@ class Segment(NamedTuple):
 
     token_N: np.ndarray
     rank_N: np.ndarray
-    place_U: np.ndarray
+    position_U: np.ndarray
+    """In the segment, ascending."""
     target_U: np.ndarray
 
 
@@ -54,7 +53,7 @@ def any_order(config: Config, path: str) -> LanguageModel:
 
 
 def checked(
-    model: LanguageModel, segment_len: int, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]]
+    model: LanguageModel, segment_len: float, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """The ids of each text, int32 [N], and whether they are given, bool [N].
 
@@ -67,24 +66,24 @@ def checked(
 
 
 def _checked(
-    model: LanguageModel, segment_len: int, number: int, tokens: Sequence[int], known: Sequence[bool]
+    model: LanguageModel, segment_len: float, number: int, tokens: Sequence[int], known: Sequence[bool]
 ) -> tuple[np.ndarray, np.ndarray]:
-    config, where = model.transformer.config, f"text {number}"
-    ids_N = _array(f"{where}: give ids as a list of whole numbers", tokens, "iu")
-    known_N = _array(f"{where}: give `known` as a list of booleans", known, "b")
+    config, text = model.transformer.config, f"text {number}"
+    ids_N = _array(f"{text}: give ids as a list of whole numbers", tokens, "iu")
+    known_N = _array(f"{text}: give `known` as a list of booleans", known, "b")
     if ids_N.shape != known_N.shape:
-        raise BadInput(f"{where}: {len(ids_N)} tokens, but `known` has {len(known_N)}")
+        raise BadInput(f"{text}: {len(ids_N)} tokens, but `known` has {len(known_N)}")
     if known_N.all():
-        raise BadInput(f"{where}: no position is unknown; nothing is left to predict")
+        raise BadInput(f"{text}: no position is unknown; nothing is left to predict")
     if ((ids_N < 0) | (ids_N >= config.vocab_size)).any():
         wrong = ids_N[(ids_N < 0) | (ids_N >= config.vocab_size)][0]
-        raise BadInput(f"{where}: id {wrong} is outside of the vocabulary of {config.vocab_size}")
+        raise BadInput(f"{text}: id {wrong} is outside of the vocabulary of {config.vocab_size}")
     first = int(np.argmin(known_N))
     if model.transformer.left_to_right and known_N[first:].any():
-        raise BadInput(f"{where}: a left-to-right model knows only what is before; position {first} is "
+        raise BadInput(f"{text}: a left-to-right model knows only what is before; position {first} is "
                        f"unknown, and position {first + int(np.argmax(known_N[first:]))} is known")  # fmt: skip
     if len(ids_N) > segment_len and not config.memory_len:
-        raise BadInput(f"{where} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
+        raise BadInput(f"{text} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
                        f"data.segment_len={segment_len}; shorten it")  # fmt: skip
     return ids_N.astype(np.int32), known_N
 
@@ -92,12 +91,12 @@ def _checked(
 def _array(otherwise: str, values: Any, kinds: str) -> np.ndarray:
     """One dimension of numbers of these kinds. Raises BadInput with the reason `otherwise`."""
     try:
-        found_N = np.asarray(values)
+        values_N = np.asarray(values)
     except ValueError:  # lists of several lengths
-        found_N = np.zeros(())
-    if found_N.ndim != 1 or (len(found_N) and found_N.dtype.kind not in kinds):
+        values_N = np.zeros(())
+    if values_N.ndim != 1 or (len(values_N) and values_N.dtype.kind not in kinds):
         raise BadInput(otherwise)
-    return found_N if len(found_N) else found_N.astype("bool" if kinds == "b" else "int")
+    return values_N if len(values_N) else values_N.astype("bool" if kinds == "b" else "int")
 
 
 def listed(order: Order) -> Order:
@@ -133,42 +132,32 @@ def segments(ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segmen
     Known tokens have rank -1, unknown ones 1 and up by their place in the order. Known SEP and CLS have rank 0: only
     what is predicted sees them, because no context saw one in training.
     """
-    found = []
+    parts = []
     for cut in (slice(start, start + segment_len) for start in range(0, len(ids_N), segment_len)):
         unknown_U = np.flatnonzero(~known_N[cut])
         rank_N = np.where(np.isin(ids_N[cut], (SEP, CLS)), 0, -1).astype(np.int32)
         rank_N[unknown_U] = 1 + np.argsort(np.argsort(place_N[cut][unknown_U]))
-        found.append(Segment(ids_N[cut], rank_N, unknown_U, ids_N[cut][unknown_U]))
-    return found
+        parts.append(Segment(ids_N[cut], rank_N, unknown_U, ids_N[cut][unknown_U]))
+    return parts
+
+
+def following(ids_N: np.ndarray, known_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What a left-to-right model, whose every token predicts the next one, reads and predicts of a text: if nothing of
+    it is known it follows the end of a document."""
+    return (ids_N, known_N) if known_N[0] else (np.insert(ids_N, 0, EOD), np.insert(known_N, 0, True))
 
 
 def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = "left") -> None:
     """One line in the log, the first time that questions to a `plm` model go beyond what its order law
-    (`data.factorization_order`)    has taught, with the law that teaches them.
-
-    `spans`: far more unknown positions than targets in training, or known text farther right of an unknown position
-    than half a segment: a target of the first half sees nothing of the second. (A reversed row sees more of what is
-    right, but its memory is there too; here it is on the left.) `left_within`: another order than that of training.
-    """
+    (`data.factorization_order`) has taught, with the law that teaches them; see `OrderLaw.beyond`."""
     data = config.data
-    if data.objective != "plm" or data.factorization_order == "uniform":
+    if data.objective != "plm" or data in _told:
         return
-    T = data.segment_len
+    T, law = data.segment_len, LAWS[data.factorization_order]
     parts = [np.asarray(each[start : start + T], bool) for each in known for start in range(0, len(each), T)]
-    beyond = []
-    if data.factorization_order == "spans":
-        share, trained = max((1 - np.mean(part) for part in parts), default=0.0), data.num_predict / T
-        if share > 1.5 * trained:
-            beyond.append(f"up to {100 * share:.0f} % of a segment is unknown (in training {100 * trained:.0f} %)")
-        right, most = max(map(_right, parts), default=0), max(data.reuse_len, T - data.reuse_len)
-        if right > most:
-            beyond.append(f"known text is up to {right} tokens right of what is unknown (in training {most})")
-    elif not _trained_order(order, data.bidirectional):
-        asked = order if isinstance(order, str) else "given"
-        beyond.append(f"order={asked} (in training left{' or reversed' * data.bidirectional})")
-    if beyond and data not in _told:
+    if beyond := law.beyond(data, parts, order):
         _told.add(data)
-        whole = ", or left_within for whole texts from left to right" if data.factorization_order == "spans" else ""
+        whole = "" if law.whole else ", or left_within for whole texts from left to right"
         log.warning("the model was trained with data.factorization_order=%s and may be poor here: %s; for such "
                     "questions train one with data.factorization_order=uniform%s", data.factorization_order,
                     "; ".join(beyond), whole)  # fmt: skip
@@ -176,21 +165,3 @@ def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = 
 
 _told: set[DataConfig] = set()
 """The settings of the models that `warn_of_law` has warned of."""
-
-
-def _right(known_N: np.ndarray) -> int:
-    """The largest distance from an unknown position to a known one on its right; 0 if there is none."""
-    known_U = np.flatnonzero(known_N)
-    return 0 if known_N.all() else max(0, int(known_U.max(initial=0)) - int(np.argmin(known_N)))
-
-
-def _trained_order(order: Order, bidirectional: bool) -> bool:
-    """Whether `left_within` has this order. Its reversed rows have the other one."""
-    if isinstance(order, str):
-        return order == "left" or (order == "reversed" and bidirectional)
-    return list(order) == sorted(order) or (bidirectional and list(order) == sorted(order, reverse=True))
-
-
-def power_of_two(number: int, least: int) -> int:
-    """The smallest one from both on."""
-    return max(least, 1 << (max(number, 1) - 1).bit_length())

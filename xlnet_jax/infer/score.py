@@ -23,16 +23,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, Memory, forward_text
-from xlnet_jax.data.tokenizer import EOD, PAD
+from xlnet_jax.data.tokenizer import PAD
 from xlnet_jax.errors import BadInput, check_whole
-from xlnet_jax.infer.generate import program, rows_at_a_time
-from xlnet_jax.infer.orders import SHORTEST_SEGMENT, Order, Segment, checked, listed, places, power_of_two, segments
+from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, power_of_two, program, read_by_host
+from xlnet_jax.infer.orders import Order, Segment, checked, following, listed, places, segments
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
 
@@ -79,7 +78,7 @@ class Scorer:
     """A model that scores texts. Programs are shared by all scorers of an equal model.
 
     Attributes:
-      model: of `any_order` or `infer.generate.left_to_right`.
+      model: of `any_order`.
       params: on the devices that compute.
       segment_len: T.
       batch_size: texts times orders at a time; it does not change the result beyond rounding.
@@ -120,10 +119,10 @@ class Scorer:
             for number, (ids_N, known_N) in enumerate(texts, 1)
             for turn in range(orders)
         ]
-        found = self._run(rows, listener)
+        log_probs = self._run(rows, listener)
         results = []
         for number, (_, known_N) in enumerate(texts):
-            log_prob_KU = np.stack(found[number * orders : (number + 1) * orders])
+            log_prob_KU = np.stack(log_probs[number * orders : (number + 1) * orders])
             if not np.isfinite(log_prob_KU).all():
                 raise BadInput(f"text {number + 1}: the likelihood is not finite; the parameters are damaged")
             results.append(Likelihood(np.flatnonzero(~known_N), log_prob_KU))
@@ -134,28 +133,26 @@ class Scorer:
         T = self.segment_len
         if not self.model.transformer.left_to_right:
             return segments(ids_N, known_N, place_N, T)
-        # Every token predicts the next one; the first of a text that is all unknown follows the end of a document.
-        if not known_N[0]:
-            ids_N, known_N = np.insert(ids_N, 0, EOD), np.insert(known_N, 0, True)
+        ids_N, known_N = following(ids_N, known_N)
         parts = []
         for start in range(0, len(ids_N) - 1, T):
             read_N = ids_N[start : min(start + T, len(ids_N) - 1)]
-            place_U = np.flatnonzero(~known_N[start + 1 : start + 1 + len(read_N)])
-            parts.append(Segment(read_N, np.arange(len(read_N)), place_U, ids_N[start + 1 + place_U]))
+            position_U = np.flatnonzero(~known_N[start + 1 : start + 1 + len(read_N)])
+            parts.append(Segment(read_N, np.arange(len(read_N)), position_U, ids_N[start + 1 + position_U]))
         return parts
 
     def _run(self, rows: list[list[Segment]], listener: Callable[[int], None] | None) -> list[np.ndarray]:
         """The log-probabilities of the unknown tokens of each row, in the order of the text."""
-        found: list[np.ndarray] = [np.zeros(0)] * len(rows)
-        by_size = sorted(range(len(rows)), key=lambda row: sum(len(segment.token_N) for segment in rows[row]))
-        B = rows_at_a_time(self.batch_size, len(rows))
-        for first in range(0, len(rows), B):
-            chosen = by_size[first : first + B]
-            for row, log_prob_U in zip(chosen, self._batch([rows[row] for row in chosen], B), strict=True):
-                found[row] = log_prob_U
+        log_probs: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        B, groups = batches([sum(len(segment.token_N) for segment in row) for row in rows], self.batch_size)
+        done = 0
+        for numbers in groups:
+            for row, log_prob_U in zip(numbers, self._batch([rows[row] for row in numbers], B), strict=True):
+                log_probs[row] = log_prob_U
+            done += len(numbers)
             if listener is not None:
-                listener(min(first + B, len(rows)))
-        return found
+                listener(done)
+        return log_probs
 
     def _batch(self, rows: list[list[Segment]], B: int) -> list[np.ndarray]:
         rounds = max(map(len, rows))
@@ -163,7 +160,7 @@ class Scorer:
         T = self.segment_len
         if rounds == 1:
             T = min(T, power_of_two(max(len(segment.token_N) for segment in every), SHORTEST_SEGMENT))
-        P = min(T, power_of_two(max(len(segment.place_U) for segment in every), FEWEST_TARGETS))
+        P = min(T, power_of_two(max(len(segment.position_U) for segment in every), FEWEST_TARGETS))
         # One segment has no memory; with `zero_memory` it sees the empty slots.
         whole = rounds > 1 or self.model.transformer.compat.on("zero_memory")
         memory = empty_memory(self.model.transformer.config, B, None if whole else 0)
@@ -174,7 +171,7 @@ class Scorer:
             log_prob_BP = jax.device_get(log_prob_BP)
             for b, row in enumerate(rows):
                 if turn < len(row):
-                    parts[b].append(log_prob_BP[b, : len(row[turn].place_U)])
+                    parts[b].append(log_prob_BP[b, : len(row[turn].position_U)])
         return [np.concatenate(each) for each in parts]
 
 
@@ -184,9 +181,9 @@ def _padded(segments: list[Segment | None], B: int, T: int, P: int, continues: b
     position_BP, target_BP = np.zeros((B, P), np.int32), np.zeros((B, P), np.int32)
     for b, segment in enumerate(segments):
         if segment is not None:
-            N, U = len(segment.token_N), len(segment.place_U)
+            N, U = len(segment.token_N), len(segment.position_U)
             tokens_BT[b, :N], rank_BT[b, :N] = segment.token_N, segment.rank_N
-            position_BP[b, :U], target_BP[b, :U] = segment.place_U, segment.target_U
+            position_BP[b, :U], target_BP[b, :U] = segment.position_U, segment.target_U
     return forward_text(tokens_BT, rank_BT, np.zeros_like(tokens_BT), position_BP, target_BP, continues)
 
 
@@ -195,5 +192,4 @@ def _score(model: LanguageModel, params: Any, batch: Batch, memory: Memory) -> t
     """log p of every target, [B, P] in at least float32, and the memory for the next segment."""
     out: Any = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
     log_prob_BP = -model.nll(params, out.target_vectors_BPD, jnp.asarray(batch.target_tokens))
-    # Every process reads them.
-    return nn.with_logical_constraint(log_prob_BP, (None, None)), out.memory
+    return read_by_host(log_prob_BP), out.memory

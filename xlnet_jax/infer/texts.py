@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from xlnet_jax.data import offsets
 from xlnet_jax.data.tokenizer import EOP, Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.generate import Listener
-from xlnet_jax.infer.sampling import PLAIN, Sampling
 
 MARK = re.compile(r"\[MASK(:[^\]]*)?\]|<mask>")
 """A gap in a text; see `infer.infill`. The same for every vocabulary, also of characters or bytes, whose texts may hold
 these letters: read as letters here and as a gap there, nobody would notice. As ids they are letters (`log_prob`)."""
 
-TextListener = Callable[[int, str, bool], None]
-"""Called with the number of a prompt, the text that is new since the last call, and whether it has ended."""
-
-
-class Continues(Protocol):
-    """`infer.generate.Generator` and `infer.infill.Appender`."""
-
-    @property
-    def stop(self) -> int | None:
-        """The token that ends a text."""
-        ...
-
-    def __call__(
-        self, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling = ..., listener: Listener | None = None
-    ) -> list[list[int]]:
-        """At most `tokens` new tokens for each prompt of ids. Raises BadInput."""
-        ...
-
 
 def refuse_gap(text: str, number: int, why: str) -> None:
     """Raises BadInput, with the reason, for a text with a gap where that makes no sense."""
-    if found := MARK.search(text):
-        raise BadInput(f"text {number}: {found[0]} is a gap, and {why}")
+    if mark := MARK.search(text):
+        raise BadInput(f"text {number}: {mark[0]} is a gap, and {why}")
 
 
 def prompt_ids(tokenizer: Tokenizer, prompts: Sequence[str]) -> list[list[int]]:
@@ -48,39 +28,13 @@ def prompt_ids(tokenizer: Tokenizer, prompts: Sequence[str]) -> list[list[int]]:
     return [tokenizer.encode(text).tolist() for text in prompts]
 
 
-def continue_texts(
-    generator: Continues,
-    tokenizer: Tokenizer,
-    prompts: Sequence[str],
-    tokens: int,
-    sampling: Sampling = PLAIN,
-    listener: TextListener | None = None,
-) -> list[str]:
-    """What follows each prompt, without the prompt. Raises BadInput; see `Continues`."""
-    ids = prompt_ids(tokenizer, prompts)
-    new: list[list[int]] = [[] for _ in prompts]
-    shown = [""] * len(prompts)
-
-    def heard(number: int, more: list[int], ended: bool) -> None:
-        new[number] += more
-        text = text_after(tokenizer, ids[number], [id for id in new[number] if id != generator.stop])
-        if not ended:
-            text = text.rstrip("\ufffd")  # a character that has only some of its bytes yet
-        if listener is not None:
-            listener(number, text[len(shown[number]) :], ended)
-        shown[number] = text
-
-    generator(ids, tokens, sampling, heard)
-    return shown
-
-
 def text_after(tokenizer: Tokenizer, before: list[int], new: list[int]) -> str:
     """The text of the new ids as it follows the others: with the space before a word that starts there."""
     start, whole = tokenizer.decode(before), tokenizer.decode([*before, *new])
     return whole[len(start) :] if whole.startswith(start) else tokenizer.decode(new)
 
 
-def around(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
+def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
     """The ids of the parts of one text between its gaps, as they are where nothing of the text is missing.
 
     By itself a part would lose the space at its end, and SentencePiece would put one before it: `un[MASK]able` would
@@ -92,21 +46,21 @@ def around(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
     # Stands for a gap, which is no space: spaces at both of its sides stay.
     text = "".join(parts)
     mark = next(character for character in map(chr, range(0xE000, 0xF900)) if character not in text)
-    first, *others = tokenizer.normalized(mark.join(parts)).split(mark)
+    first, *later = tokenizer.normalized(mark.join(parts)).split(mark)
     if tokenizer.level != "sentencepiece":
-        return [tokenizer.encode_normalized([part])[0].tolist() for part in (first, *others)]
-    found = [tokenizer.encode_normalized([first])[0].tolist()]
-    for part in others:
+        return [tokenizer.encode_normalized([part])[0].tolist() for part in (first, *later)]
+    all_ids = [tokenizer.encode_normalized([first])[0].tolist()]
+    for part in later:
         # A symbol that is a piece of its own in any text: what follows it is not at the start of a text.
         ids = tokenizer.encode_normalized([tokenizer.pieces[EOP] + part])[0].tolist()
         if EOP not in ids[:2]:
             raise BadInput(f"tokenizer {tokenizer.path}: <eop> is no symbol of texts; texts with gaps need one that "
                            "`xlnet-jax prepare` trained, or that of a released XLNet")  # fmt: skip
-        found.append(ids[ids.index(EOP) + 1 :])
-    for ids in found[:-1]:
+        all_ids.append(ids[ids.index(EOP) + 1 :])
+    for ids in all_ids[:-1]:
         while ids and tokenizer.pieces[ids[-1]] == "▁":
             ids.pop()
-    return found
+    return all_ids
 
 
 class Passage(NamedTuple):
@@ -132,8 +86,8 @@ def pieces_of(tokenizer: Tokenizer, passage: Passage, number: int) -> tuple[list
         parts = [(passage.before, True), (passage.text, False), (passage.after, True)]
         # A text without neighbours has no space at its ends.
         parts = [(part, known) for part, known in parts if part]
-        found = around(tokenizer, [part for part, _ in parts])
-        return sum(found, []), [known for ids, (_, known) in zip(found, parts, strict=True) for _ in ids]
+        all_ids = ids_of_parts(tokenizer, [part for part, _ in parts])
+        return sum(all_ids, []), [known for ids, (_, known) in zip(all_ids, parts, strict=True) for _ in ids]
     pieces = offsets.encode(tokenizer, "".join((passage.before, passage.text, passage.after)))
     first, last = pieces.covering(len(passage.before), len(passage.before) + len(passage.text))
     return pieces.tokens_N.tolist(), [not first <= at <= last for at in range(len(pieces.tokens_N))]

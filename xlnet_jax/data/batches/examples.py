@@ -46,7 +46,7 @@ def check(text: Text, config: Config, name: str) -> None:
     """Raises BadInput if the text is too short for a random B that does not overlap its own row, or for a segment."""
     shape = layout(config.data, config.model.memory_len)
     need, what = shape.own + 3 * shape.budget, "an example with its memory and a random segment B"
-    if config.data.factorization_order != "spans":
+    if orders.LAWS[config.data.factorization_order].whole:
         need, what = config.data.segment_len, "a segment"
     if config.data.objective == "clm":
         need, what = config.data.segment_len + config.data.multi_token_prediction, "a segment with what it predicts"
@@ -124,7 +124,7 @@ def build(
     builder = ExampleBuilder(text, word_start_V, config, name, step)
     if config.data.objective == "clm":
         return _causal(builder, where)
-    if config.data.factorization_order != "spans":
+    if orders.LAWS[config.data.factorization_order].whole:
         return _ordered(builder, where, rows)
     return (_permuted if config.data.objective == "plm" else _masked)(builder, where, rows)
 
@@ -162,8 +162,8 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
 def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     """Text that is ranked as a whole. All of it enters the memory, and none of it is text of another step."""
     data, B = builder.config.data, len(rows)
-    T = data.segment_len
-    rank_BT = orders.ranks(data.factorization_order, builder.draws(where, rows, 0, orders.draws_needed(T)))
+    T, law = data.segment_len, orders.LAWS[data.factorization_order]
+    rank_BT = law.ranks(builder.draws(where, rows, 0, law.draws_needed(T)))
     tokens_BT, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T)
     return Batch(
         tokens=tokens_BT.astype(np.int32),

@@ -1,7 +1,9 @@
-"""Filling in any order: the cache changes nothing, and speculation does not change the distribution."""
+"""Filling in any order and continuing: the cache changes nothing, nor does speculation change the distribution."""
 
 import dataclasses
 import functools
+import importlib
+import re
 
 import jax
 import numpy as np
@@ -15,15 +17,17 @@ from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decode
-from xlnet_jax.infer.fill import Filler, bucket
+from xlnet_jax.infer.batching import bucket
+from xlnet_jax.infer.decoder import Decoder
 from xlnet_jax.infer.sampling import Sampling
 
 V, FIRST = 30, 9
 made = functools.cache(functools.partial(scorer, vocab=V, batch_size=4))
 
 
-def filler(batch_size=4):
-    return Filler(made().model, made().params, T, batch_size)
+def decoder(batch_size=4, **options):
+    scores = made(**options)
+    return Decoder(scores.model, scores.params, T, batch_size)
 
 
 def questions(seed, lengths=(T + 7, 3, 1, T + 5, 2 * T)):
@@ -53,7 +57,7 @@ def test_cached_equals_uncached(x64, seed, order, speculative):
     lengths[0] = 2 * T  # so that few shapes are compiled
     ids, known = questions(seed, lengths)
     speculative = 0 if order == "confidence" else speculative
-    found = filler()(ids, known, Sampling(seed=seed), order, speculative=speculative)
+    found = decoder()(ids, known, Sampling(seed=seed), order, speculative=speculative)
     for text_N, known_N, one in zip(ids, known, found, strict=True):
         assert sorted(one.position_U.tolist()) == np.flatnonzero(~known_N).tolist()
         np.testing.assert_array_equal(one.token_N[known_N], text_N[known_N])
@@ -62,13 +66,71 @@ def test_cached_equals_uncached(x64, seed, order, speculative):
         assert 0 < one.calls <= len(one.position_U)
 
 
+LENGTHS = (0, 1, 3, T - 1, T, T + 1, 2 * T + 3)
+"""Of prompts: nothing, one token, parts, a full segment, one more, several segments."""
+
+
+def continuation(lengths=LENGTHS, tokens=3 * T, seed=1):
+    """Prompts with a gap at the end."""
+    random = np.random.default_rng(seed)
+    ids = [np.append(random.integers(FIRST, V, length), np.zeros(tokens, int)) for length in lengths]
+    return ids, [np.arange(len(text)) < length for text, length in zip(ids, lengths, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"memory_len": 5},
+        *(
+            pytest.param(model, marks=pytest.mark.slow)
+            for model in (
+                {"memory_len": T + 3, "same_length": True, "norm": "pre", "scale_embedding": True},
+                {"memory_len": T, "biases_per_layer": True},
+                {"memory_len": 5, "same_length": True},
+                {"memory_len": 5, "cutoffs": "12,20", "div_val": 2},
+                {"memory_len": 0},
+                {"memory_len": 6, "clamp_len": 3, "share_layers": True},
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_a_left_to_right_model_continues_past_its_segment(model, x64):
+    """Over three ends of segments, which the rows reach at different times. Caught: a memory that rolls a slot too far
+    or too late, keys of a token at a wrong distance, a row that sees the padding, an earlier segment or another row."""
+    scores = made(objective="clm", **model)
+    ids, known = continuation()
+    for text_N, known_N, one in zip(ids, known, decoder(8, objective="clm", **model)(ids, known), strict=True):
+        length = known_N.sum()
+        np.testing.assert_array_equal(one.token_N[:length], text_N[:length])
+        assert one.position_U.tolist() == list(range(length, len(text_N))) and one.calls == 3 * T
+        (expected_U,) = scores._run([scores._segments(one.token_N, known_N, np.arange(len(text_N)))], None)
+        np.testing.assert_allclose(one.log_prob_U, expected_U, atol=1e-12, rtol=0)
+    if model["memory_len"]:  # it matters, so the comparison means something
+        alone_N = one.token_N[(len(text_N) - 1) // T * T :]
+        (alone,) = scores.log_prob([alone_N], [np.arange(len(alone_N)) < 1])
+        assert abs(alone.log_prob_KU[0] - expected_U[1 - len(alone_N) :]).max() > 1e-3
+
+
+def test_few_programs_for_prompts_of_any_length():
+    """Three read, one of them nothing; one writes. Caught: a shape or a type that depends on the prompts, the tokens or
+    the sampling."""
+    programs, model = (decode.read, decode.write), decoder(2, objective="clm", memory_len=3, compute_dtype="float32")
+    model = dataclasses.replace(model, segment_len=20)
+    before = [program._cache_size() for program in programs]
+    for length in (1, 2, 15, 16, 17, 19, 20, 21, 40, 57, 90):
+        sampling = Sampling(temperature=0 if length % 2 else 0.5, seed=length)
+        model(*continuation([length] * (2 + length % 2), 17 + length % 19), sampling)
+    assert [program._cache_size() - count for program, count in zip(programs, before, strict=True)] == [3, 1]
+
+
 @pytest.mark.parametrize("order", ["left", "confidence"])
 def test_greedy_tokens_are_the_most_probable_of_single_forwards(order, x64):
     """Uncached generation by hand. By confidence, the position is also the surest of all that are unknown in its
     segment."""
     ids, known = questions(1, (T + 5,))
     ids[0][[1, 3]], known[0][[1, 3]] = [SEP, CLS], True  # what is predicted sees them, and no context does
-    (found,) = filler()(ids, known, Sampling(temperature=0), order)
+    (found,) = decoder()(ids, known, Sampling(temperature=0), order)
     filled = found.position_U.tolist()
     for turn, place in enumerate(filled):
         rivals = [at for at in filled[turn:] if at // T == place // T] if order == "confidence" else [place]
@@ -86,8 +148,8 @@ def test_greedy_tokens_are_the_most_probable_of_single_forwards(order, x64):
 def test_greedy_speculation_equals_the_greedy_chain(sampling, x64):
     """Token by token, with fewer calls. The most probable token is all that top_k=1 leaves, in drafts too."""
     ids, known = questions(5)
-    chain = filler()(ids, known, Sampling(temperature=0))
-    drafted = filler()(ids, known, sampling, speculative=4)
+    chain = decoder()(ids, known, Sampling(temperature=0))
+    drafted = decoder()(ids, known, sampling, speculative=4)
     for one, other in zip(chain, drafted, strict=True):
         assert one.token_N.tolist() == other.token_N.tolist()
         np.testing.assert_allclose(one.log_prob_U, other.log_prob_U, atol=1e-12, rtol=0)
@@ -111,7 +173,7 @@ def test_a_draft_that_stays_or_is_replaced_has_the_distribution_of_the_chain():
 
 def test_every_draw_has_a_key_of_its_own(x64):
     """From a model without an opinion, a token shows its key: those of every text, segment and place differ."""
-    flat = dataclasses.replace(filler(), params=jax.tree.map(np.zeros_like, made().params))
+    flat = dataclasses.replace(decoder(), params=jax.tree.map(np.zeros_like, made().params))
     ids, known = [np.zeros(2 * T, int)] * 4, [np.zeros(2 * T, bool)] * 4
     one_by_one, drafted = (flat(ids, known, Sampling(seed=3), speculative=number) for number in (0, 4))
     drawn = np.stack([one.token_N for one in one_by_one])
@@ -135,7 +197,7 @@ def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):
     monkeypatch.setattr(decode, "write", recorded)
     monkeypatch.setattr(decode, "CHUNK", 1)
     for seed in range(3):
-        (found,) = filler()(ids, known, Sampling(seed=seed), "random", speculative=4)
+        (found,) = decoder()(ids, known, Sampling(seed=seed), "random", speculative=4)
         filled = found.position_U.tolist()
         for count, log_prob_V in seen[:-1]:  # after the last one nothing is drawn
             exact_V = predicted(made(), found.token_N, filled, count, filled[count])
@@ -148,7 +210,7 @@ def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):
 def test_tokens_drawn_in_parallel_do_not_know_of_each_other(x64, caplog):
     """Two at a time: the first of each pair as in the chain, the second as if the first were not there."""
     ids, known = questions(2, (T,))
-    (found,) = filler()(ids, known, Sampling(seed=3), "random", tokens_per_step=2)
+    (found,) = decoder()(ids, known, Sampling(seed=3), "random", tokens_per_step=2)
     assert "tokens_per_step=2 is inexact" in caplog.text
     filled = found.position_U.tolist()
     assert found.calls == -(-len(filled) // 2)
@@ -160,24 +222,32 @@ def test_tokens_drawn_in_parallel_do_not_know_of_each_other(x64, caplog):
     assert abs(without_cache(known[0], found)[1] - found.log_prob_U[1]) > 1e-6
 
 
-def test_same_seed_same_tokens_in_any_company(x64):
-    """Equal bits in an equal shape; in another batch and another bucket the same tokens. Other seeds, other tokens."""
-    ids, known = questions(4)
-    for options in ({"order": "random"}, {"order": "left", "speculative": 3}):
-        first, again, other = (filler()(ids, known, Sampling(seed=seed), **options) for seed in (7, 7, 8))
-        for one, same in zip(first, again, strict=True):
-            assert [x.tobytes() for x in one[:3]] == [x.tobytes() for x in same[:3]]
-        one_by_one = filler(1)(ids, known, Sampling(seed=7), **options)
-        assert [one.token_N.tolist() for one in one_by_one] == [one.token_N.tolist() for one in first]
-        assert [one.token_N.tolist() for one in other] != [one.token_N.tolist() for one in first]
+@pytest.mark.parametrize(
+    ("objective", "options"),
+    [("plm", {"order": "random"}), ("plm", {"speculative": 3}), ("clm", {})],
+    ids=["random", "speculation", "clm"],
+)
+def test_same_seed_same_tokens_in_any_company(objective, options, x64):
+    """Equal bits in an equal shape; in another batch and another bucket the same tokens. Other seeds, other tokens, and
+    equal texts are different draws."""
+    ids, known = questions(4) if objective == "plm" else continuation(tokens=T + 5)
+    many, one_by_one = (decoder(size, objective=objective) for size in (8, 1))
+    first, again, other = (many(ids, known, Sampling(seed=seed), **options) for seed in (7, 7, 8))
+    for one, same in zip(first, again, strict=True):
+        assert [x.tobytes() for x in one[:3]] == [x.tobytes() for x in same[:3]]
+    tokens = [one.token_N.tolist() for one in first]
+    assert [one.token_N.tolist() for one in one_by_one(ids, known, Sampling(seed=7), **options)] == tokens
+    assert [one.token_N.tolist() for one in other] != tokens
+    alike = many([ids[-1]] * 5, [known[-1]] * 5, Sampling(seed=7), **options)
+    assert len({one.token_N.tobytes() for one in alike}) == 5
 
 
-@pytest.mark.parametrize("speculative", [0, 4])
-def test_listener_hears_every_token_once_and_a_stop_ends_the_text(speculative, x64):
+@pytest.mark.parametrize(("objective", "speculative"), [("plm", 0), ("plm", 4), ("clm", 0)])
+def test_listener_hears_every_token_once_and_a_stop_ends_the_text(objective, speculative, x64):
     """The stop token is one that the text draws; it is the last one, and nothing after it is kept."""
-    ids = [np.append(np.arange(FIRST, FIRST + 4), np.zeros(2 * T, int))] * 2
-    known = [np.arange(len(text)) < 4 for text in ids]
-    whole = filler()(ids, known, Sampling(seed=1), speculative=speculative)
+    ids, known = continuation((4, 4), 2 * T)
+    fill = decoder(objective=objective)
+    whole = fill(ids, known, Sampling(seed=1), speculative=speculative)
     stop = int(whole[0].token_N[9])
     heard = [([], []), ([], [])]
 
@@ -185,7 +255,7 @@ def test_listener_hears_every_token_once_and_a_stop_ends_the_text(speculative, x
         heard[number][0].extend(pairs)
         heard[number][1].append(ended)
 
-    found = filler()(ids, known, Sampling(seed=1), speculative=speculative, stop=stop, listener=listener)
+    found = fill(ids, known, Sampling(seed=1), speculative=speculative, stop=stop, listener=listener)
     for one, text, (pairs, ended) in zip(found, whole, heard, strict=True):
         expected = text.token_N.tolist()
         end = expected.index(stop, 4) + 1 if stop in expected[4:] else len(expected)
@@ -203,7 +273,7 @@ def chi_square(batch_size, speculative):
     """Of samples of three tokens of a toy model against the chain's exact distribution, and its degrees of freedom."""
     scores = toy()
     ids, known = np.array([3, 0, 1, 0, 0]), np.array([True, False, True, False, False])
-    found = Filler(scores.model, scores.params, T, batch_size)(
+    found = Decoder(scores.model, scores.params, T, batch_size)(
         [ids] * SAMPLES, [known] * SAMPLES, Sampling(seed=11), "reversed", speculative=speculative
     )
     assert all(one.calls <= 3 for one in found)
@@ -238,70 +308,66 @@ def test_speculation_has_the_distribution_of_the_chain(x64, monkeypatch):
 
 @pytest.mark.slow
 def test_sharded_equals_one_device(x64):
-    """Rows over `data`, heads and vocabulary over `tensor`: the same draws. Five texts in eight rows."""
+    """Rows over `data`, heads and vocabulary over `tensor`: the same draws. Five or seven texts in eight rows."""
     mesh = meshes.make_mesh(tiny.config(mesh={"data": 2, "tensor": 2}).mesh, jax.devices()[:4])
-    ids, known = questions(9)
-    for options in ({"order": "random", "speculative": 3}, {"order": "confidence"}):
-        one = filler(8)(ids, known, Sampling(seed=2), **options)
+    some_order = {"order": "random", "speculative": 3}
+    for objective, options in (("plm", some_order), ("plm", {"order": "confidence"}), ("clm", {})):
+        ids, known = questions(9) if objective == "plm" else continuation()
+        one = decoder(8, objective=objective)(ids, known, Sampling(top_k=9, seed=2), **options)
         with jax.set_mesh(mesh):
-            split = filler(8)(ids, known, Sampling(seed=2), **options)
-        for here, there in zip(one, split, strict=True):
-            assert here.token_N.tolist() == there.token_N.tolist()
-            np.testing.assert_allclose(here.log_prob_U, there.log_prob_U, atol=1e-12, rtol=0)
+            split = decoder(8, objective=objective)(ids, known, Sampling(top_k=9, seed=2), **options)
+        for alone, shared in zip(one, split, strict=True):
+            assert alone.token_N.tolist() == shared.token_N.tolist()
+            np.testing.assert_allclose(alone.log_prob_U, shared.log_prob_U, atol=1e-12, rtol=0)
 
 
-def test_one_new_token_costs_two_rows_of_each_layer(x64):
+def test_one_new_token_costs_two_rows_of_each_layer(x64, monkeypatch):
     """In the program of the chain's loop, no product with weights has more rows than one per stream and text."""
-    fill, B = filler(), 4
-    state = decode.start(fill.model, decode.Method(), fill.params, T, 0, 8, np.zeros(B, np.int32))
-    write = functools.partial(decode.write, fill.model, decode.Method(), fill.params)
-    program = jax.make_jaxpr(write)(state, Sampling().arrays(), np.int32(1), None, np.bool_(True))
-    rows = weight_rows(program.jaxpr)
-    # Queries and feed-forward have rows of both streams; keys, values and the vocabulary of one.
-    assert set(rows) == {2 * B, B}
-    assert rows.count(2 * B) >= 4
+    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
+    importlib.import_module("generation").check_rows(decoder())
 
 
-def weight_rows(jaxpr):
-    """The rows of every product, in a program and those inside of it, that has no batch dimensions."""
-    found = []
-    for equation in jaxpr.eqns:
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else [value]:
-                inner = getattr(inner, "jaxpr", inner)
-                found += weight_rows(inner) if hasattr(inner, "eqns") else []
-        if equation.primitive.name == "dot_general":
-            (contracted, _), (batch, _) = equation.params["dimension_numbers"]
-            shape = equation.invars[0].aval.shape
-            if not batch:
-                found.append(int(np.prod([size for axis, size in enumerate(shape) if axis not in contracted])))
-    return found
+NOT_FINITE = float("nan")
 
 
-def test_bad_input_is_one_line(x64):
-    ids, none, fill = [9, 10, 11], [False] * 3, filler()
-    for wrong, message in (
-        (lambda: fill([ids], [[True] * 3]), "no position is unknown"),
-        (lambda: fill([[9, 30, 9]], [none]), "id 30 is outside of the vocabulary of 30"),
-        (lambda: fill([ids], [none], order=[0, 1]), "no permutation of the unknown positions"),
-        (lambda: fill([ids], [none], order="right"), "order=right"),
-        (lambda: fill([ids], [none], tokens_per_step=2, speculative=2), "use one of the two"),
-        (lambda: fill([ids], [none], order=np.array([[0, 1, 2]])), "give its name, or a list of the unknown positions"),
-        (lambda: fill([ids], [none], tokens_per_step=1.5), "tokens_per_step=1.5 must be a whole number"),
-        (lambda: fill([ids], [none], Sampling(top_k=1.5)), "top_k=1.5 must be a whole number"),
-        (lambda: fill([ids], [none], Sampling(temperature="1")), "temperature='1' must be a number"),
-        (lambda: fill([ids], [none], tokens_per_step=0), "tokens_per_step=0 must be at least 1"),
-        (lambda: fill([ids], [none], speculative=1), "speculative=1 must be 0"),
-        (lambda: fill([ids], [none], order="confidence", speculative=2), "a draft needs its order beforehand"),
-        (lambda: fill([ids], [none], order="random", stop=3), "use order=left"),
-        (lambda: fill([ids], [none], Sampling(top_p=0)), "top_p=0"),
-    ):
-        with pytest.raises(BadInput, match=message) as raised:
-            wrong()
-        assert "\n" not in str(raised.value)
-    broken = dataclasses.replace(fill, params=jax.tree.map(lambda x: x * np.nan, fill.params))
-    with pytest.raises(BadInput, match="text 1: a likelihood is not finite"):
-        broken([ids], [none])
+@pytest.mark.parametrize(
+    ("objective", "asked", "message"),
+    [
+        ("plm", {"known": [[True] * 3]}, "no position is unknown"),
+        ("plm", {"tokens": [[9, 30, 9]]}, "text 1: id 30 is outside of the vocabulary of 30"),
+        ("plm", {"order": [0, 1]}, "no permutation of the unknown positions"),
+        ("plm", {"order": "right"}, "order=right"),
+        ("plm", {"order": np.array([[0, 1, 2]])}, "give its name, or a list of the unknown positions"),
+        ("plm", {"order": "confidence", "speculative": 2}, "a draft needs its order beforehand"),
+        ("plm", {"order": "random", "stop": 3}, "use order=left"),
+        ("plm", {"tokens_per_step": 2, "speculative": 2}, "use one of the two"),
+        ("plm", {"tokens_per_step": 1.5}, "tokens_per_step=1.5 must be a whole number"),
+        ("plm", {"tokens_per_step": 0}, "tokens_per_step=0 must be at least 1"),
+        ("plm", {"speculative": 1}, "speculative=1 must be 0"),
+        ("clm", {"order": "random"}, "order=random: a left-to-right model"),
+        ("clm", {"tokens_per_step": 2}, "tokens_per_step=2: a left-to-right model"),
+        ("clm", {"known": [[True, False, True]]}, "position 1 is unknown, and position 2 is known"),
+        ("clm", {"sampling": Sampling(top_k=1.5)}, "top_k=1.5 must be a whole number"),
+        ("clm", {"sampling": Sampling(temperature="1")}, "temperature='1' must be a number"),
+        ("clm", {"sampling": Sampling(temperature=-0.1)}, "temperature=-0.1 must be 0 "),
+        ("clm", {"sampling": Sampling(temperature=NOT_FINITE)}, "temperature=nan must be 0 "),
+        ("clm", {"sampling": Sampling(top_k=-1)}, "top_k=-1 must be 0 "),
+        ("clm", {"sampling": Sampling(top_k=2**31)}, "top_k=2147483648 must be 0 "),
+        ("clm", {"sampling": Sampling(top_p=0)}, "top_p=0 must be above 0 and at most 1"),
+        ("clm", {"sampling": Sampling(top_p=1.1)}, "top_p=1.1 must be above 0 and at most 1"),
+        ("clm", {"sampling": Sampling(seed=-1)}, "seed=-1 must be from 0 to"),
+        ("plm", {"params": NOT_FINITE}, "text 1: a likelihood is not finite"),
+        ("clm", {"params": NOT_FINITE}, "text 1: a likelihood is not finite"),
+    ],
+)
+def test_bad_input_is_one_line(objective, asked, message, x64):
+    model = decoder(objective=objective)
+    if "params" in asked:
+        params = jax.tree.map(lambda x: x * asked["params"], model.params)
+        model, asked = dataclasses.replace(model, params=params), {}
+    with pytest.raises(BadInput, match=re.escape(message)) as raised:
+        model(**{"tokens": [[9, 10, 11]], "known": [[False] * 3], **asked})
+    assert "\n" not in str(raised.value)
 
 
 def test_buckets_waste_at_most_a_half():
