@@ -147,9 +147,7 @@ def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
 
     topologies.check(topology, slices)
     topologies.prepare_environment()
-    from xlnet_jax.aot.report import compile_for
-
-    return compile_for(name=topology, slices=slices, **options)
+    return _of("aot.report", "compile_for")(name=topology, slices=slices, **options)
 
 
 _CORPUS = _option("path", "folder that `xlnet-jax prepare` wrote, also gs://", metavar="DIR")
