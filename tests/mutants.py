@@ -421,7 +421,7 @@ MUTANTS = (
            "tokens_BT, _ = read_in_order(builder.text, where.cursor_B + where.direction_B, ",
            one("data/batches/order_laws", "test_nothing_that_enters_the_memory_has_seen_text_of_a_later_step")),
     Mutant("law_left_within_backwards", "xlnet_jax/data/batches/orders.py", "np.cumsum(unknown_BT, axis=1) - 1",
-           "unknown_B1 - np.cumsum(unknown_BT, axis=1)",
+           "unknown_BT.sum(axis=1, keepdims=True) - np.cumsum(unknown_BT, axis=1)",
            one("data/batches/order_laws", "test_known_positions_have_rank_minus_one_and_the_others_consecutive_ones")),
 )  # fmt: skip
 

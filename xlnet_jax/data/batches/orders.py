@@ -29,7 +29,7 @@ name or positions: in words, what of this question the training has not taught."
 
 @dataclasses.dataclass(frozen=True)
 class OrderLaw:
-    """One value of `data.factorization_order`; `config_rules` has the rules for the lengths of its examples.
+    """One value of `data.factorization_order`; `config.data` has the rules for the lengths of its examples.
 
     Attributes:
       order: the ranks of the unknown positions, int [B, T], from their places in a random order of all positions, int
