@@ -44,7 +44,7 @@ def batch(ids, masks):
 def folder(params, tmp_path_factory):
     """Of Hugging Face."""
     folder = str(tmp_path_factory.mktemp("library") / "model")
-    huggingface.export(params, CONFIG.model, data_fixtures.tokenizer(), folder)
+    huggingface.export(params, CONFIG, data_fixtures.tokenizer(), folder)
     return folder
 
 

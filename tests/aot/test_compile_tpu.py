@@ -166,9 +166,7 @@ def test_two_slices_reduce_once_across_the_network_in_few_pieces():
 def test_three_of_four_slices_take_the_batch_of_four():
     """2048 rows on 192 chips are 2112, of which the last 64 are no useful work."""
     words = ("--config.train.batch_size=2048", "--config.train.steps_per_dispatch=1")
-    with pytest.raises(
-        BadInput, match="train.batch_size=2048 does not divide over the 192 devices .*train.elastic=True"
-    ):
+    with pytest.raises(BadInput, match="batch_size=2048 does not divide over the 192 devices .*train.elastic=True"):
         compiled(*words, slices=3, topology="v5e:8x8")
     result = compiled(*words, "--config.train.elastic=true", slices=3, topology="v5e:8x8")
     assert result["fits"] and (result["chips"], result["batch_size"], result["rows"]) == (192, 2048, 2112)
@@ -190,14 +188,7 @@ def test_fsdp_leaves_each_device_its_share_of_parameters_and_optimizer(topology,
     whole = {jax.tree_util.keystr(path): leaf for path, leaf in leaves if leaf.sharding.is_fully_replicated}
     if n > 1:
         names = {path.split("'")[-2] for path in whole}
-        assert names == {
-            "content_bias",
-            "position_bias",
-            "segment_bias",
-            "segment_embedding",
-            "scale",
-            "bias",
-        }
+        assert names == {"content_bias", "position_bias", "segment_bias", "segment_embedding", "scale", "bias"}
     replicated = 4 * sum(leaf.size for leaf in whole.values()) if n > 1 else 0
     total = 4 * 360_300_800
     bytes_of = compile.argument_bytes(built)

@@ -1,7 +1,6 @@
 """The exported folder as files: what is in it, under which names, and what is refused. `peers/` loads it."""
 
 import base64
-import dataclasses
 import json
 import os
 import re
@@ -16,7 +15,7 @@ import tiny
 from safetensors.numpy import load_file
 from sentencepiece import sentencepiece_model_pb2
 
-from xlnet_jax.config import ModelConfig
+from xlnet_jax.config import Config
 from xlnet_jax.convert import huggingface, tokenizer_json
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.errors import BadInput
@@ -24,17 +23,17 @@ from xlnet_jax.errors import BadInput
 VOCAB = 400
 FILES = [
     "README.md", "config.json", "generation_config.json", "model.safetensors", "spiece.model", "tokenizer.json",
-    "tokenizer_config.json",
+    "tokenizer_config.json", "xlnet_jax.json",
 ]  # fmt: skip
 
 
-def small(**changes) -> ModelConfig:
+def small(**changes) -> Config:
     sizes = dict(vocab_size=VOCAB, layers=2, d_model=12, heads=3, head_dim=4, d_ff=20, memory_len=0)
-    return ModelConfig(**(sizes | changes))
+    return Config().changed(model=sizes | changes)
 
 
-def params_of(model: ModelConfig) -> dict:
-    return tiny.random_params(dataclasses.replace(tiny.config(), model=model))
+def params_of(config: Config) -> dict:
+    return tiny.random_params(tiny.config().changed(model=vars(config.model)))
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +207,7 @@ def test_an_export_that_fails_leaves_nothing(error, raised, tokenizer, tmp_path,
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(huggingface, "_write_safetensors", fail)
+    monkeypatch.setattr(huggingface, "save_file", fail)
     with pytest.raises(raised or type(error)):
         write(tokenizer, tmp_path / "model")
     assert not os.listdir(tmp_path)

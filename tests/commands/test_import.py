@@ -56,7 +56,7 @@ def folder(params, tmp_path_factory):
     """A Hugging Face folder."""
     path = str(tmp_path_factory.mktemp("folder") / "model")
     tokenizer = Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION)
-    huggingface.export(params, CONFIG.model, tokenizer, path, max_length=32, own=fields.own(CONFIG))
+    huggingface.export(params, CONFIG, tokenizer, path)
     return path
 
 
@@ -160,7 +160,7 @@ def test_a_run_that_starts_from_an_import_writes_again_what_its_source_said(copy
 def test_shards_and_back(params, tmp_path):
     """No file is larger than asked for, and an array is in exactly one of them."""
     path = str(tmp_path / "model")
-    written = huggingface.export(params, CONFIG.model, data_fixtures.tokenizer(), path, shard_bytes=9000)
+    written = huggingface.export(params, CONFIG, data_fixtures.tokenizer(), path, shard_bytes=9000)
     weights = [file for file in written if file.endswith(".safetensors")]
     index = files.read_json_object(f"{path}/model.safetensors.index.json")
     arrays = [load_file(file) for file in weights]
@@ -210,12 +210,12 @@ def test_buckets(params, tmp_path):
     """An export appears in a bucket, in shards, and is imported from there."""
     with fake_gcs.serve() as server:
         tokenizer = data_fixtures.tokenizer()
-        written = huggingface.export(params, CONFIG.model, tokenizer, "gs://bucket/model", shard_bytes=9000)
+        written = huggingface.export(params, CONFIG, tokenizer, "gs://bucket/model", shard_bytes=9000)
         assert {file.removeprefix("gs://") for file in written} == server.objects.keys()
         import_("gs://bucket/model", str(tmp_path / "work"), overrides=REST)
         assert_equal(imported_params(tmp_path / "work"), params)
         with pytest.raises(BadInput, match="gs://bucket/model: is not empty"):
-            huggingface.export(params, CONFIG.model, tokenizer, "gs://bucket/model")
+            huggingface.export(params, CONFIG, tokenizer, "gs://bucket/model")
 
 
 def test_names_without_prefix_and_a_copied_embedding(copy, params, tmp_path):

@@ -8,6 +8,7 @@ import tiny
 from xlnet_jax import config as configs
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.convert import fields, huggingface
+from xlnet_jax.convert.formats import merged
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
@@ -20,7 +21,7 @@ def written(config, folder):
     files.write(f"{folder}/{fields.OWN}", files.to_json(fields.own(config)))
     files.write(f"{folder}/tokenizer_config.json", files.to_json({"model_max_length": config.data.segment_len}))
     model = {"model": huggingface.read_model(str(folder))}
-    return fields.merged(fields.read_own(str(folder)), model, huggingface.read_task(str(folder)))
+    return merged(fields.read_own(str(folder)), model, huggingface.read_task(str(folder)))
 
 
 def other(field):
@@ -32,13 +33,10 @@ def other(field):
     return not field.default if isinstance(field.default, bool) else field.default + 1
 
 
-def test_there_is_a_row_for_every_key_of_the_model():
-    assert set(fields.MODEL) == set(KEYS), "say in convert/fields.py where the new key goes"
-
-
 @pytest.mark.parametrize("name", KEYS)
 def test_a_key_comes_back_or_the_model_is_refused(name, tmp_path):
     """Would fail for a key that is dropped on the way: the same tensors there, and another function."""
+    assert name in fields.MODEL, "say in convert/fields.py where the new key goes"
     value = other(KEYS[name])
     config = configs.Config().changed(model={name: value})
     assert value != KEYS[name].default

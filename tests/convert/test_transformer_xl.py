@@ -293,10 +293,7 @@ def test_symbols_are_bytes_characters_or_words(tmp_path):
     with vocabulary(tmp_path, ["32", "256"]) as (tokenizer, _):  # a byte has no such number
         assert tokenizer.level == "words"
     with vocabulary(tmp_path, ["97", "98"]) as (tokenizer, _):  # enwik8 is without line ends there
-        assert tokenizer.encode("a\nb\n").tolist() == [
-            9,
-            10,
-        ]
+        assert tokenizer.encode("a\nb\n").tolist() == [9, 10]
         with pytest.raises(BadInput, match="byte 0x63 is not in the vocabulary"):
             tokenizer.encode("a\nc")
     with vocabulary(tmp_path, ["<S>", "the", "<UNK>"]) as (tokenizer, _):

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from xlnet_jax.config import ModelConfig
+from xlnet_jax.config import Config
 from xlnet_jax.convert import huggingface
 from xlnet_jax.data import offsets, vocabulary
 from xlnet_jax.data.tokenizer import EOD, SPECIAL_PIECES, UNK
@@ -84,9 +84,9 @@ def test_what_needs_sentencepiece_says_so(tmp_path):
     opened = made(tmp_path, "characters", ["ab"])
     with pytest.raises(BadInput, match="is a vocabulary of characters; spans need a SentencePiece tokenizer"):
         offsets.encode(opened, "ab")
-    model = ModelConfig(vocab_size=11)
+    config = Config().changed(model={"vocab_size": 11})
     with pytest.raises(BadInput, match="a vocabulary of characters; Hugging Face's XLNet needs SentencePiece pieces"):
-        huggingface.export({}, model, opened, str(tmp_path / "exported"))
+        huggingface.export({}, config, opened, str(tmp_path / "exported"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from xlnet_jax.batch import Batch, Memory
-from xlnet_jax.config import ModelConfig
+from xlnet_jax.config import Config, DataConfig, ModelConfig
 from xlnet_jax.convert import huggingface
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.data.vocabulary import PLAIN
@@ -127,7 +127,8 @@ def spiece(lines, tmp_path_factory) -> str:
 
 def export(model: ModelConfig, spiece: str, folder, normalization=PLAIN, **options) -> tuple[dict, str]:
     params = random_params(model)
-    huggingface.export(params, model, Tokenizer(spiece, normalization), str(folder), max_length=T, **options)
+    config = Config(model=model, data=DataConfig(segment_len=T))
+    huggingface.export(params, config, Tokenizer(spiece, normalization), str(folder), **options)
     return params, str(folder)
 
 

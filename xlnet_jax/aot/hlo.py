@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,8 @@ class Program:
         self._found: dict[tuple[str, ...], tuple[str, str, Instruction]] = {}
         self._times: collections.Counter[tuple[str, ...]] = collections.Counter()
         self._visit(self.entry, 1, self.entry)
+        self._fused = {_attribute(one, "calls") for body in self.computations.values() for one in body.values()
+                       if one.opcode == "fusion"}  # fmt: skip
 
     def _read(self, text: str) -> None:
         current: dict[str, Instruction] = {}
@@ -106,15 +108,12 @@ class Program:
                 # Only the first of the pieces of a collective counts.
                 if self._found.setdefault(key, (kind, name, one))[2] is one:
                     self._times[key] += times
-            called = re.findall(r"\bcalls=%?([\w.\-]+)", one.attributes)
-            if one.opcode == "call":
-                called += re.findall(r"to_apply=%?([\w.\-]+)", one.attributes)
-            if one.opcode == "custom-call-start":
-                # Computations on the SparseCores.
-                for names in re.findall(r"called_computations=\{([^}]*)\}", one.attributes):
-                    called += re.findall(r"%?([\w.\-]+)", names)
-            for branches in re.findall(r"branch_computations=\{([^}]*)\}", one.attributes):
-                called += re.findall(r"%?([\w.\-]+)", branches)
+            called = re.findall(r"\b(?:calls|to_apply)=%?([\w.\-]+)" if one.opcode == "call" else
+                                r"\bcalls=%?([\w.\-]+)", one.attributes)  # fmt: skip
+            # Those called by a custom call run on the SparseCores.
+            kinds = "branch|called" if one.opcode == "custom-call-start" else "branch"
+            for names in re.findall(rf"(?:{kinds})_computations=\{{([^}}]*)\}}", one.attributes):
+                called += re.findall(r"%?([\w.\-]+)", names)
             for each in called:
                 self._visit(each, times, scope)
 
@@ -172,47 +171,40 @@ class Program:
 
     def repeats(self) -> float:
         """Bytes written by the whole program / bytes if every computation counts once, as the compiler counts them."""
-        fused = self._fused()
-        all_runs = once = 0
-        for name, times in self.runs.items():
-            if name not in fused:
-                written = sum(self._written(name, one) for one in self.computations[name].values())
-                all_runs, once = all_runs + times * written, once + written
-        return all_runs / once if once else 1.0
+        written = [(times, self._written(body, one)) for body, one, times in self._executed()]
+        once = sum(size for _, size in written)
+        return sum(times * size for times, size in written) / once if once else 1.0
 
     def kernels(self) -> dict[str, tuple[int, int]]:
         """Of each call of a Pallas kernel: how often it runs, and the bytes of operands and results."""
-        found = {}
-        for name, times in self.runs.items():
-            body = self.computations[name]
-            for one in body.values():
-                if "tpu_custom_call" in one.attributes:
-                    types = [one.type, *(body[operand].type for operand in one.operands)]
-                    found[one.name] = times, sum(map(array_bytes, types))
-        return found
+        return {one.name: (times, sum(array_bytes(each.type) for each in (one, *map(body.__getitem__, one.operands))))
+                for body, one, times in self._executed() if "tpu_custom_call" in one.attributes}  # fmt: skip
 
     def traffic(self) -> collections.Counter[str]:
         """HBM bytes read and written by operation of the model, of all runs: what is in on-chip memory does not count.
 
         Of an array from which only slices are taken, or that is updated in place, the slices count.
         """
-        fused = self._fused()
         moved: collections.Counter[str] = collections.Counter()
-        for name, times in self.runs.items():
-            body = self.computations[name]
-            for one in body.values() if name not in fused else ():
-                # The compiler's own memory without a value, for the stacks of a loop.
-                if one.opcode in FREE or one.opcode.endswith("-start") or "AllocateBuffer" in one.attributes:
-                    continue
-                # A copy that overlaps with others: its start has operand and result in one type.
-                if one.opcode in ("copy-done", "slice-done"):
-                    size = array_bytes(one.type)
-                else:
-                    written = min(self._written(name, one), hbm_bytes(one.type))
-                    size = written + sum(self._taken(body, operand, one) for operand in set(one.operands) & body.keys())
-                if size:
-                    moved[operation(one)] += times * size
+        for body, one, times in self._executed():
+            # The compiler's own memory without a value, for the stacks of a loop.
+            if one.opcode in FREE or one.opcode.endswith("-start") or "AllocateBuffer" in one.attributes:
+                continue
+            # A copy that overlaps with others: its start has operand and result in one type.
+            if one.opcode in ("copy-done", "slice-done"):
+                size = array_bytes(one.type)
+            else:
+                written = min(self._written(body, one), hbm_bytes(one.type))
+                size = written + sum(self._taken(body, operand, one) for operand in set(one.operands) & body.keys())
+            if size:
+                moved[operation(one)] += times * size
         return moved
+
+    def _executed(self) -> Iterator[tuple[dict[str, Instruction], Instruction, int]]:
+        """Every instruction that is not inside of a fusion, with its computation before it and its runs after it."""
+        for name, times in self.runs.items():
+            body = self.computations[name] if name not in self._fused else {}
+            yield from ((body, one, times) for one in body.values())
 
     def _taken(self, body: dict[str, Instruction], array: str, user: Instruction) -> int:
         """HBM bytes that an instruction reads of one array of its computation."""
@@ -231,19 +223,13 @@ class Program:
         taken = sum(self._taken(inner, name, one) for one in inner.values() if name in one.operands)
         return min(size, taken)
 
-    def _fused(self) -> set[str]:
-        """The computations inside of fusions, whose instructions move nothing."""
-        return {_attribute(one, "calls") for body in self.computations.values() for one in body.values()
-                if one.opcode == "fusion"}  # fmt: skip
-
-    def _written(self, name: str, one: Instruction) -> int:
+    def _written(self, body: dict[str, Instruction], one: Instruction) -> int:
         """Bytes of the result; of an array that is updated in place only the slice."""
         if one.opcode in FREE or one.opcode.endswith(("-done", "-update")):
             return 0
-        body, within = self.computations[name], [one]
         if one.opcode == "fusion":
             body = self.computations[_attribute(one, "calls")]
-            within = list(body.values())
+        within = body.values() if one.opcode == "fusion" else (one,)
         updates = [each for each in within if each.opcode == "dynamic-update-slice"]
         kept = sum(array_bytes(each.type) - array_bytes(body[each.operands[1]].type) for each in updates)
         return max(array_bytes(one.type) - kept, 0)

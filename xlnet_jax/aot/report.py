@@ -7,10 +7,9 @@ published bandwidths. Nothing is executed.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -81,10 +80,10 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "compile_seconds": round(trial.seconds, 2),
     }
     if trial.executable is None:
-        missing = ("compiler_bytes", "projected_step_seconds", "projected_tokens_per_second", "projected_days")
-        return result | dict.fromkeys(
-            (*missing, "projected_mfu", "projection", "bound", "mfu_bound", "traffic_bytes", "traffic")
-        )
+        return result | dict.fromkeys((
+            "compiler_bytes", "projected_step_seconds", "projected_tokens_per_second", "projected_days",
+            "projected_mfu", "projection", "bound", "mfu_bound", "traffic_bytes", "traffic",
+        ))  # fmt: skip
     steps = config.train.steps_per_dispatch
     program = hlo.Program(trial.executable.as_text())
     collectives = program.collectives(dict(trial.mesh.shape))
@@ -137,8 +136,7 @@ def _per_step(total: int, steps: int) -> float | int:
     return total // steps if total % steps == 0 else total / steps
 
 
-@dataclasses.dataclass(frozen=True)
-class KernelCalls:
+class KernelCalls(NamedTuple):
     """The fused attention of one dispatch on one device."""
 
     seconds: float

@@ -194,9 +194,3 @@ def read_kept(folder: str, config: Config) -> tuple[dict[str, Any], list[str]]:
     known = {*NAMED.values(), "transformers_version", "_name_or_path"}
     return kept, [f"{key}={value!r:.60}" for key, value in found.items()
                   if value is not None and key not in known and again.get(key) != value]  # fmt: skip
-
-
-def merged(*sections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Nested dictionaries as one; of a key that several have, the last value."""
-    names = dict.fromkeys(name for each in sections for name in each)
-    return {name: {key: value for each in sections for key, value in each.get(name, {}).items()} for name in names}

@@ -8,26 +8,27 @@ fine-tuning heads of that library load from the same folder.
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import os
-import struct
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
-from xlnet_jax.config import FinetuneConfig, ModelConfig
-from xlnet_jax.convert import fields, names, tokenizer_json
+from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
+from xlnet_jax.convert import fields, formats, names, tokenizer_json
+from xlnet_jax.convert.model_card import model_card
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.tasks import TASKS
+from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 
-SHARD_BYTES = 5 * 10**9
-"""Size from which the weights are split into several files, as that library does."""
 NO_TASK = FinetuneConfig()
 
 _RULES = {"do_lower_case": bool, "keep_accents": bool, "remove_space": bool, "nfkc": bool, "model_max_length": float}
@@ -36,44 +37,34 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TIED = "lm_loss.weight"
 
 
-def check(model: ModelConfig, output: str) -> None:
-    """Checks the model and the folder before a checkpoint is read. Raises BadInput."""
+def check(config: Config) -> None:
+    """Raises BadInput for a model that the library computes in another way, before a checkpoint is read."""
+    model = config.model
     fields.check(model)
     if model.heads * model.head_dim != model.d_model:
         raise BadInput(
             f"model.heads={model.heads} times model.head_dim={model.head_dim} is not model.d_model={model.d_model}, "
             f"which Hugging Face's XLNet requires; train with model.head_dim={model.d_model / model.heads:g} to export"
         )
-    check_output(output)
-
-
-def check_output(output: str) -> None:
-    """Raises BadInput unless a folder can be written there: it does not exist, or is empty."""
-    if "://" not in output and os.path.lexists(output) and not os.path.isdir(output):
-        raise BadInput(f"export folder {output}: is not a folder; choose another name")
-    if files.listing(files.resolve(output)):
-        raise BadInput(f"export folder {output}: is not empty; choose another, nothing is overwritten")
+    if config.data.objective == "clm":
+        raise BadInput("data.objective=clm: Hugging Face's XLNet sees both sides (plm, mlm); use --format=orbax")
 
 
 def export(
-    params: Mapping[str, Any], model: ModelConfig, tokenizer: Tokenizer, output: str, *, card: str = "",
-    max_length: int = 512, shard_bytes: int = SHARD_BYTES, task: FinetuneConfig = NO_TASK,
-    own: Mapping[str, Any] | None = None, kept: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any], config: Config, tokenizer: Tokenizer, output: str, *, card: str = "",
+    shard_bytes: int = formats.SHARD_BYTES, kept: Mapping[str, Any] | None = None,
 ) -> list[str]:  # fmt: skip
     """Writes the folder; on disk it appears complete or not at all.
 
-    The arrays are written one by one: beside the parameters, memory is needed for the largest one.
+    Beside the parameters, memory is needed for the kernels of one file, which are transposed there.
 
     Args:
       params: the unboxed tree of `XLNet` with its head, numpy arrays.
-      model: its architecture.
+      config: of the run. Its tokenizer there cuts a text to `data.segment_len` tokens if asked to cut.
       tokenizer: of the training run, with its normalization.
       output: a folder that does not exist yet or is empty, also `gs://`.
       card: the model card, Markdown.
-      max_length: tokens to which its tokenizer cuts a text if asked to: the length of a segment in training.
       shard_bytes: the weights are split into files of at most this size, or of one array.
-      task: that the model was fine-tuned on; its head is then in `params`.
-      own: `fields.own` of the run, for an import; None: the folder gets no such file.
       kept: `fields.read_kept` of the folder that the run started from; None: it started from none.
 
     Returns:
@@ -83,7 +74,9 @@ def export(
       BadInput: the library cannot express the model or the tokenizer, the two do not fit each other, or the folder
         cannot be written or is not empty.
     """
-    check(model, output)
+    check(config)
+    formats.check_output(output)
+    model, task, max_length = config.model, config.finetune, config.data.segment_len
     table = names.of_huggingface(task.task)
     if tokenizer.vocab_size != model.vocab_size:
         raise BadInput(
@@ -101,9 +94,8 @@ def export(
         "generation_config.json": {"_from_model_config": True} | fields.BOS_EOS_PAD,
         "tokenizer.json": tokenizer_json.tokenizer_json(pieces, tokenizer.normalization, tokenizer.path),
         "tokenizer_config.json": tokenizer_json.tokenizer_config(tokenizer.normalization, max_length),
+        fields.OWN: fields.own(config),
     }
-    if own is not None:
-        documents[fields.OWN] = dict(own)
     if task.task == "embeddings":
         documents |= _sentence_transformers(task, model, max_length)
     tensors = names.to_foreign(table, params)
@@ -117,6 +109,19 @@ def export(
         files.write(os.path.join(partial, "README.md"), card.encode())
         _write_weights(partial, tensors, shard_bytes)
     return sorted(os.path.join(output, name) for name in files.listing(output))
+
+
+def write(trained: formats.Trained, output: str, shard_bytes: int) -> None:
+    """The run's export, with its losses in the model card."""
+    _, config, tokenizer, params, step = trained
+    lines = {
+        "training": workdirs.line_of(trained.workdir, "metrics", step).get("loss"),
+        "held-out": workdirs.heldout_loss(workdirs.line_of(trained.workdir, "evaluations", step)),
+    }
+    losses = {name: loss for name, loss in lines.items() if isinstance(loss, float)}
+    card = model_card(config, step, workdirs.read_config(trained.workdir) or {}, losses)
+    kept = workdirs.source_config(trained.workdir)
+    export(params, config, tokenizer, output, card=card, shard_bytes=shard_bytes, kept=kept)
 
 
 def _sentence_transformers(task: FinetuneConfig, model: ModelConfig, max_length: int) -> dict[str, Any]:
@@ -145,35 +150,18 @@ def _write_weights(folder: str, tensors: Mapping[str, np.ndarray], shard_bytes: 
             room = shard_bytes
         shards[-1].append(name)
         room -= tensor.nbytes
-    if len(shards) == 1:
-        _write_safetensors(os.path.join(folder, _WEIGHTS), tensors)
-        return
     weight_map = {}
     for number, shard in enumerate(shards, 1):
-        file_name = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        _write_safetensors(os.path.join(folder, file_name), {name: tensors[name] for name in shard})
+        file_name = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else _WEIGHTS
+        # The package writes from the address of each array, into a file that only its owner may read.
+        arrays = {name: np.ascontiguousarray(tensors[name], np.dtype("<f4")) for name in shard}
+        save_file(arrays, os.path.join(folder, file_name), {"format": "pt"})
+        shutil.copymode(os.path.join(folder, "config.json"), os.path.join(folder, file_name))
         weight_map |= dict.fromkeys(shard, file_name)
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
-    files.write(os.path.join(folder, _INDEX), files.to_json(index))
-
-
-def _write_safetensors(path: str, tensors: Mapping[str, np.ndarray]) -> None:
-    """A header of JSON with its length before it, then the bytes of every array, in float32.
-
-    The writer of the package copies all arrays before it writes the first one.
-    """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + 4 * tensor.size
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # the data must be aligned
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for tensor in tensors.values():
-            file.write(np.ascontiguousarray(tensor, np.dtype("<f4")).data)
+    if len(shards) > 1:
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+        files.write(os.path.join(folder, _INDEX), files.to_json(index))
 
 
 def read_model(folder: str) -> dict[str, Any]:
@@ -265,7 +253,7 @@ def open_weights(folder: str) -> Iterator[names.Arrays]:
             with safe_open(paths[name], "numpy") as file:
                 return file.get_tensor(name)
 
-        yield _without_tied(_with_prefix(names.Arrays(folder, forms, read)))
+        yield _as_exported(names.Arrays(folder, forms, read))
 
 
 def _form(stored: Any) -> jax.ShapeDtypeStruct:
@@ -274,22 +262,18 @@ def _form(stored: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(stored.get_shape(), np.dtype(dtypes.get(stored.get_dtype(), "uint8")))
 
 
-def _with_prefix(arrays: names.Arrays) -> names.Arrays:
-    """A bare `XLNetModel` is saved without `transformer.` before its names."""
-    if "word_embedding.weight" not in arrays.forms:
-        return arrays
-    forms = {f"transformer.{name}": form for name, form in arrays.forms.items()}
-    return names.Arrays(arrays.where, forms, lambda name: arrays.read(name.removeprefix("transformer.")))
+def _as_exported(arrays: names.Arrays) -> names.Arrays:
+    """With `transformer.` before the names, which a bare `XLNetModel` lacks, and without a copy of the word embedding.
 
-
-def _without_tied(arrays: names.Arrays) -> names.Arrays:
-    """Leaves out a copy of the word embedding. Raises BadInput if it is no copy."""
-    if _TIED not in arrays.forms:
-        return arrays
-    embedding = names.HUGGINGFACE[0].theirs
-    if embedding in arrays.forms and not np.array_equal(arrays.read(_TIED), arrays.read(embedding)):
+    Raises BadInput if it is no copy.
+    """
+    embedding, prefix = names.HUGGINGFACE[0].theirs, "transformer." * ("word_embedding.weight" in arrays.forms)
+    forms = {f"{prefix}{name}": form for name, form in arrays.forms.items()}
+    arrays = names.Arrays(arrays.where, forms, lambda name, read=arrays.read: read(name.removeprefix(prefix)))
+    tied = forms.pop(_TIED, None)
+    if tied and embedding in forms and not np.array_equal(arrays.read(_TIED), arrays.read(embedding)):
         raise BadInput(f"{arrays.where}: {_TIED} is not the word embedding; only tied ones can be imported")
-    return arrays._replace(forms={name: form for name, form in arrays.forms.items() if name != _TIED})
+    return arrays
 
 
 @contextlib.contextmanager
@@ -317,3 +301,20 @@ def open_tokenizer(folder: str, model_file: str | None = None) -> Iterator[Token
             yield Tokenizer(made, normalization)
     else:
         raise BadInput(f"{folder} has neither spiece.model nor tokenizer.json; name one with --tokenizer=spiece.model")
+
+
+def recognise(path: str, listed: Collection[str]) -> bool:
+    """Whether a folder is one; a work directory has a config.json as well."""
+    return "config.json" in listed and "checkpoints/" not in listed
+
+
+@contextlib.contextmanager
+def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[formats.Source]:
+    """Where the files disagree, config.json is right."""
+    sections = (fields.read_lengths(path), fields.read_own(path), {"model": read_model(path)}, read_task(path))
+    config, assumed = formats.configured(path, formats.merged(*sections), overrides)
+    convert = functools.partial(names.from_foreign, names.of_huggingface(config.finetune.task))
+    with contextlib.ExitStack() as stack:
+        own = formats.checked(stack.enter_context(open_tokenizer(path, tokenizer)), config, path)
+        opened = path, "huggingface", config, own, stack.enter_context(open_weights(path)), convert, assumed
+        yield formats.Source(*opened, *fields.read_kept(path, config))

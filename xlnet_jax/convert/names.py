@@ -119,14 +119,10 @@ def of_huggingface(task: str) -> Table:
                                for ours, theirs in layers for part, name, form in _PARTS)  # fmt: skip
 
 
-def same_names(params: Mapping[str, Any]) -> Table:
-    """The table of a program that has our tree, such as Orbax."""
-    return tuple(Entry(path, path) for path in traverse_util.flatten_dict(dict(params), sep="/"))
-
-
 def from_ours(params: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
-    """`from_foreign` of a program that has our tree."""
-    return from_foreign(same_names(params), params, arrays)
+    """`from_foreign` of a program that has our tree, such as Orbax."""
+    table = tuple(Entry(path, path) for path in traverse_util.flatten_dict(dict(params), sep="/"))
+    return from_foreign(table, params, arrays)
 
 
 def to_foreign(table: Table, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from xlnet_jax.convert.names import Arrays
+from xlnet_jax.convert import names
+from xlnet_jax.convert.formats import Source, checked, configured
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
@@ -54,7 +58,7 @@ def read_model(folder: str) -> dict[str, Any]:
     return {ours: found[theirs] for ours, theirs in _SIZES.items()}
 
 
-def open_checkpoint(prefix: str) -> Arrays:
+def open_checkpoint(prefix: str) -> names.Arrays:
     """The variables of a checkpoint, without optimizer slots and counters. Raises BadInput."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
@@ -66,8 +70,26 @@ def open_checkpoint(prefix: str) -> Arrays:
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise BadInput(f"{prefix}: TensorFlow cannot read it ({summary(error)}); copy it again") from error
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    names = [name for name in shapes if not name.endswith(_NOT_PARAMETERS)]
-    if len(names) < len(shapes):
-        log.info("%s: %d optimizer slots and counters are not imported", prefix, len(shapes) - len(names))
-    forms = {name: jax.ShapeDtypeStruct(tuple(shapes[name]), np.dtype(dtypes[name].as_numpy_dtype)) for name in names}
-    return Arrays(prefix, forms, reader.get_tensor)
+    forms = {name: jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtypes[name].as_numpy_dtype))
+             for name, shape in shapes.items() if not name.endswith(_NOT_PARAMETERS)}  # fmt: skip
+    if len(forms) < len(shapes):
+        log.info("%s: %d optimizer slots and counters are not imported", prefix, len(shapes) - len(forms))
+    return names.Arrays(prefix, forms, reader.get_tensor)
+
+
+def recognise(path: str, listed: Collection[str]) -> bool:
+    """Whether a checkpoint has the configuration of an XLNet beside it."""
+    return is_checkpoint(path, listed) and os.path.exists(os.path.join(_folder(path), CONFIG))
+
+
+@contextlib.contextmanager
+def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[Source]:
+    """The SentencePiece model may be beside it."""
+    config, assumed = configured(path, {"model": read_model(_folder(path))}, overrides)
+    opened = checked(Tokenizer(tokenizer or os.path.join(_folder(path), "spiece.model")), config, path)
+    convert = functools.partial(names.from_foreign, names.TENSORFLOW)
+    yield Source(path, "tensorflow", config, opened, open_checkpoint(prefix_of(path)), convert, assumed)
+
+
+def _folder(path: str) -> str:
+    return path if os.path.isdir(path) else os.path.dirname(path)

@@ -14,11 +14,12 @@ piece itself costs at least 20 + ln(n) nats, and can be learned in further train
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -27,7 +28,8 @@ import numpy as np
 from flax import traverse_util
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.convert import names
+from xlnet_jax.convert import names, tensorflow
+from xlnet_jax.convert.formats import Source, configured
 from xlnet_jax.convert.names import Arrays
 from xlnet_jax.data import vocabulary as vocabularies
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, UNK
@@ -53,14 +55,6 @@ _MARK = f"{_ROOT}/r_w_bias"
 """A variable that no other checkpoint has."""
 _NAMES = {"words": {"<UNK>": SPECIAL_PIECES[UNK], "<S>": END_OF_LINE}, "characters": {"_": " "}}
 """Symbols with another name here: those of One Billion Words, and the space of text8."""
-
-
-def check(arrays: Arrays, config_name: str) -> None:
-    """Raises BadInput if the checkpoint is of another model."""
-    if _MARK not in arrays.forms:
-        raise BadInput(
-            f"{arrays.where}: no Transformer-XL: it has no {_MARK}; for an XLNet put its {config_name} beside it"
-        )
 
 
 @contextlib.contextmanager
@@ -267,3 +261,25 @@ def from_original(model: ModelConfig, ids_N: np.ndarray, params: Mapping[str, An
 def _joined(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The kernels of attention [L, D, H, E] as [L, D, H E]."""
     return (*shape[:2], math.prod(shape[2:])) if len(shape) == 4 else shape
+
+
+def recognise(path: str, listed: Collection[str]) -> bool:
+    """Whether it is a checkpoint; that of an XLNet is recognised before."""
+    return tensorflow.is_checkpoint(path, listed)
+
+
+@contextlib.contextmanager
+def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[Source]:
+    """A checkpoint without a configuration beside it; `tokenizer` is the file of its symbols."""
+    arrays = tensorflow.open_checkpoint(tensorflow.prefix_of(path))
+    if _MARK not in arrays.forms:
+        raise BadInput(
+            f"{arrays.where}: no Transformer-XL: it has no {_MARK}; for an XLNet put its {tensorflow.CONFIG} beside it"
+        )
+    with open_vocabulary(tokenizer, path) as (vocabulary, ids_N):
+        sizes = read_model(arrays, ids_N)
+        config, assumed = configured(path, {"model": sizes | CONSTANTS, "data": DATA}, overrides, {"data": LENGTHS})
+        if changed := [f"model.{key}={value}" for key, value in sizes.items() if getattr(config.model, key) != value]:
+            raise BadInput(f"{path} has {', '.join(changed)}; leave these keys out")
+        convert = functools.partial(from_original, config.model, ids_N)
+        yield Source(path, "tensorflow", config, vocabulary, arrays, convert, assumed)

@@ -19,7 +19,8 @@ from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.convert import tensorflow
-from xlnet_jax.convert.source import PARAMS, open_source
+from xlnet_jax.convert.orbax import PARAMS
+from xlnet_jax.convert.source import open_source
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.place import find_process_info

@@ -1,0 +1,109 @@
+"""What the formats of other programs share: a model as it is stored there, its configuration, one of ours to write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+from flax import traverse_util
+
+from xlnet_jax import config as configs
+from xlnet_jax.config import Config
+from xlnet_jax.convert.names import Arrays
+from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.storage import files
+from xlnet_jax.train.recipe import Recipe
+from xlnet_jax.train.state import init_params
+
+ASSUMED = {"data.objective", "data.segment_len", "data.reuse_len", "model.memory_len", "model.compute_dtype"}
+"""Keys that change what a model makes of a text, and that only an export of ours names all."""
+NOTHING: Mapping[str, Any] = {}
+SHARD_BYTES = 5 * 10**9
+"""Size from which weights are split into several files, as Hugging Face does."""
+
+
+class Source(NamedTuple):
+    """A model as it is stored elsewhere."""
+
+    path: str
+    format: str
+    config: Config
+    tokenizer: Tokenizer
+    arrays: Arrays
+    convert: Callable[[dict[str, Any], Arrays], dict[str, Any]]
+    """Our tree of the arrays, given the abstract one."""
+    assumed: Sequence[str] = ()
+    """KEY=VALUE of `ASSUMED` that neither the source nor the caller says."""
+    kept: Mapping[str, Any] = NOTHING
+    """`fields.KEPT` of a Hugging Face folder, also of the one that an Orbax folder came from."""
+    lost: Sequence[str] = ()
+    """KEY=VALUE of its configuration that have no place here."""
+
+    def params(self, recipe: Recipe) -> dict[str, Any]:
+        """Our tree of numpy arrays, as the model of a recipe has them.
+
+        Raises BadInput if any is missing, left over, of another form, or not finite.
+        """
+        abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
+        params = self.convert(abstract, self.arrays)
+        leaves: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
+        bad = [name for name, leaf in leaves.items() if not np.isfinite(leaf).all()]
+        if bad:
+            raise BadInput(f"{self.path}: not finite: {', '.join(bad)}; copy it again")
+        return params
+
+
+class Trained(NamedTuple):
+    """A model of ours that is to be written, with numpy arrays, and the step of its checkpoint."""
+
+    workdir: str
+    config: Config
+    tokenizer: Tokenizer
+    params: Mapping[str, Any]
+    step: int
+
+
+def configured(
+    source: str, known: Mapping[str, Any], overrides: Sequence[str], guessed: Mapping[str, Any] = NOTHING
+) -> tuple[Config, list[str]]:
+    """The configuration of a source, and of `ASSUMED` what nothing says.
+
+    Args:
+      known, guessed: sections, as the source says them, and in place of our defaults.
+    """
+    try:
+        config = configs.from_dict(merged(guessed, known), overrides)
+    except BadInput as error:
+        raise BadInput(f"{source}: {error}") from error
+    said = {f"{section}.{key}" for section, values in known.items() for key in values}
+    said |= {word.removeprefix("--config.").partition("=")[0] for word in overrides}
+    return config, [f"{name}={value}" for name, value in configs.flat(config).items() if name in ASSUMED - said]
+
+
+def merged(*sections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Nested dictionaries as one; of a key that several have, the last value."""
+    names = dict.fromkeys(name for each in sections for name in each)
+    return {name: {key: value for each in sections for key, value in each.get(name, {}).items()} for name in names}
+
+
+def checked(tokenizer: Tokenizer, config: Config, source: str) -> Tokenizer:
+    """The tokenizer of a source. Raises BadInput if it has not as many pieces as the model."""
+    if tokenizer.vocab_size != config.model.vocab_size:
+        raise BadInput(
+            f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model {source} "
+            f"{config.model.vocab_size}; name its own with --tokenizer=spiece.model"
+        )
+    return tokenizer
+
+
+def check_output(output: str) -> None:
+    """Raises BadInput unless a folder can be written there: it does not exist, or is empty."""
+    if "://" not in output and os.path.lexists(output) and not os.path.isdir(output):
+        raise BadInput(f"export folder {output}: is not a folder; choose another name")
+    if files.listing(files.resolve(output)):
+        raise BadInput(f"export folder {output}: is not empty; choose another, nothing is overwritten")

@@ -1,0 +1,43 @@
+"""Folders for Orbax: `params` with our tree, `config.json` and `tokenizer` as in a work directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator, Sequence
+
+from xlnet_jax.checkpoint.store import load_parameters, save_parameters
+from xlnet_jax.config import Config
+from xlnet_jax.convert import names
+from xlnet_jax.convert.formats import Source, Trained
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+
+PARAMS = "params"
+"""The folder with the arrays."""
+
+
+def recognise(path: str, listed: Collection[str]) -> bool:
+    """Whether a folder is one."""
+    return f"{PARAMS}/" in listed
+
+
+@contextlib.contextmanager
+def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[Source]:
+    """All keys and the tokenizer are those of the run."""
+    config = workdirs.load_config(path, list(overrides))
+    arrays = names.Arrays.of(path, load_parameters(files.resolve(os.path.join(path, PARAMS))))
+    kept = workdirs.source_config(path)
+    yield Source(path, "orbax", config, workdirs.tokenizer(path), arrays, names.from_ours, kept=kept)
+
+
+def check(config: Config) -> None:
+    """Orbax holds every model."""
+
+
+def write(trained: Trained, output: str, shard_bytes: int) -> None:
+    """Orbax divides the arrays itself."""
+    with files.translate_errors(output), files.new_folder(output) as partial:
+        save_parameters(os.path.join(partial, PARAMS), trained.params)
+        files.write(os.path.join(partial, "config.json"), files.to_json(workdirs.read_config(trained.workdir)))
+        workdirs.write_tokenizer(partial, trained.tokenizer)
