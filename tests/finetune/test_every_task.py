@@ -78,7 +78,8 @@ def _write(folder, task, examples):
 def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score):
     draw = random.Random(0)
     path, columns = _write(tmp_path, task, [make(draw) for _ in range(COUNT)])
-    data = {"task": task, "columns": columns, "train": path, "dev": path, "stride": 8}
+    data = {"task": task, "columns": columns, "train": path, "dev": path}
+    data |= {"stride": 8} if task == "question_answering" else {}
     config = settings(
         finetune=data, data={"segment_len": 40}, train={"steps": 48, "batch_size": 16}, evaluation={"every": 16},
         checkpoint={"every": 16},

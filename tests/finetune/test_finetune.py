@@ -178,6 +178,8 @@ def test_patience_counts_evaluations_since_the_best(scores, ends):
         ({"metric": "rouge"}, r"finetune.metric=rouge is no score of classification; use accuracy or f1 or matthews"),
         ({"labels": "no,yes,no"}, r"finetune.labels=no,yes,no names a label twice"),
         ({"tokenizer": ""}, r"checkpoint.init_from is empty"),
+        ({"pooling": "cls"}, r"pooling=cls has no meaning with finetune.task=classification, which reads"),
+        ({"task": "token_classification", "segments": 2}, r"finetune.segments=2 has no meaning .* leave it at 1"),
         ({"task": "none"}, r"finetune.task is none; choose one of classification"),
     ],
 )  # fmt: skip

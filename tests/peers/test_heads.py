@@ -13,7 +13,7 @@ from transformers import XLNetConfig
 from transformers.models.xlnet import modeling_xlnet as xlnet
 
 from xlnet_jax.finetune.heads import Classifier, cross_entropy
-from xlnet_jax.finetune.question_answering import SpanHead
+from xlnet_jax.finetune.question_answering import AnswerHead
 from xlnet_jax.finetune.task import Hidden
 
 B, T, D, BEAM = 3, 11, 16, 4
@@ -52,7 +52,7 @@ def _fill(module, ours):
 
 def test_spans(hidden):
     """Logits of start, end and no answer; the fault: halves of a joined vector swapped, or another mask."""
-    head = SpanHead(_model(), BEAM)
+    head = AnswerHead(_model(), BEAM)
     labels = {"start": np.array([0, 3, T - 1]), "end": np.array([2, 5, T - 1]), "impossible": np.array([0, 0, 1])}
     params = head.init(jax.random.key(0), hidden, labels, deterministic=True, method="losses")
     params = _random(nn.meta.unbox(params))

@@ -21,7 +21,6 @@ from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
 from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.distributed.mesh import make_mesh
-from xlnet_jax.model import heads
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train import gradients
@@ -36,16 +35,6 @@ ROWS = np.arange(8)
 
 def with_switches(switches="", cores=1, **changes):
     return tiny.config(compat={"switches": switches, "cores": cores}, **changes)
-
-
-def params_of(config):
-    """Fresh parameters, compiled rather than op by op: that is several seconds faster."""
-    return jax.jit(lambda: nn.meta.unbox(states.init_params(make_recipe(config))))()
-
-
-def batch_of(config, step, plan=None):
-    plan = plan or extend_plan((), 0, 8, config.data.windows_per_block)
-    return loader.TrainDispatches(tiny.mixture(), config, plan, ROWS, 0, 1).batch(step)
 
 
 def test_2019_is_all_switches_and_every_one_is_documented():
@@ -64,13 +53,13 @@ def test_all_together_take_a_step():
     config = with_switches("2019", cores=4)
     recipe = make_recipe(config)
     state = jax.jit(lambda: nn.meta.unbox(states.init_state(recipe)))()
-    new, metrics = jax.jit(functools.partial(train_step, recipe))(state, batch_of(config, 0))
+    new, metrics = jax.jit(functools.partial(train_step, recipe))(state, tiny.batch(config, 0))
     assert np.isfinite(metrics["loss"]) and metrics["grad_norm"] > 0 and new.step == 1
 
 
 def test_piece_spans_are_the_data_key_spans_pieces():
-    words, pieces = batch_of(with_switches(), 1), batch_of(with_switches("piece_spans"), 1)
-    by_key = batch_of(with_switches(data={"spans": "pieces"}), 1)
+    words, pieces = tiny.batch(with_switches(), 1), tiny.batch(with_switches("piece_spans"), 1)
+    by_key = tiny.batch(with_switches(data={"spans": "pieces"}), 1)
     assert (words.target_positions != pieces.target_positions).any()
     np.testing.assert_array_equal(pieces.target_positions, by_key.target_positions)
 
@@ -149,7 +138,7 @@ def test_static_targets_come_again_in_every_epoch():
 
 def test_both_directions_of_a_text_are_read_in_the_same_step():
     config = with_switches("both_directions")
-    windows = [batch_of(config, step) for step in range(4)]
+    windows = [tiny.batch(config, step) for step in range(4)]
     text = np.concatenate([batch.tokens[:, :16] for batch in windows], axis=1)
     np.testing.assert_array_equal(text[:4], text[4:, ::-1])
     assert windows[0].direction.tolist() == [1] * 4 + [-1] * 4
@@ -157,15 +146,15 @@ def test_both_directions_of_a_text_are_read_in_the_same_step():
     stream = tiny.mixture().stream(config)
     plan = extend_plan(extend_plan((), 0, 8, 4), 8, 16, 4, stream.rows_per_block)
     assert plan[-1] == PlanEntry(8, 8, 16), "two rounds of four blocks are read"
-    assert batch_of(with_switches(), 0).direction.tolist() != [1] * 4 + [-1] * 4
+    assert tiny.batch(with_switches(), 0).direction.tolist() != [1] * 4 + [-1] * 4
 
 
 @pytest.mark.slow
 def test_zero_memory_attends_to_zeros_and_is_emptied_every_1000_steps():
     config = with_switches("zero_memory", model={"dropout": 0.0, "attention_dropout": 0.0})
-    batch = batch_of(config, 0)
+    batch = tiny.batch(config, 0)
     assert not batch.continues.any()
-    params = params_of(config)
+    params = tiny.params(config)
     rng = np.random.default_rng(0)
     junk = Memory(jnp.asarray(rng.standard_normal((2, 8, 24, 16)), jnp.float32), jnp.full(8, 24))
     model, plain = (XLNet(config.model, 16, compat) for compat in (config.compat, CompatConfig()))
@@ -216,7 +205,7 @@ def test_position_dropout_per_row_draws_a_mask_for_every_row_once_for_all_layers
     def count(switches):
         """Masks of the table in one step of the model."""
         recipe = make_recipe(with_switches(switches))
-        batch, memory = batch_of(recipe.config, 0), empty_memory(recipe.config.model, 8)
+        batch, memory = tiny.batch(recipe.config, 0), empty_memory(recipe.config.model, 8)
         run = functools.partial(recipe.model.transformer.init_with_output, deterministic=False)
         text = str(jax.make_jaxpr(run)({"params": jax.random.key(0), "dropout": jax.random.key(1)}, batch, memory))
         return [len(re.findall(rf"bool\[{n},{N},16\] = lt", text)) for n in (1, 8)]
@@ -245,11 +234,11 @@ def test_core_clip_averages_and_clips_each_cores_rows_by_themselves():
     config = with_switches(
         "core_clip", cores=4, model={"dropout": 0.0, "attention_dropout": 0.0}, optimizer={"clip": 0.2}
     )  # fmt: skip
-    batch = batch_of(config, 0)
+    batch = tiny.batch(config, 0)
     weights = batch.target_weights.copy()
     weights[1, 2:] = 0
     batch = dataclasses.replace(batch, target_weights=weights)
-    params, memory = params_of(config), empty_memory(config.model, 8)
+    params, memory = tiny.params(config), empty_memory(config.model, 8)
     key = jax.random.key(0)
     recipe = make_recipe(config)
     (loss, aux), grads = jax.jit(functools.partial(gradients.of_step, recipe))(params, batch, memory, key)
@@ -281,17 +270,6 @@ OPTIMIZER = configs.OptimizerConfig(
 )
 
 
-DEPTHS = {"word_embedding": 0, "layers": (1, 2, 3), "lm_head": heads.DEPTH}
-
-
-def first_update(config, compat=""):
-    params = {"word_embedding": jnp.ones(2), "lm_head": jnp.ones(2), "layers": {"query": jnp.ones((3, 2))}}
-    grads = jax.tree.map(lambda x: jnp.full_like(x, 0.3), params)
-    optimizer = make_optimizer(config, 10, DEPTHS, CompatConfig(compat))
-    updates, _ = optimizer.update(grads, optimizer.init(params), params)
-    return jax.tree.map(lambda x: np.asarray(x).reshape(-1, 2)[:, 0], updates)
-
-
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 def test_no_bias_correction_by_hand(weight_decay):
     """The original had two: TensorFlow's Adam, which is corrected, and for weight decay its own, which is not."""
@@ -309,17 +287,6 @@ def test_no_bias_correction_by_hand(weight_decay):
         updates, state = optimizer.update({"kernel": jnp.array([g])}, state, params)
         params = optax.apply_updates(params, updates)
         assert float(params["kernel"][0]) == pytest.approx(value, rel=2e-5)
-
-
-def test_layer_decay_is_a_learning_rate_and_under_compat_only_a_gradient_scale():
-    decayed = dataclasses.replace(OPTIMIZER, layer_decay=0.5)
-    rates = first_update(decayed)
-    np.testing.assert_allclose(rates["layers"]["query"], [-0.025, -0.05, -0.1], rtol=1e-5)
-    np.testing.assert_allclose(rates["word_embedding"], [-0.0125], rtol=1e-5)
-    np.testing.assert_allclose(rates["lm_head"], [-0.1], rtol=1e-5)
-    # Adam undoes the scale of a gradient, but for epsilon: the original's rule acts through that alone.
-    scaled = first_update(decayed, "layer_decay_on_gradients")
-    np.testing.assert_allclose(scaled["layers"]["query"], [-0.1] * 3, rtol=1e-5)
 
 
 @pytest.mark.parametrize("untie", [True, False], ids=["untied", "tied"])

@@ -169,19 +169,11 @@ def test_targets_that_do_not_see_each_other_cannot_learn_the_copies():
     assert floor - BELOW < loss < floor + ABOVE
 
 
-def scrambled(batch: Batch) -> Batch:
-    """Queries stand at the place of another target of their row."""
-    return dataclasses.replace(batch, target_positions=np.roll(batch.target_positions, 1, axis=1))
-
-
 def nowhere(batch: Batch) -> Batch:
     """All queries stand at the first position."""
     return dataclasses.replace(batch, target_positions=np.zeros_like(batch.target_positions))
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(scrambled, marks=pytest.mark.slow), nowhere], ids=["scrambled", "nowhere"]
-)
-def test_a_broken_query_stream_stays_above_the_floor(fault):
-    loss, floor = learn(SOUND(), edit=fault)
+def test_a_broken_query_stream_stays_above_the_floor():
+    loss, floor = learn(SOUND(), edit=nowhere)
     assert loss > floor + 0.4

@@ -10,9 +10,8 @@ import pytest
 import tiny
 
 from xlnet_jax.batch import Memory
-from xlnet_jax.config import DataConfig
-from xlnet_jax.data.batches import loader, sentence_pairs
-from xlnet_jax.data.batches.stream import Windows, extend_plan
+from xlnet_jax.data.batches import loader
+from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.data.tokenizer import CLS, MASK, SEP
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
@@ -32,15 +31,9 @@ def config(data, **sections):
     return tiny.config(data=data, **sections)
 
 
-def batch_of(settings, step=0, rows=ROWS, text=None):
-    plan = extend_plan((), 0, len(rows), settings.data.windows_per_block)
-    mixture = tiny.mixture(text) if text else tiny.mixture()
-    return loader.TrainDispatches(mixture, settings, plan, rows, 0, 100).batch(step)
-
-
 def test_a_causal_batch_is_the_text_and_predicts_each_next_token():
     settings = config(CLM)
-    first, second = batch_of(settings, 0), batch_of(settings, 1)
+    first, second = tiny.batch(settings, 0), tiny.batch(settings, 1)
     np.testing.assert_array_equal(first.target_tokens[:, :-1], first.tokens[:, 1:])
     # The last prediction is the first token of the next window, which the memory then continues.
     np.testing.assert_array_equal(first.target_tokens[:, -1], second.tokens[:, 0])
@@ -52,7 +45,7 @@ def test_a_causal_batch_is_the_text_and_predicts_each_next_token():
 
 def test_a_masked_batch_reads_its_window_as_a_and_b_after_cls():
     settings = config(MLM | {"positive_pair_rate": 1.0})
-    first, second = batch_of(settings, 0), batch_of(settings, 1)
+    first, second = tiny.batch(settings, 0), tiny.batch(settings, 1)
     original = first.tokens.copy()
     np.put_along_axis(original, first.target_positions, first.target_tokens, axis=1)
     assert (original[:, 0] == CLS).all() and (original[:, -1] == SEP).all()
@@ -79,7 +72,7 @@ def test_targets_are_masked_replaced_or_kept_8_to_1_to_1():
     kinds = np.zeros(3)
     replaced = []
     for step in range(60):
-        batch = batch_of(settings, step, np.arange(64))
+        batch = tiny.batch(settings, step, 64)
         fed = np.take_along_axis(batch.tokens, batch.target_positions, axis=1)
         masked, kept = fed == MASK, fed == batch.target_tokens
         kinds += [masked.sum(), (~masked & ~kept).sum(), kept.sum()]
@@ -93,27 +86,11 @@ def test_targets_are_masked_replaced_or_kept_8_to_1_to_1():
     assert pieces.min() == 9 and pieces.max() == tiny.VOCAB - 1, "any piece of text"
 
 
-def test_masks_are_new_in_every_epoch_or_static():
-    text = tiny.Words(tokens=64 * (T - 3) * 4)
-    blocks = 64
-    for switches, same in (("", False), ("static_targets", True)):
-        settings = config(MLM | {"bidirectional": False}, compat={"switches": switches})
-        found = []
-        for epoch in range(2):
-            step = epoch * 4 * blocks // 64
-            plan = extend_plan((), 0, 64, 4)
-            batch = batch_of(settings, step, np.arange(64), text)
-            order = np.argsort(tiny.mixture(text).stream(settings).locate(step, np.arange(64), plan).block_B)
-            found.append((batch.tokens[order], batch.target_positions[order]))
-        for one, other in zip(*found, strict=True):
-            assert np.array_equal(one, other) == same, switches
-
-
 def test_sentence_order_swaps_half_of_the_pairs_and_says_so():
     settings = config(MLM | {"pairs": "order"})
     labels = []
     for step in range(0, 40, 4):
-        batch = batch_of(settings, step)
+        batch = tiny.batch(settings, step)
         plan = extend_plan((), 0, 8, 4)
         where = tiny.mixture().stream(settings).locate(step, ROWS, plan)
         tokens = batch.tokens.copy()
@@ -139,7 +116,7 @@ def test_a_text_without_a_sentence_start_has_no_label_for_its_order():
             tokens, _ = super().read(starts, length)
             return tokens, np.zeros_like(tokens, bool)
 
-    batch = batch_of(config(MLM | {"pairs": "order"}), 0, ROWS, Endless())
+    batch = tiny.batch(config(MLM | {"pairs": "order"}), text=Endless())
     assert (batch.label_weight == 0).all()
     assert (batch.tokens[:, -2:] == SEP).all(), "all of it is A"
 
@@ -150,7 +127,7 @@ def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data):
     recipe = make_recipe(settings)
     model, params = recipe.model.transformer, states.init_params(recipe)
     params = jax.tree.map(jnp.asarray, jax.device_get(nn.meta.unbox(params)))
-    batch = jax.tree.map(jnp.asarray, batch_of(settings))
+    batch = jax.tree.map(jnp.asarray, tiny.batch(settings))
     M = settings.model.memory_len
     memory = Memory(jax.random.normal(jax.random.key(1), (2, 8, M, 16)), jnp.full(8, M, jnp.int32))
     batch = dataclasses.replace(batch, continues=jnp.ones(8, bool))
@@ -193,7 +170,7 @@ def test_it_learns(data):
 
 def test_the_loss_is_the_likelihood_of_the_tokens_that_were_there():
     settings = config(MLM, model={"dropout": 0.0, "attention_dropout": 0.0})
-    batch = jax.tree.map(jnp.asarray, batch_of(settings))
+    batch = jax.tree.map(jnp.asarray, tiny.batch(settings))
     recipe = make_recipe(settings)
     model, params = recipe.model, nn.meta.unbox(states.init_params(recipe))
     memory = Memory(jnp.zeros((2, 8, 0, 16)), jnp.zeros(8, jnp.int32))
@@ -221,15 +198,3 @@ def test_the_loss_is_the_likelihood_of_the_tokens_that_were_there():
 def test_lengths_that_do_not_fit_the_objective_are_refused(changes, message):
     with pytest.raises(BadInput, match=message):
         tiny.config(data=changes)
-
-
-def test_order_without_choice_is_the_plain_text():
-    text = tiny.words()
-    where = Windows(np.array([100]), np.ones(1, np.int32), np.ones(1, bool), np.ones(1, bool), np.zeros(1, np.int64),
-                    np.zeros(1, np.int64), 0)  # fmt: skip
-    shape = sentence_pairs.Layout(T, 0, 0, 0, 5)
-    ahead, starts = sentence_pairs.read_in_order(text, where.cursor_B, where.direction_B, 29)
-    pairs = sentence_pairs.choose_pairs(text, where, ahead, starts, shape, np.zeros((1, 4)),
-                                       DataConfig().positive_pair_rate, "order")  # fmt: skip
-    np.testing.assert_array_equal(pairs.tokens_BY[0], text.text[100:129])
-    assert pairs.follows_B.all()

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +18,6 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import generate
 from xlnet_jax.model import flops, implementation
 from xlnet_jax.train import sliding
-from xlnet_jax.train import state as states
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
@@ -39,18 +37,11 @@ def config(steps=60, **model):
     )  # fmt: skip
 
 
-def batch_of(settings, step):
-    plan = extend_plan((), 0, 4, settings.data.windows_per_block)
-    return loader.TrainDispatches(tiny.mixture(), settings, plan, ROWS, 0, 100).batch(step)
-
-
 @functools.cache
 def vanilla():
     """(recipe, parameters, a batch of step 0)."""
     settings = config()
-    recipe = make_recipe(settings)
-    params = jax.jit(lambda: nn.meta.unbox(states.init_params(recipe)))()
-    return recipe, params, jax.tree.map(jnp.asarray, batch_of(settings, 0))
+    return make_recipe(settings), tiny.params(settings), jax.tree.map(jnp.asarray, tiny.batch(settings, 0))
 
 
 def streams(tokens_BT):
@@ -64,7 +55,7 @@ def streams(tokens_BT):
 
 
 def test_the_second_target_is_the_token_two_ahead():
-    batch = batch_of(config(), 0)
+    batch = tiny.batch(config(), 0)
     np.testing.assert_array_equal(batch.target_tokens[:, 1:], batch.auxiliary.tokens[:, 0, :-1])
     np.testing.assert_array_equal(batch.tokens[:, 2:], batch.auxiliary.tokens[:, 0, :-2])
 
@@ -72,7 +63,7 @@ def test_the_second_target_is_the_token_two_ahead():
 def test_layer_l_of_n_stops_after_l_2nths_of_the_training():
     settings = config(steps=60)
     # The last step with a loss of layer 1 and of layer 2 of 3, and the first without.
-    shares = {step: batch_of(settings, step).auxiliary.weights for step in (0, 9, 10, 19, 20, 59)}
+    shares = {step: tiny.batch(settings, step).auxiliary.weights for step in (0, 9, 10, 19, 20, 59)}
     for weights_BLA in shares.values():
         assert (weights_BLA == weights_BLA[:1]).all()
         np.testing.assert_array_equal(weights_BLA[..., 1], 0.5 * weights_BLA[..., 0])
@@ -167,7 +158,7 @@ def test_a_sliding_window_equals_the_plain_forward_at_its_last_position():
 def test_a_window_of_a_model_with_relative_positions_is_predicted_from_its_last_position():
     settings = tiny.config(model={"memory_len": 4}, data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
     model = make_recipe(settings).model
-    params = jax.jit(lambda: nn.meta.unbox(states.init_params(make_recipe(settings))))()
+    params = tiny.params(settings)
     windows = jnp.asarray(tiny.words().text[:27].reshape(3, 9))
     found = jax.jit(functools.partial(sliding.window_nll, model), static_argnames="slots")
     all_B8 = np.asarray(found(params, windows, slots=8))
@@ -232,6 +223,8 @@ def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
             for index in range(3):
                 state, metrics = built.jitted(state, meshes.place(dispatches(index), mesh))
                 found += np.asarray(metrics["loss"]).tolist()
+                parts = metrics["loss_tokens"] + metrics["loss_auxiliary"]
+                np.testing.assert_allclose(metrics["loss"], parts, rtol=1e-6)
         losses.append(found)
     assert losses[0][0] > losses[0][-1]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

@@ -28,16 +28,12 @@ class Classification(Task):
     export = Export(
         "XLNetForSequenceClassification", CLASSIFIER, "single_label_classification", FinetuneConfig.label_list
     )
+    ranking = ("accuracy", "f1", "matthews")
 
     @staticmethod
     def labels_of(examples: Sequence[Example]) -> set[str]:
         """See `Task`."""
         return {str(example.label) for example in examples}
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """See `Task`."""
-        return ("accuracy", "f1", "matthews")
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""
@@ -73,11 +69,7 @@ class Regression(Task):
     read = staticmethod(readers.labelled)
     options = frozenset({"segments"})
     export = Export("XLNetForSequenceClassification", CLASSIFIER, "regression", lambda _: ["score"])
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """See `Task`."""
-        return ("pearson", "spearman")
+    ranking = ("pearson", "spearman")
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -24,7 +23,7 @@ from xlnet_jax.messages import quantity
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.retries import until_it_works
 from xlnet_jax.storage import files
-from xlnet_jax.train.evaluation import results
+from xlnet_jax.train.evaluation import NO_HOOKS, Hooks, results, rows_at_once
 from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
@@ -40,11 +39,8 @@ class Predictor:
     """
 
     def __init__(self, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> None:
-        config = recipe.config
-        batch_size = batch_size or config.evaluation.batch_size or config.train.batch_size
-        elastic = config.train.elastic
-        self._batch_size = meshes.device_rows(batch_size, mesh, "evaluation.batch_size", elastic=elastic)
-        self._config, self._mesh = config, mesh
+        self._batch_size = rows_at_once(recipe.config, mesh, batch_size)
+        self._config, self._mesh = recipe.config, mesh
 
         def run(params: Any, batches: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
             batch = jax.tree.map(lambda x: x[0], batches)
@@ -59,31 +55,23 @@ class Predictor:
         self,
         params: Any,
         rows: Sequence[Row],
-        between: Callable[[], None] = lambda: None,
-        take: Callable[[Iterator[Any]], Any] = next,
-        compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        hooks: Hooks = NO_HOOKS,
         segment_len: int | None = None,
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """loss_N and `Head.predictions` of all N rows; see `train.evaluation.Evaluator` for the arguments.
-
-        Args:
-          segment_len: of these rows; None = as configured.
-        """
+        """loss_N and `Head.predictions` of all N rows, whose segments have this length; None = as configured."""
         size, length = self._batch_size, segment_len or self._config.data.segment_len
-        here = meshes.rows_here(size, self._mesh)
-        batches = InOrder(rows, self._config.finetune.segments, length, size, here)
+        batches = InOrder(rows, self._config.finetune.segments, length, size, meshes.rows_here(size, self._mesh))
 
         def send(batch: TaskBatch) -> Any:
             batch = meshes.place(batch, self._mesh, size)
             if length not in self._executables:
-                with compiling():
+                with hooks.compiling():
                     self._executables[length] = self._run.lower(params, batch).compile()
             return self._executables[length](params, batch)
 
-        found = list(results(batches, self._config, send, between, take))
+        parts = results(batches, self._config, send, hooks)
         # Without the rows that fill up the last batch.
-        loss_N, predictions = jax.tree.map(lambda *parts: np.concatenate(parts)[: len(rows)], *found)
-        return loss_N, predictions
+        return jax.tree.map(lambda *arrays: np.concatenate(arrays)[: len(rows)], *parts)
 
 
 class TaskEvaluator:
@@ -101,16 +89,10 @@ class TaskEvaluator:
         self._patience = recipe.config.finetune.patience
         self._deadline = recipe.config.checkpoint.io_deadline_seconds
 
-    def __call__(
-        self,
-        params: Any,
-        between: Callable[[], None],
-        take: Callable[[Iterator[Any]], Any],
-        compiling: Callable[[], contextlib.AbstractContextManager[None]],
-    ) -> dict[str, Any]:
+    def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
         """`score` (of `metric_of` the task), all scores of the task by name, the mean `loss`, and `rank` = -score."""
         task, dev = self._task, self._dev
-        loss_N, predictions = self._predictor(params, dev.rows, between, take, compiling)
+        loss_N, predictions = self._predictor(params, dev.rows, hooks)
         outputs = task.outputs(predictions, dev.rows, dev.examples)
         scores = task.score(outputs, dev.examples)
         score = scores[self._metric]
@@ -129,9 +111,8 @@ class TaskEvaluator:
     def described(self, scores: dict[str, Any]) -> str:
         """The score that ranks."""
         loss = "not finite" if scores["loss"] is None else f"{scores['loss']:.4f}"
-        return (
-            f"{self._metric} {scores['score']:.4f}, loss {loss} on {quantity(len(self._dev.examples), 'dev example')}"
-        )
+        examples = quantity(len(self._dev.examples), "dev example")
+        return f"{self._metric} {scores['score']:.4f}, loss {loss} on {examples}"
 
     def ends(self, lines: list[dict[str, Any]]) -> bool:
         """Whether the last `finetune.patience` evaluations have all been no better than the best before them."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.stats
 
 
 def accuracy(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
@@ -48,19 +49,13 @@ def matthews(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
 
 def pearson(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
     """Pearson's correlation; 0 if one side is constant."""
-    x_N, y_N = (np.asarray(z, np.float64) - np.mean(z, dtype=np.float64) for z in (label_N, predicted_N))
-    return _ratio(x_N @ y_N, np.sqrt((x_N @ x_N) * (y_N @ y_N)))
+    constant = not np.ptp(label_N) or not np.ptp(predicted_N)
+    return 0.0 if constant else float(scipy.stats.pearsonr(label_N, predicted_N)[0])
 
 
 def spearman(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
     """Pearson's correlation of the ranks; equal values share the mean of their ranks."""
-    return pearson(_ranks(label_N), _ranks(predicted_N))
-
-
-def _ranks(value_N: np.ndarray) -> np.ndarray:
-    _, which_N, count_U = np.unique(value_N, return_inverse=True, return_counts=True)
-    last_U = np.cumsum(count_U)
-    return (last_U - (count_U - 1) / 2)[which_N]
+    return pearson(scipy.stats.rankdata(label_N), scipy.stats.rankdata(predicted_N))
 
 
 def entity_f1(labels: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
@@ -78,14 +73,12 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     B- starts one; so does an I- that continues none, as in IOB1. A tag without B- or I-, such as O, ends one.
     """
     found: list[tuple[int, int, str]] = []
-    for place, tag in enumerate(tags):
+    for word, tag in enumerate(tags):
         mark, _, kind = tag.partition("-")
-        if mark not in ("B", "I"):
-            continue
-        if mark == "I" and found and found[-1][1:] == (place, kind):
-            found[-1] = (found[-1][0], place + 1, kind)
-        else:
-            found.append((place, place + 1, kind))
+        if mark == "I" and found and found[-1][1:] == (word, kind):
+            found[-1] = (found[-1][0], word + 1, kind)
+        elif mark in ("B", "I"):
+            found.append((word, word + 1, kind))
     return found
 
 

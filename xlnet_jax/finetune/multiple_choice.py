@@ -28,11 +28,7 @@ class MultipleChoice(Task):
     options = frozenset({"max_question", "segments"})
     export = Export("XLNetForMultipleChoice", CLASSIFIER)
     texts = (4, 2 + len(LETTERS))
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """See `Task`."""
-        return ("accuracy",)
+    ranking = ("accuracy",)
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row of as many sequences as there are options."""

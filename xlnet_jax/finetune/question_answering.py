@@ -185,11 +185,7 @@ class QuestionAnswering(Task):
     })  # fmt: skip
     texts = (2, 2)
     any_length = False
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """See `Task`."""
-        return ("best_f1", "best_exact", "f1", "exact")
+    ranking = ("best_f1", "best_exact", "f1", "exact")
 
     @functools.cached_property
     def _paragraph(self) -> Callable[[str], offsets.Pieces]:

@@ -43,6 +43,11 @@ class Record(NamedTuple):
     """`train.tsv, row 12`."""
     fields: dict[str, Any]
 
+    @property
+    def names(self) -> str:
+        """Of its fields, for messages."""
+        return ", ".join(repr(name[:40]) for name in list(self.fields)[:20])
+
 
 def labelled(config: Config, source: str) -> list[Example]:
     """Texts and a label: for classification, regression, and multiple choice from a table.
@@ -55,37 +60,57 @@ def labelled(config: Config, source: str) -> list[Example]:
 
 def multiple_choice(config: Config, source: str) -> list[Example]:
     """(context, question, option, option, ...) and the right one's letter: RACE, or a table. Raises BadInput."""
-    found: list[Example] = []
+    examples: list[Example] = []
     for record in records(config, source):
-        found += _race(record) if "article" in record.fields else [_labelled(config, record)]
-    for example in found:
-        if len(example.texts) < 4 or len(example.texts) != len(found[0].texts):
-            options, first = len(example.texts) - 2, len(found[0].texts) - 2
+        examples += _race(record) if "article" in record.fields else [_labelled(config, record)]
+    for example in examples:
+        if len(example.texts) < 4 or len(example.texts) != len(examples[0].texts):
+            options, first = len(example.texts) - 2, len(examples[0].texts) - 2
             raise BadInput(f"{example.where}: {max(0, options)} options, and the first question has {max(0, first)}; "
                            "every question needs the same number, at least 2")  # fmt: skip
-    return found
+    return examples
 
 
 def question_answering(config: Config, source: str) -> list[Example]:
     """(context, question) and a tuple of answers (first character, text), empty if there is none. Raises BadInput."""
-    return [_question(record) for record in records(config, source)]
+    examples = []
+    for record in records(config, source):
+        context, question, answers = _text(record, "context"), _text(record, "question"), _field(record, "answers")
+        try:
+            given = tuple(zip(answers["answer_start"], answers["text"], strict=True))
+        except (TypeError, KeyError, ValueError) as error:
+            raise BadInput(f"{record.where}: 'answers' needs lists 'text' and 'answer_start' of one length") from error
+        if record.fields.get("is_impossible"):
+            given = ()  # only plausible ones
+        answers = tuple(_found(record, context, *each) for each in given)
+        examples.append(Example((context, question), answers, record.where))
+    return examples
 
 
 def token_classification(config: Config, source: str) -> list[Example]:
     """The words of a sentence and a tuple of their tags. Raises BadInput."""
-    return [_tagged(config, record) for record in records(config, source)]
+    examples = []
+    for record in records(config, source):
+        names = _columns(config) or (["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"])
+        if len(names) != 2:
+            raise BadInput(f"finetune.columns={config.finetune.columns} must name the words and the tags")
+        words, tags = (_list(record, name) for name in names)
+        if len(words) != len(tags) or not words:
+            raise BadInput(f"{record.where}: {len(words)} words and {len(tags)} tags; every word needs one")
+        examples.append(Example(tuple(words), tuple(tags), record.where))
+    return examples
 
 
 def pairs(config: Config, source: str) -> list[Example]:
     """Two texts of the same meaning, and how similar they are, if a third column is named. Raises BadInput."""
-    found = []
+    examples = []
     for record in records(config, source):
         names = _columns(config) or list(_first(record, TEXTS[:5], "pair of texts"))
         if not 2 <= len(names) <= 3:
             raise BadInput(f"finetune.columns={config.finetune.columns} must name two texts, or two and a similarity")
         label = _field(record, names[2]) if len(names) == 3 else None
-        found.append(Example(tuple(_text(record, name) for name in names[:2]), label, record.where))
-    return found
+        examples.append(Example(tuple(_text(record, name) for name in names[:2]), label, record.where))
+    return examples
 
 
 def _labelled(config: Config, record: Record) -> Example:
@@ -116,37 +141,16 @@ def _race(record: Record) -> Iterator[Example]:
         yield Example((article, question, *each), answer, where)
 
 
-def _question(record: Record) -> Example:
-    context, question, answers = _text(record, "context"), _text(record, "question"), _field(record, "answers")
-    try:
-        found = tuple(zip(answers["answer_start"], answers["text"], strict=True))
-    except (TypeError, KeyError, ValueError) as error:
-        raise BadInput(f"{record.where}: 'answers' needs lists 'text' and 'answer_start' of one length") from error
-    if _field(record, "is_impossible", False):
-        found = ()  # only plausible ones
-    return Example((context, question), tuple(_found(record, context, *each) for each in found), record.where)
-
-
 def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:
     """An answer with its first character: if it is elsewhere, the occurrence nearest to `start`."""
     if type(start) is int and isinstance(answer, str) and answer.strip():
         if context.startswith(answer, max(0, start)):
             return max(0, start), answer
         before, after = context.rfind(answer, 0, max(0, start) + len(answer)), context.find(answer, max(0, start))
-        if places := [place for place in (before, after) if place >= 0]:
-            return min(places, key=lambda place: abs(place - start)), answer
+        if starts := [first for first in (before, after) if first >= 0]:
+            return min(starts, key=lambda first: abs(first - start)), answer
         raise BadInput(f"{record.where}: the answer {answer[:60]!r} is not in the context; correct it or remove it")
     raise BadInput(f"{record.where}: an answer needs a text and a whole number as its start, not {start!r}, {answer!r}")
-
-
-def _tagged(config: Config, record: Record) -> Example:
-    names = _columns(config) or (["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"])
-    if len(names) != 2:
-        raise BadInput(f"finetune.columns={config.finetune.columns} must name the words and the tags")
-    words, tags = (_list(record, name) for name in names)
-    if len(words) != len(tags) or not words:
-        raise BadInput(f"{record.where}: {len(words)} words and {len(tags)} tags; every word needs one")
-    return Example(tuple(words), tuple(tags), record.where)
 
 
 def _columns(config: Config) -> list[str]:
@@ -158,20 +162,13 @@ def _first(record: Record, names: Any, what: str) -> tuple[str, ...]:
     for each in names:
         if all(name in record.fields for name in each):
             return each
-    shown = ", ".join(repr(name[:40]) for name in list(record.fields)[:20])
-    raise BadInput(f"{record.where}: no {what} under a usual name among {shown}; set finetune.columns")
+    raise BadInput(f"{record.where}: no {what} under a usual name among {record.names}; set finetune.columns")
 
 
-_NEEDED = object()
-
-
-def _field(record: Record, name: str, default: Any = _NEEDED) -> Any:
-    if name in record.fields:
-        return record.fields[name]
-    if default is not _NEEDED:
-        return default
-    shown = ", ".join(repr(each[:40]) for each in list(record.fields)[:20])
-    raise BadInput(f"{record.where}: no column {name!r}, but {shown or 'none at all'}; set finetune.columns")
+def _field(record: Record, name: str) -> Any:
+    if name not in record.fields:
+        raise BadInput(f"{record.where}: no column {name!r}, but {record.names or 'none at all'}; set finetune.columns")
+    return record.fields[name]
 
 
 def _text(record: Record, name: str) -> str:
@@ -302,6 +299,6 @@ def _conll(path: str, text: str) -> Iterator[Record]:
             rows.append(columns)
         elif rows:
             lists = [list(column) for column in zip(*rows, strict=True)]
-            named = [(str(sign), column) for place, column in enumerate(lists) for sign in (place, place - len(lists))]
-            yield Record(f"{path}, row {first}", dict(named))
+            both = enumerate(lists), enumerate(lists, -len(lists))
+            yield Record(f"{path}, row {first}", {str(n): column for columns in both for n, column in columns})
             rows = []

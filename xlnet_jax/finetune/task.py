@@ -150,6 +150,7 @@ class Task(abc.ABC):
     read: ClassVar[Read]
     """From its files to its examples."""
     export: ClassVar[Export]
+    """How transformers has its models."""
     options: ClassVar[frozenset[str]] = frozenset()
     """Keys of `finetune` that it reads beside `OF_ALL_TASKS`."""
     texts: ClassVar[tuple[float, float]] = (1, 2)
@@ -157,6 +158,8 @@ class Task(abc.ABC):
     any_length: ClassVar[bool] = True
     """Whether predictions mean the same in shorter segments, as those from the vector of CLS: then `predict` makes
     batches of texts of similar length."""
+    ranking: ClassVar[tuple[str, ...]] = ()
+    """See `metrics`, of a task with the same ones for all examples."""
 
     @classmethod
     def check_options(cls, config: Config) -> None:
@@ -187,9 +190,9 @@ class Task(abc.ABC):
         return self.config.finetune.segments * self.config.data.segment_len
 
     @property
-    @abc.abstractmethod
     def metrics(self) -> tuple[str, ...]:
         """The names in `score` that may rank checkpoints, the usual one first; all are better if they are higher."""
+        return self.ranking
 
     @abc.abstractmethod
     def encode(self, number: int, example: Example) -> list[Row]:

@@ -12,6 +12,7 @@ here every c' is 2c, so the result is a power of two.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.train import sliding
+from xlnet_jax.train.evaluation import rows_at_once
 from xlnet_jax.train.recipe import Recipe
 
 SHARES = (0.1, 0.5, 1.0)
@@ -55,26 +57,21 @@ def windows(heldout: Mixture, longest: int, targets: int) -> np.ndarray:
 
 def losses(recipe: Recipe, mesh: Mesh, params: Any, windows_NX: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
     """l(c, t) in nats for each context length c and the last token of each window, float64 [C, N]."""
-    batch_size = recipe.config.evaluation.batch_size or recipe.config.train.batch_size
-    batch_size = meshes.device_rows(batch_size, mesh, "evaluation.batch_size", elastic=recipe.config.train.elastic)
-    here = meshes.rows_here(batch_size, mesh)
+    size = rows_at_once(recipe.config, mesh)
+    local = meshes.rows_here(size, mesh)
 
     def run(params: Any, windows_1BX: jax.Array) -> jax.Array:
         with nn.logical_axis_rules(meshes.RULES.pairs()):
             return sliding.window_nll(recipe.model, params, windows_1BX[0], slots=1)[:, 0]
 
     jitted = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
-    N, found = len(windows_NX), []
-    for length in lengths:
-        row = []
-        for first in range(0, N, batch_size):
-            # Past the end the last window is computed again, and cut off below.
-            part = windows_NX[np.minimum(first + here, N - 1), -length - 1 :]
-            row.append(jitted(params, meshes.place(part[None], mesh, batch_size)))
-            # Not all at once: a CPU's collectives give up if too many programs wait.
-            jax.block_until_ready(row[-2:-1])
-        found.append(np.concatenate(jax.device_get(row))[:N].astype(np.float64))
-    return np.stack(found)
+
+    def last(length: int, number_B: np.ndarray) -> jax.Array:
+        return jitted(params, meshes.place(windows_NX[None, number_B[local], -length - 1 :], mesh, size))
+
+    count = len(windows_NX)
+    found = [sliding.in_batches(functools.partial(last, length), count, size) for length in lengths]
+    return np.stack(found).astype(np.float64)
 
 
 def hardest_losses(loss_ICN: np.ndarray, share: float) -> np.ndarray:

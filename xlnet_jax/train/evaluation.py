@@ -17,7 +17,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
@@ -90,30 +90,31 @@ def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dic
     words_V = tokenizer.word_start & (characters_V > 0)
     words_V[UNK] = True
     units = {"character": characters_V, "byte": bytes_V, "word": words_V}
-    there = {f"bits_per_{unit}": int(counts_V @ per_V) for unit, per_V in units.items()}
+    counts = {f"bits_per_{unit}": int(counts_V @ per_V) for unit, per_V in units.items()}
     bits = np.float64(nats / math.log(2))
-    return {name: number(bits / count) if count else None for name, count in there.items()}
+    return {name: number(bits / count) if count else None for name, count in counts.items()}
+
+
+class Hooks(NamedTuple):
+    """What a run does while it is evaluated; an exception from the first two ends the evaluation."""
+
+    between: Callable[[], None] = lambda: None
+    """Called after every dispatch."""
+    take: Callable[[Iterator[Any]], Any] = next
+    """Waits for the next batch."""
+    compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    """Entered for the compilation, the first time."""
+
+
+NO_HOOKS = Hooks()
 
 
 class Evaluator(Protocol):
     """Scores parameters during training. Compiles once, runs any number of times."""
 
-    def __call__(
-        self,
-        params: Any,
-        between: Callable[[], None],
-        take: Callable[[Iterator[Any]], Any],
-        compiling: Callable[[], contextlib.AbstractContextManager[None]],
-    ) -> dict[str, Any]:
+    def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
         """The line of an evaluation without its step, equal in all processes; `heldout_loss` or else `rank` ranks
-        checkpoints, the lowest first.
-
-        Args:
-          params: placed on the mesh.
-          between: called after every dispatch; an exception from it ends the evaluation.
-          take: waits for the next batch; an exception from it also ends the evaluation.
-          compiling: entered for the compilation, the first time.
-        """
+        checkpoints, the lowest first. `params` are placed on the mesh."""
         ...
 
     def described(self, scores: dict[str, Any]) -> str:
@@ -125,25 +126,25 @@ class Evaluator(Protocol):
         ...
 
 
-def results(
-    dispatches: loader.Dispatches,
-    config: Config,
-    send: Callable[[Any], Any],
-    between: Callable[[], None],
-    take: Callable[[Iterator[Any]], Any],
-) -> Iterator[Any]:
-    """What `send` computes of each dispatch, in order, on the host; see `Evaluator` for the other arguments."""
+def rows_at_once(config: Config, mesh: Mesh, batch_size: int = 0) -> int:
+    """Rows of a batch outside of training, 0 = as configured. Raises BadInput if the devices cannot share them."""
+    size = batch_size or config.evaluation.batch_size or config.train.batch_size
+    return meshes.device_rows(size, mesh, "evaluation.batch_size", elastic=config.train.elastic)
+
+
+def results(dispatches: loader.Dispatches, config: Config, send: Callable[[Any], Any], hooks: Hooks) -> Iterator[Any]:
+    """What `send` computes of each dispatch, in order, on the host."""
     sent, logged = None, time.monotonic()
     batches = loader.prefetched(dispatches, config)
     for index in range(len(dispatches)):
-        last, sent = sent, send(take(batches))
+        last, sent = sent, send(hooks.take(batches))
         # Read the last dispatch while this one runs.
         if last is not None:
             yield jax.device_get(last)
         if time.monotonic() - logged >= BUSY_SECONDS:
             log.info("evaluated %d of %s", index, quantity(len(dispatches), "batch"))
             logged = time.monotonic()
-        between()
+        hooks.between()
     yield jax.device_get(sent)
 
 
@@ -165,8 +166,7 @@ class HeldoutLoss:
         streams: int = 0,
     ) -> None:  # fmt: skip
         config = recipe.config
-        batch_size = config.evaluation.batch_size or config.train.batch_size
-        batch_size = meshes.device_rows(batch_size, mesh, "evaluation.batch_size", elastic=config.train.elastic)
+        batch_size = rows_at_once(config, mesh)
         mixture.check(config)
         self._dispatches, self.scope, self._share, self._streams = _dispatches(
             mixture, config, mesh, batch_size, blocks, streams
@@ -184,14 +184,8 @@ class HeldoutLoss:
         self._run = jax.jit(run, out_shardings=(of_memory, everywhere), donate_argnums=1)
         self._executable: Any = None
 
-    def __call__(
-        self,
-        params: Any,
-        between: Callable[[], None] = lambda: None,
-        take: Callable[[Iterator[Batch]], Batch] = next,
-        compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-    ) -> dict[str, Any]:
-        """Scores the split; see `scores`, and `Evaluator` for the arguments. Other losses are `heldout_loss_NAME`."""
+    def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
+        """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`."""
         names = self._dispatches.mixture.names
         totals_C3 = np.zeros((len(names), 3))
         counts_V = np.zeros(self._config.model.vocab_size, np.int64)
@@ -202,13 +196,13 @@ class HeldoutLoss:
             nonlocal memory
             batch = meshes.place(batch, self._mesh, self._batch_size)
             if self._executable is None:
-                with compiling():
+                with hooks.compiling():
                     self._executable = self._run.lower(params, memory, batch).compile()
             memory, sums = self._executable(params, memory, batch)
             return sums
 
-        found = results(self._dispatches, self._config, send, between, take)
-        for index, (sums_3B, others_2B, targets_V) in enumerate(found):
+        sums = results(self._dispatches, self._config, send, hooks)
+        for index, (sums_3B, others_2B, targets_V) in enumerate(sums):
             corpus_B = self._dispatches.corpus_of(index)
             np.add.at(totals_C3, corpus_B[corpus_B >= 0], sums_3B.T.astype(np.float64)[corpus_B >= 0])
             np.add(counts_V, targets_V, out=counts_V)
@@ -240,9 +234,9 @@ def _dispatches(
     """The batches to score, what they are in words, their share of the whole, and the number of streams."""
     if not config.data.left_to_right:
         blockwise = loader.HeldoutDispatches(mixture, config, blocks, batch_size, meshes.rows_here(batch_size, mesh))
-        scored, there = blockwise.single_pass.blocks, mixture.single_pass(config).blocks
-        scope = f"{scored:,} of {quantity(there, 'block')} in {quantity(len(blockwise), 'batch')}"
-        return blockwise, scope, scored / there, 0
+        scored, total = blockwise.single_pass.blocks, mixture.single_pass(config).blocks
+        scope = f"{scored:,} of {quantity(total, 'block')} in {quantity(len(blockwise), 'batch')}"
+        return blockwise, scope, scored / total, 0
     contiguous = mixture.contiguous(config, streams, blocks)
     rows = len(contiguous.rows_S3)
     # No more rows than there are streams.
@@ -250,9 +244,9 @@ def _dispatches(
     size = min(batch_size, -(-rows // ways) * ways)
     dispatches = loader.StreamDispatches(mixture, config, contiguous, size, meshes.rows_here(size, mesh))
     whole = mixture.contiguous(config, streams)
-    scored, there = (each.rows_S3[:, 2].sum() for each in (contiguous, whole))
-    scope = f"{scored:,} of {quantity(there, 'segment')} in {quantity(rows, 'stream')}"
-    return dispatches, f"{scope}, {quantity(len(dispatches), 'batch')}", scored / there, rows
+    scored, total = (each.rows_S3[:, 2].sum() for each in (contiguous, whole))
+    scope = f"{scored:,} of {quantity(total, 'segment')} in {quantity(rows, 'stream')}"
+    return dispatches, f"{scope}, {quantity(len(dispatches), 'batch')}", scored / total, rows
 
 
 def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:

@@ -294,7 +294,7 @@ class Run:
         try:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
                 take = functools.partial(self.request.take, alone=self.alone)
-                scores = self.evaluator(state.params, between, take, self.watchdog.suspended)
+                scores = self.evaluator(state.params, evaluation.Hooks(between, take, self.watchdog.suspended))
         except Stopped as stopped:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.evaluation({"step": step, **scores, "seconds": time.perf_counter() - began})

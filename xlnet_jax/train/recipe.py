@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import optax
 
-from xlnet_jax.batch import Auxiliary, Batch
+from xlnet_jax.batch import Auxiliary, Batch, forward_text
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
@@ -107,19 +107,13 @@ def assemble(config: Config, model: Model, example_batch: Callable[[int], Any], 
 def example_batch(config: Config, batch_size: int) -> Batch:
     """A Batch of zeros with the shapes of the configuration."""
     T, P, B = config.data.segment_len, config.data.num_predict, batch_size
-    ints = {"tokens": (B, T), "segments": (B, T), "rank": (B, T), "direction": (B,), "target_positions": (B, P),
-            "target_tokens": (B, P), "summary_position": (B,), "label": (B,)}  # fmt: skip
+    none_BT, none_BP = np.zeros((B, T), np.int32), np.zeros((B, P), np.int32)
+    batch = forward_text(none_BT, none_BT, none_BT, none_BP)
+    if not auxiliary_heads(config):
+        return batch
     further = config.data.multi_token_prediction - 1
-    auxiliary = Auxiliary(
-        np.zeros((B, further, P), np.int32), np.zeros((B, config.model.layers, 1 + further), np.float32)
-    )
-    return Batch(
-        **{name: np.zeros(shape, np.int32) for name, shape in ints.items()},
-        continues=np.zeros(B, bool),
-        target_weights=np.zeros((B, P), np.float32),
-        label_weight=np.zeros(B, np.float32),
-        auxiliary=auxiliary if auxiliary_heads(config) else None,
-    )
+    weights = np.zeros((B, config.model.layers, 1 + further), np.float32)
+    return dataclasses.replace(batch, auxiliary=Auxiliary(np.zeros((B, further, P), np.int32), weights))
 
 
 def auxiliary_heads(config: Config) -> AuxiliaryHeads | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -24,7 +25,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run.progress import BUSY_SECONDS
-from xlnet_jax.train.evaluation import bits_of_text, scores
+from xlnet_jax.train.evaluation import bits_of_text, rows_at_once, scores
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import Recipe
 
@@ -38,10 +39,10 @@ class Sliding:
 
     Args:
       recipe: of a model with absolute positions; `context` is at most its `data.segment_len`.
-      batch_size: windows that are computed together; they are split over the rows of the mesh.
+      batch_size: windows that are computed together, split over the rows of the mesh; 0 = as configured.
     """
 
-    def __init__(self, recipe: Recipe, mesh: Mesh, context: int, batch_size: int) -> None:
+    def __init__(self, recipe: Recipe, mesh: Mesh, context: int, batch_size: int = 0) -> None:
         model, longest = recipe.config.model, recipe.config.data.segment_len
         if model.position_scheme != "absolute":
             raise BadInput(
@@ -52,8 +53,7 @@ class Sliding:
             raise BadInput(
                 f"a context of {context} tokens does not fit; it must lie in [1, data.segment_len={longest}]"
             )
-        elastic = recipe.config.train.elastic
-        self.batch_size = meshes.device_rows(batch_size, mesh, "evaluation.batch_size", elastic=elastic)
+        self.batch_size = rows_at_once(recipe.config, mesh, batch_size)
         self.context = context
         self._everywhere, self._rows = NamedSharding(mesh, PartitionSpec()), meshes.batch_sharding(mesh)
 
@@ -84,23 +84,28 @@ class Sliding:
                 f"{self.context + 1}"
             )
         text_N = jax.device_put(np.asarray(tokens_N, np.int32), self._everywhere)
-        found: list[Any] = []
-        logged = time.monotonic()
-        for first in range(0, count, self.batch_size):
-            # Past the end the last window is computed again, and cut off below.
-            start_B = np.minimum(first + np.arange(self.batch_size, dtype=np.int32), count - 1)
-            found.append(self._run(params, text_N, jax.device_put(start_B, self._rows)))
-            # Not all at once: a CPU's collectives give up if too many programs wait.
-            jax.block_until_ready(found[-2:-1])
-            if time.monotonic() - logged >= BUSY_SECONDS:
-                log.info("evaluated %d of %s", first + self.batch_size, quantity(count, "token"))
-                logged = time.monotonic()
-        return np.concatenate(jax.device_get(found))[:count]
+        run = lambda start_B: self._run(params, text_N, jax.device_put(start_B, self._rows))  # noqa: E731
+        return in_batches(run, count, self.batch_size)
 
     def first(self, params: Any, tokens_N: np.ndarray) -> np.ndarray:
         """The same of tokens 1 to `context`, each given all before it: float32 [context]."""
         text_N = jax.device_put(np.asarray(tokens_N[: self.context + 1], np.int32), self._everywhere)
         return jax.device_get(self._run_first(params, text_N))
+
+
+def in_batches(run: Callable[[np.ndarray], jax.Array], count: int, size: int) -> np.ndarray:
+    """What `run` computes for the windows 0 to `count` - 1, of which it gets the numbers, int32 [size]."""
+    parts: list[jax.Array] = []
+    logged = time.monotonic()
+    for first in range(0, count, size):
+        # Past the end the last window is computed again, and cut off below.
+        parts.append(run(np.minimum(first + np.arange(size, dtype=np.int32), count - 1)))
+        # Not all at once: a CPU's collectives give up if too many programs wait.
+        jax.block_until_ready(parts[-2:-1])
+        if time.monotonic() - logged >= BUSY_SECONDS:
+            log.info("evaluated %d of %s", first + size, quantity(count, "token"))
+            logged = time.monotonic()
+    return np.concatenate(jax.device_get(parts))[:count]
 
 
 def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: int) -> jax.Array:
@@ -109,10 +114,8 @@ def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: 
     With absolute positions the last layer is computed for these alone.
     """
     B, T = windows_BN.shape[0], windows_BN.shape[1] - 1
-    place_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
-    batch = forward_text(
-        windows_BN[:, :T], place_BT, np.zeros_like(place_BT), place_BT[:, -slots:], windows_BN[:, -slots:]
-    )
+    at_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
+    batch = forward_text(windows_BN[:, :T], at_BT, np.zeros_like(at_BT), at_BT[:, -slots:], windows_BN[:, -slots:])
     transformer = model.transformer
     if transformer.config.position_scheme == "absolute":
         transformer = transformer.clone(last_layer_at_targets=True)
@@ -140,8 +143,7 @@ class SlidingLoss:
     ) -> None:
         config = recipe.config
         mixture.check(config)
-        batch_size = config.evaluation.batch_size or config.train.batch_size
-        self._sliding = Sliding(recipe, mesh, config.data.segment_len, batch_size)
+        self._sliding = Sliding(recipe, mesh, config.data.segment_len)
         self._mixture, self._train_counts_V = mixture, train_counts_V
         limit = blocks * config.data.windows_per_block * config.data.segment_len + 1
         self._tokens = [min(corpus.tokens, limit) if blocks else corpus.tokens for corpus in mixture.corpora]
@@ -159,7 +161,7 @@ class SlidingLoss:
             totals_C3[number] = np.concatenate(losses).astype(np.float64).sum(), np.nan, length - 1
             counts_V += np.bincount(tokens_N[1:], minlength=len(counts_V))
         share = sum(self._tokens) / sum(corpus.tokens for corpus in self._mixture.corpora)
-        found = scores(totals_C3, self._mixture.names, counts_V, self._train_counts_V, share)
-        del found["loss_without_memory"]
+        scored = scores(totals_C3, self._mixture.names, counts_V, self._train_counts_V, share)
+        del scored["loss_without_memory"]
         bits = bits_of_text(totals_C3[:, 0].sum(), counts_V, self._mixture.tokenizer)
-        return found | bits | {"context": self._sliding.context}
+        return scored | bits | {"context": self._sliding.context}

@@ -51,11 +51,6 @@ def parts(tokens):
     return at[:32], at[32:first], at[first + 1 : second]
 
 
-def test_layout_gives_the_published_split_of_targets():
-    shape = examples.layout(DataConfig(), memory_len=384)
-    assert (shape.first_goal, shape.second_goal, shape.budget) == (43, 42, 253)
-
-
 def test_an_example_is_reuse_a_sep_b_sep_cls():
     for _, batch in build(range(6)):
         for tokens, of_segment in zip(batch.tokens, batch.segments, strict=True):
@@ -79,15 +74,6 @@ def test_text_is_continuous_in_reading_order_in_both_directions():
             assert np.concatenate([reuse, a]).tolist() == expected.tolist()
             assert ((b[1:] - b[:-1]) % TEXT.tokens == direction % TEXT.tokens).all()
     assert seen == {1, -1}
-
-
-def test_windows_follow_each_other_from_step_to_step():
-    before = None
-    for where, batch in build(range(8)):
-        if where.continues_B[0]:
-            at = before.tokens[:, 31] - FIRST + where.direction_B
-            assert (batch.tokens[:, 0] - FIRST == at % TEXT.tokens).all()
-        before = batch
 
 
 def test_b_follows_a_or_shares_nothing_with_its_own_row():

@@ -69,27 +69,16 @@ def test_without_weights_every_corpus_is_read_as_often_as_the_others(second):
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"weights": "1"}, "data.weights=1 has 1 numbers for 2 corpora"),
-        ({"weights": "1,2,3"}, "has 3 numbers for 2 corpora"),
-    ],
-)
-def test_weights_that_do_not_fit_are_refused(second, data, message):
+    ("corpus", "weights", "message"),
+    [("{0},{1}", "1", "data.weights=1 has 1 numbers for 2 corpora"), ("{0},{1}", "1,2,3", "3 numbers for 2 corpora"),
+     *((corpus, "", "names a folder twice or has an empty name") for corpus in ("{1},{1}", "{1},", ",{1}")),
+     *(("{0},{1}", weights, "data.weights=.* must be positive numbers separated by commas")
+       for weights in ("1,0", "1,-2", "a,b", "1,", "1,nan", "1,inf"))],
+)  # fmt: skip
+def test_folders_and_weights_that_do_not_fit_are_refused(second, corpus, weights, message):
     with pytest.raises(BadInput, match=message):
-        open_mixture(tiny.config(data=both(second, **data)))
-
-
-@pytest.mark.parametrize("weights", ["1,0", "1,-2", "a,b", "1,", "1,nan", "1,inf"])
-def test_weights_that_are_none_are_refused(second, weights):
-    with pytest.raises(BadInput, match="data.weights=.* must be positive numbers separated by commas"):
-        tiny.config(data=both(second, weights=weights))
-
-
-def test_folders_named_twice_or_not_at_all_are_refused(second):
-    for corpus in (f"{second},{second}", f"{second},", f",{second}"):
-        with pytest.raises(BadInput, match="names a folder twice or has an empty name"):
-            open_mixture(tiny.config(data={"corpus": corpus}))
+        folders = corpus.format(data_fixtures.corpus_path(), second)
+        open_mixture(tiny.config(data={"corpus": folders, "weights": weights}))
 
 
 def test_corpora_of_another_normalisation_are_refused(second, tmp_path):

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.batch import Auxiliary, Batch
+from xlnet_jax.batch import Auxiliary, Batch, forward_text
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches import orders, spans
 from xlnet_jax.data.batches.sentence_pairs import Layout, Pairs, Text, choose_pairs, read_in_order
@@ -206,19 +206,15 @@ def _causal(builder: ExampleBuilder, where: Windows) -> Batch:
     T, B = builder.config.data.segment_len, len(where.cursor_B)
     ahead = builder.config.data.multi_token_prediction
     tokens_BN, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T + ahead)
-    place_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
-    return Batch(
-        tokens=tokens_BN[:, :T].astype(np.int32),
-        segments=np.zeros((B, T), np.int32),
-        rank=place_BT,
+    at_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
+    tokens_BN = tokens_BN.astype(np.int32)
+    text = forward_text(tokens_BN[:, :T], at_BT, np.zeros_like(at_BT), at_BT, tokens_BN[:, 1 : T + 1])
+    return dataclasses.replace(
+        text,
         direction=where.direction_B,
         continues=where.continues_B,
-        target_positions=place_BT,
-        target_tokens=tokens_BN[:, 1 : T + 1].astype(np.int32),
-        target_weights=np.where(where.exists_B[:, None], np.ones((B, T)), 0).astype(np.float32),
+        target_weights=np.repeat(where.exists_B[:, None], T, axis=1).astype(np.float32),
         summary_position=np.full(B, T - 1, np.int32),
-        label=np.zeros(B, np.int32),
-        label_weight=np.zeros(B, np.float32),
         auxiliary=_auxiliary(builder, tokens_BN, where.exists_B),
     )
 

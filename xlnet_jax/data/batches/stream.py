@@ -2,11 +2,11 @@
 
 A corpus is one long run of tokens. A *block* is W consecutive windows of R fresh tokens. With B rows, the row reads
 
-    block number n = n0 + ((step - s0) // W) * B + row        epoch = n // N        window = (step - s0) % W
+    number = first + ((step - start) // W) * B + row        epoch = number // N        window = (step - start) % W
 
-where N blocks are an epoch and (s0, n0, B) is the newest entry of the *data plan* at or before the step. The plan is a
-list because the batch size may change; it is saved in the checkpoint. With several corpora, a fixed cycle assigns the
-numbers n to them; each corpus has its own blocks and epochs. Nothing here depends on processes, devices or time, so
+where N blocks are an epoch and (start, first, B) is the newest entry of the *data plan* at or before the step. The plan
+is a list because the batch size may change; it is saved in the checkpoint. With several corpora, a fixed cycle assigns
+the numbers to them; each corpus has its own blocks and epochs. Nothing here depends on processes, devices or time, so
 any host computes any row, and a resumed run reads the same text as a run that never stopped.
 """
 
