@@ -49,8 +49,9 @@ def matthews(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
 
 def pearson(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
     """Pearson's correlation; 0 if one side is constant."""
-    constant = not np.ptp(label_N) or not np.ptp(predicted_N)
-    return 0.0 if constant else float(scipy.stats.pearsonr(label_N, predicted_N)[0])
+    if not np.ptp(label_N) or not np.ptp(predicted_N):
+        return 0.0
+    return float(scipy.stats.pearsonr(label_N, predicted_N).statistic)  # type: ignore[attr-defined]
 
 
 def spearman(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
@@ -60,11 +61,11 @@ def spearman(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
 
 def entity_f1(labels: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
     """F1 of the entities in sentences of BIO tags, as CoNLL-2003 counts them: start, end and type must be equal."""
-    true, found = (
+    true_entities, predicted_entities = (
         {(number, *entity) for number, tags in enumerate(side) for entity in entities(tags)}
         for side in (labels, predicted)
     )
-    return _ratio(2 * len(true & found), len(true) + len(found))
+    return _ratio(2 * len(true_entities & predicted_entities), len(true_entities) + len(predicted_entities))
 
 
 def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
@@ -72,14 +73,14 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
 
     B- starts one; so does an I- that continues none, as in IOB1. A tag without B- or I-, such as O, ends one.
     """
-    found: list[tuple[int, int, str]] = []
+    spans: list[tuple[int, int, str]] = []
     for word, tag in enumerate(tags):
         mark, _, kind = tag.partition("-")
-        if mark == "I" and found and found[-1][1:] == (word, kind):
-            found[-1] = (found[-1][0], word + 1, kind)
+        if mark == "I" and spans and spans[-1][1:] == (word, kind):
+            spans[-1] = (spans[-1][0], word + 1, kind)
         elif mark in ("B", "I"):
-            found.append((word, word + 1, kind))
-    return found
+            spans.append((word, word + 1, kind))
+    return spans
 
 
 def _ratio(above: Any, below: Any) -> float:
