@@ -27,6 +27,7 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train import state as states
 from xlnet_jax.train.evaluation import HeldoutLoss
+from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import example_batch, make_recipe
 
 T, M = 8, 12
@@ -56,11 +57,12 @@ def params():
         return nn.meta.unbox(states.init_params(make_recipe(settings())))
 
 
-def scored(config, words, devices=1, **options):
-    mesh = meshes.make_mesh(MeshConfig(), jax.devices()[:devices])
+def scored(config, words, devices=1, kind=LanguageModel, **options):
+    mesh, recipe = meshes.make_mesh(MeshConfig(), jax.devices()[:devices]), make_recipe(config)
+    recipe = dataclasses.replace(recipe, model=kind(**vars(recipe.model)))
     with jax.set_mesh(mesh):
         placed = jax.device_put(params(), jax.NamedSharding(mesh, jax.P()))
-        return HeldoutLoss(make_recipe(config), mesh, tiny.mixture(words), COUNTS, **options)(placed)
+        return HeldoutLoss(recipe, mesh, tiny.mixture(words), COUNTS, **options)(placed)
 
 
 def by_hand(config, tokens, segment_len):
@@ -137,6 +139,22 @@ def test_streams_tile_every_split_and_are_long_by_default():
     where, left_B = cut.locate(np.array([3, 4]), 28)
     assert where.exists_B.tolist() == [True, False] and left_B[0] == 7
     assert ContiguousStreams((1000,), 8, streams=0, reach=20, most=4, limit=3).rows_S3.tolist() == [[0, 0, 3]]
+
+
+class TwoLosses(LanguageModel):
+    """The second is three times the first, of half as many targets."""
+
+    def row_losses(self, *args):
+        rows = super().row_losses(*args)
+        loss_B, weight_B = rows.sums["tokens"]
+        return dataclasses.replace(rows, sums=rows.sums | {"second": (3 * loss_B, weight_B / 2)})
+
+
+def test_every_loss_is_reported_with_its_own_divisor(x64):
+    """Catches: sums of another loss, padded rows that count, a first loss that has the others in it."""
+    one, two = (scored(settings(), text(), kind=kind, streams=2) for kind in (LanguageModel, TwoLosses))
+    assert two.pop("heldout_loss_second") == pytest.approx(6 * one["heldout_loss"], rel=1e-6)
+    assert two == pytest.approx(one, rel=1e-12)
 
 
 def test_a_split_shorter_than_a_segment_is_one_line(x64):

@@ -221,6 +221,8 @@ def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
             for index in range(3):
                 state, metrics = built.jitted(state, meshes.place(dispatches(index), mesh))
                 found += np.asarray(metrics["loss"]).tolist()
+                parts = metrics["loss_tokens"] + metrics["loss_auxiliary"]
+                np.testing.assert_allclose(metrics["loss"], parts, rtol=1e-6)
         losses.append(found)
     assert losses[0][0] > losses[0][-1]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

@@ -116,16 +116,16 @@ class TaskEvaluator:
 
     def ends(self, lines: list[dict[str, Any]]) -> bool:
         """Whether the last `finetune.patience` evaluations have all been no better than the best before them."""
-        found = best(lines)
-        if not self._patience or found is None:
+        best_line = best(lines)
+        if not self._patience or best_line is None:
             return False
-        return sum(line["step"] > found["step"] for line in lines) >= self._patience
+        return sum(line["step"] > best_line["step"] for line in lines) >= self._patience
 
 
 def best_step(workdir: str, steps: Sequence[int]) -> int | None:
     """Of some steps of a run the one with the best score; None if none was scored."""
-    found = best([line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] in steps])
-    return found["step"] if found else None
+    line = best([line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] in steps])
+    return line["step"] if line else None
 
 
 def best(lines: list[dict[str, Any]]) -> dict[str, Any] | None:

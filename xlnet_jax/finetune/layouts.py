@@ -84,8 +84,8 @@ def windows(length: int, paragraph: np.ndarray, question: np.ndarray, stride: in
     ends = [min(start + room, len(paragraph)) for start in starts]
     score_WN = np.full((len(starts), len(paragraph)), -1.0)
     for w, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        place = np.arange(end - start)
-        score_WN[w, start:end] = np.minimum(place, place[::-1]) + 0.01 * (end - start)
+        index = np.arange(end - start)
+        score_WN[w, start:end] = np.minimum(index, index[::-1]) + 0.01 * (end - start)
     best_N = score_WN.argmax(axis=0)
     return [
         Window(start, joined(paragraph[start:end], question), best_N[start:end] == w)

@@ -207,13 +207,13 @@ def _records(config: Config, name: str) -> Iterator[Record]:
         yield from (Record(f"{name}, example {number}", each) for number, each in fields)
         return
     with files.translate_errors(name):
-        found, others = files.find(name, (".txt",))
-    if not found:
+        listed, other_files = files.find(name, (".txt",))
+    if not listed:
         check_link("finetune", name)
-        what = f"no such file{suggest_file(name)}" if others is None else "this folder holds no .txt file"
+        what = f"no such file{suggest_file(name)}" if other_files is None else "this folder holds no .txt file"
         raise BadInput(f"{name}: {what}")
-    for path in sorted(file.path for file in found):
-        yield from _of_file(config, path, in_folder=others is not None)
+    for path in sorted(file.path for file in listed):
+        yield from _of_file(config, path, in_folder=other_files is not None)
 
 
 def _of_file(config: Config, path: str, in_folder: bool) -> Iterator[Record]:

@@ -27,11 +27,11 @@ def exact(answer: str, predicted: str) -> float:
 
 def f1(answer: str, predicted: str) -> float:
     """F1 of the words that both have. If one has no words, 1 if neither has any, else 0."""
-    true, found = normalized(answer).split(), normalized(predicted).split()
-    if not true or not found:
-        return float(true == found)
-    common = sum((collections.Counter(true) & collections.Counter(found)).values())
-    return 2 * common / (len(true) + len(found))
+    words, predicted_words = normalized(answer).split(), normalized(predicted).split()
+    if not words or not predicted_words:
+        return float(words == predicted_words)
+    common = sum((collections.Counter(words) & collections.Counter(predicted_words)).values())
+    return 2 * common / (len(words) + len(predicted_words))
 
 
 def score(
@@ -68,8 +68,8 @@ def score(
     }
     if no_answer is not None:
         for name, of_question in by_metric.items():
-            found = best_threshold(of_question, has_answer, predicted, no_answer)
-            scores[f"best_{name}"], scores[f"best_{name}_threshold"] = found
+            best = best_threshold(of_question, has_answer, predicted, no_answer)
+            scores[f"best_{name}"], scores[f"best_{name}_threshold"] = best
     return scores
 
 
@@ -87,13 +87,13 @@ def best_threshold(
     order = sorted(of_question, key=lambda question: no_answer[question])
     current = best = float(sum(not has_answer[question] for question in order))
     threshold = no_answer[order[0]] - 1
-    for place, question in enumerate(order):
+    for rank, question in enumerate(order):
         if has_answer[question]:
             current += of_question[question]
         elif predicted[question]:
             current -= 1
         # One threshold cannot separate equal values.
-        last = place + 1 == len(order) or no_answer[order[place + 1]] > no_answer[question]
+        last = rank + 1 == len(order) or no_answer[order[rank + 1]] > no_answer[question]
         if last and current > best:
             best, threshold = current, no_answer[question]
     return best / len(order), threshold

@@ -167,10 +167,10 @@ class Task(abc.ABC):
         usual, known = vars(FinetuneConfig()), OF_ALL_TASKS | cls.options
         for name, value in vars(config.finetune).items():
             if value != usual[name] and name not in known:
-                own = ", ".join(f"finetune.{option}" for option in sorted(cls.options))
+                read = ", ".join(f"finetune.{option}" for option in sorted(cls.options))
                 raise BadInput(
                     f"finetune.{name}={value} has no meaning with finetune.task={config.finetune.task}, which reads "
-                    f"{own or 'no such key'}; leave it at {usual[name]!r}"
+                    f"{read or 'no such key'}; leave it at {usual[name]!r}"
                 )
 
     @staticmethod

@@ -46,13 +46,13 @@ def windows(heldout: Mixture, longest: int, targets: int) -> np.ndarray:
 
     Raises BadInput if a split has no such token.
     """
-    found, each = [], -(-targets // len(heldout.corpora))
+    windows_of, each = [], -(-targets // len(heldout.corpora))
     for corpus, name in zip(heldout.corpora, heldout.described(), strict=True):
         starts = corpus.tokens - longest
         if starts < 1:
             raise BadInput(f"{name} has {corpus.tokens:,} tokens, but a context of {longest:,} needs one more")
-        found.append(corpus.read(np.arange(min(each, starts)) * starts // min(each, starts), longest + 1)[0])
-    return np.concatenate(found)
+        windows_of.append(corpus.read(np.arange(min(each, starts)) * starts // min(each, starts), longest + 1)[0])
+    return np.concatenate(windows_of)
 
 
 def losses(recipe: Recipe, mesh: Mesh, params: Any, windows_NX: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
@@ -70,19 +70,19 @@ def losses(recipe: Recipe, mesh: Mesh, params: Any, windows_NX: np.ndarray, leng
         return jitted(params, meshes.place(windows_NX[None, number_B[local], -length - 1 :], mesh, size))
 
     count = len(windows_NX)
-    found = [sliding.in_batches(functools.partial(last, length), count, size) for length in lengths]
-    return np.stack(found).astype(np.float64)
+    losses_C = [sliding.in_batches(functools.partial(last, length), count, size) for length in lengths]
+    return np.stack(losses_C).astype(np.float64)
 
 
 def hardest_losses(loss_ICN: np.ndarray, share: float) -> np.ndarray:
     """f_i(c, c) and f_i(c, c') for each model and each pair of neighbouring lengths, [I, C - 1, 2]."""
-    found = []
+    pairs = []
     for short_IN, long_IN in itertools.pairwise(loss_ICN.swapaxes(0, 1)):
         baseline_N = short_IN.min(axis=0)
         hardest = np.argsort(-baseline_N, kind="stable")[: max(1, round(share * len(baseline_N)))]
         longer_I = np.minimum(baseline_N, long_IN)[:, hardest].mean(axis=1)
-        found.append(np.stack([np.full_like(longer_I, baseline_N[hardest].mean()), longer_I], axis=1))
-    return np.stack(found, axis=1)
+        pairs.append(np.stack([np.full_like(longer_I, baseline_N[hardest].mean()), longer_I], axis=1))
+    return np.stack(pairs, axis=1)
 
 
 def effective(gain_C: np.ndarray, lengths: Sequence[int]) -> int:

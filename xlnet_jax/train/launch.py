@@ -150,8 +150,8 @@ def _evaluated(
     lines = [line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] <= start]
     scored = any(line["step"] == start for line in lines)
     unscored = evaluation.due(config, start) and not scored
-    found = processes.gather(f"{unscored} {not unscored and evaluator.ends(lines)}")[0].split()
-    return found[0] == "True", found[1] == "True"
+    answers = processes.gather(f"{unscored} {not unscored and evaluator.ends(lines)}")[0].split()
+    return answers[0] == "True", answers[1] == "True"
 
 
 def _earlier(workdir: str, step: int) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def profiled(config: Config, workdir: str, steps: range) -> Iterator[bool]:
         yield False
         return
     folder = os.path.join(workdir, "profile")
-    with files.on_disk(os.path.join(folder, f"step_{steps[0]}")) as here, jax.profiler.trace(here):
+    with files.on_disk(os.path.join(folder, f"step_{steps[0]}")) as local_path, jax.profiler.trace(local_path):
         yield True
     log.info("profile of steps %d to %d in %s", steps[0], steps[-1], folder)
 

@@ -49,24 +49,24 @@ def restore_or_init(
         usable = same_rows and any(name.startswith("memory/") for name in record["checksums"])
         return {name: tree for name, tree in abstract.items() if name != "memory" or usable}
 
-    found = restore.resume(checkpoints, wanted, processes)
-    if found is None:
+    restored = restore.resume(checkpoints, wanted, processes)
+    if restored is None:
         if read_jsonl(os.path.join(checkpoints.workdir, "metrics.jsonl")):
             log.warning("%s has metrics and no checkpoint: metrics dropped, starting at step 0", checkpoints.workdir)
         state, origin = _fresh(recipe, data, built, processes)
         return state, extend_plan((), 0, batch_size, W), 0, origin
-    old, trees = tuple(PlanEntry(*entry) for entry in found.record["plan"]), found.trees
-    plan = extend_plan(old, found.step, batch_size, W, data.stream(config).rows_per_block)
-    rebuilt = found.record.get("rebuilt") or []
+    old, trees = tuple(PlanEntry(*entry) for entry in restored.record["plan"]), restored.trees
+    plan = extend_plan(old, restored.step, batch_size, W, data.stream(config).rows_per_block)
+    rebuilt = restored.record.get("rebuilt") or []
     if "memory" not in trees:
-        first = _first_in_memory(config, plan, found.step)
-        memory = _rebuild(recipe, data, built, plan, range(first, found.step), trees["params"], processes)
+        first = _first_in_memory(config, plan, restored.step)
+        memory = _rebuild(recipe, data, built, plan, range(first, restored.step), trees["params"], processes)
         trees = trees | {"memory": memory}
-        rebuilt = rebuilt + [found.step] * (first < found.step)
+        rebuilt = rebuilt + [restored.step] * (first < restored.step)
     if plan != old:
-        log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, found.step)
-    log.info("resuming at step %d from %s", found.step, checkpoints.path)
-    return State.join(trees), plan, found.step, {"rebuilt": rebuilt}
+        log.info("batch size %d -> %d at step %d: memory emptied", old[-1].batch_size, batch_size, restored.step)
+    log.info("resuming at step %d from %s", restored.step, checkpoints.path)
+    return State.join(trees), plan, restored.step, {"rebuilt": rebuilt}
 
 
 def _first_in_memory(config: Config, plan: Plan, step: int) -> int:

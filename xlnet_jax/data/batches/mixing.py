@@ -62,9 +62,9 @@ class Cycle:
         order, _ = self._tables
         most = []
         for corpus, places in enumerate(self.counts):
-            mine = np.cumsum(np.concatenate([[0], np.tile(order == corpus, 2)]))
+            earlier = np.cumsum(np.concatenate([[0], np.tile(order == corpus, 2)]))
             starts = np.arange(self.length)
-            most.append(rounds * places + int((mine[starts + rest] - mine[starts]).max()))
+            most.append(rounds * places + int((earlier[starts + rest] - earlier[starts]).max()))
         return most
 
 

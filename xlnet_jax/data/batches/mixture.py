@@ -100,12 +100,11 @@ class Mixture:
             return examples.build(self.corpora[0], word_start, config, where, name=name, step=step, rows=rows)
         order, parts = [], []
         for number, corpus in enumerate(self.corpora):
-            mine = np.flatnonzero(where.corpus_B == number)
-            if mine.size:
-                order.append(mine)
-                parts.append(
-                    examples.build(corpus, word_start, config, where.take(mine), name=name, step=step, rows=rows[mine])
-                )
+            own_rows = np.flatnonzero(where.corpus_B == number)
+            if own_rows.size:
+                order.append(own_rows)
+                part, draws = where.take(own_rows), rows[own_rows]
+                parts.append(examples.build(corpus, word_start, config, part, name=name, step=step, rows=draws))
         # Row i of the joined parts is row order[i] of the batch.
         back = np.argsort(np.concatenate(order))
         return combine(parts, lambda arrays: np.concatenate(arrays)[back])
@@ -132,9 +131,9 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
             f"data.corpus={data.corpus} names a folder twice or has an empty name; separate different folders by commas"
         )
     cache_bytes = PAGE_CACHE_BYTES // len(paths)
-    others = opened.corpora if opened else [None] * len(paths)
+    splits = opened.corpora if opened else [None] * len(paths)
     try:
-        corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, others, strict=True))
+        corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, splits, strict=True))
     except NoCorpus as error:
         raise BadInput(f"{error}; if it has moved, name its folder: --config.data.corpus=DIR") from error
     for corpus in corpora:

@@ -108,24 +108,24 @@ def choose_pairs(
     b_begin_B, b_end_B = a_end_B.copy(), end_B.copy()
 
     source_BX = np.zeros((B, 3 * tot), ahead_BX.dtype)
-    others = np.flatnonzero(~follows_B if kind == "next" else np.zeros(B, bool))
-    if others.size:
+    random_rows = np.flatnonzero(~follows_B if kind == "next" else np.zeros(B, bool))
+    if random_rows.size:
         # Distances from the start of A, in reading order around the corpus: [tot, tot + room) does not overlap the row.
         room = text.tokens - shape.own
-        wanted = np.maximum(1, tot - a_end_B[others])
-        place = tot + (draws_B4[others, 2] * (room - 2 * tot + 1)).astype(np.int64)
-        direction = where.direction_B[others].astype(np.int64)
-        begin = where.cursor_B[others] + direction * shape.reuse_len
-        source_BX[others], starts = read_in_order(
-            text, begin + direction * (place - tot), where.direction_B[others], 3 * tot
+        wanted = np.maximum(1, tot - a_end_B[random_rows])
+        distance = tot + (draws_B4[random_rows, 2] * (room - 2 * tot + 1)).astype(np.int64)
+        direction = where.direction_B[random_rows].astype(np.int64)
+        begin = where.cursor_B[random_rows] + direction * shape.reuse_len
+        source_BX[random_rows], starts = read_in_order(
+            text, begin + direction * (distance - tot), where.direction_B[random_rows], 3 * tot
         )
         columns = np.arange(3 * tot)
         # Move left to the start of the sentence, but not into the row's own text and not further than the budget.
-        lowest = np.maximum(0, 2 * tot - place)[:, None]
+        lowest = np.maximum(0, 2 * tot - distance)[:, None]
         is_begin = (starts | (columns == lowest)) & (columns >= lowest) & (columns <= tot)
-        b_begin_B[others] = tot - is_begin[:, tot::-1].argmax(axis=1)
+        b_begin_B[random_rows] = tot - is_begin[:, tot::-1].argmax(axis=1)
         is_end = (starts & (columns >= tot + wanted[:, None])) | (columns == 3 * tot - 1)
-        b_end_B[others] = is_end.argmax(axis=1)
+        b_end_B[random_rows] = is_end.argmax(axis=1)
 
     a_len_B = split_lengths(a_end_B, b_end_B - b_begin_B, tot)
     place_BY = np.arange(tot)[None, :]

@@ -202,8 +202,8 @@ class Stream:
         window = (step - current(plan, step).step) % self.windows_per_block
         epoch_B, block_B, first_B = np.zeros((3, B), np.int64)
         for corpus, epochs in enumerate(self.corpora):
-            mine = corpus_B == corpus
-            epoch_B[mine], block_B[mine], first_B[mine] = epochs.locate(number_B[mine])
+            of_corpus = corpus_B == corpus
+            epoch_B[of_corpus], block_B[of_corpus], first_B[of_corpus] = epochs.locate(number_B[of_corpus])
         alternate_B = (block_B + epoch_B) % 2 == 1
         reversed_B = rows >= self._width(step, plan) if self.both_directions else alternate_B & self.bidirectional
         ahead, last = window * self.window, self.window * self.windows_per_block - 1
