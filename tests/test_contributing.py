@@ -6,9 +6,8 @@ import re
 import pytest
 import tiny
 
-ROWS = re.findall(
-    r"^\| ([^|]+) \| `([^`]+)` \| `([^`]+)` \|$", (tiny.ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
-)
+TEXT = (tiny.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| ([^|]+) \| `([^`]+)` \| `([^`]+)` \|$", TEXT, re.MULTILINE)
 
 
 def resolve(name: str) -> object:
@@ -40,6 +39,15 @@ def test_every_place_exists(what, where, test):
         assert (tiny.ROOT / where).exists(), f"{what}: {where}"
     else:
         resolve(where)
+
+
+def test_the_diffs_are_of_the_files_that_they_name():
+    diffs = re.findall(r"^\+\+\+ ([\w/.]+).*\n((?:[+ ](?!\+\+).*\n)+)", TEXT, re.MULTILINE)
+    assert len(diffs) > 8
+    for path, lines in diffs:
+        source = (tiny.ROOT / path).read_text(encoding="utf-8").splitlines()
+        missing = [line for line in lines.splitlines() if line.startswith("+") and line[1:] not in source]
+        assert not missing, f"{path} has no such line: {missing}"
 
 
 def test_every_guarantee_names_tests_that_exist():
