@@ -65,3 +65,10 @@ def test_readme_is_short_and_its_pages_exist():
     pages = re.findall(r"\]\(((?:docs/)?[A-Za-z_]+\.md)", text)
     assert text.count("\n") <= 120 and {"docs/guarantees.md", "docs/training.md", "CONTRIBUTING.md"} <= set(pages)
     assert all((tiny.ROOT / page).exists() for page in pages)
+
+
+def test_every_program_that_a_page_names_exists():
+    for page in (tiny.ROOT / "docs").glob("*.md"):
+        for path in re.findall(r"`(\w+/[\w/]+\.py)`", page.read_text(encoding="utf-8")):
+            places = (tiny.ROOT, tiny.ROOT / "xlnet_jax", tiny.ROOT / "configs")
+            assert any((folder / path).exists() for folder in places), f"{page.name}: {path}"
