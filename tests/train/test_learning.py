@@ -150,11 +150,12 @@ def test_the_task_is_learned_to_its_entropy():
 
 
 def test_a_planted_leak_goes_below_the_floor(monkeypatch):
-    """Queries one half rank higher see ranks up to their own: themselves. The content stream is as before."""
+    """Queries see ranks up to their own: themselves. The content stream is as before."""
     inputs = transformer.AttentionInputs
 
     def leaking(**fields):
-        return inputs(**{**fields, "rank_BT": fields["rank_BT"] + 1})
+        content, query = fields["streams"]
+        return inputs(**fields | {"streams": (content, dataclasses.replace(query, limit_BQ=query.limit_BQ + 1))})
 
     monkeypatch.setattr(transformer, "AttentionInputs", leaking)
     loss, floor = learn(trainer())
