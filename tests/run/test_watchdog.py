@@ -172,6 +172,7 @@ def test_time_is_counted_once_and_over_restarts(monkeypatch):
     assert account.seconds["restarts"] == 50
 
 
+@pytest.mark.slow
 def test_a_planted_hang_is_dumped_and_ended_and_the_run_goes_on(tmp_path, undisturbed):
     run = tmp_path / "run"
     options = ("--config.data.workers=0", "--stop_at=12", undisturbed.cache)

@@ -53,6 +53,7 @@ def test_stopped_at_an_odd_step_and_resumed_without_the_compilation_cache(tmp_pa
     assert same <= {"['counters']['skipped']", "['counters']['consecutive_bad']", "['memory']['valid']"}
 
 
+@pytest.mark.slow
 def test_sigterm_saves_exits_42_and_the_run_goes_on_exactly(tmp_path, undisturbed):
     # So slow that the signal comes in the middle.
     process = start(tmp_path, "--config.checkpoint.every=2", "--config.data.workers=0", undisturbed.cache,
