@@ -49,7 +49,9 @@ def compare(arguments, attend, limit=(1e-5, 1e-4)):
     rng = np.random.default_rng(1)
     do_BQHE = jnp.asarray(rng.standard_normal(arguments.q_BQHE.shape), arguments.q_BQHE.dtype)
     (o_BQHE, _), ours = jax.jit(functools.partial(differentiated, attend))(arguments, do_BQHE)
-    exact = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x, (arguments, do_BQHE))
+    exact = jax.tree.map(
+        lambda x: x.astype(jnp.float32) if jnp.result_type(x) == jnp.bfloat16 else x, (arguments, do_BQHE)
+    )
     (expected_BQHE, probability_BHQK), theirs = jax.jit(by_reference)(*exact)
     for bound, ours_, theirs_ in ((limit[0], o_BQHE, expected_BQHE), (limit[1], ours, theirs)):
         jax.tree.map(functools.partial(close, bound), ours_, theirs_)

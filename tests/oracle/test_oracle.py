@@ -47,7 +47,7 @@ def test_the_fused_kernel_in_float32_equals_the_recording(name, weights, monkeyp
     case, recorded = CASES[name], replay.load(name)
     errors = replay.errors(case, weights, recorded, replay.run(case, weights, recorded, "float32", "fused"))
     record_property("oracle", {"case": name, "dtype": "float32", "implementation": "fused"} | replay.summary(errors))
-    assert "content" in errors and not {array: error for array, error in errors.items() if not error <= 1e-5}
+    assert "content" in errors and not {array: error for array, error in errors.items() if not error <= 2e-5}
 
 
 def test_no_gradient_reaches_back_through_the_memory(weights, x64):
