@@ -66,6 +66,7 @@ def random_decoder(sizes: dict[str, int], objective: str) -> tuple[Any, Any]:
     import jax
 
     from xlnet_jax import config as configs
+    from xlnet_jax.data.tokenizer import XLNET
     from xlnet_jax.infer.decoder import Decoder, continuable
     from xlnet_jax.train.recipe import make_recipe
 
@@ -79,7 +80,7 @@ def random_decoder(sizes: dict[str, int], objective: str) -> tuple[Any, Any]:
     )
     recipe = make_recipe(config)
     params = jax.jit(lambda: nn.meta.unbox(recipe.model.init(jax.random.key(0), recipe.example_batch(1))))()
-    return config, Decoder(continuable(config, "this model"), params, segment_len)
+    return config, Decoder(continuable(config, "this model"), params, XLNET, segment_len)
 
 
 def continued(decoder: Any, prompts: list[list[int]], tokens: int) -> list[list[int]]:

@@ -107,7 +107,13 @@ def answers(model: Any, windows_BN: np.ndarray, known_BN: np.ndarray, orders: in
     from xlnet_jax.infer.orders import any_order
     from xlnet_jax.infer.score import Scorer
 
-    score = Scorer(any_order(model.config, "this model"), model.params, model.config.data.segment_len, batch_size=64)
+    score = Scorer(
+        any_order(model.config, "this model"),
+        model.params,
+        model.tokenizer.special,
+        model.config.data.segment_len,
+        batch_size=64,
+    )
     asked = windows_BN.tolist(), known_BN.tolist()
     found = {name: np.array([each.joint_K[0] for each in score.log_prob(*asked, name)]) for name in ORDERS[:2]}
     random_KB = np.array([each.joint_K for each in score.log_prob(*asked, "random", orders)]).T

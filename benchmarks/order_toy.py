@@ -144,6 +144,7 @@ def trained(puzzle: Puzzle, steps: int, seed: int) -> tuple[Any, float]:
     import jax
 
     from xlnet_jax.batch import stack
+    from xlnet_jax.data.tokenizer import XLNET
     from xlnet_jax.distributed import mesh as meshes
     from xlnet_jax.infer.decoder import Decoder, fillable
     from xlnet_jax.train.recipe import make_recipe
@@ -162,7 +163,7 @@ def trained(puzzle: Puzzle, steps: int, seed: int) -> tuple[Any, float]:
             batches = stack([uniform(rng, *puzzle.draw(rng, built.rows)) for _ in range(DISPATCH)])
             state, metrics = built.jitted(state, meshes.place(batches, mesh))
             loss = float(np.mean(jax.device_get(metrics["loss"])))
-    return Decoder(fillable(config, "this model"), state.params, puzzle.length, batch_size=128), loss
+    return Decoder(fillable(config, "this model"), state.params, XLNET, puzzle.length, batch_size=128), loss
 
 
 def solved(fill: Any, puzzle: Puzzle, count: int, seed: int) -> dict[str, float]:

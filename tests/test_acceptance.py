@@ -17,13 +17,14 @@ import optax
 import pytest
 import released
 import tiny
+from special_ids import CLS, SEP
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig
 from xlnet_jax.convert import names
 from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
-from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.kernels import xla
 from xlnet_jax.model import positions
@@ -66,7 +67,7 @@ def rows_of_one_example(rows=B) -> Batch:
     tokens = rng.permutation(np.arange(9, V))[:T]
     tokens[[9, 12, 13]] = SEP, SEP, CLS
     target = np.isin(np.arange(T), TARGETS)
-    rank = examples.ranks(tokens[None], target[None], R, rng.random((1, T)))[0]
+    rank = examples.ranks(tokens[None], target[None], R, rng.random((1, T)), XLNET)[0]
 
     def repeat(x, kind=np.int32):
         return np.repeat(np.asarray(x, kind)[None], rows, axis=0)
@@ -110,7 +111,7 @@ def test_row_1_ranks_give_the_masks_of_the_original():
     draws = rng.random((cases, T))
     batch = dataclasses.replace(
         rows_of_one_example(cases), tokens=tokens.astype(np.int32), segments=np.zeros((cases, T), np.int32),
-        rank=examples.ranks(tokens, masked, first, draws),
+        rank=examples.ranks(tokens, masked, first, draws, XLNET),
         # A query at every position; those at targets are compared.
         target_positions=np.arange(T, dtype=np.int32)[None].repeat(cases, 0),
     )  # fmt: skip

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import tiny
+from special_ids import CLS, MASK, SEP
 
 import xlnet_jax as xj
 from xlnet_jax import config as configs
@@ -17,7 +18,6 @@ from xlnet_jax.batch import Batch
 from xlnet_jax.cli import main
 from xlnet_jax.convert import huggingface
 from xlnet_jax.data import vocabulary
-from xlnet_jax.data.tokenizer import CLS, MASK, SEP
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel

@@ -21,6 +21,7 @@ from xlnet_jax.data.batches.loader import TrainDispatches
 from xlnet_jax.data.batches.mixing import from_weights
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.data.tokenizer import XLNET, SpecialIds
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import make_recipe
@@ -85,6 +86,12 @@ class Vocabulary:
     """What examples and evaluation need of a tokenizer."""
 
     word_start: np.ndarray
+    special: SpecialIds = XLNET
+
+    @property
+    def text_ids(self) -> np.ndarray:
+        """As of a `Tokenizer`."""
+        return np.setdiff1d(np.arange(len(self.word_start)), self.special)
 
     def text_lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """One character of two bytes for each piece, and nothing for the special ones."""

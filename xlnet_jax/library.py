@@ -31,7 +31,7 @@ import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, forward_text
 from xlnet_jax.config import Config
-from xlnet_jax.data.tokenizer import CLS, MASK, PAD, SEP, Tokenizer
+from xlnet_jax.data.tokenizer import SpecialIds, Tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import infill
@@ -131,7 +131,7 @@ class Model:
         """
         if infill.is_drawn(text, number):
             raise BadInput(f"text {number}: no length of a gap is drawn here; write [MASK] or [MASK:5]")
-        return [*parse(self.tokenizer, text, number).ids, SEP, CLS]
+        return [*parse(self.tokenizer, text, number).ids, self.tokenizer.special.sep, self.tokenizer.special.cls]
 
     def generate(
         self, prompts: Sequence[str], *, listener: infill.TextListener | None = None, **options: Any
@@ -149,11 +149,13 @@ class Model:
         decoding = listed(asked.order), asked.tokens_per_step, asked.speculative
         check(continuable(self.config, self.name), *decoding)
         pairs = zip(prompt_ids(self.tokenizer, prompts), prompts, strict=True)
-        gapped = [infill.appended(ids, asked.tokens, text) for ids, text in pairs]
+        gapped = [infill.appended(self.tokenizer, ids, asked.tokens, text) for ids, text in pairs]
         if self.config.data.objective == "plm":
             warn_of_law(self.config, [text.known for text in gapped], asked.order)
         with self._ready(prompts, gapped) as (config, params, watcher):
-            decoder = Decoder(continuable(config, self.name), params, config.data.segment_len, self.batch_size)
+            decoder = Decoder(
+                continuable(config, self.name), params, self.tokenizer.special, config.data.segment_len, self.batch_size
+            )
             return infill.continue_texts(decoder, self.tokenizer, prompts, asked.tokens, _sampling(asked), *decoding,
                                          listener, watcher)  # fmt: skip
 
@@ -183,7 +185,7 @@ class Model:
         checked(model, T, tokens[: len(texts)], known[: len(texts)])
         warn_of_law(self.config, known, decoding[0])
         with self._ready(texts, gapped) as (config, params, watcher):
-            decoder = Decoder(fillable(config, self.name), params, T, self.batch_size)
+            decoder = Decoder(fillable(config, self.name), params, self.tokenizer.special, T, self.batch_size)
             filled = decoder(tokens, known, _sampling(asked), *decoding, listener=listener or watcher)
         exact = asked.tokens_per_step == 1
         return [infill.result(self.tokenizer, *pair, exact) for pair in zip(gapped, filled, strict=True)]
@@ -205,13 +207,14 @@ class Model:
         given = None if isinstance(asked.order, str) and not asked.order else asked.order
         order = order_of(any_order(self.config, self.name), given, asked.orders, asked.seed)
         warn_of_law(self.config, known, order)
+        special = self.tokenizer.special
         for number, ids in enumerate(tokens, 1):
-            if (np.asarray(ids, object) == MASK).any():
-                raise BadInput(f"text {number}: id {MASK} (<mask>) is a gap, and a likelihood is that of words; give "
-                               "the ids whose likelihood is wanted, or fill it with `infill`")  # fmt: skip
+            if (np.asarray(ids, object) == special.mask).any():
+                raise BadInput(f"text {number}: id {special.mask} (<mask>) is a gap, and a likelihood is that of "
+                               "words; give the ids whose likelihood is wanted, or fill it with `infill`")  # fmt: skip
         with self._ready((tokens, known), range(len(tokens) * asked.orders)) as (config, params, watcher):
             model = any_order(config, self.name)
-            scorer = Scorer(model, params, config.data.segment_len, self.batch_size)
+            scorer = Scorer(model, params, special, config.data.segment_len, self.batch_size)
             return scorer.log_prob(tokens, known, order, asked.orders, asked.seed, watcher)
 
     def score(self, texts: Sequence[str | Passage], **options: Any) -> list[Likelihood]:
@@ -260,10 +263,10 @@ class Model:
         for start in range(0, len(order), self.batch_size):
             chosen = order[start : start + self.batch_size]
             two_streams = self.config.data.objective == "plm"
-            batch = _batch([rows[index] for index in chosen], self.batch_size, two_streams)
+            batch = _batch([rows[index] for index in chosen], self.batch_size, two_streams, self.tokenizer.special)
             hidden_BTD, logits_BPV = jax.device_get(_forward(self.config, self.params, batch))
             for index, hidden_TD, logits_PV in zip(chosen, hidden_BTD, logits_BPV, strict=False):
-                length, masks = len(rows[index]), rows[index].count(MASK)
+                length, masks = len(rows[index]), rows[index].count(self.tokenizer.special.mask)
                 computed[index] = hidden_TD, logits_PV[:masks], length
         return computed
 
@@ -272,20 +275,20 @@ def _sampling(options: Fill | Generate) -> Sampling:
     return Sampling(options.temperature, options.top_k, options.top_p, options.seed)
 
 
-def _batch(rows: list[list[int]], batch_size: int, two_streams: bool) -> Batch:
+def _batch(rows: list[list[int]], batch_size: int, two_streams: bool, special: SpecialIds) -> Batch:
     """Texts of any length, padded at the end with positions that none sees, and with empty rows."""
     longest = max(map(len, rows))
     T = -(-longest // _ROUND) * _ROUND
-    slots = max(row.count(MASK) for row in rows)
+    slots = max(row.count(special.mask) for row in rows)
     shape, P = (batch_size, T), -(-slots // 4) * 4
-    tokens, rank = np.full(shape, PAD, np.int32), np.full(shape, NEVER, np.int32)
+    tokens, rank = np.full(shape, special.pad, np.int32), np.full(shape, NEVER, np.int32)
     segments, positions = np.zeros(shape, np.int32), np.zeros((batch_size, P), np.int32)
     for b, row in enumerate(rows):
         tokens[b, : len(row)] = row
         segments[b, len(row) - 1] = 2
         # Of two streams: the text is seen by all, a masked position by none but itself.
-        rank[b, : len(row)] = np.equal(row, MASK) if two_streams else 0
-        masks = np.flatnonzero(np.equal(row, MASK))
+        rank[b, : len(row)] = np.equal(row, special.mask) if two_streams else 0
+        masks = np.flatnonzero(np.equal(row, special.mask))
         positions[b, : len(masks)] = masks
     return forward_text(tokens, rank, segments, positions)
 

@@ -61,7 +61,7 @@ def test_a_text_comes_about():
 def test_without_colours_the_order_is_in_words(options):
     tools, where = tokenizer_of("sentencepiece"), console(**options)
     prompt = tools.encode("Bado").tolist()
-    board = Board(tools, appended(prompt, 3, "Bado"))
+    board = Board(tools, appended(tools, prompt, 3, "Bado"))
     for place, piece in zip((2, 0, 1), ids("sentencepiece", "l", "▁", "i"), strict=True):
         board.put(len(prompt) + place, piece)
     whole, escaped = plain(where, board.finished(where))

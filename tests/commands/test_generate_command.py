@@ -9,13 +9,13 @@ import jax
 import numpy as np
 import pytest
 import tiny
+from special_ids import EOD
 
 import xlnet_jax as xj
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.cli import main
 from xlnet_jax.commands import generate
 from xlnet_jax.config import CheckpointConfig
-from xlnet_jax.data.tokenizer import EOD
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.texts import Passage, text_after
 from xlnet_jax.run import workdir as workdirs

@@ -2,9 +2,10 @@
 
 import pytest
 from sentencepiece import sentencepiece_model_pb2
+from special_ids import CLS, EOP, SEP
 
 from xlnet_jax.convert.tokenizer_json import sentencepiece_model, tokenizer_json
-from xlnet_jax.data.tokenizer import CLS, EOP, SEP, SPECIAL_PIECES, Normalization
+from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization
 
 PROTO = sentencepiece_model_pb2.ModelProto
 KIND = PROTO.SentencePiece

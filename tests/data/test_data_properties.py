@@ -9,8 +9,10 @@ import itertools
 
 import jax
 import numpy as np
+import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from special_ids import CLS, SEP
 
 from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config, DataConfig, ModelConfig, SeedsConfig
@@ -18,15 +20,9 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixing import Cycle
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import current, extend_plan
-from xlnet_jax.data.tokenizer import CLS, SEP
 
 FIRST = 9
 HOSTS = (1, 2, 3, 8)
-
-
-@dataclasses.dataclass
-class Vocabulary:
-    word_start: np.ndarray
 
 
 class Places:
@@ -69,7 +65,7 @@ def cases(draw):
     )  # fmt: skip
     sizes = draw(st.lists(st.integers(40 * R * W, 90 * R * W), min_size=1, max_size=3))
     counts = tuple(draw(st.integers(1, 5)) for _ in sizes)
-    vocabulary = Vocabulary(np.random.default_rng(seed).random(FIRST + sum(sizes)) < 0.6)
+    vocabulary = tiny.Vocabulary(np.random.default_rng(seed).random(FIRST + sum(sizes)) < 0.6)
     firsts = FIRST + np.cumsum([0, *sizes])
     texts = tuple(Places(size, int(firsts[i]), vocabulary, seed + i) for i, size in enumerate(sizes))
     mixture = Mixture(texts, tuple("abc"[: len(texts)]), Cycle(counts))

@@ -5,11 +5,12 @@ import pickle
 
 import numpy as np
 import pytest
+from special_ids import EOD, UNK
 
 from xlnet_jax.config import Config
 from xlnet_jax.convert import huggingface
 from xlnet_jax.data import offsets, vocabulary
-from xlnet_jax.data.tokenizer import EOD, SPECIAL_PIECES, UNK
+from xlnet_jax.data.tokenizer import SPECIAL_PIECES
 from xlnet_jax.data.vocabulary import Unseen, Vocabulary, open_tokenizer
 from xlnet_jax.errors import BadInput
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from special_ids import CLS, SEP
 
-from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.finetune import layouts
 
 
@@ -12,12 +13,12 @@ def _text(first, count):
 
 
 def test_a_sentence_and_a_pair():
-    one = layouts.sentences(10, _text(100, 3))
+    one = layouts.sentences(XLNET, 10, _text(100, 3))
     assert one.tokens.tolist() == [100, 101, 102, SEP, CLS] and one.segments.tolist() == [0, 0, 0, 0, 2]
-    two = layouts.sentences(10, _text(100, 2), _text(200, 2))
+    two = layouts.sentences(XLNET, 10, _text(100, 2), _text(200, 2))
     assert two.tokens.tolist() == [100, 101, SEP, 200, 201, SEP, CLS]
     assert two.segments.tolist() == [0, 0, 0, 1, 1, 1, 2]
-    assert layouts.sentences(5, _text(100, 9)).tokens.tolist() == [100, 101, 102, SEP, CLS]
+    assert layouts.sentences(XLNET, 5, _text(100, 9)).tokens.tolist() == [100, 101, 102, SEP, CLS]
 
 
 @pytest.mark.parametrize("a", range(9))
@@ -31,15 +32,16 @@ def test_the_longer_text_loses_its_end_piece_by_piece(a, b):
                 left -= 1
             else:
                 right -= 1
-        expected = layouts.joined(_text(100, left), _text(200, right))
-        assert layouts.sentences(length, _text(100, a), _text(200, b)).tokens.tolist() == expected.tokens.tolist()
+        expected = layouts.joined(XLNET, _text(100, left), _text(200, right))
+        cut = layouts.sentences(XLNET, length, _text(100, a), _text(200, b))
+        assert cut.tokens.tolist() == expected.tokens.tolist()
 
 
 def test_a_choice_keeps_the_end_of_the_option_and_the_start_of_the_context():
-    row = layouts.choice(10, _text(100, 20), _text(200, 5), most=3)
+    row = layouts.choice(XLNET, 10, _text(100, 20), _text(200, 5), most=3)
     assert row.tokens.tolist() == [100, 101, 102, 103, SEP, 202, 203, 204, SEP, CLS]
     assert row.segments.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1, 2]
-    assert len(layouts.choice(6, _text(100, 20), _text(200, 50), most=128).tokens) == 6
+    assert len(layouts.choice(XLNET, 6, _text(100, 20), _text(200, 50), most=128).tokens) == 6
     assert layouts.question_with_option("She _ home.", "went") == "She went home."
     assert layouts.question_with_option("Why?", "Because.") == "Why? Because."
 
@@ -47,7 +49,7 @@ def test_a_choice_keeps_the_end_of_the_option_and_the_start_of_the_context():
 def test_windows_cover_a_paragraph_and_every_piece_is_best_in_one():
     """The fault: pieces at the edges of windows, or in none or two of them."""
     paragraph, question = _text(100, 23), _text(200, 9)
-    found = layouts.windows(16, paragraph, question, stride=4, most=3)
+    found = layouts.windows(XLNET, 16, paragraph, question, stride=4, most=3)
     assert [window.start for window in found] == [0, 4, 8, 12, 16]
     first, *_, last = found
     assert first.sequence.tokens.tolist() == [*range(100, 110), SEP, 200, 201, 202, SEP, CLS]
@@ -60,13 +62,14 @@ def test_windows_cover_a_paragraph_and_every_piece_is_best_in_one():
     assert not first.best_N[8] and found[1].best_N[4]
     # As in the original, 100 more pieces of a window count as one more around a piece: piece 253 has 2 + 2.56 and
     # 3 + 0.54, the next one 1 + 2.56 and 4 + 0.54.
-    long, short = layouts.windows(262, _text(100, 304), question, stride=250, most=3)
+    long, short = layouts.windows(XLNET, 262, _text(100, 304), question, stride=250, most=3)
     assert (len(long.best_N), len(short.best_N)) == (256, 54)
     assert long.best_N[250:].tolist() == [True] * 4 + [False] * 2
     # No stride leaves pieces out between two windows.
-    assert [window.start for window in layouts.windows(16, paragraph, question, stride=50, most=3)] == [0, 10, 20]
+    far = layouts.windows(XLNET, 16, paragraph, question, stride=50, most=3)
+    assert [window.start for window in far] == [0, 10, 20]
 
 
 def test_a_short_paragraph_is_one_window():
-    (window,) = layouts.windows(16, _text(100, 5), _text(200, 2), stride=4, most=64)
+    (window,) = layouts.windows(XLNET, 16, _text(100, 5), _text(200, 2), stride=4, most=64)
     assert window.best_N.all() and len(window.sequence.tokens) == 5 + 1 + 2 + 1 + 1

@@ -1,12 +1,13 @@
 """The model of a task: the rate of its head, and documents of several segments."""
 
+import data_fixtures
 import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 import tiny
+from special_ids import CLS, PAD, SEP
 
-from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.finetune.classification import Classification
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.task import Row, batch_of
@@ -28,7 +29,7 @@ def row(*pieces):
 def recipe_of(**changes):
     sections = {"finetune": TASK, "data": {"segment_len": T}} | changes
     config = tiny.config(**sections)
-    return task_recipe(Classification(config, None), row(20), config)
+    return task_recipe(Classification(config, data_fixtures.tokenizer()), row(20), config)
 
 
 def rates(layer_decay):
@@ -69,7 +70,7 @@ def params():
 
 
 def hidden(recipe, params, rows, segments):
-    batch = batch_of([row(*pieces) for pieces in rows], segments, T, len(rows))
+    batch = batch_of([row(*pieces) for pieces in rows], segments, T, len(rows), PAD)
     run = jax.jit(lambda params, batch: recipe.model.hidden(params, batch).h_BCTD[:, 0, -1])
     return np.asarray(run(params, batch))
 
@@ -89,7 +90,7 @@ def test_earlier_segments_are_read_through_the_memory_and_their_padding_is_not(p
 
 def test_earlier_segments_get_no_gradient(params):
     recipe = recipe_of(finetune=TASK | {"segments": 2})
-    batch = batch_of([row(*LONG)], 2, T, 1)
+    batch = batch_of([row(*LONG)], 2, T, 1, PAD)
     gradient = jax.jit(jax.grad(lambda params: mean_loss(params, recipe.model, batch, ())[0]))(params)
     table_V = np.abs(gradient["word_embedding"]).max(axis=1)
     assert (table_V[LONG[:5]] == 0).all() and (table_V[LONG[5:]] > 0).all()

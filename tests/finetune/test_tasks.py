@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tiny
 from jax.sharding import PartitionSpec
+from special_ids import CLS, SEP
 
 from xlnet_jax.config import Config, FinetuneConfig
-from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.embeddings import EmbeddingHead, Embeddings, contrastive_losses

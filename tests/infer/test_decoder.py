@@ -11,9 +11,10 @@ import pytest
 import tiny
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from special_ids import CLS, SEP
 from test_score import T, predicted, scorer
 
-from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decode
@@ -27,7 +28,7 @@ made = functools.cache(functools.partial(scorer, vocab=V, batch_size=4))
 
 def decoder(batch_size=4, **options):
     scores = made(**options)
-    return Decoder(scores.model, scores.params, T, batch_size)
+    return Decoder(scores.model, scores.params, XLNET, T, batch_size)
 
 
 def questions(seed, lengths=(T + 7, 3, 1, T + 5, 2 * T)):
@@ -273,7 +274,7 @@ def chi_square(batch_size, speculative):
     """Of samples of three tokens of a toy model against the chain's exact distribution, and its degrees of freedom."""
     scores = toy()
     ids, known = np.array([3, 0, 1, 0, 0]), np.array([True, False, True, False, False])
-    found = Decoder(scores.model, scores.params, T, batch_size)(
+    found = Decoder(scores.model, scores.params, XLNET, T, batch_size)(
         [ids] * SAMPLES, [known] * SAMPLES, Sampling(seed=11), "reversed", speculative=speculative
     )
     assert all(one.calls <= 3 for one in found)

@@ -7,8 +7,8 @@ import pytest
 from data_fixtures import ALPHABET, tokenizer_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from special_ids import EOD, EOP, MASK
 
-from xlnet_jax.data.tokenizer import EOD, EOP, MASK
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import texts
 from xlnet_jax.infer.decoder import Filled
@@ -105,7 +105,7 @@ def test_what_is_no_gap_is_refused(text, message):
     with pytest.raises(BadInput, match=re.escape(message)):
         gapped(tokenizer_of("sentencepiece"), text, 3)
     with pytest.raises(BadInput, match="must be from 1 to 10,000"):
-        appended([], LONGEST + 1)
+        appended(tokenizer_of("sentencepiece"), [], LONGEST + 1)
 
 
 def test_a_tokenizer_without_the_symbol_is_refused(monkeypatch):

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import pytest
 import tiny
+from special_ids import CLS, EOD, SEP
 
 from xlnet_jax.batch import NEVER, forward_text
-from xlnet_jax.data.tokenizer import CLS, EOD, SEP
+from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.orders import any_order
 from xlnet_jax.infer.score import Likelihood, Scorer
@@ -35,7 +36,7 @@ def scorer(vocab=5, objective="plm", batch_size=625, **model):
         params,
         is_leaf=lambda x: hasattr(x, "value"),
     )
-    return Scorer(made, params, T, batch_size)
+    return Scorer(made, params, XLNET, T, batch_size)
 
 
 @pytest.mark.parametrize("before", [0, pytest.param(T, marks=pytest.mark.slow)], ids=["one segment", "with memory"])

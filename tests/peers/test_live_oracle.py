@@ -19,6 +19,7 @@ import torch
 from oracle import generate, replay
 from oracle.replay import SEGMENTS, Arrays, Case
 
+from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.infer.score import Scorer
 from xlnet_jax.model.transformer import XLNet
 from xlnet_jax.train.loss import LanguageModel
@@ -113,6 +114,6 @@ def test_the_likelihood_of_a_single_unknown_token():
     expected = torch.log_softmax(logits_NV, dim=1)[torch.arange(n), torch.tensor(tokens)].numpy()
     with jax.enable_x64(True):
         model = LanguageModel(XLNet(replay.model_config(case, "float64")))
-        scorer = Scorer(model, replay.our_parameters(case, weights, "float64"), segment_len=n)
+        scorer = Scorer(model, replay.our_parameters(case, weights, "float64"), XLNET, n)
         found = scorer.log_prob([tokens] * n, ~np.eye(n, dtype=bool))
     np.testing.assert_allclose([each.joint_K[0] for each in found], expected, atol=1e-9)

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 import tiny
+from special_ids import CLS, SEP
 
 from xlnet_jax import config as configs
 from xlnet_jax.batch import Memory
@@ -19,7 +20,6 @@ from xlnet_jax.config import COMPAT_SWITCHES, CompatConfig
 from xlnet_jax.convert import names
 from xlnet_jax.data.batches import examples, loader, spans
 from xlnet_jax.data.batches.stream import PlanEntry, extend_plan
-from xlnet_jax.data.tokenizer import CLS, SEP
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.model.architectures import XLNET
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
@@ -104,7 +104,8 @@ def test_fill_functional_picks_as_the_original_and_drops_sep_and_cls_after():
     lengths = 1 + np.searchsorted(shares, lengths, side="right")
 
     config = with_switches("piece_spans,fill_functional")
-    mask = examples.ExampleBuilder(tiny.words(), word_start, config, "train", 0).targets(tokens, direction, goal, draws)
+    builder = examples.ExampleBuilder(tiny.words(), tiny.Vocabulary(word_start), config, "train", 0)
+    mask = builder.targets(tokens, direction, goal, draws)
     counts = mask.sum(axis=1)
     for row in range(B):
         natural = tokens[row][:: direction[row]]
@@ -112,7 +113,7 @@ def test_fill_functional_picks_as_the_original_and_drops_sep_and_cls_after():
         assert picked.sum() == goal
         np.testing.assert_array_equal(mask[row][:: direction[row]], picked & (natural != SEP) & (natural != CLS))
     assert counts.min() < goal == counts.max()
-    without = examples.ExampleBuilder(tiny.words(), word_start, with_switches("piece_spans"), "train", 0)
+    without = dataclasses.replace(builder, config=with_switches("piece_spans"))
     assert (without.targets(tokens, direction, goal, draws).sum(axis=1) == goal).all()
 
 

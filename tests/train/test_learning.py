@@ -23,6 +23,7 @@ from compiling import OPTIMISED
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.data.batches import examples
+from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.model import transformer
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel, mean_loss
@@ -69,7 +70,7 @@ def make_rows(rows: int, seed: int, edit_ranks=lambda rank: rank) -> tuple[Batch
 
     tokens = np.take_along_axis(token_of_column, column_BT, 1)
     target = np.take_along_axis(target_of_column, column_BT, 1)
-    rank = edit_ranks(examples.ranks(tokens, target, R, rng.random((rows, T))))
+    rank = edit_ranks(examples.ranks(tokens, target, R, rng.random((rows, T)), XLNET))
     fixed_by_BT = np.take_along_axis(np.argsort(column_BT, axis=1), FIXED_BY_COLUMN[column_BT], 1)
     free = target & (np.take_along_axis(rank, fixed_by_BT, 1) >= rank)
     at = np.argsort(~target, axis=1, kind="stable")[:, :P]

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from special_ids import CLS, MASK, SEP
 
 from xlnet_jax.batch import Memory
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
-from xlnet_jax.data.tokenizer import CLS, MASK, SEP
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.train import state as states

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from xlnet_jax import messages
-from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Tokenizer
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.infer.infill import Gapped, Infilled, seam
 from xlnet_jax.messages import quantity
 
@@ -130,7 +130,8 @@ class Board:
         if self._tokenizer.level != "sentencepiece":
             return self._tokenizer.decode(ids)
         # Not decoded: that would take the first space away.
-        pieces = [self._tokenizer.pieces[id] for id in ids if id >= len(SPECIAL_PIECES) or id == 0]
+        hidden = set(self._tokenizer.special) - {self._tokenizer.special.unk}
+        pieces = [self._tokenizer.pieces[id] for id in ids if id not in hidden]
         return "".join(pieces).replace("▁", " ")
 
 

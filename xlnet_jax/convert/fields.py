@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
-from xlnet_jax.data.tokenizer import BOS, EOS, PAD
+from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.messages import suggest
@@ -82,7 +82,7 @@ ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
 """That library's names for our activations; its plain "gelu" would change logits by 1e-2."""
 SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
 """Our classifier, in config.json."""
-BOS_EOS_PAD = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
+BOS_EOS_PAD = {"bos_token_id": XLNET.bos, "eos_token_id": XLNET.eos, "pad_token_id": XLNET.pad}
 
 _IN_CONFIG_JSON = {"finetune.task", "finetune.labels", "finetune.pooling", "finetune.beam"}
 _OF_RUN = {

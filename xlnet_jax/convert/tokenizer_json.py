@@ -20,7 +20,7 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from xlnet_jax.data.tokenizer import BOS, CLS, EOP, EOS, SEP, SPECIAL_PIECES, UNK, Normalization, ends_in_digit_comma
+from xlnet_jax.data.tokenizer import SPECIAL_PIECES, XLNET, Normalization, ends_in_digit_comma
 from xlnet_jax.errors import BadInput
 
 _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up for it
@@ -58,7 +58,7 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
         "decoder": metaspace,
         "model": {
             "type": "Unigram",
-            "unk_id": UNK,
+            "unk_id": XLNET.unk,
             "vocab": [[piece.piece, _score(piece)] for piece in model.pieces],
             "byte_fallback": False,
         },
@@ -82,16 +82,16 @@ def sentencepiece_model(document: dict[str, Any], name: str) -> bytes:
     try:
         for index, (piece, score) in enumerate(model["vocab"]):
             low = score <= -_UNLIKELY
-            special = made.SentencePiece.UNKNOWN if index == UNK else made.SentencePiece.CONTROL
-            user = made.SentencePiece.USER_DEFINED if score == 0 or index == EOP else made.SentencePiece.NORMAL
+            special = made.SentencePiece.UNKNOWN if index == XLNET.unk else made.SentencePiece.CONTROL
+            user = made.SentencePiece.USER_DEFINED if score == 0 or index == XLNET.eop else made.SentencePiece.NORMAL
             unused = made.SentencePiece.UNUSED if low and not ends_in_digit_comma(piece) else user
-            kind = special if index < EOP else unused
+            kind = special if index < XLNET.eop else unused
             made.pieces.add(piece=piece, score=score + _UNLIKELY if low else score, type=kind)
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{name}: its model has no list of pieces and scores") from error
     trainer = made.trainer_spec
     trainer.model_type, trainer.vocab_size = proto.TrainerSpec.UNIGRAM, len(made.pieces)
-    trainer.unk_id, trainer.bos_id, trainer.eos_id, trainer.pad_id = UNK, BOS, EOS, -1
+    trainer.unk_id, trainer.bos_id, trainer.eos_id, trainer.pad_id = XLNET.unk, XLNET.bos, XLNET.eos, -1
     maps = [
         step["precompiled_charsmap"] for step in _steps(document.get("normalizer")) if step["type"] == "Precompiled"
     ]
@@ -188,6 +188,8 @@ def _template() -> dict[str, Any]:
     end_a, end_b, cls = (
         {"SpecialToken": {"id": piece, "type_id": segment}} for segment, piece in enumerate(("<sep>", "<sep>", "<cls>"))
     )
-    special = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in (("<sep>", SEP), ("<cls>", CLS))}
+    special = {
+        name: {"id": name, "ids": [i], "tokens": [name]} for name, i in (("<sep>", XLNET.sep), ("<cls>", XLNET.cls))
+    }
     pair = [a, end_a, b, end_b, cls]
     return {"type": "TemplateProcessing", "single": [a, end_a, cls], "pair": pair, "special_tokens": special}

@@ -32,7 +32,7 @@ from xlnet_jax.convert import names, tensorflow
 from xlnet_jax.convert.formats import Source, configured
 from xlnet_jax.convert.names import Arrays
 from xlnet_jax.data import vocabulary as vocabularies
-from xlnet_jax.data.tokenizer import SPECIAL_PIECES, UNK
+from xlnet_jax.data.tokenizer import SPECIAL_PIECES, XLNET
 from xlnet_jax.data.vocabulary import END_OF_LINE, Vocabulary
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.model.embeddings import clusters, projections
@@ -53,7 +53,7 @@ _ROOT, _EMBEDDING, _SOFTMAX = "transformer", "transformer/adaptive_embed", "tran
 _BIASES = {"content_bias": "r_w_bias", "position_bias": "r_r_bias"}
 _MARK = f"{_ROOT}/r_w_bias"
 """A variable that no other checkpoint has."""
-_NAMES = {"words": {"<UNK>": SPECIAL_PIECES[UNK], "<S>": END_OF_LINE}, "characters": {"_": " "}}
+_NAMES = {"words": {"<UNK>": SPECIAL_PIECES[XLNET.unk], "<S>": END_OF_LINE}, "characters": {"_": " "}}
 """Symbols with another name here: those of One Billion Words, and the space of text8."""
 
 

@@ -1,10 +1,11 @@
-"""SentencePiece with the original's fixed special ids, text normalisation and digit-comma rule.
+"""SentencePiece with the original's special ids, text normalisation and digit-comma rule.
 
-The nine special pieces have the ids of the released models in every vocabulary, so that code can name them:
+XLNet's nine special pieces are the first ones of its vocabularies, as in the released models:
 
     0 <unk>  1 <s>  2 </s>  3 <cls>  4 <sep>  5 <pad>  6 <mask>  7 <eod>  8 <eop>
 
-Control pieces are never produced from text; `<eop>` is, as in the original, where the text contains it.
+Other code asks `Tokenizer.special` for them: other families have them elsewhere. Control pieces are never produced from
+text; `<eop>` is, as in the original, where the text contains it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sentencepiece
@@ -25,7 +26,24 @@ import sentencepiece
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
-UNK, BOS, EOS, CLS, SEP, PAD, MASK, EOD, EOP = range(9)
+
+class SpecialIds(NamedTuple):
+    """The ids of the pieces that are no text."""
+
+    unk: int
+    bos: int
+    eos: int
+    cls: int
+    sep: int
+    pad: int
+    mask: int
+    eod: int
+    """Ends a document."""
+    eop: int
+    """Ends a paragraph; it is also a symbol of texts."""
+
+
+XLNET = SpecialIds(*range(9))
 SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
 
 _WORD = "▁"  # SentencePiece's mark for a space
@@ -95,9 +113,11 @@ class Tokenizer:
       digit_comma: ids that the digit-comma rule replaces, each with its new ids.
       sha256: of the model file.
       normalization: of text before `encode_normalized`.
+      special: ids of the special pieces.
       level: `sentencepiece`; see `vocabulary` for the others.
     """
 
+    special: SpecialIds = XLNET
     level: str = "sentencepiece"
     file_name = "spiece.model"
     """In a corpus and in a work directory."""
@@ -138,6 +158,11 @@ class Tokenizer:
             for index, piece in enumerate(self.pieces)
             if ends_in_digit_comma(piece)
         }
+
+    @functools.cached_property
+    def text_ids(self) -> np.ndarray:
+        """The ids of all pieces but the special ones, ascending."""
+        return np.setdiff1d(np.arange(self.vocab_size), self.special)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled without its contents: a worker process loads the file again, once.
@@ -180,7 +205,7 @@ class Tokenizer:
         start of a sentence; special pieces are no text.
         """
         characters_V, bytes_V = np.zeros((2, self.vocab_size), np.int64)
-        for index in range(len(SPECIAL_PIECES), self.vocab_size):
+        for index in self.text_ids.tolist():
             if self.processor.is_byte(index):
                 # A byte of a character that is no piece; the first byte of a character is no continuation byte.
                 bytes_V[index], characters_V[index] = 1, not 0x80 <= int(self.pieces[index][3:5], 16) < 0xC0
@@ -269,10 +294,11 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
             model_writer=model,
             vocab_size=vocab_size, model_type="unigram", character_coverage=0.99995,
             shuffle_input_sentence=True, input_sentence_size=10_000_000,
-            unk_id=UNK, bos_id=BOS, eos_id=EOS, pad_id=-1,  # <pad> is a control symbol, or it would not get id 5
-            control_symbols=list(SPECIAL_PIECES[CLS:EOP]),
+            unk_id=XLNET.unk, bos_id=XLNET.bos, eos_id=XLNET.eos, pad_id=-1,
+            # <pad> is a control symbol, or it would not get id 5.
+            control_symbols=list(SPECIAL_PIECES[XLNET.cls : XLNET.eop]),
             # The rest are the released models' own, ids 9-16.
-            user_defined_symbols=[SPECIAL_PIECES[EOP], ".", "(", ")", '"', "-", "–", "£", "€"],
+            user_defined_symbols=[SPECIAL_PIECES[XLNET.eop], ".", "(", ")", '"', "-", "–", "£", "€"],
             max_sentence_length=4 * _LONGEST_TRAINING_LINE, num_threads=threads, minloglevel=2,
         )  # fmt: skip
     except RuntimeError as error:

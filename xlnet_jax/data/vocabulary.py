@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data.tokenizer import SPECIAL_PIECES, UNK, Normalization, Tokenizer, starts_word
+from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, starts_word
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
@@ -106,7 +106,7 @@ class Vocabulary(Tokenizer):
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Tokenizer.encode_normalized`. Raises Unseen for a character or byte that is not in the vocabulary."""
         if self.level == "words":
-            ids = [[self._ids.get(word, UNK) for word in _words(text)] for text in texts]
+            ids = [[self._ids.get(word, self.special.unk) for word in _words(text)] for text in texts]
             length_S = np.fromiter(map(len, ids), np.int64, len(ids))
             return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(length_S.sum())), length_S
         codec, errors, dtype = _CODES[self.level]
@@ -128,7 +128,11 @@ class Vocabulary(Tokenizer):
 
         Words are joined by one space. Bytes that are not UTF-8 become U+FFFD.
         """
-        pieces = [self.pieces[index] for index in ids if index >= _FIRST or (index == UNK and self.level == "words")]
+        pieces = [
+            self.pieces[index]
+            for index in ids
+            if index >= _FIRST or (index == self.special.unk and self.level == "words")
+        ]
         if self.level == "words":
             text = " ".join("\n" if piece == END_OF_LINE else piece for piece in pieces)
             return re.sub(r" ?\n ?", "\n", text)

@@ -97,7 +97,7 @@ def _sentence_row(task: Task, number: int, example: Example, label: np.generic) 
     parts = [task.tokenizer.encode(text) for text in example.texts]
     if not all(map(len, parts)):
         raise BadInput(f"{example.where}: a text is empty after normalisation; correct the row or remove it")
-    sequence = layouts.sentences(task.length, *parts)
+    sequence = layouts.sentences(task.tokenizer.special, task.length, *parts)
     return Row((sequence.tokens,), (sequence.segments,), {"label": np.asarray(label)}, number)
 
 

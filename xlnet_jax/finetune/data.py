@@ -46,7 +46,9 @@ class TaskData:
         """The batch of the rows that `where` names."""
         del name, step
         chosen = [self.rows[number] for number in where.block_B]
-        batch = batch_of(chosen, config.finetune.segments, config.data.segment_len, len(rows))
+        batch = batch_of(
+            chosen, config.finetune.segments, config.data.segment_len, len(rows), self.tokenizer.special.pad
+        )
         return dataclasses.replace(batch, weight=batch.weight * where.exists_B)
 
     def check(self, config: Config) -> None:
@@ -63,6 +65,7 @@ class InOrder:
     """All rows once, `batch_size` at a time: `loader.Dispatches` of one batch each.
 
     Attributes:
+      pad: the piece that pads.
       local: which rows of a batch this host feeds.
     """
 
@@ -70,6 +73,7 @@ class InOrder:
     segments: int
     segment_len: int
     batch_size: int
+    pad: int
     local: np.ndarray
 
     def __len__(self) -> int:
@@ -79,7 +83,7 @@ class InOrder:
         """Batch with a leading axis of one; the last one is filled up with rows of weight 0."""
         first = index * self.batch_size
         chosen = self.rows[first : first + self.batch_size]
-        batch = batch_of(chosen, self.segments, self.segment_len, self.batch_size)
+        batch = batch_of(chosen, self.segments, self.segment_len, self.batch_size, self.pad)
         return jax.tree.map(lambda x: x[None, self.local], batch)
 
 

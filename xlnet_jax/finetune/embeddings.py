@@ -91,7 +91,10 @@ class Embeddings(Task):
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row of as many sequences as there are texts."""
-        sequences = [layouts.sentences(self.length, self.tokenizer.encode(text)) for text in example.texts]
+        sequences = [
+            layouts.sentences(self.tokenizer.special, self.length, self.tokenizer.encode(text))
+            for text in example.texts
+        ]
         tokens, segments = zip(*sequences, strict=True)
         return [Row(tokens, segments, {}, number)]
 

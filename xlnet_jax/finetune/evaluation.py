@@ -40,7 +40,7 @@ class Predictor:
 
     def __init__(self, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> None:
         self._batch_size = rows_at_once(recipe.config, mesh, batch_size)
-        self._config, self._mesh = recipe.config, mesh
+        self._config, self._mesh, self._pad = recipe.config, mesh, recipe.model.pad
 
         def run(params: Any, batches: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
             batch = jax.tree.map(lambda x: x[0], batches)
@@ -60,7 +60,9 @@ class Predictor:
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """loss_N and `Head.predictions` of all N rows, whose segments have this length; None = as configured."""
         size, length = self._batch_size, segment_len or self._config.data.segment_len
-        batches = InOrder(rows, self._config.finetune.segments, length, size, meshes.rows_here(size, self._mesh))
+        batches = InOrder(
+            rows, self._config.finetune.segments, length, size, self._pad, meshes.rows_here(size, self._mesh)
+        )
 
         def send(batch: TaskBatch) -> Any:
             batch = meshes.place(batch, self._mesh, size)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.data.tokenizer import SpecialIds
 
 A, B, CLASS = range(3)
 """Segments. Only equality matters, and the memory is segment 0."""
@@ -29,30 +29,30 @@ class Sequence(NamedTuple):
     segments: np.ndarray
 
 
-def joined(*parts: np.ndarray) -> Sequence:
+def joined(special: SpecialIds, *parts: np.ndarray) -> Sequence:
     """At most two texts, each with a SEP behind it, and CLS."""
-    separated = [np.append(part, SEP) for part in parts]
-    tokens = np.concatenate([*separated, [CLS]]).astype(np.int32)
+    separated = [np.append(part, special.sep) for part in parts]
+    tokens = np.concatenate([*separated, [special.cls]]).astype(np.int32)
     kinds = [np.full(len(part), kind) for kind, part in zip((A, B), separated, strict=False)]
     return Sequence(tokens, np.concatenate([*kinds, [CLASS]]).astype(np.int32))
 
 
-def sentences(length: int, first: np.ndarray, second: np.ndarray | None = None) -> Sequence:
+def sentences(special: SpecialIds, length: int, first: np.ndarray, second: np.ndarray | None = None) -> Sequence:
     """A sentence or a pair. Pieces go one by one from the longer text, from the second if both are equal."""
     if second is None:
-        return joined(first[: length - 2])
+        return joined(special, first[: length - 2])
     room = length - 3
     a, b = len(first), len(second)
     if a + b > room:
         # The shorter one is cut only if it is longer than half, and then both end equal, or A one longer.
         a, b = max(room - b, min(a, (room + 1) // 2)), max(room - a, min(b, room // 2))
-    return joined(first[:a], second[:b])
+    return joined(special, first[:a], second[:b])
 
 
-def choice(length: int, context: np.ndarray, option: np.ndarray, most: int) -> Sequence:
+def choice(special: SpecialIds, length: int, context: np.ndarray, option: np.ndarray, most: int) -> Sequence:
     """One option of a multiple choice; of the question and the option the last `most` pieces are kept."""
     option = option[max(0, len(option) - min(most, length - 3)) :]
-    return joined(context[: length - 3 - len(option)], option)
+    return joined(special, context[: length - 3 - len(option)], option)
 
 
 def question_with_option(question: str, option: str) -> str:
@@ -70,7 +70,9 @@ class Window(NamedTuple):
     """bool, one for each of its pieces of the paragraph: of all windows, this one has the most context around it."""
 
 
-def windows(length: int, paragraph: np.ndarray, question: np.ndarray, stride: int, most: int) -> list[Window]:
+def windows(
+    special: SpecialIds, length: int, paragraph: np.ndarray, question: np.ndarray, stride: int, most: int
+) -> list[Window]:
     """Overlapping windows of a paragraph, `stride` apart, each with the first `most` pieces of the question.
 
     The context of a piece is the smaller of the numbers of pieces before and after it in the window, plus 0.01 of the
@@ -88,6 +90,6 @@ def windows(length: int, paragraph: np.ndarray, question: np.ndarray, stride: in
         score_WN[w, start:end] = np.minimum(index, index[::-1]) + 0.01 * (end - start)
     best_N = score_WN.argmax(axis=0)
     return [
-        Window(start, joined(paragraph[start:end], question), best_N[start:end] == w)
+        Window(start, joined(special, paragraph[start:end], question), best_N[start:end] == w)
         for w, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]

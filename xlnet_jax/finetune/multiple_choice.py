@@ -35,7 +35,7 @@ class MultipleChoice(Task):
         context, question, *options = example.texts
         context_N, most = self.tokenizer.encode(context), self.config.finetune.max_question
         asked = [self.tokenizer.encode(layouts.question_with_option(question, each)) for each in options]
-        sequences = [layouts.choice(self.length, context_N, each, most) for each in asked]
+        sequences = [layouts.choice(self.tokenizer.special, self.length, context_N, each, most) for each in asked]
         label = 0 if example.label is None else _index(example, len(options))
         tokens, segments = zip(*sequences, strict=True)
         return [Row(tokens, segments, {"label": np.array(label, np.int32)}, number)]

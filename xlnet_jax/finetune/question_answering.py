@@ -206,7 +206,9 @@ class QuestionAnswering(Task):
             answer = paragraph.covering(start, start + len(text))
         return [
             self._row(number, window, paragraph, answer, example.label is None)
-            for window in layouts.windows(T, paragraph.tokens_N, asked, settings.stride, settings.max_question)
+            for window in layouts.windows(
+                self.tokenizer.special, T, paragraph.tokens_N, asked, settings.stride, settings.max_question
+            )
         ]
 
     def _row(

@@ -18,7 +18,6 @@ import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, Memory, forward_text
 from xlnet_jax.config import Config
-from xlnet_jax.data.tokenizer import PAD
 from xlnet_jax.finetune.task import Hidden, Row, Task, TaskBatch, batch_of
 from xlnet_jax.model import flops, heads
 from xlnet_jax.model.layers import Dropout
@@ -37,6 +36,8 @@ class TaskModel:
 
     transformer: XLNet
     head: Any
+    pad: int
+    """The piece that pads."""
 
     @property
     def depths(self) -> Depths:
@@ -119,7 +120,7 @@ class TaskModel:
         for segment in range(S - 1 if slots else 0):
             filled = jax.lax.stop_gradient(run(jax.lax.stop_gradient(params), segment, memory).memory)
             # The padding before a text is at the left end of the memory.
-            real_N = (batch.tokens[:, :, : segment + 1] != PAD).sum(axis=(2, 3)).reshape(-1)
+            real_N = (batch.tokens[:, :, : segment + 1] != self.pad).sum(axis=(2, 3)).reshape(-1)
             assert isinstance(filled, Memory)
             memory = Memory(filled.hidden_LBMD, jnp.minimum(filled.valid_B, real_N))
         h_NTD = run(params, S - 1, memory).hidden_BTD
@@ -132,20 +133,18 @@ class TaskModel:
         B, C = batch.tokens.shape[:2]
         return empty_memory(self.transformer.config, B * C, slots)
 
-    @staticmethod
-    def _segment(batch: TaskBatch, segment: int) -> Batch:
+    def _segment(self, batch: TaskBatch, segment: int) -> Batch:
         """A segment of all sequences as the transformer takes it, [B * C, T]."""
         tokens, kinds = (x[:, :, segment].reshape(-1, x.shape[-1]) for x in (batch.tokens, batch.segments))
         none = np.zeros((len(tokens), 0), np.int32)
         # `valid_B` of the memory says how much of it is text.
-        return forward_text(tokens, jnp.where(tokens == PAD, NEVER, 0), kinds, none, continues=segment > 0)
+        return forward_text(tokens, jnp.where(tokens == self.pad, NEVER, 0), kinds, none, continues=segment > 0)
 
-    @staticmethod
-    def _as_hidden(batch: TaskBatch, h_NTD: jax.Array, rows_B: jax.Array | None = None) -> Hidden:
+    def _as_hidden(self, batch: TaskBatch, h_NTD: jax.Array, rows_B: jax.Array | None = None) -> Hidden:
         B, C, _, T = batch.tokens.shape
         last, kinds = (x[:, :, -1] for x in (batch.tokens, batch.segments))
         h_BCTD = h_NTD.reshape(B, C, T, h_NTD.shape[-1])
-        return Hidden(h_BCTD, last != PAD, kinds, jnp.arange(B) if rows_B is None else rows_B)
+        return Hidden(h_BCTD, last != self.pad, kinds, jnp.arange(B) if rows_B is None else rows_B)
 
 
 def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
@@ -155,10 +154,10 @@ def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
       row: any one of the task: it has the number of sequences and the shapes of the labels.
     """
     S, T = config.finetune.segments, config.data.segment_len
-    model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model))
+    model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model), task.tokenizer.special.pad)
 
     def example_batch(batch_size: int) -> TaskBatch:
-        return jax.tree.map(np.zeros_like, batch_of([row], S, T, batch_size))
+        return jax.tree.map(np.zeros_like, batch_of([row], S, T, batch_size, task.tokenizer.special.pad))
 
     # As of masked language modelling without targets and memory: the content stream alone.
     alone = config.changed(model={"memory_len": 0}, data={"num_predict": 0, "objective": "mlm"})

@@ -8,8 +8,8 @@ smallest complete task.
 
 Letters: B rows, C sequences of a row (the options of a multiple choice, else 1), S segments of a sequence
 (`finetune.segments`, else 1), T tokens of a segment. Sequences are padded on the left, so that every sequence ends at
-the last position of its last segment; there is CLS, and what a head reads stands at -1. Padding is the piece PAD, which
-no text has; no position sees it, so the side of the padding changes nothing.
+the last position of its last segment; there is CLS, and what a head reads stands at -1. Padding is the tokenizer's
+piece for it, which no text has; no position sees it, so the side of the padding changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
-from xlnet_jax.data.tokenizer import PAD, Tokenizer
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 
 Array = Any
@@ -72,7 +72,7 @@ class TaskBatch:
     """B rows; K steps stacked add a leading axis to every array."""
 
     tokens: Array
-    """int32 [B, C, S, T]; PAD on the left."""
+    """int32 [B, C, S, T]; padding on the left."""
     segments: Array
     """int32 [B, C, S, T]."""
     labels: dict[str, Array]
@@ -218,11 +218,11 @@ class Task(abc.ABC):
         """The scores of what `outputs` has returned for labelled examples: sums divided once, on the host."""
 
 
-def batch_of(rows: Sequence[Row], segments: int, segment_len: int, batch_size: int) -> TaskBatch:
-    """Pads rows into a batch of `batch_size`; missing ones repeat the first with weight 0."""
+def batch_of(rows: Sequence[Row], segments: int, segment_len: int, batch_size: int, pad: int) -> TaskBatch:
+    """Pads rows with the piece `pad` into a batch of `batch_size`; missing ones repeat the first with weight 0."""
     filled = [*rows, *[rows[0]] * (batch_size - len(rows))]
     shape = (batch_size, len(rows[0].tokens), segments * segment_len)
-    tokens, kinds = np.full(shape, PAD, np.int32), np.zeros(shape, np.int32)
+    tokens, kinds = np.full(shape, pad, np.int32), np.zeros(shape, np.int32)
     for b, row in enumerate(filled):
         for c, (pieces, kind) in enumerate(zip(row.tokens, row.segments, strict=True)):
             tokens[b, c, shape[2] - len(pieces) :] = pieces

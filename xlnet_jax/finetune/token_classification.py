@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.config import FinetuneConfig, ModelConfig
-from xlnet_jax.data.tokenizer import UNK
 from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.classification import index_of
 from xlnet_jax.finetune.heads import Linear, cross_entropy
@@ -80,7 +79,7 @@ class TokenClassification(Task):
         tokens_N, count_W = self.tokenizer.encode_normalized(normal)
         words = np.split(tokens_N, np.cumsum(count_W)[:-1])
         # A word that normalisation leaves nothing of, such as a lone accent, still has a label.
-        words = [word if len(word) else np.array([UNK], np.int32) for word in words]
+        words = [word if len(word) else np.array([self.tokenizer.special.unk], np.int32) for word in words]
         labels = [0] * len(words)
         if example.label is not None:
             labels = [index_of(str(name), self.labels, example.where) for name in example.label]
@@ -94,7 +93,7 @@ class TokenClassification(Task):
 
     def _row(self, number: int, words: list[np.ndarray], labels: list[int]) -> Row:
         T = self.config.data.segment_len
-        tokens, segments = layouts.sentences(T, np.concatenate(words))
+        tokens, segments = layouts.sentences(self.tokenizer.special, T, np.concatenate(words))
         starts = np.cumsum([0, *(len(word) for word in words[:-1])]) - len(tokens)
         label_T = np.full(T, -1, np.int32)
         label_T[starts] = labels

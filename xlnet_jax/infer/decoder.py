@@ -25,7 +25,7 @@ import numpy as np
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.config import Config
-from xlnet_jax.data.tokenizer import PAD
+from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput, check_whole
 from xlnet_jax.infer import decode
 from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, bucket, power_of_two
@@ -80,12 +80,14 @@ class Decoder:
     Attributes:
       model: of `fillable` or `continuable`.
       params: on the devices that compute.
+      special: of its tokenizer.
       segment_len: T.
       batch_size: texts at a time; it does not change the draws.
     """
 
     model: LanguageModel
     params: Any
+    special: SpecialIds
     segment_len: int
     batch_size: int = 16
 
@@ -130,11 +132,11 @@ class Decoder:
         rows = []
         for number, (ids_N, known_N) in enumerate(texts, 1):
             if causal:
-                rows.append(_continued(ids_N, known_N, self.segment_len))
+                rows.append(_continued(ids_N, known_N, self.segment_len, self.special))
                 continue
             given = "left" if method.by_confidence else order
             place_N = places(number, known_N, given, (sampling.seed, number, 0), self.segment_len)
-            rows.append(_parts(ids_N, known_N, place_N, self.segment_len))
+            rows.append(_parts(ids_N, known_N, place_N, self.segment_len, self.special))
         filled: list[Any] = [None] * len(rows)
         # Left to right in the order of the texts, which a terminal shows.
         B, groups = batches([0 if causal else len(ids_N) for ids_N, _ in texts], self.batch_size)
@@ -148,20 +150,22 @@ class Decoder:
         return filled
 
 
-def _parts(ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segment_len: int) -> list[Part]:
+def _parts(
+    ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segment_len: int, special: SpecialIds
+) -> list[Part]:
     """One for each segment."""
     parts = []
-    for number, segment in enumerate(segments(ids_N, known_N, place_N, segment_len)):
+    for number, segment in enumerate(segments(ids_N, known_N, place_N, segment_len, special)):
         position_U = segment.position_U[np.argsort(segment.rank_N[segment.position_U])]
         segment.rank_N[position_U] = NEVER
         parts.append(Part(segment.token_N, segment.rank_N, position_U, number * segment_len + position_U))
     return parts
 
 
-def _continued(ids_N: np.ndarray, known_N: np.ndarray, segment_len: int) -> list[Part]:
+def _continued(ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special: SpecialIds) -> list[Part]:
     """Of a gap at the end: a part for each segment of what is known, the last one with the first `decode.CHUNK` unknown
     tokens, and then one for each so many more, which read nothing."""
-    read_N, known_N = following(ids_N, known_N)
+    read_N, known_N = following(ids_N, known_N, special)
     length, N = int(known_N.sum()), len(read_N)
     reads = [read_N[start : min(start + segment_len, length)] for start in range(0, length, segment_len)]
     gaps = [np.arange(start, min(start + decode.CHUNK, N)) for start in range(length, N, decode.CHUNK)]
@@ -239,7 +243,7 @@ class _Group:
         if self._causal:
             longest = max(0 if part is None else len(part.token_Q) for part in parts)
             Q = min(Q, power_of_two(longest, SHORTEST_PROMPT)) if longest else 0
-        tokens_BQ, rank_BQ = np.full((self._B, Q), PAD, np.int32), np.full((self._B, Q), NEVER, np.int32)
+        tokens_BQ, rank_BQ = np.zeros((self._B, Q), np.int32), np.full((self._B, Q), NEVER, np.int32)
         position_BU = np.full((self._B, self._U), self._T, np.int32)
         for b, part in enumerate(parts):
             if part is not None:

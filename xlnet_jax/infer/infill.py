@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlnet_jax.data.tokenizer import EOD, MASK, Tokenizer
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.decoder import Decoder, Filled, Listener
 from xlnet_jax.infer.orders import Order
@@ -98,7 +98,7 @@ def parsed(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
     ids, gaps = list(first), list[tuple[int, int]]()
     for length, part in zip(lengths, later, strict=True):
         gaps.append((len(ids), len(ids) + length))
-        ids += [MASK] * length + part
+        ids += [tokenizer.special.mask] * length + part
     known = [True] * len(ids)
     for start, end in gaps:
         known[start:end] = [False] * (end - start)
@@ -126,12 +126,14 @@ def _shortened(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
-def appended(prompt: Sequence[int], tokens: int, text: str = "") -> Gapped:
+def appended(tokenizer: Tokenizer, prompt: Sequence[int], tokens: int, text: str = "") -> Gapped:
     """A prompt, of this text, with one gap of so many pieces at its end. Raises BadInput if they are too many."""
     if not 1 <= tokens <= LONGEST:
         raise BadInput(f"tokens={tokens} must be from 1 to {LONGEST:,}")
     N = len(prompt)
-    return Gapped([*prompt, *[MASK] * tokens], [True] * N + [False] * tokens, [(N, N + tokens)], [text, ""])
+    return Gapped(
+        [*prompt, *[tokenizer.special.mask] * tokens], [True] * N + [False] * tokens, [(N, N + tokens)], [text, ""]
+    )
 
 
 def result(tokenizer: Tokenizer, text: Gapped, filled: Filled, exact: bool) -> Infilled:
@@ -182,7 +184,7 @@ def continue_texts(
     sampling.check(tokens)
     if not len(prompts):
         raise BadInput("no prompt; give at least one")
-    before, stop = prompt_ids(tokenizer, prompts), EOD if order == "left" else None
+    before, stop = prompt_ids(tokenizer, prompts), tokenizer.special.eod if order == "left" else None
     new: list[dict[int, int]] = [{} for _ in prompts]
     shown = [""] * len(prompts)
 
@@ -199,7 +201,7 @@ def continue_texts(
                 listener(number, text[len(shown[number]) :], ended)
             shown[number] = text
 
-    asked = [[*ids, *[MASK] * tokens] for ids in before]
+    asked = [[*ids, *[tokenizer.special.mask] * tokens] for ids in before]
     known = [[True] * len(ids) + [False] * tokens for ids in before]
     decoder(asked, known, sampling, order, tokens_per_step, speculative, stop, heard)
     return shown

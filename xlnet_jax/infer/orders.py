@@ -14,7 +14,7 @@ import numpy as np
 
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.orders import LAWS
-from xlnet_jax.data.tokenizer import CLS, EOD, SEP
+from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
 from xlnet_jax.train.loss import LanguageModel
@@ -126,7 +126,9 @@ def places(number: int, known_N: np.ndarray, order: Order, key: tuple[int, ...],
     return place_N
 
 
-def segments(ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segment_len: int) -> list[Segment]:
+def segments(
+    ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segment_len: int, special: SpecialIds
+) -> list[Segment]:
     """The parts of a text in which a model with two streams reads it.
 
     Known tokens have rank -1, unknown ones 1 and up by their place in the order. Known SEP and CLS have rank 0: only
@@ -135,16 +137,16 @@ def segments(ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segmen
     parts = []
     for cut in (slice(start, start + segment_len) for start in range(0, len(ids_N), segment_len)):
         unknown_U = np.flatnonzero(~known_N[cut])
-        rank_N = np.where(np.isin(ids_N[cut], (SEP, CLS)), 0, -1).astype(np.int32)
+        rank_N = np.where(np.isin(ids_N[cut], (special.sep, special.cls)), 0, -1).astype(np.int32)
         rank_N[unknown_U] = 1 + np.argsort(np.argsort(place_N[cut][unknown_U]))
         parts.append(Segment(ids_N[cut], rank_N, unknown_U, ids_N[cut][unknown_U]))
     return parts
 
 
-def following(ids_N: np.ndarray, known_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def following(ids_N: np.ndarray, known_N: np.ndarray, special: SpecialIds) -> tuple[np.ndarray, np.ndarray]:
     """What a left-to-right model, whose every token predicts the next one, reads and predicts of a text: if nothing of
     it is known it follows the end of a document."""
-    return (ids_N, known_N) if known_N[0] else (np.insert(ids_N, 0, EOD), np.insert(known_N, 0, True))
+    return (ids_N, known_N) if known_N[0] else (np.insert(ids_N, 0, special.eod), np.insert(known_N, 0, True))
 
 
 def warn_of_law(config: Config, known: Sequence[Sequence[bool]], order: Order = "left") -> None:

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, Memory, forward_text
-from xlnet_jax.data.tokenizer import PAD
+from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput, check_whole
 from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, power_of_two, program, read_by_host
 from xlnet_jax.infer.orders import Order, Segment, checked, following, listed, places, segments
@@ -80,12 +80,14 @@ class Scorer:
     Attributes:
       model: of `any_order`.
       params: on the devices that compute.
+      special: of its tokenizer.
       segment_len: T.
       batch_size: texts times orders at a time; it does not change the result beyond rounding.
     """
 
     model: LanguageModel
     params: Any
+    special: SpecialIds
     segment_len: int
     batch_size: int = 16
 
@@ -132,8 +134,8 @@ class Scorer:
         """The parts of a text in which its tokens are read."""
         T = self.segment_len
         if not self.model.transformer.left_to_right:
-            return segments(ids_N, known_N, place_N, T)
-        ids_N, known_N = following(ids_N, known_N)
+            return segments(ids_N, known_N, place_N, T, self.special)
+        ids_N, known_N = following(ids_N, known_N, self.special)
         parts = []
         for start in range(0, len(ids_N) - 1, T):
             read_N = ids_N[start : min(start + T, len(ids_N) - 1)]
@@ -177,7 +179,7 @@ class Scorer:
 
 def _padded(segments: list[Segment | None], B: int, T: int, P: int, continues: bool) -> Batch:
     """One segment of each row; positions without a token are seen by none."""
-    tokens_BT, rank_BT = np.full((B, T), PAD, np.int32), np.full((B, T), NEVER, np.int32)
+    tokens_BT, rank_BT = np.zeros((B, T), np.int32), np.full((B, T), NEVER, np.int32)
     position_BP, target_BP = np.zeros((B, P), np.int32), np.zeros((B, P), np.int32)
     for b, segment in enumerate(segments):
         if segment is not None:

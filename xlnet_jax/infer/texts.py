@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from xlnet_jax.data import offsets
-from xlnet_jax.data.tokenizer import EOP, Tokenizer
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 
 MARK = re.compile(r"\[MASK(:[^\]]*)?\]|<mask>")
@@ -49,14 +49,14 @@ def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
     first, *later = tokenizer.normalized(mark.join(parts)).split(mark)
     if tokenizer.level != "sentencepiece":
         return [tokenizer.encode_normalized([part])[0].tolist() for part in (first, *later)]
-    all_ids = [tokenizer.encode_normalized([first])[0].tolist()]
+    all_ids, eop = [tokenizer.encode_normalized([first])[0].tolist()], tokenizer.special.eop
     for part in later:
         # A symbol that is a piece of its own in any text: what follows it is not at the start of a text.
-        ids = tokenizer.encode_normalized([tokenizer.pieces[EOP] + part])[0].tolist()
-        if EOP not in ids[:2]:
+        ids = tokenizer.encode_normalized([tokenizer.pieces[eop] + part])[0].tolist()
+        if eop not in ids[:2]:
             raise BadInput(f"tokenizer {tokenizer.path}: <eop> is no symbol of texts; texts with gaps need one that "
                            "`xlnet-jax prepare` trained, or that of a released XLNet")  # fmt: skip
-        all_ids.append(ids[ids.index(EOP) + 1 :])
+        all_ids.append(ids[ids.index(eop) + 1 :])
     for ids in all_ids[:-1]:
         while ids and tokenizer.pieces[ids[-1]] == "▁":
             ids.pop()

@@ -30,7 +30,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.corpus.manifest import little_heldout
-from xlnet_jax.data.tokenizer import UNK, Tokenizer
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
@@ -88,7 +88,7 @@ def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dic
     """
     characters_V, bytes_V = tokenizer.text_lengths()
     words_V = tokenizer.word_start & (characters_V > 0)
-    words_V[UNK] = True
+    words_V[tokenizer.special.unk] = True
     units = {"character": characters_V, "byte": bytes_V, "word": words_V}
     counts = {f"bits_per_{unit}": int(counts_V @ per_V) for unit, per_V in units.items()}
     bits = np.float64(nats / math.log(2))

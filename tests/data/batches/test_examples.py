@@ -5,11 +5,13 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+import tiny
+from special_ids import CLS, SEP
 
 from xlnet_jax.config import Config, DataConfig, ModelConfig
 from xlnet_jax.data.batches import examples, sentence_pairs
 from xlnet_jax.data.batches.stream import Stream, extend_plan
-from xlnet_jax.data.tokenizer import CLS, SEP
+from xlnet_jax.data.tokenizer import XLNET, SpecialIds
 from xlnet_jax.errors import BadInput
 
 DATA = DataConfig(segment_len=64, reuse_len=32, num_predict=11, windows_per_block=4)
@@ -40,7 +42,7 @@ def build(steps, rows=ROWS, data=DATA, text=TEXT):
     plan = extend_plan((), 0, 16, data.windows_per_block)
     for step in steps:
         where = stream.locate(step, rows, plan)
-        batch = examples.build(text, WORD_START, config, where, name="train", step=step, rows=rows)
+        batch = examples.build(text, tiny.Vocabulary(WORD_START), config, where, name="train", step=step, rows=rows)
         yield where, batch
 
 
@@ -133,12 +135,34 @@ def test_targets_are_ascending_the_tokens_themselves_and_never_functional():
         assert not np.isin(picked, [SEP, CLS]).any()
 
 
+@pytest.mark.parametrize("objective", ["plm", "mlm"])
+def test_special_ids_are_those_of_the_tokenizer(objective):
+    """Of a vocabulary that has them elsewhere, as ALBERT's: the same examples with other ids."""
+    albert = SpecialIds(unk=1, bos=2, eos=3, cls=2, sep=3, pad=0, mask=4, eod=3, eop=3)
+    config = Config(data=dataclasses.replace(DATA, objective=objective), model=ModelConfig(memory_len=0))
+    where = Stream((TEXT.tokens,), 32, DATA.windows_per_block, False, seed=1).locate(
+        0, ROWS, extend_plan((), 0, 16, DATA.windows_per_block)
+    )
+    starts = WORD_START | (np.arange(len(WORD_START)) < 9)
+    ours, theirs = (
+        examples.build(TEXT, tiny.Vocabulary(starts, ids), config, where, name="train", step=0, rows=ROWS)
+        for ids in (XLNET, albert)
+    )
+    for name in ("cls", "sep", "mask"):
+        kept = (getattr(XLNET, name) == ours.tokens) == (getattr(albert, name) == theirs.tokens)
+        assert kept.all() and (objective == "mlm" or name == "mask" or getattr(albert, name) in theirs.tokens)
+    text = ours.tokens >= FIRST
+    assert objective == "mlm" or (theirs.tokens[text] == ours.tokens[text]).all()
+    np.testing.assert_array_equal(theirs.rank, ours.rank)
+    assert not np.isin(theirs.target_tokens[theirs.target_weights > 0], albert).any()
+
+
 def test_ranks_of_the_golden_example():
     tokens = np.array([[10, 11, 12, 13, SEP, 20, 21, SEP, CLS]])
     target = np.zeros((1, 9), bool)
     target[0, [1, 2, 6]] = True
     order = np.array([[5, 2, 7, 0, 3, 8, 1, 6, 4]])
-    rank = examples.ranks(tokens, target, 9, order / 9.0)
+    rank = examples.ranks(tokens, target, 9, order / 9.0, XLNET)
     np.testing.assert_array_equal(rank, [[-1, 2, 7, -1, 3, -1, 1, 6, 4]])
     sees = rank[0][None, :] < rank[0][:, None]
     assert [set(np.flatnonzero(~sees[i])) for i in (1, 2, 6)] == [{1, 2, 4, 7, 8}, {2}, {1, 2, 4, 6, 7, 8}]

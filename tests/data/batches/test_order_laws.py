@@ -42,7 +42,7 @@ def located(config):
 
 def built(config, text):
     return [
-        examples.build(text, text.tokenizer.word_start, config, where, name="train", step=step, rows=ROWS)
+        examples.build(text, text.tokenizer, config, where, name="train", step=step, rows=ROWS)
         for step, where in enumerate(located(config))
     ]
 
@@ -115,8 +115,7 @@ def test_a_row_depends_on_seed_name_step_and_row_alone():
 
     def rank(rows, name="train", step=1, seed=1):
         changed = plain.changed(seeds={"data": seed})
-        starts = text.tokenizer.word_start
-        return examples.build(text, starts, changed, where.take(rows), name=name, step=step, rows=rows).rank
+        return examples.build(text, text.tokenizer, changed, where.take(rows), name=name, step=step, rows=rows).rank
 
     together = rank(ROWS)
     np.testing.assert_array_equal(together[[6, 2]], rank(np.array([6, 2])))

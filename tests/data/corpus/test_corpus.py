@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import tiny
 from array_record.python import array_record_module
+from special_ids import EOD, PAD
 
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.manifest import MANIFEST
 from xlnet_jax.data.prepare.text import Request
-from xlnet_jax.data.tokenizer import EOD, PAD, train_tokenizer
+from xlnet_jax.data.tokenizer import train_tokenizer
 from xlnet_jax.errors import BadInput
 
 GOLDEN = tiny.TESTS / "golden" / "corpus_v1"

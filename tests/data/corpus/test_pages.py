@@ -7,9 +7,9 @@ import shutil
 import numpy as np
 import pytest
 from array_record.python import array_record_module
+from special_ids import PAD
 
 from xlnet_jax.data.corpus import pages
-from xlnet_jax.data.tokenizer import PAD
 from xlnet_jax.errors import BadInput
 
 VOCAB_SIZE = 32000

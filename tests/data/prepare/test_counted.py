@@ -4,13 +4,13 @@ import itertools
 
 import data_fixtures as data
 import pytest
+from special_ids import EOD
 
 from xlnet_jax.cli import main
 from xlnet_jax.data.corpus import verify
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.prepare import counting, datasets, work_unit
 from xlnet_jax.data.prepare.pipeline import prepare
-from xlnet_jax.data.tokenizer import EOD
 from xlnet_jax.errors import BadInput
 
 

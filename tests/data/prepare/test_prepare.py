@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from special_ids import EOD
 
 from xlnet_jax.data.corpus import manifest as manifests
 from xlnet_jax.data.corpus import pages
@@ -20,7 +21,7 @@ from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.prepare import pipeline as module
 from xlnet_jax.data.prepare import sources, work_unit
 from xlnet_jax.data.prepare.text import Request, TextReader
-from xlnet_jax.data.tokenizer import EOD, Normalization
+from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput
 
 

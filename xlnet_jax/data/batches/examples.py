@@ -24,7 +24,7 @@ from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches import orders, spans
 from xlnet_jax.data.batches.sentence_pairs import Layout, Pairs, Text, choose_pairs, read_in_order
 from xlnet_jax.data.batches.stream import Windows, uniforms
-from xlnet_jax.data.tokenizer import CLS, MASK, SEP, SPECIAL_PIECES
+from xlnet_jax.data.tokenizer import SpecialIds, Tokenizer
 from xlnet_jax.errors import BadInput
 
 MASKED, RANDOM = 0.8, 0.1
@@ -61,8 +61,7 @@ class ExampleBuilder:
     """The inputs of examples, and the keys of their random draws (see `stream.uniforms`)."""
 
     text: Text
-    word_start_V: np.ndarray
-    """bool: the piece begins a word."""
+    tokenizer: Tokenizer
     config: Config
     name: str
     step: int
@@ -86,9 +85,9 @@ class ExampleBuilder:
         # Words exist in the text's own order only: reversed rows are flipped to find spans, and flipped back after.
         turned_B1 = direction_B[:, None] < 0
         natural = np.where(turned_B1, tokens_BN[:, ::-1], tokens_BN)
-        text_only = (natural != SEP) & (natural != CLS)
+        text_only = _is_text(natural, self.tokenizer.special)
         mask = spans.sample(
-            self.word_start_V[natural], text_only | compat.on("fill_functional"), goal, draws_BX,
+            self.tokenizer.word_start[natural], text_only | compat.on("fill_functional"), goal, draws_BX,
             max_span=data.max_span, alpha=data.mask_group_size, beta=data.masks_per_group,
             kind="pieces" if compat.on("piece_spans") else data.spans,
         )  # fmt: skip
@@ -96,7 +95,14 @@ class ExampleBuilder:
         return np.where(turned_B1, mask[:, ::-1], mask)
 
 
-def ranks(tokens_BT: np.ndarray, target_BT: np.ndarray, reuse_len: int, draws_BT: np.ndarray) -> np.ndarray:
+def _is_text(tokens: np.ndarray, special: SpecialIds) -> np.ndarray:
+    """bool: neither SEP nor CLS, which are no targets."""
+    return (tokens != special.sep) & (tokens != special.cls)
+
+
+def ranks(
+    tokens_BT: np.ndarray, target_BT: np.ndarray, reuse_len: int, draws_BT: np.ndarray, special: SpecialIds
+) -> np.ndarray:
     """The factorisation order, int32 [B, T]: context -1; targets and SEP/CLS a random place in their half.
 
     The ranks of the second half are R + 1 higher: all of it sees all of the first half, and the first half sees none
@@ -105,23 +111,23 @@ def ranks(tokens_BT: np.ndarray, target_BT: np.ndarray, reuse_len: int, draws_BT
     order_BT = np.concatenate(
         [np.argsort(np.argsort(half, axis=1), axis=1) for half in np.split(draws_BT, [reuse_len], axis=1)], axis=1
     )
-    ordered_BT = target_BT | (tokens_BT == SEP) | (tokens_BT == CLS)
+    ordered_BT = target_BT | ~_is_text(tokens_BT, special)
     rank_BT = np.where(ordered_BT, order_BT, -1)
     rank_BT[:, reuse_len:] += reuse_len + 1
     return rank_BT.astype(np.int32)
 
 
 def build(
-    text: Text, word_start_V: np.ndarray, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
+    text: Text, tokenizer: Tokenizer, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
 ) -> Batch:
     """Builds the Batch that `where` describes.
 
     Args:
-      word_start_V: bool [V]: the piece begins a word.
+      tokenizer: says which pieces begin a word, and which are no text.
       where: positions of the B rows, from `stream`.
       name, step, rows: with the data seed, the key of the random draws; see `stream.uniforms`.
     """
-    builder = ExampleBuilder(text, word_start_V, config, name, step)
+    builder = ExampleBuilder(text, tokenizer, config, name, step)
     if config.data.objective == "clm":
         return _causal(builder, where)
     if orders.LAWS[config.data.factorization_order].whole:
@@ -141,8 +147,8 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
     tokens_BX, starts_BX = read_in_order(builder.text, where.cursor_B, where.direction_B, R + tot + tot // 2)
     pairs = choose_pairs(builder.text, where, tokens_BX[:, R:], starts_BX[:, R:], shape, pair_draws,
                          data.positive_pair_rate, data.pairs)  # fmt: skip
-    joined_BY, segments_BY = _join(pairs, tot)
-    cls_B1 = np.full((len(rows), 1), CLS)
+    joined_BY, segments_BY = _join(pairs, tot, builder.tokenizer.special.sep)
+    cls_B1 = np.full((len(rows), 1), builder.tokenizer.special.cls)
     tokens_BT = np.concatenate([tokens_BX[:, :R], joined_BY, cls_B1], axis=1)
     segments_BT = np.concatenate([np.zeros((len(rows), R), int), segments_BY, np.full_like(cls_B1, 2)], axis=1)
     target_BT = np.concatenate(
@@ -152,7 +158,7 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
     return Batch(
         tokens=tokens_BT.astype(np.int32),
         segments=segments_BT.astype(np.int32),
-        rank=ranks(tokens_BT, target_BT, R, order_draws),
+        rank=ranks(tokens_BT, target_BT, R, order_draws, builder.tokenizer.special),
         summary_position=np.full(len(rows), T - 1, np.int32),
         **_predicted(tokens_BT, target_BT, data.num_predict, where),
         **_labels(pairs, where),
@@ -189,11 +195,11 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     pairs = choose_pairs(
         builder.text, where, text_BX, starts_BX, shape, pair_draws, data.positive_pair_rate, data.pairs
     )
-    joined_BY, segments_BY = _join(pairs, tot)
-    tokens_BT = np.concatenate([np.full((B, 1), CLS), joined_BY], axis=1)
+    joined_BY, segments_BY = _join(pairs, tot, builder.tokenizer.special.sep)
+    tokens_BT = np.concatenate([np.full((B, 1), builder.tokenizer.special.cls), joined_BY], axis=1)
     target_BT = builder.targets(tokens_BT, where.direction_B, data.num_predict, target_draws)
     return Batch(
-        tokens=_corrupted(tokens_BT, target_BT, len(builder.word_start_V), corrupt_draws).astype(np.int32),
+        tokens=_corrupted(tokens_BT, target_BT, builder.tokenizer, corrupt_draws).astype(np.int32),
         segments=np.concatenate([np.zeros((B, 1), int), segments_BY], axis=1).astype(np.int32),
         rank=np.zeros((B, T), np.int32),
         summary_position=np.zeros(B, np.int32),
@@ -238,22 +244,22 @@ def _auxiliary(builder: ExampleBuilder, tokens_BN: np.ndarray, exists_B: np.ndar
     )
 
 
-def _join(pairs: Pairs, budget: int) -> tuple[np.ndarray, np.ndarray]:
+def _join(pairs: Pairs, budget: int, sep: int) -> tuple[np.ndarray, np.ndarray]:
     """[ A ][SEP][ B ][SEP] and the segment of each position, int [B, budget + 2] both."""
     column = np.arange(budget + 2)[None, :]
     first_sep = pairs.a_len_B[:, None]
     place = np.clip(column - (column > first_sep), 0, budget - 1)
     tokens = np.take_along_axis(pairs.tokens_BY, place, axis=1)
     is_sep = (column == first_sep) | (column == budget + 1)
-    return np.where(is_sep, SEP, tokens), (column > first_sep).astype(int)
+    return np.where(is_sep, sep, tokens), (column > first_sep).astype(int)
 
 
-def _corrupted(tokens_BT: np.ndarray, target_BT: np.ndarray, vocab_size: int, draws_BX: np.ndarray) -> np.ndarray:
+def _corrupted(tokens_BT: np.ndarray, target_BT: np.ndarray, tokenizer: Tokenizer, draws_BX: np.ndarray) -> np.ndarray:
     """Replaces the targets: most by MASK, some by a random piece of text; the others stay as they are."""
     kind_BT, piece_BT = np.split(draws_BX, 2, axis=1)
-    first = len(SPECIAL_PIECES)
-    any_BT = first + (piece_BT * (vocab_size - first)).astype(int)
-    fed_BT = np.where(kind_BT < MASKED, MASK, np.where(kind_BT < MASKED + RANDOM, any_BT, tokens_BT))
+    text_V = tokenizer.text_ids
+    any_BT = text_V[(piece_BT * len(text_V)).astype(int)]
+    fed_BT = np.where(kind_BT < MASKED, tokenizer.special.mask, np.where(kind_BT < MASKED + RANDOM, any_BT, tokens_BT))
     return np.where(target_BT, fed_BT, tokens_BT)
 
 

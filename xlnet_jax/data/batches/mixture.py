@@ -95,16 +95,15 @@ class Mixture:
 
     def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> Batch:
         """The Batch that `where` describes; see `examples.build`."""
-        word_start = self.tokenizer.word_start
         if len(self.corpora) == 1:
-            return examples.build(self.corpora[0], word_start, config, where, name=name, step=step, rows=rows)
+            return examples.build(self.corpora[0], self.tokenizer, config, where, name=name, step=step, rows=rows)
         order, parts = [], []
         for number, corpus in enumerate(self.corpora):
             own_rows = np.flatnonzero(where.corpus_B == number)
             if own_rows.size:
                 order.append(own_rows)
                 part, draws = where.take(own_rows), rows[own_rows]
-                parts.append(examples.build(corpus, word_start, config, part, name=name, step=step, rows=draws))
+                parts.append(examples.build(corpus, self.tokenizer, config, part, name=name, step=step, rows=draws))
         # Row i of the joined parts is row order[i] of the batch.
         back = np.argsort(np.concatenate(order))
         return combine(parts, lambda arrays: np.concatenate(arrays)[back])

@@ -19,13 +19,15 @@ from typing import Any
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 
-from xlnet_jax.data.tokenizer import PAD
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
 SENTENCE_START, DOCUMENT_START, PARAGRAPH_START = 1, 2, 4
 
 _ALL_STARTS = SENTENCE_START | DOCUMENT_START | PARAGRAPH_START
+
+_PADDING = 5
+"""Of a shard's last page. Part of the format: `<pad>` of XLNet's vocabularies."""
 
 
 def features(page_tokens: int) -> Any:
@@ -115,7 +117,7 @@ class PageWriter:
         tokens, starts = self._left
         if len(tokens):
             padding = (0, self._page_tokens - len(tokens))
-            self._writer.write(encode(np.pad(tokens, padding, constant_values=PAD), np.pad(starts, padding)))
+            self._writer.write(encode(np.pad(tokens, padding, constant_values=_PADDING), np.pad(starts, padding)))
         self._writer.close()
         written = files.temporary(self._path)
         entry = {"tokens": self._tokens, "pages": -(-self._tokens // self._page_tokens),
@@ -170,7 +172,7 @@ def scan(
     for page in range(entry["pages"]):
         tokens, starts = read_page(reader, path, page, page_tokens, vocab_size)
         used = min(page_tokens, entry["tokens"] - page * page_tokens)
-        if (tokens[used:] != PAD).any() or starts[used:].any():
+        if (tokens[used:] != _PADDING).any() or starts[used:].any():
             raise BadInput(f"{path}, page {page}: it has {used} tokens, but the rest is not padding")
         _update(hashes, tokens[:used], starts[:used])
         yield tokens[:used], starts[:used]

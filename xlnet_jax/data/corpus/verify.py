@@ -12,7 +12,7 @@ import numpy as np
 from xlnet_jax.data.corpus import corpus as corpora
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.corpus.manifest import open_folder, read_manifest
-from xlnet_jax.data.tokenizer import EOD
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
@@ -70,8 +70,9 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
     """
     manifest, sizes = open_folder(path)
     problems: list[str] = []
+    special = Tokenizer.special
     try:
-        corpora.read_tokenizer(path, manifest)
+        special = corpora.read_tokenizer(path, manifest).special
     except BadInput as error:
         problems.append(str(error))
     problems += [f"{os.path.join(path, name)} is missing or empty" for name in _TFDS if not sizes.get(name)]
@@ -82,7 +83,7 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
     totals: dict[str, Any] = dict.fromkeys(manifest["splits"], 0)  # no entry for a split with a damaged shard
     with ThreadPoolExecutor(workers or cores()) as threads:
         try:
-            counted = threads.map(lambda shard: _count_shard(path, shard[1], manifest), shards)
+            counted = threads.map(lambda shard: _count_shard(path, shard[1], manifest, special.eod), shards)
             for (name, _), counts in zip(shards, counted, strict=True):
                 if isinstance(counts, BadInput):
                     problems.append(str(counts))
@@ -97,12 +98,12 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
     return {"shards": len(shards), **sums}, problems
 
 
-def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any]) -> np.ndarray | BadInput:
+def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], eod: int) -> np.ndarray | BadInput:
     """Copies a shard from a bucket, and counts it with `_count_pages`; returns its error, or that of the copy."""
     address = copy = os.path.join(path, shard["file"])
     try:
         with files.local_copy(address) as copy:
-            return _count_pages(copy, shard, manifest)
+            return _count_pages(copy, shard, manifest, eod)
     except BadInput as error:
         return BadInput(str(error).replace(copy, address))
     except FileNotFoundError:
@@ -111,7 +112,7 @@ def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any]) -> 
         return BadInput(f"{address}: {summary(error)}; set TMPDIR to a folder with room for a shard")
 
 
-def _count_pages(file: str, shard: dict[str, Any], manifest: dict[str, Any]) -> np.ndarray:
+def _count_pages(file: str, shard: dict[str, Any], manifest: dict[str, Any], eod: int) -> np.ndarray:
     """Reads a shard, checks it and the consistency of its flags (hashes cannot), and counts.
 
     Returns:
@@ -121,7 +122,7 @@ def _count_pages(file: str, shard: dict[str, Any], manifest: dict[str, Any]) -> 
     counts = np.zeros(vocab_size + len(_BITS), np.int64)
     ended = True  # whether the previous token ended a document
     for page, (tokens, starts) in enumerate(pages.scan(file, shard, page_tokens, vocab_size)):
-        ends = tokens == EOD
+        ends = tokens == eod
         begins = (starts & pages.DOCUMENT_START).astype(bool)
         after_end = np.concatenate([[ended], ends[:-1]])
         sentence = (starts & pages.SENTENCE_START).astype(bool)

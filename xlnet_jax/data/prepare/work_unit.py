@@ -17,7 +17,7 @@ import numpy as np
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Document, Request, TextReader
-from xlnet_jax.data.tokenizer import EOD, Tokenizer
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.vocabulary import Unseen
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
@@ -76,7 +76,7 @@ class _SplitWriter:
         size = int(length_K.sum()) + documents
         is_piece_N = np.ones(size, bool)
         is_piece_N[start_K[opens_document_K][1:] - 1] = is_piece_N[-1] = False
-        tokens_N, starts_N = np.full(size, EOD, np.int32), np.zeros(size, np.uint8)
+        tokens_N, starts_N = np.full(size, self._tokenizer.special.eod, np.int32), np.zeros(size, np.uint8)
         tokens_N[is_piece_N] = pieces
         starts_N[start_K] = (
             pages.SENTENCE_START + opens_document_K * pages.DOCUMENT_START + opens_paragraph_K * pages.PARAGRAPH_START
