@@ -142,7 +142,7 @@ MUTANTS = (
            one("infer/gaps", "test_a_drawn_length_depends_on_seed_text_and_sample")),
     Mutant("context_sees_a_known_sep", "xlnet_jax/infer/orders.py", "special.cls)), 0, -1)", "special.cls)), -1, -1)",
            one("infer/decoder", "test_greedy_tokens_are_the_most_probable_of_single_forwards")),
-    Mutant("parts_around_a_gap_are_encoded_alone", "xlnet_jax/infer/texts.py",
+    Mutant("parts_around_a_gap_are_encoded_alone", "xlnet_jax/infer/infill.py",
            "tokenizer.normalized(mark.join(parts)).split(mark)", "map(tokenizer.normalized, parts)",
            one("infer/gaps", "test_pieces_around_a_gap")),
     Mutant("a_filled_gap_is_always_a_word", "xlnet_jax/infer/infill.py",

@@ -17,7 +17,7 @@ from xlnet_jax.cli import main
 from xlnet_jax.commands import generate
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.texts import Passage, text_after
+from xlnet_jax.infer.infill import Passage, text_after
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 

@@ -46,7 +46,7 @@ class Method:
     speculative: int = 0
     by_confidence: bool = False
     sort: bool = False
-    """`Sampling.filtered`."""
+    """`Decoding.filtered`."""
 
     def predicted(self, slots: int) -> int:
         """P."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,12 +25,13 @@ import numpy as np
 from xlnet_jax.batch import NEVER
 from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import SpecialIds
-from xlnet_jax.errors import BadInput, check_whole
+from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decode
 from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, bucket, power_of_two
 from xlnet_jax.infer.decode import Method
-from xlnet_jax.infer.orders import Order, any_order, checked, following, listed, places, segments
-from xlnet_jax.infer.sampling import PLAIN, Sampling
+from xlnet_jax.infer.options import Decoding
+from xlnet_jax.infer.orders import Text, following, places, segments
+from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.train.loss import LanguageModel
 
 log = logging.getLogger("xlnet_jax")
@@ -78,7 +78,7 @@ class Decoder:
     """A model that fills unknown tokens of texts. Programs are shared by all decoders of an equal model.
 
     Attributes:
-      model: of `fillable` or `continuable`.
+      model: that `check` lets pass.
       params: on the devices that compute.
       special: of its tokenizer.
       segment_len: T.
@@ -93,12 +93,8 @@ class Decoder:
 
     def __call__(
         self,
-        tokens: Sequence[Sequence[int]],
-        known: Sequence[Sequence[bool]],
-        sampling: Sampling = PLAIN,
-        order: Order = "left",
-        tokens_per_step: int = 1,
-        speculative: int = 0,
+        texts: Sequence[Text],
+        asked: Decoding,
         stop: int | None = None,
         listener: Listener | None = None,
     ) -> list[Filled]:
@@ -107,41 +103,32 @@ class Decoder:
         What a text becomes depends on itself, its number and the seed alone; with equal shapes bit for bit.
 
         Args:
-          tokens: ids of each text; at unknown positions any.
-          known: of each text, whether its tokens are given.
-          order: of all texts; `confidence`: at each step the position whose most probable token is the most probable.
-          tokens_per_step: more than one are drawn independently: fast, and not the model's joint distribution.
-          speculative: so many tokens are drafted at a time and then verified: the distribution is that of one token at
-            a time, with fewer calls; 0: none.
+          texts: of `orders.checked`; at unknown positions any ids.
+          asked: `order` is that of all texts; with `confidence` at each step the position whose most probable token is
+            the most probable. More than one of `tokens_per_step` are drawn independently: fast, and not the model's
+            joint distribution. With `speculative` so many tokens are drafted at a time and then verified: the
+            distribution is that of one token at a time, with fewer calls.
           stop: the token that ends a text (order `left`); it is the last one of the result.
 
-        Raises BadInput; see `orders.checked`, `orders.places` and `Sampling.check`; for a combination that cannot be;
-        or if the parameters are not finite.
+        Raises BadInput; see `orders.places`; or if the parameters are not finite.
         """
-        sampling.check(1)
-        order, causal = listed(order), self.model.transformer.left_to_right
-        if self.batch_size < 1:
-            raise BadInput(f"batch_size={self.batch_size} must be at least 1")
-        check(self.model, order, tokens_per_step, speculative, stop)
-        if tokens_per_step > 1:
+        causal, T = self.model.transformer.left_to_right, self.segment_len
+        if asked.tokens_per_step > 1:
             log.warning("tokens_per_step=%d is inexact: the pieces of one call do not know of each other, so the "
-                        "result is no draw of the model, and has no joint likelihood", tokens_per_step)  # fmt: skip
-        method = Method(tokens_per_step, speculative, order == "confidence", sampling.filtered)
-        # Left to right a segment without a memory knows less, as in training, and nothing that was given is unseen.
-        texts = checked(self.model, math.inf if causal else self.segment_len, tokens, known)
-        rows = []
-        for number, (ids_N, known_N) in enumerate(texts, 1):
-            if causal:
-                rows.append(_continued(ids_N, known_N, self.segment_len, self.special))
-                continue
-            given = "left" if method.by_confidence else order
-            place_N = places(number, known_N, given, (sampling.seed, number, 0), self.segment_len)
-            rows.append(_parts(ids_N, known_N, place_N, self.segment_len, self.special))
+                        "result is no draw of the model, and has no joint likelihood",
+                        asked.tokens_per_step)  # fmt: skip
+        method = Method(asked.tokens_per_step, asked.speculative, asked.order == "confidence", asked.filtered)
+        order = "left" if method.by_confidence else asked.order
+        rows = [
+            _continued(ids_N, known_N, T, self.special) if causal
+            else _parts(ids_N, known_N, places(number, known_N, order, (asked.seed, number, 0), T), T, self.special)
+            for number, (ids_N, known_N) in enumerate(texts, 1)
+        ]  # fmt: skip
         filled: list[Any] = [None] * len(rows)
         # Left to right in the order of the texts, which a terminal shows.
         B, groups = batches([0 if causal else len(ids_N) for ids_N, _ in texts], self.batch_size)
         for numbers in groups:
-            group = _Group(self, method, sampling, stop, [texts[number][0] for number in numbers],
+            group = _Group(self, method, Sampling.of(asked), stop, [texts[number][0] for number in numbers],
                            [rows[number] for number in numbers], numbers, B, listener)  # fmt: skip
             for number, one in zip(numbers, group.run(), strict=True):
                 if not np.isfinite(one.log_prob_U).all():
@@ -221,7 +208,7 @@ class _Group:
             done_BU, left = np.zeros(position_BU.shape, bool), True
             while left:
                 results, state = write(
-                    state, self._sampling.arrays(), np.int32(decode.CHUNK), self._stop, turn == self._rounds - 1
+                    state, self._sampling, np.int32(decode.CHUNK), self._stop, turn == self._rounds - 1
                 )
                 size_B, token_BU, log_prob_BU, turn_BU, calls_B = jax.device_get(results)
                 left_BU = (turn_BU < 0) & (np.arange(self._U) < size_B[:, None])
@@ -271,52 +258,20 @@ class _Group:
         return Filled(token_N, position_U, np.array(self._log_probs[b]), calls)
 
 
-def check(
-    model: LanguageModel, order: Order, tokens_per_step: int = 1, speculative: int = 0, stop: int | None = None
-) -> None:
-    """Raises BadInput for a combination that cannot be; see `Decoder`."""
-    if model.transformer.left_to_right:
-        given = {"order": order, "tokens_per_step": tokens_per_step, "speculative": speculative}
-        for (name, value), only in zip(given.items(), ("left", 1, 0), strict=True):
-            if value != only:
+def check(config: Config, path: str, asked: Decoding, gaps: bool) -> None:
+    """Raises BadInput for a model of this configuration that does not continue texts, or fill their `gaps`, so."""
+    if config.data.objective == "clm":
+        if gaps:
+            raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or "
+                           "train one with data.objective=plm")  # fmt: skip
+        for name, only in (("order", "left"), ("tokens_per_step", 1), ("speculative", 0)):
+            if (value := getattr(asked, name)) != only:
                 raise BadInput(f"{name}={value}: a left-to-right model (data.objective=clm) writes one token after the "
                                "other; leave it out, or train a model with data.objective=plm")  # fmt: skip
-    check_whole(tokens_per_step=tokens_per_step, speculative=speculative)
-    if tokens_per_step < 1:
-        raise BadInput(f"tokens_per_step={tokens_per_step} must be at least 1: tokens drawn at a time")
-    if speculative < 0 or speculative == 1:
-        raise BadInput(f"speculative={speculative} must be 0 (no drafts) or at least 2: tokens drafted at a time")
-    if tokens_per_step > 1 and speculative:
-        raise BadInput(f"tokens_per_step={tokens_per_step} with speculative={speculative}: tokens drawn together are "
-                       "not verified; use one of the two")  # fmt: skip
-    if speculative and order == "confidence":
-        raise BadInput("order=confidence with speculative: a draft needs its order beforehand; use another order")
-    if stop is not None and order != "left":
-        raise BadInput(f"order={order} with a stop token: what is after it would be known before; use order=left")
-
-
-def fillable(config: Config, path: str) -> LanguageModel:
-    """The model of a configuration that fills gaps. Raises BadInput if it does not."""
-    if config.data.objective == "mlm":
-        raise BadInput(f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself: use "
-                       "`xlnet_jax.load(...).logits`, which gives those of every `[MASK]`, or train one with "
-                       "data.objective=plm")  # fmt: skip
-    if config.data.objective == "clm":
-        raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or train "
-                       "one with data.objective=plm")  # fmt: skip
-    return continuable(config, path)
-
-
-def continuable(config: Config, path: str) -> LanguageModel:
-    """The model of a configuration that continues texts. Raises BadInput if it does not."""
-    if config.data.objective == "mlm":
-        raise BadInput(f"{path} was trained with data.objective=mlm, and only a left-to-right model (clm), or one of "
-                       "any order (plm), continues a text; train one, or use `xlnet_jax.load(...).logits`, which gives "
-                       "those of every `[MASK]`")  # fmt: skip
     if config.model.position_scheme == "absolute":
         raise BadInput(f"{path} has model.position_scheme=absolute, and no memory that could follow a text; train one "
                        "with model.position_scheme=relative")  # fmt: skip
     if config.compat.on("zero_memory"):
-        does = "filling" if config.data.objective == "plm" else "generation"
-        raise BadInput(f"{path}: no {does} with zero_memory in compat.switches: the cache has no empty slots to see")
-    return any_order(config, path)
+        raise BadInput(
+            f"{path}: no generation with zero_memory in compat.switches: the cache has no empty slots to see"
+        )
