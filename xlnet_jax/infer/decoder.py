@@ -14,7 +14,7 @@ one call. A text of which nothing is known follows the end of a document (`<eod>
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -117,24 +117,110 @@ class Decoder:
             log.warning("tokens_per_step=%d is inexact: the pieces of one call do not know of each other, so the "
                         "result is no draw of the model, and has no joint likelihood",
                         asked.tokens_per_step)  # fmt: skip
-        method = Method(asked.tokens_per_step, asked.speculative, asked.order == "confidence", asked.filtered)
-        order = "left" if method.by_confidence else asked.order
-        rows = [
-            _continued(ids_N, known_N, T, self.special) if causal
-            else _parts(ids_N, known_N, places(number, known_N, order, (asked.seed, number, 0), T), T, self.special)
-            for number, (ids_N, known_N) in enumerate(texts, 1)
-        ]  # fmt: skip
-        filled: list[Any] = [None] * len(rows)
+        order = "left" if asked.order == "confidence" else asked.order
+        rows = []
+        for number, (ids_N, known_N) in enumerate(texts):
+            if causal:
+                parts = _continued(ids_N, known_N, T, self.special)
+            else:
+                place_N = places(number + 1, known_N, order, (asked.seed, number + 1, 0), T)
+                parts = _parts(ids_N, known_N, place_N, T, self.special)
+            rows.append(_Row(number, ids_N.copy(), parts))
         # Left to right in the order of the texts, which a terminal shows.
-        B, groups = batches([0 if causal else len(ids_N) for ids_N, _ in texts], self.batch_size)
+        B, groups = batches([0 if causal else len(row.token_N) for row in rows], self.batch_size)
         for numbers in groups:
-            group = _Group(self, method, Sampling.of(asked), stop, [texts[number][0] for number in numbers],
-                           [rows[number] for number in numbers], numbers, B, listener)  # fmt: skip
-            for number, one in zip(numbers, group.run(), strict=True):
-                if not np.isfinite(one.log_prob_U).all():
-                    raise BadInput(f"text {number + 1}: a likelihood is not finite; the parameters are damaged")
-                filled[number] = one
-        return filled
+            self._fill([rows[number] for number in numbers], B, asked, stop, listener)
+        return [row.result(stop) for row in rows]
+
+    def _fill(self, rows: list[_Row], B: int, asked: Decoding, stop: int | None, listener: Listener | None) -> None:
+        """At most B texts at a time, part after part."""
+        model, params, causal = self.model, self.params, self.model.transformer.left_to_right
+        # All end reading in the same round.
+        reads = [sum(len(part.token_Q) > 0 for part in row.parts) for row in rows]
+        queues = [[None] * (max(reads) - each) + row.parts for each, row in zip(reads, rows, strict=True)]
+        rounds = list(itertools.zip_longest(*queues))
+        every = [part for row in rows for part in row.parts]
+        T, memory_len = self.segment_len, model.transformer.config.memory_len
+        if len(rounds) == 1 and not causal:
+            # One segment has no memory.
+            T, memory_len = min(T, bucket(max(len(part.token_Q) for part in every), SHORTEST_SEGMENT)), 0
+        U = decode.CHUNK if causal else min(T, bucket(max(len(part.position_U) for part in every), FEWEST_GAPS))
+        # A call does not predict more tokens than there are slots.
+        method = Method(min(asked.tokens_per_step, U), min(asked.speculative, U), asked.order == "confidence",
+                        asked.filtered)  # fmt: skip
+        sampling, number_B = Sampling.of(asked), np.zeros(B, np.int32)
+        number_B[: len(rows)] = [row.number for row in rows]
+        state = decode.start(model, method, params, T, memory_len, U, number_B)
+        for turn, parts in enumerate(rounds):
+            if all(row.ended for row in rows):
+                break
+            parts = [None if row.ended else part for row, part in zip(rows, parts, strict=True)]
+            tokens_BQ, rank_BQ, position_BU = _padded(parts, B, T, U, causal)
+            state = decode.read(model, params, state, tokens_BQ, rank_BQ, position_BU, turn > 0)
+            done_BU, left, last = np.zeros((B, U), bool), True, turn == len(rounds) - 1
+            while left:
+                results, state = decode.write(
+                    model, method, params, state, sampling, np.int32(decode.CHUNK), stop, last
+                )
+                size_B, token_BU, log_prob_BU, turn_BU, calls_B = jax.device_get(results)
+                left_BU = (turn_BU < 0) & (np.arange(U) < size_B[:, None])
+                for b, (row, part) in enumerate(zip(rows, parts, strict=True)):
+                    row.calls = int(calls_B[b])
+                    if part is not None and not row.ended:
+                        new_U = np.flatnonzero((turn_BU[b] >= 0) & ~done_BU[b])
+                        new_U = new_U[np.argsort(turn_BU[b, new_U], kind="stable")]
+                        row.ended = not left_BU[b].any() and (
+                            stop in token_BU[b, new_U].tolist() or part is row.parts[-1]
+                        )
+                        row.take(part.in_text_U[new_U], token_BU[b, new_U], log_prob_BU[b, new_U], listener)
+                done_BU, left = turn_BU >= 0, bool(left_BU.any())
+
+
+@dataclasses.dataclass
+class _Row:
+    """A text while it is filled."""
+
+    number: int
+    token_N: np.ndarray
+    parts: list[Part]
+    positions: list[int] = dataclasses.field(default_factory=list)
+    log_probs: list[float] = dataclasses.field(default_factory=list)
+    calls: int = 0
+    ended: bool = False
+
+    def take(
+        self, position_U: np.ndarray, token_U: np.ndarray, log_prob_U: np.ndarray, listener: Listener | None
+    ) -> None:
+        """Takes what is new."""
+        self.token_N[position_U] = token_U
+        self.positions += position_U.tolist()
+        self.log_probs += log_prob_U.tolist()
+        if listener is not None and (len(token_U) or self.ended):
+            listener(self.number, list(zip(position_U.tolist(), token_U.tolist(), strict=True)), self.ended)
+
+    def result(self, stop: int | None) -> Filled:
+        """Raises BadInput if the parameters are not finite."""
+        if not np.isfinite(self.log_probs).all():
+            raise BadInput(f"text {self.number + 1}: a likelihood is not finite; the parameters are damaged")
+        end = self.positions[-1] + 1 if self.positions and self.token_N[self.positions[-1]] == stop else None
+        return Filled(self.token_N[:end], np.array(self.positions, int), np.array(self.log_probs), self.calls)
+
+
+def _padded(
+    parts: list[Part | None], B: int, T: int, U: int, causal: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The tokens and the ranks of what is known, and where the rest is, in its order."""
+    Q = T
+    if causal:
+        longest = max(0 if part is None else len(part.token_Q) for part in parts)
+        Q = min(Q, power_of_two(longest, SHORTEST_PROMPT)) if longest else 0
+    tokens_BQ, rank_BQ = np.zeros((B, Q), np.int32), np.full((B, Q), NEVER, np.int32)
+    position_BU = np.full((B, U), T, np.int32)
+    for b, part in enumerate(parts):
+        if part is not None:
+            tokens_BQ[b, : len(part.token_Q)], rank_BQ[b, : len(part.rank_Q)] = part.token_Q, part.rank_Q
+            position_BU[b, : len(part.position_U)] = part.position_U
+    return tokens_BQ, rank_BQ, position_BU
 
 
 def _parts(
@@ -160,102 +246,6 @@ def _continued(ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special
     pairs = zip([*reads, *[none] * (len(gaps) - 1)], [*[none] * (len(reads) - 1), *gaps], strict=True)
     skipped = N - len(ids_N)
     return [Part(token_Q, np.arange(len(token_Q)), at_U % segment_len, at_U - skipped) for token_Q, at_U in pairs]
-
-
-class _Group:
-    """At most B texts at a time, part after part."""
-
-    def __init__(
-        self, decoder: Decoder, method: Method, sampling: Sampling, stop: int | None, texts: list[np.ndarray],
-        rows: list[list[Part]], numbers: list[int], B: int, listener: Listener | None,
-    ) -> None:  # fmt: skip
-        self._decoder, self._sampling, self._stop, self._rows, self._numbers = decoder, sampling, stop, rows, numbers
-        self._B, self._listener = B, listener
-        # All end reading in the same round.
-        reads = [sum(len(part.token_Q) > 0 for part in row) for row in rows]
-        self._first = [max(reads) - each for each in reads]
-        self._rounds = max(first + len(row) for first, row in zip(self._first, rows, strict=True))
-        every = [part for row in rows for part in row]
-        self._causal = decoder.model.transformer.left_to_right
-        self._T, self._memory_len = decoder.segment_len, decoder.model.transformer.config.memory_len
-        if self._rounds == 1 and not self._causal:
-            # One segment has no memory.
-            longest = max(len(part.token_Q) for part in every)
-            self._T, self._memory_len = min(self._T, bucket(longest, SHORTEST_SEGMENT)), 0
-        slots = bucket(max(len(part.position_U) for part in every), FEWEST_GAPS)
-        self._U = decode.CHUNK if self._causal else min(self._T, slots)
-        # A call does not predict more tokens than there are slots.
-        self._method = dataclasses.replace(
-            method, tokens_per_step=min(method.tokens_per_step, self._U), speculative=min(method.speculative, self._U)
-        )
-        self._tokens = [ids_N.copy() for ids_N in texts]
-        self._positions: list[list[int]] = [[] for _ in rows]
-        self._log_probs: list[list[float]] = [[] for _ in rows]
-        self._ended = [False] * len(rows)
-
-    def run(self) -> list[Filled]:
-        model, params = self._decoder.model, self._decoder.params
-        numbers_B = np.array([*self._numbers, *[0] * (self._B - len(self._rows))], np.int32)
-        state = decode.start(model, self._method, params, self._T, self._memory_len, self._U, numbers_B)
-        write = functools.partial(decode.write, model, self._method, params)
-        calls_B = np.zeros(self._B, int)
-        for turn in range(self._rounds):
-            if all(self._ended):
-                break
-            parts = [self._part(b, turn) for b in range(len(self._rows))]
-            tokens_BQ, rank_BQ, position_BU = self._padded(parts)
-            state = decode.read(model, params, state, tokens_BQ, rank_BQ, position_BU, turn > 0)
-            done_BU, left = np.zeros(position_BU.shape, bool), True
-            while left:
-                results, state = write(
-                    state, self._sampling, np.int32(decode.CHUNK), self._stop, turn == self._rounds - 1
-                )
-                size_B, token_BU, log_prob_BU, turn_BU, calls_B = jax.device_get(results)
-                left_BU = (turn_BU < 0) & (np.arange(self._U) < size_B[:, None])
-                for b, part in enumerate(parts):
-                    if part is not None and not self._ended[b]:
-                        new_U = np.flatnonzero((turn_BU[b] >= 0) & ~done_BU[b])
-                        new_U = new_U[np.argsort(turn_BU[b, new_U], kind="stable")]
-                        self._hear(b, part, new_U, token_BU[b, new_U], log_prob_BU[b, new_U], not left_BU[b].any())
-                done_BU, left = turn_BU >= 0, bool(left_BU.any())
-        return [self._result(b, int(calls)) for b, calls in enumerate(calls_B[: len(self._rows)])]
-
-    def _part(self, b: int, turn: int) -> Part | None:
-        index = turn - self._first[b]
-        return self._rows[b][index] if 0 <= index < len(self._rows[b]) and not self._ended[b] else None
-
-    def _padded(self, parts: list[Part | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The tokens and the ranks of what is known, and where the rest is, in its order."""
-        Q = self._T
-        if self._causal:
-            longest = max(0 if part is None else len(part.token_Q) for part in parts)
-            Q = min(Q, power_of_two(longest, SHORTEST_PROMPT)) if longest else 0
-        tokens_BQ, rank_BQ = np.zeros((self._B, Q), np.int32), np.full((self._B, Q), NEVER, np.int32)
-        position_BU = np.full((self._B, self._U), self._T, np.int32)
-        for b, part in enumerate(parts):
-            if part is not None:
-                tokens_BQ[b, : len(part.token_Q)], rank_BQ[b, : len(part.rank_Q)] = part.token_Q, part.rank_Q
-                position_BU[b, : len(part.position_U)] = part.position_U
-        return tokens_BQ, rank_BQ, position_BU
-
-    def _hear(
-        self, b: int, part: Part, new_U: np.ndarray, token_U: np.ndarray, log_prob_U: np.ndarray, complete: bool
-    ) -> None:
-        """Takes what is new in one text."""
-        position_U = part.in_text_U[new_U]
-        self._tokens[b][position_U] = token_U
-        self._positions[b] += position_U.tolist()
-        self._log_probs[b] += log_prob_U.tolist()
-        self._ended[b] = complete and (self._stop in token_U.tolist() or part is self._rows[b][-1])
-        if self._listener is not None and (len(new_U) or self._ended[b]):
-            pairs = zip(position_U.tolist(), token_U.tolist(), strict=True)
-            self._listener(self._numbers[b], list(pairs), self._ended[b])
-
-    def _result(self, b: int, calls: int) -> Filled:
-        token_N, position_U = self._tokens[b], np.array(self._positions[b], int)
-        if len(position_U) and token_N[position_U[-1]] == self._stop:
-            token_N = token_N[: position_U[-1] + 1]
-        return Filled(token_N, position_U, np.array(self._log_probs[b]), calls)
 
 
 def check(config: Config, path: str, asked: Decoding, gaps: bool) -> None:
