@@ -328,7 +328,7 @@ MUTANTS = (
     Mutant("halves_not_ordered", EXAMPLES, "+= reuse_len + 1", "+= 0",
            one("data/batches/examples", "test_the_first_half_never_sees_the_second_and_the_second_sees_all_of_the_first")),
     Mutant("halves_meet", EXAMPLES, "+= reuse_len + 1", "+= reuse_len",
-           one("acceptance", "test_row_1*")),
+           one("acceptance", "test_ranks_give_the_masks_of_the_original")),
     Mutant("cls_can_be_a_target", EXAMPLES, "text_only = _is_text(natural, self.tokenizer.special)",
            "text_only = natural != self.tokenizer.special.sep",
            one("data/batches/examples", "test_targets_are_ascending_the_tokens_themselves_and_never_functional")),
