@@ -121,19 +121,20 @@ class Model:
 
         Raises BadInput for a text without a gap; see `infer.infill` for how it is written.
         """
-        rows = [self.pieces(text, number, infill.gapped) for number, text in enumerate(self._texts(texts), 1)]
+        rows = [self.pieces(text, number, needed=True) for number, text in enumerate(self._texts(texts), 1)]
         return [logits_PV for _, logits_PV in self._run(rows)]
 
-    def pieces(self, text: str, number: int = 1, parse: Callable[..., Gapped] = infill.parsed) -> list[int]:
+    def pieces(self, text: str, number: int = 1, needed: bool = False) -> list[int]:
         """The ids of a text, SEP and CLS; `<mask>` where it has gaps, of a length that is given.
 
         Args:
           number: of the text, for errors.
-          parse: `infill.gapped` for a text that must have a gap.
+          needed: the text must have a gap.
         """
-        if infill.is_drawn(text, number):
+        found = infill.gapped(self.tokenizer, text, number, needed=needed)
+        if found.drawn:
             raise BadInput(f"text {number}: no length of a gap is drawn here; write [MASK] or [MASK:5]")
-        return [*parse(self.tokenizer, text, number).ids, self.tokenizer.special.sep, self.tokenizer.special.cls]
+        return [*found.ids, self.tokenizer.special.sep, self.tokenizer.special.cls]
 
     def generate(self, prompts: Sequence[str], *, listener: TextListener | None = None, **options: Any) -> list[str]:
         """What the model writes after each prompt: `tokens` tokens; from left to right the end of a document ends it.
@@ -167,12 +168,12 @@ class Model:
         """
         asked, texts = Fill(**options), self._texts(texts)
         decoder.check(self.config, self.name, asked, gaps=True)
-        drawn = [infill.is_drawn(text, number) for number, text in enumerate(texts, 1)]
-        if asked.samples > 1 and asked.temperature == 0 and asked.order != "random" and not any(drawn):
-            raise BadInput(f"samples={asked.samples} of the most probable pieces are alike; give temperature=1")
         # Text n has number n in every sample: what becomes of it does not depend on how many samples there are.
         rows = [infill.gapped(self.tokenizer, text, number, asked.seed, sample)
                 for sample in range(asked.samples) for number, text in enumerate(texts, 1)]  # fmt: skip
+        greedy = asked.temperature == 0 and asked.order != "random" and not any(text.drawn for text in rows)
+        if asked.samples > 1 and greedy:
+            raise BadInput(f"samples={asked.samples} of the most probable pieces are alike; give temperature=1")
         pairs = zip(rows, self._filled(rows, asked, None, listener), strict=True)
         return [infill.result(self.tokenizer, *pair, exact=asked.tokens_per_step == 1) for pair in pairs]
 
@@ -182,11 +183,8 @@ class Model:
         """The texts of a question, filled."""
         if not gapped:
             return []
-        model, known, T = (
-            any_order(self.config, self.name),
-            [text.known for text in gapped],
-            self.config.data.segment_len,
-        )
+        model, T = any_order(self.config, self.name), self.config.data.segment_len
+        known = [text.known for text in gapped]
         # Left to right a segment without a memory knows less, as in training, and nothing that was given is unseen.
         longest = math.inf if model.transformer.left_to_right else T
         rows = checked(model, longest, [text.ids for text in gapped], known)

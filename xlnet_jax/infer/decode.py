@@ -98,18 +98,10 @@ def start(
     vectors_BPD = jnp.zeros((B, P, model.transformer.config.d_model), cache.layers.k_BHKE.dtype)
     logits_BPV = jax.eval_shape(lambda: model.logits(params, vectors_BPD))
     return State(
-        cache=cache,
-        logits_BPV=jnp.zeros(logits_BPV.shape, logits_BPV.dtype),
-        position_BU=zero_BU,
-        size_B=zero_B,
-        token_BU=zero_BU,
-        log_prob_BU=jnp.zeros((B, slots), logits_BPV.dtype),
-        turn_BU=zero_BU,
-        count_B=zero_B,
-        before_B=zero_B,
-        calls_B=zero_B,
-        number_B=number_B,
-    )
+        cache, jnp.zeros(logits_BPV.shape, logits_BPV.dtype), position_BU=zero_BU, size_B=zero_B, token_BU=zero_BU,
+        log_prob_BU=jnp.zeros((B, slots), logits_BPV.dtype), turn_BU=zero_BU, count_B=zero_B, before_B=zero_B,
+        calls_B=zero_B, number_B=number_B,
+    )  # fmt: skip
 
 
 @program(static_argnums=0, donate_argnums=2)

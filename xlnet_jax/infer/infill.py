@@ -41,6 +41,8 @@ class Gapped(NamedTuple):
     """The first position of each gap, and the one after its last."""
     parts: list[str]
     """The text before, between and after the gaps, as it was given."""
+    drawn: bool = False
+    """Whether the seed has decided the length of a gap."""
 
 
 class Gap(NamedTuple):
@@ -79,26 +81,23 @@ class Passage(NamedTuple):
     after: str = ""
 
 
-def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int = 0) -> Gapped:
+def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int = 0, needed: bool = True) -> Gapped:
     """The ids of a text with gaps.
 
     Args:
       number: of the text, from 1; with `seed` and `row` it decides drawn lengths.
+      needed: a text without a gap is refused.
 
-    Raises BadInput for a text without a gap, and as `parsed`.
+    Raises BadInput for a gap that is none, or a text that the tokenizer does not know.
     """
-    if not MARK.search(text):
+    marks = list(MARK.finditer(text))
+    if needed and not marks:
         raise BadInput(f"text {number}, {_shortened(text)}, has no gap; write [MASK] for a piece that is missing, "
                        "[MASK:5] for five")  # fmt: skip
-    return parsed(tokenizer, text, number, seed, row)
-
-
-def parsed(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int = 0) -> Gapped:
-    """As `gapped`, of any text. Raises BadInput for a gap that is none, or a text that the tokenizer does not know."""
-    marks = list(MARK.finditer(text))
     # Of other keys than the draws of an order.
     random = np.random.default_rng((seed, number, 1, row))
-    lengths = [int(random.integers(*_bounds(mark, number), endpoint=True)) for mark in marks]
+    bounds = [_bounds(mark, number) for mark in marks]
+    lengths = [int(random.integers(*pair, endpoint=True)) for pair in bounds]
     ends = [0, *(mark.end() for mark in marks)]
     starts = [*(mark.start() for mark in marks), len(text)]
     parts = [text[end:start] for end, start in zip(ends, starts, strict=True)]
@@ -108,7 +107,7 @@ def parsed(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
         gaps.append((len(ids), len(ids) + length))
         ids += [tokenizer.special.mask] * length + part
         known += [False] * length + [True] * len(part)
-    return Gapped(ids, known, gaps, parts)
+    return Gapped(ids, known, gaps, parts, any(fewest < most for fewest, most in bounds))
 
 
 def prompt(tokenizer: Tokenizer, text: str, number: int, tokens: int) -> Gapped:
@@ -118,11 +117,6 @@ def prompt(tokenizer: Tokenizer, text: str, number: int, tokens: int) -> Gapped:
     end = len(ids) + tokens
     unknown = [tokenizer.special.mask] * tokens
     return Gapped([*ids, *unknown], [True] * len(ids) + [False] * tokens, [(len(ids), end)], [text, ""])
-
-
-def is_drawn(text: str, number: int) -> bool:
-    """Whether the length of a gap is drawn. Raises BadInput for a gap that is none."""
-    return any(fewest < most for fewest, most in (_bounds(mark, number) for mark in MARK.finditer(text)))
 
 
 def _bounds(mark: re.Match[str], number: int) -> tuple[int, int]:
