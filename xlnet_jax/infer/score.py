@@ -102,10 +102,14 @@ class Scorer:
             for number, (ids_N, known_N) in enumerate(texts, 1)
             for turn in range(K)
         ]
-        log_probs = self._run(rows, listener)
-        results = []
+        found, results = dict[int, np.ndarray](), []
+        B, groups = batches([sum(len(segment.token_N) for segment in row) for row in rows], self.batch_size)
+        for numbers in groups:
+            found |= zip(numbers, self._batch([rows[row] for row in numbers], B), strict=True)
+            if listener is not None:
+                listener(len(found))
         for number, (_, known_N) in enumerate(texts):
-            log_prob_KU = np.stack(log_probs[number * K : (number + 1) * K])
+            log_prob_KU = np.stack([found[row] for row in range(number * K, (number + 1) * K)])
             if not np.isfinite(log_prob_KU).all():
                 raise BadInput(f"text {number + 1}: the likelihood is not finite; the parameters are damaged")
             results.append(Likelihood(np.flatnonzero(~known_N), log_prob_KU))
@@ -123,16 +127,6 @@ class Scorer:
             position_U = np.flatnonzero(~known_N[start + 1 : start + 1 + len(read_N)])
             parts.append(Segment(read_N, np.arange(len(read_N)), position_U, ids_N[start + 1 + position_U]))
         return parts
-
-    def _run(self, rows: list[list[Segment]], listener: Callable[[int], None] | None) -> list[np.ndarray]:
-        """The log-probabilities of the unknown tokens of each row, in the order of the text."""
-        found: dict[int, np.ndarray] = {}
-        B, groups = batches([sum(len(segment.token_N) for segment in row) for row in rows], self.batch_size)
-        for numbers in groups:
-            found |= zip(numbers, self._batch([rows[row] for row in numbers], B), strict=True)
-            if listener is not None:
-                listener(len(found))
-        return [found[row] for row in range(len(rows))]
 
     def _batch(self, rows: list[list[Segment]], B: int) -> list[np.ndarray]:
         rounds = max(map(len, rows))
