@@ -81,7 +81,7 @@ def random_decoder(sizes: dict[str, int], objective: str) -> tuple[Any, Any]:
     )
     recipe = make_recipe(config)
     params = jax.jit(lambda: nn.meta.unbox(recipe.model.init(jax.random.key(0), recipe.example_batch(1))))()
-    return config, Decoder(any_order(config, "this model"), params, XLNET, segment_len)
+    return config, Decoder(any_order(config), params, XLNET, segment_len)
 
 
 def continued(decoder: Any, prompts: list[list[int]], tokens: int) -> list[list[int]]:

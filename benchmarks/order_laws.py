@@ -108,7 +108,7 @@ def answers(model: Any, windows_BN: np.ndarray, known_BN: np.ndarray, orders: in
     from xlnet_jax.infer.orders import any_order, checked
     from xlnet_jax.infer.score import Scorer
 
-    T, scored = model.config.data.segment_len, any_order(model.config, "this model")
+    T, scored = model.config.data.segment_len, any_order(model.config)
     score = Scorer(scored, model.params, model.tokenizer.special, T, batch_size=64)
     texts = checked(scored, T, windows_BN, known_BN)
     found = {

@@ -164,7 +164,7 @@ def trained(puzzle: Puzzle, steps: int, seed: int) -> tuple[Any, float]:
             batches = stack([uniform(rng, *puzzle.draw(rng, built.rows)) for _ in range(DISPATCH)])
             state, metrics = built.jitted(state, meshes.place(batches, mesh))
             loss = float(np.mean(jax.device_get(metrics["loss"])))
-    return Decoder(any_order(config, "this model"), state.params, XLNET, puzzle.length, batch_size=128), loss
+    return Decoder(any_order(config), state.params, XLNET, puzzle.length, batch_size=128), loss
 
 
 def solved(fill: Any, puzzle: Puzzle, count: int, seed: int) -> dict[str, float]:

@@ -35,13 +35,13 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer import decoder, infill, score
+from xlnet_jax.infer import infill
 from xlnet_jax.infer.batching import batches, padded, program
 from xlnet_jax.infer.decoder import Decoder, Filled, Listener
 from xlnet_jax.infer.infill import Gapped, Infilled, Passage, TextListener
 from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
 from xlnet_jax.infer.options import Decoding, Fill, Generate, Score
-from xlnet_jax.infer.orders import Segment, any_order, checked, warn_of_law
+from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_law
 from xlnet_jax.infer.score import Likelihood, Scorer
 from xlnet_jax.model import implementation
 from xlnet_jax.model.transformer import empty_memory
@@ -150,7 +150,7 @@ class Model:
         """
         asked = Generate(**options)
         left = asked.order == "left"
-        decoder.check(self.config, self.name, asked, gaps=False)
+        check(self.config, self.name, asked)
         rows = [infill.prompt(self.tokenizer, text, number, asked.tokens)
                 for number, text in enumerate(self._texts(prompts), 1)]  # fmt: skip
         heard = infill.as_text(self.tokenizer, rows, listener, left) if listener is not None else None
@@ -167,7 +167,7 @@ class Model:
         Raises BadInput if the model is no permutation one, and as `infer.infill.gapped` and `infer.decoder.Decoder`.
         """
         asked, texts = Fill(**options), self._texts(texts)
-        decoder.check(self.config, self.name, asked, gaps=True)
+        check(self.config, self.name, asked)
         # Text n has number n in every sample: what becomes of it does not depend on how many samples there are.
         rows = [infill.gapped(self.tokenizer, text, number, asked.seed, sample)
                 for sample in range(asked.samples) for number, text in enumerate(texts, 1)]  # fmt: skip
@@ -183,7 +183,7 @@ class Model:
         """The texts of a question, filled."""
         if not gapped:
             return []
-        model, T = any_order(self.config, self.name), self.config.data.segment_len
+        model, T = any_order(self.config), self.config.data.segment_len
         known = [text.known for text in gapped]
         # Left to right a segment without a memory knows less, as in training, and nothing that was given is unseen.
         longest = math.inf if model.transformer.left_to_right else T
@@ -206,9 +206,9 @@ class Model:
 
         Raises BadInput; see `orders.checked` and `Scorer`.
         """
-        asked, model, T = Score(**options), any_order(self.config, self.name), self.config.data.segment_len
-        score.check(model, asked)
-        rows, special = checked(model, T, tokens, known), self.tokenizer.special
+        asked, T = Score(**options), self.config.data.segment_len
+        check(self.config, self.name, asked)
+        rows, special = checked(any_order(self.config), T, tokens, known), self.tokenizer.special
         for number, (ids_N, _) in enumerate(rows, 1):
             if (ids_N == special.mask).any():
                 raise BadInput(f"text {number}: id {special.mask} (<mask>) is a gap, and a likelihood is that of "
@@ -227,13 +227,13 @@ class Model:
     def _ready(self, question: object, rows: Sequence[Any]) -> Iterator[tuple[LanguageModel, Any, Any]]:
         """Model, parameters and the listener of `watch`. All processes must ask the same question."""
         if self.opening is None:
-            yield any_order(self.config, self.name), self.params, None
+            yield any_order(self.config), self.params, None
             return
         digest = hashlib.sha256(repr(question).encode()).hexdigest()
         with self.opening({"the texts (sha256)": digest}) as model:
             log.info("computing with step %d, after compiling", model.step)
             with self.watch(rows) if self.watch else contextlib.nullcontext() as listener:
-                yield any_order(model.recipe.config, self.name), model.params, listener
+                yield any_order(model.recipe.config), model.params, listener
 
     def _texts(self, texts: Sequence[Any]) -> Sequence[Any]:
         """The same, of strings and passages. Raises BadInput, also for one text in place of a list of texts."""

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-_OF_OTHER_PROGRAMS = {
-    "model.layers": "num_hidden_layers depth",
-    "model.d_model": "dim hidden_size hidden_dim n_embd width",
-    "model.heads": "num_attention_heads",
-    "model.head_dim": "d_head",
-    "model.d_ff": "d_inner intermediate_size ffn_dim mlp_dim",
-    "model.compute_dtype": "dtype precision",
-    "data.corpus": "data_dir data_path",
-    "data.segment_len": "seq_len seq_length max_seq_length max_length sequence_length context_length block_size",
-    "optimizer.learning_rate": "lr peak_lr",
-    "optimizer.weight_decay": "wd decay",
-    "optimizer.clip": "clip_norm max_grad_norm gradient_clip",
-    "optimizer.adam_b1": "b1 beta1",
-    "optimizer.adam_b2": "b2 beta2",
-    "optimizer.adam_epsilon": "eps",
-    "train.steps": "max_steps iterations",
-    "train.batch_size": "bs",
-    "train.gradient_accumulation_steps": "grad_accum",
-    "checkpoint.every": "save_every save_steps checkpoint_every",
-    "evaluation.every": "eval_every eval_steps",
-    "seeds.init": "seed random_seed",
+NAMES = {
+    "n_layer": "model.layers",
+    "dim": "model.d_model",
+    "hidden_size": "model.d_model",
+    "intermediate_size": "model.d_ff",
+    "dtype": "model.compute_dtype",
+    "seq_len": "data.segment_len",
+    "max_length": "data.segment_len",
+    "lr": "optimizer.learning_rate",
+    "max_grad_norm": "optimizer.clip",
+    "max_steps": "train.steps",
+    "bs": "train.batch_size",
+    "save_steps": "checkpoint.every",
+    "eval_steps": "evaluation.every",
+    "seed": "seeds.init",
 }
-NAMES = {name: key for key, names in _OF_OTHER_PROGRAMS.items() for name in names.split()}
-"""The key that is meant, by the names that people know from other programs and that are far from ours."""
+"""The key that is meant, by the most usual names of other programs that are far from it."""
 
 RENAMED = {
     "model.untie_biases": "model.biases_per_layer",

@@ -23,7 +23,6 @@ import jax
 import numpy as np
 
 from xlnet_jax.batch import NEVER
-from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decode
@@ -78,7 +77,7 @@ class Decoder:
     """A model that fills unknown tokens of texts. Programs are shared by all decoders of an equal model.
 
     Attributes:
-      model: that `check` lets pass.
+      model: of `orders.any_order`.
       params: on the devices that compute.
       special: of its tokenizer.
       segment_len: T.
@@ -246,22 +245,3 @@ def _continued(ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special
     pairs = zip([*reads, *[none] * (len(gaps) - 1)], [*[none] * (len(reads) - 1), *gaps], strict=True)
     skipped = N - len(ids_N)
     return [Part(token_Q, np.arange(len(token_Q)), at_U % segment_len, at_U - skipped) for token_Q, at_U in pairs]
-
-
-def check(config: Config, path: str, asked: Decoding, gaps: bool) -> None:
-    """Raises BadInput for a model of this configuration that does not continue texts, or fill their `gaps`, so."""
-    if config.data.objective == "clm":
-        if gaps:
-            raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or "
-                           "train one with data.objective=plm")  # fmt: skip
-        for name, only in (("order", "left"), ("tokens_per_step", 1), ("speculative", 0)):
-            if (value := getattr(asked, name)) != only:
-                raise BadInput(f"{name}={value}: a left-to-right model (data.objective=clm) writes one token after the "
-                               "other; leave it out, or train a model with data.objective=plm")  # fmt: skip
-    if config.model.position_scheme == "absolute":
-        raise BadInput(f"{path} has model.position_scheme=absolute, and no memory that could follow a text; train one "
-                       "with model.position_scheme=relative")  # fmt: skip
-    if config.compat.on("zero_memory"):
-        raise BadInput(
-            f"{path}: no generation with zero_memory in compat.switches: the cache has no empty slots to see"
-        )

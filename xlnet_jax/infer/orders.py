@@ -16,6 +16,7 @@ from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.orders import LAWS
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.options import Decoding, Fill, Options
 from xlnet_jax.messages import quantity
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import make_recipe
@@ -39,15 +40,29 @@ class Segment(NamedTuple):
     target_U: np.ndarray
 
 
-def any_order(config: Config, path: str) -> LanguageModel:
-    """The model of a configuration that scores and continues texts, of `plm` or `clm`; a `plm` also fills gaps.
-
-    Raises BadInput for another objective.
-    """
-    if config.data.objective == "mlm":
+def check(config: Config, path: str, asked: Options) -> None:
+    """Raises BadInput for a question that the model of a configuration cannot answer."""
+    data = config.data
+    if data.objective == "mlm":
         raise BadInput(f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself: use "
                        "`xlnet_jax.load(...).logits`, which gives those of every `[MASK]`, or train one with "
                        "data.objective=plm or clm")  # fmt: skip
+    if data.objective == "clm" and isinstance(asked, Fill):
+        raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or train "
+                       "one with data.objective=plm")  # fmt: skip
+    for name, only in (("order", "left"), ("tokens_per_step", 1), ("speculative", 0)):
+        if data.objective == "clm" and (value := getattr(asked, name, only)) != only:
+            raise BadInput(f"{name}={value}: a left-to-right model (data.objective=clm) has one token after the other; "
+                           "leave it out, or train a model with data.objective=plm")  # fmt: skip
+    if isinstance(asked, Decoding) and config.model.position_scheme == "absolute":
+        raise BadInput(f"{path} has model.position_scheme=absolute, and no memory that could follow a text; train one "
+                       "with model.position_scheme=relative")  # fmt: skip
+    if isinstance(asked, Decoding) and config.compat.on("zero_memory"):
+        raise BadInput(f"{path}: zero_memory in compat.switches goes with no cache: that has no empty slots to see")
+
+
+def any_order(config: Config) -> LanguageModel:
+    """The model of a configuration that answers questions."""
     model = make_recipe(config).model
     if model.transformer.left_to_right:
         return model

@@ -59,12 +59,6 @@ class Likelihood(NamedTuple):
         return float(np.logaddexp.reduce(self.joint_K) - np.log(len(self.joint_K)))
 
 
-def check(model: LanguageModel, asked: Score) -> None:
-    """Raises BadInput for an order that the model does not have."""
-    if model.transformer.left_to_right and asked.order != "left":
-        raise BadInput(f"order={asked.order}: a left-to-right model has one order, left; leave out order and orders")
-
-
 @dataclasses.dataclass(frozen=True)
 class Scorer:
     """A model that scores texts. Programs are shared by all scorers of an equal model.
