@@ -1,6 +1,7 @@
 """What any port of XLNet must pass, also with optimised code; what is expected is written out here, not called.
 
-Of the same kind and elsewhere: distances and leaks (`model/test_transformer`), the released parameters
+Of the same kind and elsewhere: distances and leaks (`model/test_transformer`), the query stream over all T rows as
+other code has it (`oracle/test_oracle`), the released parameters
 (`convert/test_names`), a step by hand (`train/test_optimizer`), a resumed run (`train/test_resume`).
 
 One small model in float64 serves most of them. Its parameters are drawn large, so that attention is far from uniform
@@ -9,7 +10,6 @@ and no term is hidden behind a bias of 0 or a scale of 1.
 
 import dataclasses
 import functools
-import math
 
 import flax.linen as nn
 import jax
@@ -181,62 +181,6 @@ def test_targets_are_the_tokens_themselves_43_and_42_of_them(monkeypatch, switch
     assert [set(counts) for counts in marked] == [{43}, {42}] * 2
     assert max(slots) == 85
     assert (min(slots) == 85) == (switches == ""), "SEP and CLS are never marked"
-
-
-def path_over_all_rows(params, batch, memory, inputs, row):
-    """The query stream as the original ran it, in numpy: scattered to all T rows, attended there, gathered at targets.
-
-    Args:
-      inputs: of every layer's content stream.
-    """
-
-    def norm(x, at):
-        x = x - x.mean(axis=-1, keepdims=True)
-        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + CONFIG.layer_norm_epsilon) * at["scale"] + at["bias"]
-
-    mapping_PT = np.eye(T)[batch.target_positions[row]]
-    i, j = np.meshgrid(np.arange(T), np.arange(M + T), indexing="ij")
-    angle = (
-        batch.direction[row] * (M + i - j)[..., None] * 10000.0 ** (-np.arange(0, CONFIG.d_model, 2) / CONFIG.d_model)
-    )
-    table_TKD = np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)
-    rank, segment = batch.rank[row], np.concatenate([np.zeros(M, int), batch.segments[row]])
-    hidden_TK = np.concatenate([np.zeros((T, M), bool), ~(rank[None, :] < rank[:, None])], axis=1)
-    other_TK = segment[None, :] != batch.segments[row][:, None]
-    g_PD = np.repeat(params["mask_embedding"][None], P, axis=0)
-    for layer, h_BTD in enumerate(inputs):
-        weights = jax.tree.map(lambda x, layer=layer: np.asarray(x[layer]), params["layers"])
-        at, ff = weights["attention"], weights["feed_forward"]
-        cat_KD = np.concatenate([memory.hidden_LBMD[layer, row], h_BTD[row]])
-        q_THE = np.einsum("pt,phe->the", mapping_PT, np.einsum("pd,dhe->phe", g_PD, at["query"]))
-        k_KHE, v_KHE = (np.einsum("kd,dhe->khe", cat_KD, at[name]) for name in ("key", "value"))
-        r_TKHE = np.einsum("tkd,dhe->tkhe", table_TKD, at["position"])
-        s_TKHE = at["segment_embedding"][other_TK.astype(int)]
-        score_HTK = np.einsum("the,khe->htk", q_THE + at["content_bias"], k_KHE)
-        score_HTK = score_HTK + np.einsum("the,tkhe->htk", q_THE + at["position_bias"], r_TKHE)
-        score_HTK = score_HTK + np.einsum("the,tkhe->htk", q_THE + at["segment_bias"], s_TKHE)
-        score_HTK = score_HTK / math.sqrt(CONFIG.head_dim) - 1e30 * hidden_TK
-        weight_HTK = np.exp(score_HTK - score_HTK.max(axis=-1, keepdims=True))
-        o_THE = np.einsum("htk,khe->the", weight_HTK / weight_HTK.sum(axis=-1, keepdims=True), v_KHE)
-        o_PHE = np.einsum("pt,the->phe", mapping_PT, o_THE)
-        g_PD = norm(g_PD + np.einsum("phe,dhe->pd", o_PHE, at["output"]), at["norm"])
-        x_PF = g_PD @ ff["inner"]["kernel"] + ff["inner"]["bias"]
-        x_PF = 0.5 * x_PF * (1 + np.tanh(math.sqrt(2 / math.pi) * (x_PF + 0.044715 * x_PF**3)))
-        g_PD = norm(g_PD + x_PF @ ff["outer"]["kernel"] + ff["outer"]["bias"], ff["norm"])
-    return g_PD
-
-
-def test_p_query_rows_equal_the_scatter_and_gather_over_all_rows(x64):
-    """The query stream run on P rows equals the original's on T rows, up to the order of sums, both directions."""
-    params, memory = parameters(CONFIG), memory_of(CONFIG, B)
-    batch = dataclasses.replace(rows_of_one_example(), direction=np.array([1, -1] * 3, np.int32))
-    out, _, layers = run(params, batch, memory)
-    inputs = [params["word_embedding"][batch.tokens], np.asarray(layers["content_stream"][0])]
-    vectors = np.asarray(out.target_vectors_BPD)
-    for row in (0, 1):
-        expected = path_over_all_rows(params, batch, memory, inputs, row)
-        np.testing.assert_allclose(vectors[row], expected, rtol=0, atol=1e-11)
-    assert np.abs(vectors[0] - vectors[1]).min() > 1e-6, "the direction has no effect"
 
 
 def test_a_reversed_row_equals_the_forward_row_of_the_reversed_text(x64):
