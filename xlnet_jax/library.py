@@ -268,10 +268,10 @@ class Model:
                 # Of two streams: the text is seen by all, a masked position by none but itself.
                 rank_N = (ids_N == mask) if self.config.data.objective == "plm" else np.zeros(len(ids_N))
                 position_P = np.flatnonzero(ids_N == mask)
-                segments.append(Segment(ids_N, rank_N, position_P, ids_N[position_P]))
+                segments.append(Segment(ids_N, rank_N, position_P, ids_N[position_P], position_P))
             T = -(-max(len(segment.token_N) for segment in segments) // _ROUND) * _ROUND
             P = -(-max(len(segment.position_U) for segment in segments) // 4) * 4
-            batch = padded(segments, B, T, P, False)
+            batch = padded(segments, B, T, P)
             for segment_T, segment in zip(batch.segments, segments, strict=False):
                 segment_T[len(segment.token_N) - 1] = 2  # CLS
             hidden_BTD, logits_BPV = jax.device_get(_forward(model, self.params, batch))

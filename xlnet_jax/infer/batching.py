@@ -60,10 +60,12 @@ def batches(sizes: Sequence[int], batch_size: int) -> tuple[int, list[list[int]]
     return B, [by_size[first : first + B] for first in range(0, len(sizes), B)]
 
 
-def padded(segments: list[Segment | None], B: int, T: int, P: int, continues: bool) -> Batch:
-    """One segment of each row; positions without a token are seen by none."""
+def padded(
+    segments: Sequence[Segment | None], B: int, T: int, P: int, continues: bool = False, unused: int = 0
+) -> Batch:
+    """One segment of each row; positions without a token are seen by none, slots without a target are at `unused`."""
     tokens_BT, rank_BT = np.zeros((B, T), np.int32), np.full((B, T), NEVER, np.int32)
-    position_BP, target_BP = np.zeros((B, P), np.int32), np.zeros((B, P), np.int32)
+    position_BP, target_BP = np.full((B, P), unused, np.int32), np.zeros((B, P), np.int32)
     for b, segment in enumerate(segments):
         if segment is not None:
             N, U = len(segment.token_N), len(segment.position_U)

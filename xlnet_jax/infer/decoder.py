@@ -26,10 +26,10 @@ from xlnet_jax.batch import NEVER
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decode
-from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, bucket, power_of_two
+from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, bucket, padded, power_of_two
 from xlnet_jax.infer.decode import Method
 from xlnet_jax.infer.options import Decoding
-from xlnet_jax.infer.orders import Text, following, places, segments
+from xlnet_jax.infer.orders import Segment, Text, following, places, segments
 from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.train.loss import LanguageModel
 
@@ -58,18 +58,6 @@ class Filled(NamedTuple):
     `tokens_per_step` the sum is log p(x_S | x_C) in this order."""
     calls: int
     """Forward passes that predicted something of this text."""
-
-
-class Part(NamedTuple):
-    """What is read of a text at a time, and the U unknown tokens that are filled then."""
-
-    token_Q: np.ndarray
-    rank_Q: np.ndarray
-    """NEVER at unknown positions."""
-    position_U: np.ndarray
-    """int: in the segment, in their order."""
-    in_text_U: np.ndarray
-    """int: the same in the text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,14 +123,14 @@ class Decoder:
         """At most B texts at a time, part after part."""
         model, params, causal = self.model, self.params, self.model.transformer.left_to_right
         # All end reading in the same round.
-        reads = [sum(len(part.token_Q) > 0 for part in row.parts) for row in rows]
+        reads = [sum(len(part.token_N) > 0 for part in row.parts) for row in rows]
         queues = [[None] * (max(reads) - each) + row.parts for each, row in zip(reads, rows, strict=True)]
         rounds = list(itertools.zip_longest(*queues))
         every = [part for row in rows for part in row.parts]
         T, memory_len = self.segment_len, model.transformer.config.memory_len
         if len(rounds) == 1 and not causal:
             # One segment has no memory.
-            T, memory_len = min(T, bucket(max(len(part.token_Q) for part in every), SHORTEST_SEGMENT)), 0
+            T, memory_len = min(T, bucket(max(len(part.token_N) for part in every), SHORTEST_SEGMENT)), 0
         U = decode.CHUNK if causal else min(T, bucket(max(len(part.position_U) for part in every), FEWEST_GAPS))
         # A call does not predict more tokens than there are slots.
         method = Method(min(asked.tokens_per_step, U), min(asked.speculative, U), asked.order == "confidence",
@@ -154,8 +142,11 @@ class Decoder:
             if all(row.ended for row in rows):
                 break
             parts = [None if row.ended else part for row, part in zip(rows, parts, strict=True)]
-            tokens_BQ, rank_BQ, position_BU = _padded(parts, B, T, U, causal)
-            state = decode.read(model, params, state, tokens_BQ, rank_BQ, position_BU, turn > 0)
+            Q, longest = T, max(0 if part is None else len(part.token_N) for part in parts)
+            if causal:
+                Q = min(T, power_of_two(longest, SHORTEST_PROMPT)) if longest else 0
+            batch = padded(parts, B, Q, U, unused=T)
+            state = decode.read(model, params, state, batch.tokens, batch.rank, batch.target_positions, turn > 0)
             done_BU, left, last = np.zeros((B, U), bool), True, turn == len(rounds) - 1
             while left:
                 results, state = decode.write(
@@ -171,7 +162,7 @@ class Decoder:
                         row.ended = not left_BU[b].any() and (
                             stop in token_BU[b, new_U].tolist() or part is row.parts[-1]
                         )
-                        row.take(part.in_text_U[new_U], token_BU[b, new_U], log_prob_BU[b, new_U], listener)
+                        row.take(part.text_U[new_U], token_BU[b, new_U], log_prob_BU[b, new_U], listener)
                 done_BU, left = turn_BU >= 0, bool(left_BU.any())
 
 
@@ -181,7 +172,7 @@ class _Row:
 
     number: int
     token_N: np.ndarray
-    parts: list[Part]
+    parts: list[Segment]
     positions: list[int] = dataclasses.field(default_factory=list)
     log_probs: list[float] = dataclasses.field(default_factory=list)
     calls: int = 0
@@ -205,36 +196,18 @@ class _Row:
         return Filled(self.token_N[:end], np.array(self.positions, int), np.array(self.log_probs), self.calls)
 
 
-def _padded(
-    parts: list[Part | None], B: int, T: int, U: int, causal: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The tokens and the ranks of what is known, and where the rest is, in its order."""
-    Q = T
-    if causal:
-        longest = max(0 if part is None else len(part.token_Q) for part in parts)
-        Q = min(Q, power_of_two(longest, SHORTEST_PROMPT)) if longest else 0
-    tokens_BQ, rank_BQ = np.zeros((B, Q), np.int32), np.full((B, Q), NEVER, np.int32)
-    position_BU = np.full((B, U), T, np.int32)
-    for b, part in enumerate(parts):
-        if part is not None:
-            tokens_BQ[b, : len(part.token_Q)], rank_BQ[b, : len(part.rank_Q)] = part.token_Q, part.rank_Q
-            position_BU[b, : len(part.position_U)] = part.position_U
-    return tokens_BQ, rank_BQ, position_BU
-
-
 def _parts(
     ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segment_len: int, special: SpecialIds
-) -> list[Part]:
-    """One for each segment."""
+) -> list[Segment]:
+    """One for each segment, with what is unknown in its order."""
     parts = []
-    for number, segment in enumerate(segments(ids_N, known_N, place_N, segment_len, special)):
-        position_U = segment.position_U[np.argsort(segment.rank_N[segment.position_U])]
-        segment.rank_N[position_U] = NEVER
-        parts.append(Part(segment.token_N, segment.rank_N, position_U, number * segment_len + position_U))
+    for token_N, rank_N, *unknown in segments(ids_N, known_N, place_N, segment_len, special):
+        position_U, target_U, text_U = (each_U[np.argsort(rank_N[unknown[0]])] for each_U in unknown)
+        parts.append(Segment(token_N, np.where(rank_N > 0, NEVER, rank_N), position_U, target_U, text_U))
     return parts
 
 
-def _continued(ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special: SpecialIds) -> list[Part]:
+def _continued(ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special: SpecialIds) -> list[Segment]:
     """Of a gap at the end: a part for each segment of what is known, the last one with the first `decode.CHUNK` unknown
     tokens, and then one for each so many more, which read nothing."""
     read_N, known_N = following(ids_N, known_N, special)
@@ -244,4 +217,5 @@ def _continued(ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special
     none = np.zeros(0, int)
     pairs = zip([*reads, *[none] * (len(gaps) - 1)], [*[none] * (len(reads) - 1), *gaps], strict=True)
     skipped = N - len(ids_N)
-    return [Part(token_Q, np.arange(len(token_Q)), at_U % segment_len, at_U - skipped) for token_Q, at_U in pairs]
+    return [Segment(token_N, np.arange(len(token_N)), at_U % segment_len, read_N[at_U], at_U - skipped)
+            for token_N, at_U in pairs]  # fmt: skip

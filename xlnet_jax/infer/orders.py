@@ -31,13 +31,16 @@ Text = tuple[np.ndarray, np.ndarray]
 
 
 class Segment(NamedTuple):
-    """A part of a text: at most T tokens, and which of them predict what."""
+    """What is read of a text at a time, at most T tokens, and the U unknown ones that are predicted then."""
 
     token_N: np.ndarray
     rank_N: np.ndarray
     position_U: np.ndarray
-    """In the segment, ascending."""
+    """int: in the segment, where they are predicted; ascending, in a decoder in their order."""
     target_U: np.ndarray
+    """Their ids, where they are given."""
+    text_U: np.ndarray
+    """int: where they are in the text."""
 
 
 def check(config: Config, path: str, asked: Options) -> None:
@@ -144,7 +147,7 @@ def segments(
         unknown_U = np.flatnonzero(~known_N[cut])
         rank_N = np.where(np.isin(ids_N[cut], (special.sep, special.cls)), 0, -1).astype(np.int32)
         rank_N[unknown_U] = 1 + np.argsort(np.argsort(place_N[cut][unknown_U]))
-        parts.append(Segment(ids_N[cut], rank_N, unknown_U, ids_N[cut][unknown_U]))
+        parts.append(Segment(ids_N[cut], rank_N, unknown_U, ids_N[cut][unknown_U], cut.start + unknown_U))
     return parts
 
 

@@ -119,7 +119,8 @@ class Scorer:
         for start in range(0, len(ids_N) - 1, T):
             read_N = ids_N[start : min(start + T, len(ids_N) - 1)]
             position_U = np.flatnonzero(~known_N[start + 1 : start + 1 + len(read_N)])
-            parts.append(Segment(read_N, np.arange(len(read_N)), position_U, ids_N[start + 1 + position_U]))
+            text_U = start + 1 + position_U
+            parts.append(Segment(read_N, np.arange(len(read_N)), position_U, ids_N[text_U], text_U))
         return parts
 
     def _batch(self, rows: list[list[Segment]], B: int) -> list[np.ndarray]:
