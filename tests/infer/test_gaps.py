@@ -158,7 +158,12 @@ def test_a_continuation_is_a_gap_at_the_end(as_written):
     """Listeners hear new text as it comes from left to right, and else the whole text at its end; no end of it."""
     tools, heard = tokenizer_of("characters"), []
     text = prompt(tools, "Ba", 1, 3)
-    assert text == ([*tools.encode("Ba"), MASK, MASK, MASK], [True, True, False, False, False], [(2, 5)], ["Ba", ""])
+    assert text[:4] == (
+        [*tools.encode("Ba"), MASK, MASK, MASK],
+        [True, True, False, False, False],
+        [(2, 5)],
+        ["Ba", ""],
+    )
     first = tools.pieces.index("e")
     new = [first, first + 1, EOD]
     written = "".join(tools.pieces[id] for id in new[:2])
