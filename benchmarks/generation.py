@@ -67,7 +67,8 @@ def random_decoder(sizes: dict[str, int], objective: str) -> tuple[Any, Any]:
 
     from xlnet_jax import config as configs
     from xlnet_jax.data.tokenizer import XLNET
-    from xlnet_jax.infer.decoder import Decoder, continuable
+    from xlnet_jax.infer.decoder import Decoder
+    from xlnet_jax.infer.orders import any_order
     from xlnet_jax.train.recipe import make_recipe
 
     segment_len = sizes["memory_len"]
@@ -80,15 +81,17 @@ def random_decoder(sizes: dict[str, int], objective: str) -> tuple[Any, Any]:
     )
     recipe = make_recipe(config)
     params = jax.jit(lambda: nn.meta.unbox(recipe.model.init(jax.random.key(0), recipe.example_batch(1))))()
-    return config, Decoder(continuable(config, "this model"), params, XLNET, segment_len)
+    return config, Decoder(any_order(config), params, XLNET, segment_len)
 
 
 def continued(decoder: Any, prompts: list[list[int]], tokens: int) -> list[list[int]]:
     """The most probable new tokens."""
-    from xlnet_jax.infer.sampling import Sampling
+    import numpy as np
 
-    known = [[True] * len(ids) + [False] * tokens for ids in prompts]
-    filled = decoder([[*ids, *[0] * tokens] for ids in prompts], known, Sampling(temperature=0))
+    from xlnet_jax.infer.options import Decoding
+
+    texts = [(np.array([*ids, *[0] * tokens], np.int32), np.arange(len(ids) + tokens) < len(ids)) for ids in prompts]
+    filled = decoder(texts, Decoding())
     return [one.token_N[len(ids) :].tolist() for ids, one in zip(prompts, filled, strict=True)]
 
 
@@ -111,12 +114,13 @@ def check_rows(decoder: Any) -> None:
     import numpy as np
 
     from xlnet_jax.infer import decode
+    from xlnet_jax.infer.options import Decoding
     from xlnet_jax.infer.sampling import Sampling
 
     B, method = 16, decode.Method()
     state = decode.start(decoder.model, method, decoder.params, decoder.segment_len, 0, 8, np.zeros(B, np.int32))
     write = functools.partial(decode.write, decoder.model, method, decoder.params)
-    program = jax.make_jaxpr(write)(state, Sampling().arrays(), np.int32(1), None, np.bool_(True))
+    program = jax.make_jaxpr(write)(state, Sampling.of(Decoding(temperature=1.0)), np.int32(1), None, np.bool_(True))
     rows = product_rows(program.jaxpr)
     # Queries and feed-forward have rows of both streams; keys, values and the vocabulary of one.
     assert {2 * B, B} == set(rows) and rows.count(2 * B) >= 4, rows

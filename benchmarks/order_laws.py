@@ -104,19 +104,17 @@ def answers(model: Any, windows_BN: np.ndarray, known_BN: np.ndarray, orders: in
 
     `spread` is the standard deviation over the random orders, nats per unknown token.
     """
-    from xlnet_jax.infer.orders import any_order
+    from xlnet_jax.infer.options import Score
+    from xlnet_jax.infer.orders import any_order, checked
     from xlnet_jax.infer.score import Scorer
 
-    score = Scorer(
-        any_order(model.config, "this model"),
-        model.params,
-        model.tokenizer.special,
-        model.config.data.segment_len,
-        batch_size=64,
-    )
-    asked = windows_BN.tolist(), known_BN.tolist()
-    found = {name: np.array([each.joint_K[0] for each in score.log_prob(*asked, name)]) for name in ORDERS[:2]}
-    random_KB = np.array([each.joint_K for each in score.log_prob(*asked, "random", orders)]).T
+    T, scored = model.config.data.segment_len, any_order(model.config)
+    score = Scorer(scored, model.params, model.tokenizer.special, T, batch_size=64)
+    texts = checked(scored, T, windows_BN, known_BN)
+    found = {
+        name: np.array([each.joint_K[0] for each in score.log_prob(texts, Score(order=name))]) for name in ORDERS[:2]
+    }
+    random_KB = np.array([each.joint_K for each in score.log_prob(texts, Score(order="random", orders=orders))]).T
     spread_B = random_KB.std(axis=0) / (~known_BN).sum(axis=1)
     return {**found, "random": random_KB.mean(axis=0), "best": random_KB.max(axis=0), "spread": spread_B}
 

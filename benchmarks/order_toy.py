@@ -146,7 +146,8 @@ def trained(puzzle: Puzzle, steps: int, seed: int) -> tuple[Any, float]:
     from xlnet_jax.batch import stack
     from xlnet_jax.data.tokenizer import XLNET
     from xlnet_jax.distributed import mesh as meshes
-    from xlnet_jax.infer.decoder import Decoder, fillable
+    from xlnet_jax.infer.decoder import Decoder
+    from xlnet_jax.infer.orders import any_order
     from xlnet_jax.train.recipe import make_recipe
     from xlnet_jax.train.step import build_step, create_state
 
@@ -163,19 +164,18 @@ def trained(puzzle: Puzzle, steps: int, seed: int) -> tuple[Any, float]:
             batches = stack([uniform(rng, *puzzle.draw(rng, built.rows)) for _ in range(DISPATCH)])
             state, metrics = built.jitted(state, meshes.place(batches, mesh))
             loss = float(np.mean(jax.device_get(metrics["loss"])))
-    return Decoder(fillable(config, "this model"), state.params, XLNET, puzzle.length, batch_size=128), loss
+    return Decoder(any_order(config), state.params, XLNET, puzzle.length, batch_size=128), loss
 
 
 def solved(fill: Any, puzzle: Puzzle, count: int, seed: int) -> dict[str, float]:
     """The share of `count` puzzles that each order solves."""
-    from xlnet_jax.infer.sampling import Sampling
+    from xlnet_jax.infer.options import Decoding
 
     cells_BT, unknown_BT = puzzle.ask(np.random.default_rng(0), count)
-    blank = np.where(unknown_BT, FIRST, cells_BT).tolist()
-    greedy = Sampling(temperature=0, seed=seed)
+    texts = list(zip(np.where(unknown_BT, FIRST, cells_BT).astype(np.int32), ~unknown_BT, strict=True))
     shares = {}
     for order in ORDERS:
-        filled = fill(blank, (~unknown_BT).tolist(), greedy, order)
+        filled = fill(texts, Decoding(order=order, seed=seed))
         found_BT = np.stack([one.token_N for one in filled])
         shares[order] = float((found_BT == cells_BT).all(axis=1).mean())
     return shares

@@ -84,13 +84,9 @@ def test_a_mistake_is_one_line_that_names_key_value_and_fix(word, message):
     assert "\n" not in str(raised.value)
 
 
-def test_a_missing_or_broken_file_is_told(tmp_path):
+def test_a_missing_file_is_told():
     with pytest.raises(BadInput, match="nothing.py: no such file"):
         configs.load("nothing.py")
-    broken = tmp_path / "broken.py"
-    broken.write_text("def get_config(:\n")
-    with pytest.raises(BadInput, match="broken.py"):
-        configs.load(str(broken))
 
 
 def test_names_of_other_programs_and_old_names_are_no_keys_here_and_name_keys():
@@ -107,10 +103,10 @@ OLD = {"orders": "data.factorization_order", "accumulation": "train.gradient_acc
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("c.model.d_modl = 3", 'Did you mean "d_model" instead of "d_modl"?'),
-        ("c['train'].update({'stps': 3})", 'Did you mean "steps" instead of "stps"?'),
-        ("c.data.segment_len = c.data.segmentlen", 'Did you mean "segment_len" instead of "segmentlen"?'),
-        ("c.modl.d_model = 3", 'Did you mean "model" instead of "modl"?'),
+        ("c.model.d_modl = 3", "no key 'd_modl'. Did you mean 'model.d_model'?"),
+        ("c['train'].update({'stps': 3})", "no key 'stps'. Did you mean 'train.steps'?"),
+        ("c.data.segment_len = c.data.segmentlen", "no key 'segmentlen'. Did you mean 'data.segment_len'?"),
+        ("c.modl.d_model = 3", "no key 'modl'. Did you mean 'model.d_model'?"),
         ("c.optimizer.lr = 3", "no key 'lr'. Did you mean 'optimizer.learning_rate'?"),
         ("c.model.zzz = 3", "no key 'zzz'"),
         ("c.data.orders = 'uniform'", f"no key 'orders'; it is called {OLD['orders']!r} now"),
@@ -137,7 +133,7 @@ def test_a_wrong_key_in_a_file_is_told_with_its_line_and_the_nearest_or_new_name
         ("import json\ndef get_config():\n  json.loads('{')\n", ", line 3: JSONDecodeError: Expecting property"),
         ("class Odd(Exception): pass\ndef get_config(): raise Odd\n", ", line 2: Odd"),
         ("class Odd(BaseException): pass\nraise Odd('end')\n", ", line 2: Odd: end"),
-        ("print('hello')\n", ": KeyError: 'get_config'"),
+        ("print('hello')\n", ": KeyError: no key 'get_config'"),
         ("x = '\\udc80'\nopen('nowhere/x')\n", ", line 2: FileNotFoundError"),
     ],
 )

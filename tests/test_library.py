@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 
 import data_fixtures
 import jax
@@ -61,7 +59,6 @@ def test_the_commands_read_what_the_library_reads(model, folder, capsys):
 
 
 def test_what_is_no_list_of_texts_is_one_line(model):
-    array = np.array([3, 1, 2])
     for wrong, message in (
         (lambda: model.score("The end"), "put it into a list"),
         (lambda: model.infill("abc [MASK]"), "put it into a list"),
@@ -69,10 +66,7 @@ def test_what_is_no_list_of_texts_is_one_line(model):
         (lambda: model.score(xj.Passage("Bado")), "put it into a list"),
         (lambda: model.hidden(["Bado", None]), "text 2: NoneType where a string is expected"),
         (lambda: model.infill(["\ud800 [MASK]"]), "text 1: a lone surrogate"),
-        (lambda: model.infill(["Bado [MASK]"], seed=-1), "seed=-1 must be at least 0"),
-        (lambda: model.infill(["Bado [MASK]"], seed=1.5), "seed=1.5 must be a whole number"),
-        (lambda: model.infill(["Bado [MASK:3]"], order=array / 2), "give its name, or a list"),
-        (lambda: model.generate(["Bado"], tokens=2.5), "tokens=2.5 must be a whole number"),
+        (lambda: model.infill(["Bado [MASK:3]"], order=np.array([3, 1, 2]) / 2), "give its name, or a list"),
     ):
         with pytest.raises(BadInput, match=message) as raised:
             wrong()
@@ -145,19 +139,6 @@ def test_texts_together_are_those_alone(model, params):
     np.testing.assert_allclose(logits[-1], logits_PV, atol=1e-4)
 
 
-def test_a_masked_piece_is_not_read(model):
-    """The logits do not depend on the vector of <mask>, and on the text around it they do."""
-    (before,) = model.logits(["Kilu <mask> menora."])
-    table = np.array(model.params["word_embedding"])
-    table[MASK] += 1
-    changed = {**model.params, "word_embedding": table, "lm_head": model.params["lm_head"]}
-    (after,) = type(model)(model.config, model.tokenizer, changed, 3).logits(["Kilu <mask> menora."])
-    others = np.arange(tiny.VOCAB) != MASK
-    np.testing.assert_allclose(after[:, others], before[:, others], atol=1e-5)
-    (other,) = model.logits(["Bado <mask> menora."])
-    assert np.abs(other - before).max() > 1e-3
-
-
 def test_vectors(model):
     hidden, vectors = model.hidden(TEXTS), model.vectors(TEXTS[:3])
     assert vectors.shape == (3, 16)
@@ -185,11 +166,3 @@ def test_what_is_no_model(tmp_path):
         xj.load(str(tmp_path))
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         xj.lod  # noqa: B018
-
-
-def test_the_package_alone_is_light():
-    """`--help` imports it: JAX comes with the first `load`."""
-    program = (
-        "import sys, xlnet_jax; assert 'jax' not in sys.modules; assert xlnet_jax.load; assert 'jax' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)

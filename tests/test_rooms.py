@@ -13,41 +13,32 @@ import xlnet_jax
 
 ROOT = pathlib.Path(xlnet_jax.__file__).parent
 
-# From top to bottom; a room is the longest dotted prefix of a module that is named here.
-ROWS = (
-    ("cli", "__main__"),
-    ("verbs",),
-    ("commands",),
-    ("library",),
-    ("aot", "infer"),
-    ("convert",),
-    ("finetune",),
-    ("train",),
-    ("run",),
-    ("checkpoint",),
-    ("model",),
-    ("kernels",),
-    ("data.prepare",),
-    ("data.batches",),
-    ("data.corpus",),
-    ("data",),
-    ("distributed",),
-    ("storage",),
-    # The package itself holds its version, and imports the library only when it is used.
-    ("config", "batch", "errors", "messages", ""),
-)
-ROW = {room: number for number, rooms in enumerate(ROWS) for room in rooms}
+
+def read_design() -> dict[str, list[str]]:
+    """Of `docs/design.md`, from top to bottom: the modules of each folder, and those that are in none."""
+    text = (ROOT.parent / "docs" / "design.md").read_text(encoding="utf-8").partition("\n## Rooms\n")[2]
+    listed: dict[str, list[str]] = {}
+    for line in text.partition("`launch/`")[0].splitlines():
+        if line.startswith("    "):
+            names = line.partition("#")[0].split()
+            if line[4] != " ":
+                # A line without a folder has modules that are rooms of their own.
+                folder = names.pop(0)[:-1].replace("/", ".") if names[0].endswith("/") else " ".join(names)
+                listed[folder] = []
+            listed[folder] += names
+    return listed
+
+
+LISTED = read_design()
+# A room is the longest dotted prefix of a module that is in the list. The package itself holds its version, and imports
+# the library only when it is used.
+ROW = {room: number for number, rooms in enumerate(LISTED) for room in rooms.split()} | {"": len(LISTED)}
 
 # Arrows within a row: __main__ is the command line, and whoever refuses a value raises an error.
-SIDEWAYS = {
-    ("__main__", "cli"),
-    ("config", "errors"),
-    ("config", "messages"),
-    ("batch", "errors"),
-}
+SIDEWAYS = {("__main__", "cli"), ("batch", "errors"), ("messages", "errors")}
 
 # Below, and still not to be known: what keeps a run alive works for any model.
-APART = {("run", "model"), ("run", "kernels")}
+APART = {("run", "model"), ("run", "kernels"), ("aot", "infer")}
 
 # Peers that exports are compared with, and what makes an import slow: never in the package, but for the reader of the
 # original's checkpoints. tensorflow_datasets is not among them; it needs no TensorFlow for what we use.
@@ -122,21 +113,13 @@ SOURCES = read_sources()
 
 
 def test_the_list_in_the_design_is_that_of_the_folders():
-    text = (ROOT.parent / "docs" / "design.md").read_text(encoding="utf-8").partition("\n## Rooms\n")[2]
-    listed, folder = collections.defaultdict(list), ""
-    for line in text.partition("`launch/`")[0].splitlines():
-        if line.startswith("    "):
-            names = line.partition("#")[0].split()
-            if line[4] != " ":
-                folder = names.pop(0)[:-1].replace("/", ".") if names[0].endswith("/") else ""
-            listed[folder] += names
-    files = collections.defaultdict(list)
+    files = collections.defaultdict(set)
     for module, (_, is_package) in SOURCES.items():
         if not is_package:
-            files[module.rpartition(".")[0]].append(module.rpartition(".")[2])
-    assert {folder: sorted(names) for folder, names in listed.items()} == {
-        folder: sorted(names) for folder, names in files.items()
-    }
+            files[module.rpartition(".")[0]].add(module.rpartition(".")[2])
+    beside = {name for rooms, names in LISTED.items() if rooms.split() == names for name in names}
+    assert {room: {*names} for room, names in LISTED.items() if {*names} - beside} | {"": beside} == files
+    assert list(ROW)[:2] == ["cli", "__main__"] and len(ROW) > 20
 
 
 @pytest.mark.parametrize("module", SOURCES)
@@ -146,36 +129,28 @@ def test_imports_go_down_only(module):
     assert not wrong, "\n".join(wrong)
 
 
+TRAIN = "from xlnet_jax.commands.train import train"
+
+
 @pytest.mark.parametrize(
     ("module", "source", "expected"),
     [
-        ("model.attention", "from xlnet_jax.train.loop import Run", "xlnet_jax.train.loop is not below model"),
         ("model.attention", "import xlnet_jax.train.loss", "xlnet_jax.train.loss is not below model"),
+        ("distributed.mesh", f"def f():\n    {TRAIN}", ":2: xlnet_jax.commands.train is not below distributed"),
         (
-            "distributed.mesh",
-            "def f():\n    from xlnet_jax.commands import evaluate",
-            ":2: xlnet_jax.commands.evaluate is not below distributed",
+            "model.heads",
+            "from ..data.batches import loader\nfrom ..train import step",
+            ":2: xlnet_jax.train.step is not",
         ),
-        (
-            "distributed.mesh",
-            "from ..data.batches import loader",
-            "xlnet_jax.data.batches.loader is not below distributed",
-        ),
-        ("train.loop", "from xlnet_jax.commands.train import train", "xlnet_jax.commands.train is not below train"),
-        ("run.lock", "from xlnet_jax.train.state import State", "xlnet_jax.train.state is not below run"),
+        ("train.loop", TRAIN, "xlnet_jax.commands.train is not below train"),
+        ("aot.report", "from xlnet_jax.infer import opened", "xlnet_jax.infer.opened is not for aot"),
         ("run.metrics", "from xlnet_jax.model import flops", "xlnet_jax.model.flops is not for run"),
-        (
-            "data.corpus.pages",
-            "from xlnet_jax.data.batches import stream",
-            "xlnet_jax.data.batches.stream is not below data.corpus",
-        ),
+        ("data.corpus.pages", "from xlnet_jax.data.batches import stream", "stream is not below data.corpus"),
         ("errors", "from xlnet_jax.config import load", "xlnet_jax.config is not below errors"),
         ("data.batches.loader", "import jax.numpy as jnp", "jax.numpy is not for data/"),
-        ("data.prepare.text", "from flax import linen", "flax is not for data/"),
         ("train.loop", "from orbax.checkpoint import v1", "is for checkpoint/store.py and saving.py only"),
         ("convert.huggingface", "def f():\n    import torch", ":2: torch is not for the package"),
-        ("cli", "from tensorflow import io", "tensorflow is not for the package"),
-        ("convert.tensorflow", "import torch", "torch is not for the package"),
+        ("convert.tensorflow", "import tensorflow, torch", "torch is not for the package"),
     ],
 )
 def test_a_wrong_import_is_reported(module, source, expected):
@@ -200,10 +175,3 @@ def test_a_right_import_is_not_reported(module, source):
 def test_a_module_without_a_room_is_reported():
     with pytest.raises(AssertionError, match=r"xlnet_jax\.attic\.old is in no room"):
         violations("attic.old", "")
-
-
-@pytest.mark.parametrize("module", SOURCES)
-def test_every_module_says_what_it_is_for(module):
-    source, is_package = SOURCES[module]
-    empty_package = is_package and not source.strip()
-    assert empty_package or ast.get_docstring(ast.parse(source)), f"xlnet_jax.{module} has no docstring"

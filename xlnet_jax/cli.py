@@ -30,7 +30,6 @@ OUTPUT_CLOSED = 141
 
 
 _NO_OPTIONS = ("command", "what", "verb", "json")
-_SMALLER = "use a smaller model or train.batch_size, model.remat=full, or more devices with mesh.fsdp"
 _LIMITS = {
     "Too many open files": "raise the limit of open files (`ulimit -n`, or that of the container or service)",
     "can't start new thread": "raise the limits of processes (`ulimit -u`) and of memory (`ulimit -v`)",
@@ -113,8 +112,6 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return messages.error(who, "interrupted", Interrupted.exit_code)
     except Exception as error:
-        if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
-            return messages.error(who, f"out of memory: {summary(error)}; {_SMALLER}", BadInput.exit_code)
         if line := _shortage(error):
             return messages.error(who, line, BadInput.exit_code)
         traceback.print_exc()
@@ -129,6 +126,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _shortage(error: BaseException) -> str | None:
     """The line for an error that says what the system does not give: memory, files, threads. None = another error."""
+    if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error):
+        return (f"out of memory: {summary(error)}; use a smaller model or train.batch_size, model.remat=full, or more "
+                "devices with mesh.fsdp")  # fmt: skip
     for cause in causes(error):
         if isinstance(cause, MemoryError):
             what = f" ({cause})" if str(cause) else ""

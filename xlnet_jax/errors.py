@@ -8,7 +8,6 @@
 Every message is one line: the error, its place (file, key, host, step) and the fix.
 """
 
-import numbers
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,13 +32,6 @@ class BadInput(XLNetError):
     """A file, a corpus, a tokenizer or a configuration key that cannot be used."""
 
     exit_code = 2
-
-
-def check_whole(**values: object) -> None:
-    """Raises BadInput for a value that is no whole number."""
-    for name, value in values.items():
-        if not isinstance(value, numbers.Integral):
-            raise BadInput(f"{name}={value!r} must be a whole number")
 
 
 class Diverged(XLNetError):

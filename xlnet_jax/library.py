@@ -21,6 +21,7 @@ import dataclasses
 import functools
 import hashlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -29,21 +30,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.batch import NEVER, Batch, forward_text
+from xlnet_jax.batch import Batch
 from xlnet_jax.config import Config
-from xlnet_jax.data.tokenizer import SpecialIds, Tokenizer
+from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import infill
-from xlnet_jax.infer.decoder import Decoder, Listener, check, continuable, fillable
+from xlnet_jax.infer.batching import batches, padded, program
+from xlnet_jax.infer.decoder import Decoder, Filled, Listener
+from xlnet_jax.infer.infill import Gapped, Infilled, Passage, TextListener
 from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
-from xlnet_jax.infer.options import Fill, Generate, Score
-from xlnet_jax.infer.orders import any_order, checked, listed, warn_of_law
-from xlnet_jax.infer.sampling import Sampling
-from xlnet_jax.infer.score import Likelihood, Scorer, order_of
-from xlnet_jax.infer.texts import Passage, pieces_of, prompt_ids, refuse_gap
+from xlnet_jax.infer.options import Decoding, Fill, Generate, Score
+from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_law
+from xlnet_jax.infer.score import Likelihood, Scorer
 from xlnet_jax.model import implementation
 from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import language_model
 
 log = logging.getLogger("xlnet_jax")
@@ -100,8 +102,8 @@ class Model:
 
         What is in a gap of a text (`infer.infill`) is seen by none of the others.
         """
-        computed = self._run([self.pieces(text, number) for number, text in enumerate(self._texts(texts), 1)])
-        return [hidden_TD[:length] for hidden_TD, _, length in computed]
+        rows = [self.pieces(text, number) for number, text in enumerate(self._texts(texts), 1)]
+        return [hidden_ND for hidden_ND, _ in self._run(rows)]
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
         """One vector for each text, [N, D]: the mean of its pieces with SEP and CLS, as of the task `embeddings`.
@@ -109,7 +111,7 @@ class Model:
         With `finetune.pooling=cls` in the model's configuration it is the vector of CLS. Raises BadInput for a gap.
         """
         for number, text in enumerate(self._texts(texts), 1):
-            refuse_gap(text, number, "a vector is that of a whole text; fill it first, with `infill`")
+            infill.refuse_gap(text, number, "a vector is that of a whole text; fill it first, with `infill`")
         hidden, cls = self.hidden(texts), self.config.finetune.pooling == "cls"
         rows = [h_TD[-1] if cls else h_TD.mean(axis=0) for h_TD in hidden]
         return np.stack(rows) if rows else np.zeros((0, self.config.model.d_model), np.float32)
@@ -119,24 +121,25 @@ class Model:
 
         Raises BadInput for a text without a gap; see `infer.infill` for how it is written.
         """
-        rows = [self.pieces(text, number, infill.gapped) for number, text in enumerate(self._texts(texts), 1)]
-        return [logits_PV for _, logits_PV, _ in self._run(rows)]
+        rows = [self.pieces(text, number, needed=True) for number, text in enumerate(self._texts(texts), 1)]
+        return [logits_PV for _, logits_PV in self._run(rows)]
 
-    def pieces(self, text: str, number: int = 1, parse: Callable[..., infill.Gapped] = infill.parsed) -> list[int]:
+    def pieces(self, text: str, number: int = 1, needed: bool = False) -> list[int]:
         """The ids of a text, SEP and CLS; `<mask>` where it has gaps, of a length that is given.
 
         Args:
           number: of the text, for errors.
-          parse: `infill.gapped` for a text that must have a gap.
+          needed: the text must have a gap.
         """
-        if infill.is_drawn(text, number):
+        found = infill.gapped(self.tokenizer, text, number, needed=needed)
+        if found.drawn:
             raise BadInput(f"text {number}: no length of a gap is drawn here; write [MASK] or [MASK:5]")
-        return [*parse(self.tokenizer, text, number).ids, self.tokenizer.special.sep, self.tokenizer.special.cls]
+        return [*found.ids, self.tokenizer.special.sep, self.tokenizer.special.cls]
 
-    def generate(
-        self, prompts: Sequence[str], *, listener: infill.TextListener | None = None, **options: Any
-    ) -> list[str]:
+    def generate(self, prompts: Sequence[str], *, listener: TextListener | None = None, **options: Any) -> list[str]:
         """What the model writes after each prompt: `tokens` tokens; from left to right the end of a document ends it.
+
+        In another order nothing ends it: what is after an end would be known before it.
 
         Args:
           listener: called with the number of a prompt, its new text and whether it has ended, while texts are made; in
@@ -145,23 +148,16 @@ class Model:
 
         Raises BadInput for a masked model, a number that cannot be, or what a left-to-right model cannot do.
         """
-        asked, prompts = Generate(**options), self._texts(prompts)
-        decoding = listed(asked.order), asked.tokens_per_step, asked.speculative
-        check(continuable(self.config, self.name), *decoding)
-        pairs = zip(prompt_ids(self.tokenizer, prompts), prompts, strict=True)
-        gapped = [infill.appended(self.tokenizer, ids, asked.tokens, text) for ids, text in pairs]
-        if self.config.data.objective == "plm":
-            warn_of_law(self.config, [text.known for text in gapped], asked.order)
-        with self._ready(prompts, gapped) as (config, params, watcher):
-            decoder = Decoder(
-                continuable(config, self.name), params, self.tokenizer.special, config.data.segment_len, self.batch_size
-            )
-            return infill.continue_texts(decoder, self.tokenizer, prompts, asked.tokens, _sampling(asked), *decoding,
-                                         listener, watcher)  # fmt: skip
+        asked = Generate(**options)
+        left = asked.order == "left"
+        check(self.config, self.name, asked)
+        rows = [infill.prompt(self.tokenizer, text, number, asked.tokens)
+                for number, text in enumerate(self._texts(prompts), 1)]  # fmt: skip
+        heard = infill.as_text(self.tokenizer, rows, listener, left) if listener is not None else None
+        filled = self._filled(rows, asked, self.tokenizer.special.eod if left else None, heard)
+        return [infill.continuation(self.tokenizer, *pair) for pair in zip(rows, filled, strict=True)]
 
-    def infill(
-        self, texts: Sequence[str], *, listener: Listener | None = None, **options: Any
-    ) -> list[infill.Infilled]:
+    def infill(self, texts: Sequence[str], *, listener: Listener | None = None, **options: Any) -> list[Infilled]:
         """Texts with their gaps filled, sample after sample; see `infer.infill` for how a gap is written.
 
         Args:
@@ -170,25 +166,32 @@ class Model:
 
         Raises BadInput if the model is no permutation one, and as `infer.infill.gapped` and `infer.decoder.Decoder`.
         """
-        asked, model, texts = Fill(**options), fillable(self.config, self.name), self._texts(texts)
-        decoding = listed(asked.order), asked.tokens_per_step, asked.speculative
-        drawn = [infill.is_drawn(text, number) for number, text in enumerate(texts, 1)]
-        if asked.samples > 1 and asked.temperature == 0 and decoding[0] != "random" and not any(drawn):
-            raise BadInput(f"samples={asked.samples} of the most probable pieces are alike; give temperature=1")
+        asked, texts = Fill(**options), self._texts(texts)
+        check(self.config, self.name, asked)
         # Text n has number n in every sample: what becomes of it does not depend on how many samples there are.
-        gapped = [infill.gapped(self.tokenizer, text, number, asked.seed, sample)
-                  for sample in range(asked.samples) for number, text in enumerate(texts, 1)]  # fmt: skip
+        rows = [infill.gapped(self.tokenizer, text, number, asked.seed, sample)
+                for sample in range(asked.samples) for number, text in enumerate(texts, 1)]  # fmt: skip
+        greedy = asked.temperature == 0 and asked.order != "random" and not any(text.drawn for text in rows)
+        if asked.samples > 1 and greedy:
+            raise BadInput(f"samples={asked.samples} of the most probable pieces are alike; give temperature=1")
+        pairs = zip(rows, self._filled(rows, asked, None, listener), strict=True)
+        return [infill.result(self.tokenizer, *pair, exact=asked.tokens_per_step == 1) for pair in pairs]
+
+    def _filled(
+        self, gapped: list[Gapped], asked: Decoding, stop: int | None, listener: Listener | None
+    ) -> list[Filled]:
+        """The texts of a question, filled."""
         if not gapped:
             return []
-        tokens, known, T = [text.ids for text in gapped], [text.known for text in gapped], self.config.data.segment_len
-        check(model, *decoding)
-        checked(model, T, tokens[: len(texts)], known[: len(texts)])
-        warn_of_law(self.config, known, decoding[0])
-        with self._ready(texts, gapped) as (config, params, watcher):
-            decoder = Decoder(fillable(config, self.name), params, self.tokenizer.special, T, self.batch_size)
-            filled = decoder(tokens, known, _sampling(asked), *decoding, listener=listener or watcher)
-        exact = asked.tokens_per_step == 1
-        return [infill.result(self.tokenizer, *pair, exact) for pair in zip(gapped, filled, strict=True)]
+        model, T = any_order(self.config), self.config.data.segment_len
+        known = [text.known for text in gapped]
+        # Left to right a segment without a memory knows less, as in training, and nothing that was given is unseen.
+        longest = math.inf if model.transformer.left_to_right else T
+        rows = checked(model, longest, [text.ids for text in gapped], known)
+        warn_of_law(self.config, known, asked.order)
+        with self._ready(gapped, gapped) as (model, params, watcher):
+            decode = Decoder(model, params, self.tokenizer.special, T, self.batch_size)
+            return decode(rows, asked, stop, listener or watcher)
 
     def log_prob(
         self, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]], **options: Any
@@ -201,39 +204,36 @@ class Model:
           known: of each text, whether its tokens are given.
           options: see `infer.options.Score`.
 
-        Raises BadInput; see `Scorer`.
+        Raises BadInput; see `orders.checked` and `Scorer`.
         """
-        asked = Score(**options)
-        given = None if isinstance(asked.order, str) and not asked.order else asked.order
-        order = order_of(any_order(self.config, self.name), given, asked.orders, asked.seed)
-        warn_of_law(self.config, known, order)
-        special = self.tokenizer.special
-        for number, ids in enumerate(tokens, 1):
-            if (np.asarray(ids, object) == special.mask).any():
+        asked, T = Score(**options), self.config.data.segment_len
+        check(self.config, self.name, asked)
+        rows, special = checked(any_order(self.config), T, tokens, known), self.tokenizer.special
+        for number, (ids_N, _) in enumerate(rows, 1):
+            if (ids_N == special.mask).any():
                 raise BadInput(f"text {number}: id {special.mask} (<mask>) is a gap, and a likelihood is that of "
                                "words; give the ids whose likelihood is wanted, or fill it with `infill`")  # fmt: skip
-        with self._ready((tokens, known), range(len(tokens) * asked.orders)) as (config, params, watcher):
-            model = any_order(config, self.name)
-            scorer = Scorer(model, params, special, config.data.segment_len, self.batch_size)
-            return scorer.log_prob(tokens, known, order, asked.orders, asked.seed, watcher)
+        warn_of_law(self.config, known, asked.order)
+        with self._ready((tokens, known), range(len(rows) * asked.orders)) as (model, params, watcher):
+            return Scorer(model, params, special, T, self.batch_size).log_prob(rows, asked, watcher)
 
     def score(self, texts: Sequence[str | Passage], **options: Any) -> list[Likelihood]:
         """`log_prob` of texts of which nothing is given, or of passages, whose other parts are."""
         passages = [text if isinstance(text, Passage) else Passage(text) for text in self._texts(texts)]
-        pairs = [pieces_of(self.tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
+        pairs = [infill.pieces_of(self.tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
         return self.log_prob(*zip(*pairs, strict=True), **options) if pairs else []
 
     @contextlib.contextmanager
-    def _ready(self, question: object, rows: Sequence[Any]) -> Iterator[tuple[Config, Any, Any]]:
-        """Configuration, parameters and the listener of `watch`. All processes must ask the same question."""
+    def _ready(self, question: object, rows: Sequence[Any]) -> Iterator[tuple[LanguageModel, Any, Any]]:
+        """Model, parameters and the listener of `watch`. All processes must ask the same question."""
         if self.opening is None:
-            yield self.config, self.params, None
+            yield any_order(self.config), self.params, None
             return
         digest = hashlib.sha256(repr(question).encode()).hexdigest()
         with self.opening({"the texts (sha256)": digest}) as model:
             log.info("computing with step %d, after compiling", model.step)
             with self.watch(rows) if self.watch else contextlib.nullcontext() as listener:
-                yield model.recipe.config, model.params, listener
+                yield any_order(model.recipe.config), model.params, listener
 
     def _texts(self, texts: Sequence[Any]) -> Sequence[Any]:
         """The same, of strings and passages. Raises BadInput, also for one text in place of a list of texts."""
@@ -253,52 +253,39 @@ class Model:
                     ) from error
         return texts
 
-    def _run(self, rows: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray, int]]:
-        """Hidden states [T, D], logits [P, V] and the length of each row; rows of similar length run together."""
-        if language_model(self.config).transformer.left_to_right:
+    def _run(self, rows: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Hidden states [N, D] and logits [P, V] of each row; rows of similar length run together."""
+        model, mask = language_model(self.config), self.tokenizer.special.mask
+        if model.transformer.left_to_right:
             raise BadInput("this model is left-to-right (data.objective=clm), and no position sees both sides; use "
                            "`generate`, or a model of plm or mlm")  # fmt: skip
         computed: list[Any] = [None] * len(rows)
-        order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-        for start in range(0, len(order), self.batch_size):
-            chosen = order[start : start + self.batch_size]
-            two_streams = self.config.data.objective == "plm"
-            batch = _batch([rows[index] for index in chosen], self.batch_size, two_streams, self.tokenizer.special)
-            hidden_BTD, logits_BPV = jax.device_get(_forward(self.config, self.params, batch))
-            for index, hidden_TD, logits_PV in zip(chosen, hidden_BTD, logits_BPV, strict=False):
-                length, masks = len(rows[index]), rows[index].count(self.tokenizer.special.mask)
-                computed[index] = hidden_TD, logits_PV[:masks], length
+        B, groups = batches([len(row) for row in rows], self.batch_size)
+        for numbers in groups:
+            segments = []
+            for number in numbers:
+                ids_N = np.array(rows[number])
+                # Of two streams: the text is seen by all, a masked position by none but itself.
+                rank_N = (ids_N == mask) if self.config.data.objective == "plm" else np.zeros(len(ids_N))
+                position_P = np.flatnonzero(ids_N == mask)
+                segments.append(Segment(ids_N, rank_N, position_P, ids_N[position_P], position_P))
+            T = -(-max(len(segment.token_N) for segment in segments) // _ROUND) * _ROUND
+            P = -(-max(len(segment.position_U) for segment in segments) // 4) * 4
+            batch = padded(segments, B, T, P)
+            for segment_T, segment in zip(batch.segments, segments, strict=False):
+                segment_T[len(segment.token_N) - 1] = 2  # CLS
+            hidden_BTD, logits_BPV = jax.device_get(_forward(model, self.params, batch))
+            for number, segment, hidden_TD, logits_PV in zip(numbers, segments, hidden_BTD, logits_BPV, strict=False):
+                computed[number] = hidden_TD[: len(segment.token_N)], logits_PV[: len(segment.position_U)]
         return computed
 
 
-def _sampling(options: Fill | Generate) -> Sampling:
-    return Sampling(options.temperature, options.top_k, options.top_p, options.seed)
-
-
-def _batch(rows: list[list[int]], batch_size: int, two_streams: bool, special: SpecialIds) -> Batch:
-    """Texts of any length, padded at the end with positions that none sees, and with empty rows."""
-    longest = max(map(len, rows))
-    T = -(-longest // _ROUND) * _ROUND
-    slots = max(row.count(special.mask) for row in rows)
-    shape, P = (batch_size, T), -(-slots // 4) * 4
-    tokens, rank = np.full(shape, special.pad, np.int32), np.full(shape, NEVER, np.int32)
-    segments, positions = np.zeros(shape, np.int32), np.zeros((batch_size, P), np.int32)
-    for b, row in enumerate(rows):
-        tokens[b, : len(row)] = row
-        segments[b, len(row) - 1] = 2
-        # Of two streams: the text is seen by all, a masked position by none but itself.
-        rank[b, : len(row)] = np.equal(row, special.mask) if two_streams else 0
-        masks = np.flatnonzero(np.equal(row, special.mask))
-        positions[b, : len(masks)] = masks
-    return forward_text(tokens, rank, segments, positions)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _forward(config: Config, params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+@program(static_argnums=0)
+def _forward(model: LanguageModel, params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
     """Hidden states [B, T, D] and logits [B, P, V]."""
-    model = language_model(config)
-    memory = empty_memory(config.model, len(batch.direction), 0)
+    config = model.transformer.config
+    memory = empty_memory(config, len(batch.direction), 0)
     out: Any = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
     if out.target_vectors_BPD is None:
-        return out.hidden_BTD, jnp.zeros((*batch.target_positions.shape, config.model.vocab_size))
+        return out.hidden_BTD, jnp.zeros((*batch.target_positions.shape, config.vocab_size))
     return out.hidden_BTD, model.logits(params, out.target_vectors_BPD)

@@ -12,8 +12,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config.keys import key, mistake
+from xlnet_jax.config.names import RENAMED_OPTIONS
 from xlnet_jax.errors import LARGEST_INT, BadInput
 from xlnet_jax.infer.options import MOST_ORDERS, Fill, Generate, Options, Score, described
 from xlnet_jax.messages import print_lines, suggest
@@ -89,15 +91,11 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
     # Before the imports of the verb, which take seconds.
     with _of("run.signals", "stop_request")() if verb.stops else contextlib.nullcontext():
         if "config" in options:
-            config = _of("config", "load")(options["config"], overrides)
+            config = configs.load(options["config"], overrides)
             options = options | {"config": config}
         elif verb.overrides:
             options = options | {"overrides": overrides}
         return verb.run(**options)
-
-
-_RENAMED = {"--parallel": "--tokens_per_step", "--unknown": "--target_share", "--law": "--factorization_order"}
-"""Options by their old names."""
 
 
 def unknown(verb: Verb, word: str) -> str:
@@ -107,12 +105,12 @@ def unknown(verb: Verb, word: str) -> str:
         return f"unknown word {word!r}; {'give all texts side by side' if together else 'see --help'}"
     if word.startswith("--config."):
         return f"unknown option {word!r}; this command takes no configuration keys"
-    name = word.split("=")[0]
-    if name in _RENAMED:
-        return f"unknown option {word!r}; it is called {_RENAMED[name]} now"
-    near = suggest(name, [*(option.name for option in verb.options if option.name.startswith("--")), "--json"])
+    name = word.split("=")[0].lstrip("-")
+    if name in RENAMED_OPTIONS:
+        return f"unknown option {word!r}; it is called --{RENAMED_OPTIONS[name]} now"
+    near = suggest(f"--{name}", [*(option.name for option in verb.options if option.name.startswith("--")), "--json"])
     if not near and verb.overrides:
-        near = _of("config", "suggest_key")(name.lstrip("-"), "--config.")
+        near = configs.suggest_key(name, "--config.")
     return f"unknown option {word!r}{near or '; see --help'}"
 
 
@@ -150,11 +148,27 @@ def _compile(topology: str, slices: int, **options: Any) -> dict[str, Any]:
     return _of("aot.report", "compile_for")(name=topology, slices=slices, **options)
 
 
+def _texts(texts: str, more: str, batch: str, *options: Option) -> tuple[Option, ...]:
+    """The options of a verb about texts, a file with more of them, and a checkpoint."""
+    return (
+        _option("texts", texts, nargs="*", metavar="TEXT"),
+        _option("--input", f"more: a file with one per line{more}, or - for stdin"),
+        *_CHECKPOINT,
+        *options,
+        _count("--batch_size", f"{batch} at a time (default 16)", 16, le=MOST_ROWS),
+    )
+
+
 _CORPUS = _option("path", "folder that `xlnet-jax prepare` wrote, also gs://", metavar="DIR")
 _CONFIG = _option("--config", "Python file; --config.KEY=VALUE changes a key", required=True)
 _CHECKPOINT = (
     _option("--workdir", "of the training run; --config.KEY=VALUE changes a key", required=True),
     _count("--step", "checkpoint (default: the newest)", ge=0),
+)
+
+_STOPS = (
+    _count("--stop_at", "save and stop after this step"),
+    _option("--dry_run", "check everything up to the first step; write nothing", False),
 )
 
 VERBS = (
@@ -221,8 +235,7 @@ VERBS = (
          _of("commands.train", "train"), (
             _CONFIG,
             _option("--workdir", "folder for checkpoints, metrics and manifest, also gs://", required=True),
-            _count("--stop_at", "save and stop after this step"),
-            _option("--dry_run", "check everything up to the first step; write nothing", False),
+            *_STOPS,
         ), stops=True, meets=True),
     Verb("finetune", "Train a task on labelled examples from a pretrained model, or resume.",
          "xlnet-jax finetune --config=configs/finetune/sst2.py --config.checkpoint.init_from=run --workdir=sst2",
@@ -230,8 +243,7 @@ VERBS = (
             _CONFIG,
             _option("--workdir", "new folder for checkpoints, scores and predictions, also gs://", required=True),
             _count("--seeds", "runs with different seeds, below the work directory (default 1)", 1, le=1000),
-            _count("--stop_at", "save and stop after this step"),
-            _option("--dry_run", "check everything up to the first step; write nothing", False),
+            *_STOPS,
         ), stops=True, meets=True),
     Verb("predict", "Labels, scores, answers or vectors of texts, from a fine-tuned model; one JSON object per line.",
          "xlnet-jax predict --workdir=sst2 'A fine film.' 'A dull one.'\n\n"
@@ -245,35 +257,21 @@ VERBS = (
     Verb("fill", "Fill the gaps of texts with a permutation model; one JSON object per line, or a view on a terminal.",
          "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' --order=confidence\n\n"
          "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws.",
-         _of("commands.fill", "show_or_return"), (
-            _option("texts", "texts with [MASK]", nargs="*", metavar="TEXT"),
-            _option("--input", "more: a file with one per line (.jsonl: objects with `text`), or - for stdin"),
-            *_CHECKPOINT,
-            *_declared(Fill),
-            _count("--batch_size", "texts at a time (default 16)", 16, le=MOST_ROWS),
-         ), stops=True),
+         _of("commands.fill", "show_or_return"),
+         _texts("texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *_declared(Fill)), stops=True),
     Verb("generate", "Continue texts, from left to right or in any order; one JSON object per line, or as text on a "
          "terminal.",
          "xlnet-jax generate --workdir=run 'Once upon a time' --tokens=200 --top_p=0.9",
-         _of("commands.generate", "show_or_return"), (
-            _option("texts", "texts to continue", nargs="*", metavar="TEXT"),
-            _option("--prompt", "the same; repeatable", [], action="append"),
-            _option("--input", "more prompts: a file with one per line, or - for stdin"),
-            *_CHECKPOINT,
-            *_declared(Generate),
-            _count("--batch_size", "texts at a time (default 16)", 16, le=MOST_ROWS),
-         ), stops=True),
+         _of("commands.generate", "show_or_return"),
+         _texts("texts to continue", "", "texts", _option("--prompt", "such a text; repeatable", [], action="append"),
+                *_declared(Generate)), stops=True),
     Verb("score", "Log-likelihood of texts, or of a part of each given the rest; one JSON object per line.",
          "xlnet-jax score --workdir=run 'The end of the war.' 'The end of the car.'\n"
          "echo '{\"before\": \"The \", \"text\": \"end\", \"after\": \" of the war.\"}' | "
          "xlnet-jax score --workdir=run --input=-",
-         _of("commands.score", "score"), (
-            _option("texts", "texts of which nothing is given", nargs="*", metavar="TEXT"),
-            _option("--input", "more: a file with one per line (.jsonl: text, before, after), or - for stdin"),
-            *_CHECKPOINT,
-            *_declared(Score),
-            _count("--batch_size", "texts times orders at a time (default 16)", 16, le=MOST_ROWS),
-         ), stops=True, meets=True),
+         _of("commands.score", "score"),
+         _texts("texts of which nothing is given", " (.jsonl: text, before, after)", "texts times orders",
+                *_declared(Score)), stops=True, meets=True),
     Verb("inspect", "Show one training example, or count parameters.",
          "xlnet-jax inspect --config=configs/xlnet_base.py --config.data.corpus=corpus --step=3",
          _of("commands.inspect", "inspect"), (

@@ -108,7 +108,7 @@ def test_every_whole_number_of_every_verb_has_a_range():
         never = verb._replace(run=lambda **_: pytest.fail("it ran"))
         bounds = option.field.metadata["bounds"] if option.field else {}
         for value in (bounds["at least"] - 1, bounds["at most"] + 1) if bounds else ():
-            with pytest.raises(BadInput, match=f"^{option.name}={value} must be at "):
+            with pytest.raises(BadInput, match=f"^{option.name}={value} must be .*at "):
                 call(never, options | {option.name.lstrip("-"): value}, [])
 
 

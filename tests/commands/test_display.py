@@ -10,7 +10,7 @@ from rich.console import Console
 
 from xlnet_jax.commands import display
 from xlnet_jax.commands.display import Board, Display, chance, described, progress
-from xlnet_jax.infer.infill import Gap, Infilled, appended, gapped
+from xlnet_jax.infer.infill import Gap, Infilled, gapped, prompt
 
 
 def console(width=40, **options):
@@ -60,10 +60,10 @@ def test_a_text_comes_about():
 @pytest.mark.parametrize("options", [{"no_color": True}, {"color_system": None}])
 def test_without_colours_the_order_is_in_words(options):
     tools, where = tokenizer_of("sentencepiece"), console(**options)
-    prompt = tools.encode("Bado").tolist()
-    board = Board(tools, appended(tools, prompt, 3, "Bado"))
+    text = prompt(tools, "Bado", 1, 3)
+    board = Board(tools, text)
     for place, piece in zip((2, 0, 1), ids("sentencepiece", "l", "▁", "i"), strict=True):
-        board.put(len(prompt) + place, piece)
+        board.put(text.gaps[0][0] + place, piece)
     whole, escaped = plain(where, board.finished(where))
     assert whole.split("\n")[:2] == ["Bado il", "order: l, (space), i"]
     assert "\x1b[3" not in escaped and "\x1b[9" not in escaped, "a colour"

@@ -147,11 +147,16 @@ def test_a_left_to_right_model_has_one_order(tmp_path):
     config = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
     model = xj.load(write_workdir(str(tmp_path / "run"), config))
     for options, message in (
-        ({"order": "random"}, r"order=random: a left-to-right model \(data.objective=clm\) writes"),
+        (
+            {"order": "random"},
+            r"order=random: a left-to-right model \(data.objective=clm\) has one token after",
+        ),
         ({"tokens_per_step": 2}, "tokens_per_step=2: a left-to-right model"),
         ({"speculative": 2}, "speculative=2: a left-to-right model"),
     ):
         with pytest.raises(BadInput, match=message):
             model.generate(["x"], **options)
+    with pytest.raises(BadInput, match="order=reversed: a left-to-right model"):
+        model.score(["x"], order="reversed")
     with pytest.raises(BadInput, match="cannot fill a gap: use `generate`, or train one with data.objective=plm"):
         model.infill(["x [MASK]"])

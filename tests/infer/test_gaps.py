@@ -10,11 +10,18 @@ from hypothesis import strategies as st
 from special_ids import EOD, EOP, MASK
 
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer import texts
 from xlnet_jax.infer.decoder import Filled
-from xlnet_jax.infer.infill import LONGEST, appended, continue_texts, gapped, result
-from xlnet_jax.infer.sampling import Sampling
-from xlnet_jax.infer.texts import Passage, pieces_of
+from xlnet_jax.infer.infill import (
+    LONGEST,
+    Passage,
+    as_text,
+    continuation,
+    gapped,
+    ids_of_parts,
+    pieces_of,
+    prompt,
+    result,
+)
 
 
 def words_of(text):
@@ -104,8 +111,6 @@ def test_a_drawn_length_depends_on_seed_text_and_sample():
 def test_what_is_no_gap_is_refused(text, message):
     with pytest.raises(BadInput, match=re.escape(message)):
         gapped(tokenizer_of("sentencepiece"), text, 3)
-    with pytest.raises(BadInput, match="must be from 1 to 10,000"):
-        appended(tokenizer_of("sentencepiece"), [], LONGEST + 1)
 
 
 def test_a_tokenizer_without_the_symbol_is_refused(monkeypatch):
@@ -148,40 +153,27 @@ def test_the_result_has_the_text_of_each_gap():
         assert filled(tokenizer_of(level), gapped(tokenizer_of(level), text, 1), new).text == whole
 
 
-class Chain:
-    """In place of a `Decoder`: fills from left to right, or the reverse, and keeps what it was asked."""
-
-    def __init__(self, token):
-        self.token = token
-
-    def __call__(self, tokens, known, sampling, order, tokens_per_step, speculative, stop, listener):
-        self.asked = tokens, known, order, tokens_per_step, speculative, stop
-        for number, is_known in enumerate(known):
-            positions = np.flatnonzero(np.logical_not(is_known)).tolist()
-            pairs = [
-                (at, self.token + turn) for turn, at in enumerate(positions if order == "left" else positions[::-1])
-            ]
-            listener(number, pairs[:1], False)
-            listener(number, pairs[1:], True)
-
-
-@pytest.mark.parametrize(("order", "stop"), [("left", EOD), ("reversed", None)])
-def test_a_continuation_is_a_gap_at_the_end(order, stop):
-    """Listeners hear new text as it comes from left to right, and else the whole text at its end."""
-    tools = tokenizer_of("characters")
-    chain, heard, watched = Chain(tools.pieces.index("e")), [], []
-    new = "".join(tools.pieces[chain.token : chain.token + 3][:: 1 if order == "left" else -1])
-    assert len(new) == 3 and " " not in new
-    found = continue_texts(chain, tools, ["Ba", ""], 3, Sampling(), order, 2, 0, lambda *text: heard.append(text),
-                           lambda *pairs: watched.append(pairs))  # fmt: skip
-    tokens, known, *rest = chain.asked
-    assert found == [new, new] and rest == [order, 2, 0, stop]
-    assert tokens == [[*tools.encode("Ba"), MASK, MASK, MASK], [MASK] * 3]
-    assert known == [[True, True, False, False, False], [False] * 3]
-    expected = [(0, new[:1], False), (0, new[1:], True)] if order == "left" else [(0, new, True)]
-    assert heard[: len(expected)] == expected and len(heard) == 2 * len(expected) and len(watched) == 4
-    with pytest.raises(BadInput, match="no prompt; give at least one"):
-        continue_texts(chain, tools, [], 3)
+@pytest.mark.parametrize("as_written", [True, False])
+def test_a_continuation_is_a_gap_at_the_end(as_written):
+    """Listeners hear new text as it comes from left to right, and else the whole text at its end; no end of it."""
+    tools, heard = tokenizer_of("characters"), []
+    text = prompt(tools, "Ba", 1, 3)
+    assert text[:4] == (
+        [*tools.encode("Ba"), MASK, MASK, MASK],
+        [True, True, False, False, False],
+        [(2, 5)],
+        ["Ba", ""],
+    )
+    first = tools.pieces.index("e")
+    new = [first, first + 1, EOD]
+    written = "".join(tools.pieces[id] for id in new[:2])
+    listener = as_text(tools, [text], lambda *said: heard.append(said), as_written)
+    pairs = list(enumerate(new, 2))[:: 1 if as_written else -1]
+    listener(0, pairs[:1], False)
+    listener(0, pairs[1:], True)
+    assert heard == ([(0, written[0], False), (0, written[1], True)] if as_written else [(0, written, True)])
+    filled = Filled(np.array([*text.ids[:2], *new]), np.arange(2, 5), np.zeros(3), 3)
+    assert continuation(tools, text, filled) == written
 
 
 def test_a_passage_keeps_its_spaces_in_every_level():
@@ -194,6 +186,6 @@ def test_a_passage_keeps_its_spaces_in_every_level():
         assert tokenizer_of(level).decode([id for id, known in zip(ids, given, strict=True) if not known]) == "kilu"
         ids, _ = pieces_of(tokenizer_of(level), Passage(" kilu  "), 1)
         assert tokenizer_of(level).decode(ids) == "kilu"
-    assert texts.ids_of_parts(tokenizer_of("characters"), ["Bado ", " k"])[0][-1] == tokenizer_of(
-        "characters"
-    ).pieces.index(" ")
+    assert ids_of_parts(tokenizer_of("characters"), ["Bado ", " k"])[0][-1] == tokenizer_of("characters").pieces.index(
+        " "
+    )

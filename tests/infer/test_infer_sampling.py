@@ -5,54 +5,57 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from xlnet_jax.infer.options import Decoding
 from xlnet_jax.infer.sampling import Sampling, filtered, log_distribution, sample
 
 P = np.array([0.08, 0.4, 0.02, 0.25, 0.15, 0.1])
 
 
 @pytest.mark.parametrize(
-    ("sampling", "expected"),
+    ("asked", "expected"),
     [
-        (Sampling(), P),
-        (Sampling(top_k=2), [0, 0.4, 0, 0.25, 0, 0]),
-        (Sampling(top_k=9), P),
+        ({}, P),
+        ({"top_k": 2}, [0, 0.4, 0, 0.25, 0, 0]),
+        ({"top_k": 9}, P),
         # 0.4 + 0.25 < 0.7 <= 0.4 + 0.25 + 0.15
-        (Sampling(top_p=0.7), [0, 0.4, 0, 0.25, 0.15, 0]),
-        (Sampling(top_p=0.39), [0, 1, 0, 0, 0, 0]),
+        ({"top_p": 0.7}, [0, 0.4, 0, 0.25, 0.15, 0]),
+        ({"top_p": 0.39}, [0, 1, 0, 0, 0, 0]),
         # Of the three that stay, 0.5, 0.3125 and 0.1875: the second alone does not reach 0.82.
-        (Sampling(top_k=3, top_p=0.82), [0, 0.4, 0, 0.25, 0.15, 0]),
-        (Sampling(top_k=3, top_p=0.8), [0, 0.4, 0, 0.25, 0, 0]),
-        (Sampling(temperature=0.5), P**2),
+        ({"top_k": 3, "top_p": 0.82}, [0, 0.4, 0, 0.25, 0.15, 0]),
+        ({"top_k": 3, "top_p": 0.8}, [0, 0.4, 0, 0.25, 0, 0]),
+        ({"temperature": 0.5}, P**2),
         # After the temperature the first has 0.59 of the mass.
-        (Sampling(temperature=0.5, top_p=0.58), [0, 1, 0, 0, 0, 0]),
+        ({"temperature": 0.5, "top_p": 0.58}, [0, 1, 0, 0, 0, 0]),
     ],
 )
-def test_masses(sampling, expected, x64):
+def test_masses(asked, expected, x64):
     """Catches: top-p before top-k or before the temperature, one token too many or too few, a wrong order."""
+    asked = Decoding(**{"temperature": 1.0, **asked})
+    sampling = Sampling.of(asked)
     token_BV, logits_BV = filtered(jnp.log(P)[None], sampling)
     p_V = np.zeros(len(P))
     p_V[np.asarray(token_BV[0])] = jax.nn.softmax(logits_BV)[0]
     np.testing.assert_allclose(p_V, np.array(expected) / np.sum(expected), rtol=0, atol=1e-14)
     # What drafts and the chain are compared by, with and without the sort where nothing is left out.
-    for sort in {True, sampling.filtered}:
+    for sort in {True, asked.filtered}:
         log_p_V = log_distribution(jnp.log(P)[None], sampling, sort)[0]
         np.testing.assert_allclose(np.exp(log_p_V), p_V, rtol=0, atol=1e-14)
 
 
 def test_greedy_has_one_token():
-    greedy = log_distribution(jnp.log(P)[None], Sampling(temperature=0), sort=False)[0]
+    greedy = log_distribution(jnp.log(P)[None], Sampling.of(Decoding()), sort=False)[0]
     assert np.exp(greedy).tolist() == [0, 1, 0, 0, 0, 0]
 
 
 def test_equal_tokens_rank_by_id():
-    token_BV, logits_BV = filtered(jnp.zeros((1, 5)), Sampling(top_k=2))
+    token_BV, logits_BV = filtered(jnp.zeros((1, 5)), Sampling.of(Decoding(temperature=1.0, top_k=2)))
     assert token_BV[0].tolist() == [0, 1, 2, 3, 4] and np.isfinite(logits_BV[0]).tolist() == [True] * 2 + [False] * 3
 
 
 @pytest.mark.parametrize("sort", [False, True], ids=["all tokens", "sorted"])
 def test_draws_have_the_distribution(sort):
     """Chi-square of 20,000 draws: over prompts, and over the tokens of one prompt. Catches: keys that repeat."""
-    n, sampling = 20_000, Sampling(top_k=4 if sort else 0, seed=5)
+    n, sampling = 20_000, Sampling.of(Decoding(temperature=1.0, top_k=4 if sort else 0, seed=5))
     p_V = np.where(P >= 0.1, P, 0) if sort else P
     expected_V = n * p_V / p_V.sum()
     logits_BV = jnp.broadcast_to(jnp.log(P)[None], (n, len(P)))

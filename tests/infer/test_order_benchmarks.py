@@ -35,25 +35,6 @@ def test_puzzles_have_one_solution(toy):
     assert (unknown == (np.arange(2 * toy.TERMS) >= toy.TERMS)).all()
 
 
-@pytest.mark.parametrize("name", ["sums", "sudoku"])
-def test_any_number_of_cells_is_unknown_in_any_order(toy, name):
-    rng = np.random.default_rng(2)
-    cells, free = toy.PUZZLES[name].draw(rng, 4000)
-    batch = toy.uniform(rng, cells, free)
-    used, unknown = batch.target_weights > 0, batch.rank >= 0
-    assert not (unknown & ~free).any() and (batch.tokens == cells).all()
-    number, most = unknown.sum(axis=1), free[0].sum()
-    assert (used.sum(axis=1) == number).all()
-    np.testing.assert_allclose(np.bincount(number)[1:] / 4000, 1 / most, atol=0.03)
-    np.testing.assert_allclose(unknown[:, free[0]].mean(axis=0), (most + 1) / 2 / most, atol=0.03)
-    for rank, positions, targets, used_P, cells_T in zip(
-        batch.rank, batch.target_positions, batch.target_tokens, used, cells, strict=True
-    ):
-        np.testing.assert_array_equal(positions[used_P], np.flatnonzero(rank >= 0))
-        np.testing.assert_array_equal(targets[used_P], cells_T[positions[used_P]])
-        np.testing.assert_array_equal(np.sort(rank[rank >= 0]), np.arange(used_P.sum()))
-
-
 @pytest.fixture
 def laws(monkeypatch):
     monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")

@@ -13,7 +13,8 @@ from special_ids import CLS, EOD, SEP
 from xlnet_jax.batch import NEVER, forward_text
 from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.orders import any_order
+from xlnet_jax.infer.options import Score
+from xlnet_jax.infer.orders import any_order, checked
 from xlnet_jax.infer.score import Likelihood, Scorer
 from xlnet_jax.model.transformer import empty_memory
 
@@ -27,7 +28,7 @@ def scorer(vocab=5, objective="plm", batch_size=625, **model):
     config = base.changed(
         model={"vocab_size": vocab, **sizes}, data={"objective": objective, "segment_len": T, "reuse_len": T}
     )
-    made = any_order(config, "run")
+    made = any_order(config)
     one = np.zeros((1, 1), np.int32)
     params = jax.eval_shape(lambda: made.init(jax.random.key(0), forward_text(one, one, one, one)))
     random = np.random.default_rng(0)
@@ -37,6 +38,11 @@ def scorer(vocab=5, objective="plm", batch_size=625, **model):
         is_leaf=lambda x: hasattr(x, "value"),
     )
     return Scorer(made, params, XLNET, T, batch_size)
+
+
+def log_prob(made, tokens, known, **asked):
+    """As the library asks."""
+    return made.log_prob(checked(made.model, T, tokens, known), Score(**asked))
 
 
 @pytest.mark.parametrize("before", [0, pytest.param(T, marks=pytest.mark.slow)], ids=["one segment", "with memory"])
@@ -51,7 +57,7 @@ def test_all_completions_sum_to_one_for_every_order(before, x64):
     texts[:, unknown] = list(itertools.product(range(5), repeat=4))
     joints = []
     for order in itertools.permutations(unknown):
-        found = made.log_prob(texts, [known] * 625, order)
+        found = log_prob(made, texts, [known] * 625, order=order)
         joints.append([each.joint_K[0] for each in found])
         assert abs(np.exp(joints[-1]).sum() - 1) < 1e-12
     assert np.std(joints, axis=0).max() > 0.01, "orders of an untrained model differ, or the order was not used"
@@ -108,16 +114,16 @@ def test_equals_the_chain_rule_by_hand(before, x64):
     known = [random.random(len(text)) < 0.5 for text in texts]
     for mask in known:
         mask[-1] = False
-    for likelihood, mask in zip(made.log_prob(texts, known, orders=2), known, strict=True):
+    for likelihood, mask in zip(log_prob(made, texts, known, orders=2), known, strict=True):
         assert likelihood.log_prob_KU.shape == (2, (~mask).sum())
-    drawn = made.log_prob(texts[:1] * 2, known[:1] * 2, orders=2)
+    drawn = log_prob(made, texts[:1] * 2, known[:1] * 2, orders=2)
     assert len({joint for likelihood in drawn for joint in likelihood.joint_K}) == 4, "each text and turn has its own"
-    left = made.log_prob(texts, known)
+    left = log_prob(made, texts, known)
     for likelihood, text, mask in zip(left, texts, known, strict=True):
         assert likelihood.position_U.tolist() == np.flatnonzero(~mask).tolist()
         np.testing.assert_allclose(likelihood.log_prob_KU[0], by_hand(made, text, likelihood.position_U), atol=1e-12)
     order = sorted(np.flatnonzero(~known[0]).tolist(), key=lambda at: (at // T, -at))
-    (given,) = made.log_prob(texts[:1], known[:1], order)
+    (given,) = log_prob(made, texts[:1], known[:1], order=order)
     np.testing.assert_allclose(given.log_prob_KU[0], by_hand(made, texts[0], order), atol=1e-12)
 
 
@@ -130,8 +136,8 @@ def test_left_to_right_model_scores_what_follows_a_prefix(x64):
     """Two segments; a text of which nothing is known follows `<eod>`."""
     made = scorer(vocab=30, objective="clm")
     ids = np.random.default_rng(3).integers(9, 30, T + 4).tolist()
-    (whole,) = made.log_prob([ids], [[False] * len(ids)])
-    (rest,) = made.log_prob([[EOD, *ids]], [[True] + [False] * len(ids)])
+    (whole,) = log_prob(made, [ids], [[False] * len(ids)])
+    (rest,) = log_prob(made, [[EOD, *ids]], [[True] + [False] * len(ids)])
     np.testing.assert_allclose(whole.log_prob_KU, rest.log_prob_KU, atol=1e-12)
     chain, read, run = [], [EOD, *ids], forward(made)
     for end in range(1, len(read)):
@@ -143,34 +149,38 @@ def test_left_to_right_model_scores_what_follows_a_prefix(x64):
     np.testing.assert_allclose(whole.log_prob_KU[0], chain, atol=1e-12)
 
 
-def test_bad_input_is_one_line(x64):
-    made, clm = scorer(vocab=30), scorer(vocab=30, objective="clm")
-    ids, none = [1, 2, 3], [False] * 3
-    for wrong, message in (
-        (lambda: made.log_prob([ids], [[True] * 3]), "no position is unknown"),
-        (lambda: made.log_prob([ids], [[True]]), "3 tokens, but `known` has 1"),
-        (lambda: made.log_prob([[1, 30, 2]], [none]), "id 30 is outside of the vocabulary of 30"),
-        (lambda: made.log_prob([ids], [none], [0, 1]), "no permutation of the unknown positions"),
-        (lambda: made.log_prob([ids], [none], "right"), "order=right: there are left, reversed, random"),
-        (lambda: made.log_prob([[1.5, 2, 3]], [none]), "text 1: give ids as a list of whole numbers"),
-        (lambda: made.log_prob([[[1, 2, 3]]], [none]), "text 1: give ids as a list of whole numbers"),
-        (lambda: made.log_prob(ids, [none] * 3), "text 1: give ids as a list of whole numbers"),
-        (lambda: made.log_prob([[2**32 + 1, 2, 3]], [none]), "id 4294967297 is outside"),
-        (lambda: made.log_prob([ids], [[1, 0, 0]]), "text 1: give `known` as a list of booleans"),
-        (lambda: made.log_prob([ids, ids], [none]), "2 texts, but `known` is for 1"),
-        (lambda: made.log_prob([ids], [none], [0.0, 1.0, 2.0]), "give its name, or a list of the unknown positions"),
-        (lambda: made.log_prob([ids], [none], orders=1.5), "orders=1.5 must be a whole number"),
-        (lambda: made.log_prob([ids], [none], orders=0), "orders=0 must be at least 1"),
-        (lambda: made.log_prob([ids], [none], "left", orders=2), "several orders are random ones; leave out one"),
-        (lambda: made.log_prob([ids], [none], orders=2, seed=-1), "seed=-1 must not be negative"),
-        (lambda: made.log_prob([[1] * 10], [[False] * 10], [9, *range(9)]), "returns to a segment"),
-        (lambda: scorer(memory_len=0).log_prob([[1] * 10], [[False] * 10]), "model.memory_len=0"),
-        (lambda: clm.log_prob([ids], [[True, False, True]]), "position 1 is unknown, and position 2 is known"),
-        (lambda: clm.log_prob([ids], [none], "random"), "one order"),
-    ):
-        with pytest.raises(BadInput, match=message) as raised:
-            wrong()
-        assert "\n" not in str(raised.value)
-    broken = dataclasses.replace(made, params=jax.tree.map(lambda x: x * np.nan, made.params))
-    with pytest.raises(BadInput, match="text 1: the likelihood is not finite"):
-        broken.log_prob([ids], [none])
+IDS, NONE = [1, 2, 3], [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("tokens", "known", "asked", "message"),
+    [
+        ([IDS], [[True] * 3], {}, "no position is unknown"),
+        ([IDS], [[True]], {}, "3 tokens, but `known` has 1"),
+        ([[1, 30, 2]], [NONE], {}, "id 30 is outside of the vocabulary of 30"),
+        ([[2**32 + 1, 2, 3]], [NONE], {}, "id 4294967297 is outside"),
+        ([[1.5, 2, 3]], [NONE], {}, "text 1: give ids as a list of whole numbers"),
+        ([[[1, 2, 3]]], [NONE], {}, "text 1: give ids as a list of whole numbers"),
+        (IDS, [NONE] * 3, {}, "text 1: give ids as a list of whole numbers"),
+        ([IDS], [[1, 0, 0]], {}, "text 1: give `known` as a list of booleans"),
+        ([IDS, IDS], [NONE], {}, "2 texts, but `known` is for 1"),
+        ([IDS], [NONE], {"order": [0, 1]}, "no permutation of the unknown positions"),
+        ([IDS], [NONE], {"order": "right"}, "order=right is not one of left, reversed, random"),
+        ([IDS], [NONE], {"order": [0.0, 1.0, 2.0]}, "give its name, or a list of the unknown positions"),
+        ([IDS], [NONE], {"orders": 1.5}, "orders=1.5 must be a whole number"),
+        ([IDS], [NONE], {"orders": 0}, "orders=0 must be at least 1"),
+        ([IDS], [NONE], {"order": "left", "orders": 2}, "several orders are random ones; leave out one"),
+        ([IDS], [NONE], {"orders": 2, "seed": -1}, "seed=-1 must be at least 0"),
+        ([[1] * 10], [[False] * 10], {"order": [9, *range(9)]}, "returns to a segment"),
+        ([[1] * 10], [[False] * 10], {"model": {"memory_len": 0}}, "model.memory_len=0"),
+        ([IDS], [[True, False, True]], {"model": {"objective": "clm"}}, "position 1 is unknown, and position 2 is"),
+        ([IDS], [NONE], {"params": float("nan")}, "text 1: the likelihood is not finite"),
+    ],
+)
+def test_bad_input_is_one_line(tokens, known, asked, message, x64):
+    made = scorer(vocab=30, **asked.pop("model", {}))
+    scale = asked.pop("params", 1)
+    made = dataclasses.replace(made, params=jax.tree.map(lambda x: x * scale, made.params))
+    with pytest.raises(BadInput, match=message) as raised:
+        log_prob(made, tokens, known, **asked)
+    assert "\n" not in str(raised.value)

@@ -20,6 +20,7 @@ from oracle import generate, replay
 from oracle.replay import SEGMENTS, Arrays, Case
 
 from xlnet_jax.data.tokenizer import XLNET
+from xlnet_jax.infer.options import Score
 from xlnet_jax.infer.score import Scorer
 from xlnet_jax.model.transformer import XLNet
 from xlnet_jax.train.loss import LanguageModel
@@ -115,5 +116,5 @@ def test_the_likelihood_of_a_single_unknown_token():
     with jax.enable_x64(True):
         model = LanguageModel(XLNet(replay.model_config(case, "float64")))
         scorer = Scorer(model, replay.our_parameters(case, weights, "float64"), XLNET, n)
-        found = scorer.log_prob([tokens] * n, ~np.eye(n, dtype=bool))
+        found = scorer.log_prob([(tokens, known_N) for known_N in ~np.eye(n, dtype=bool)], Score())
     np.testing.assert_allclose([each.joint_K[0] for each in found], expected, atol=1e-9)

@@ -14,7 +14,8 @@ from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.decoder import continuable
+from xlnet_jax.infer.options import Generate
+from xlnet_jax.infer.orders import check
 from xlnet_jax.model import flops, implementation
 from xlnet_jax.train import sliding
 from xlnet_jax.train.evaluation import HeldoutLoss
@@ -240,7 +241,7 @@ def test_what_does_not_fit_absolute_positions_is_refused():
     with pytest.raises(
         BadInput, match="run has model.position_scheme=absolute, and no memory that could follow a text"
     ):
-        continuable(config(), "run")
+        check(config(), "run", Generate())
     recipe = vanilla()[0]
     mesh = meshes.make_mesh(recipe.config.mesh, jax.devices()[:1])
     with pytest.raises(BadInput, match="a context of 17 tokens does not fit"):

@@ -23,7 +23,7 @@ from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config, override
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.texts import MARK
+from xlnet_jax.infer.infill import MARK
 from xlnet_jax.messages import how_to_install, print_lines, printable
 from xlnet_jax.run import workdir as workdirs
 

@@ -10,8 +10,8 @@ from xlnet_jax.commands.display import progress
 from xlnet_jax.commands.inputs import gathered, read_rows
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.infill import Passage, pieces_of
 from xlnet_jax.infer.score import Likelihood
-from xlnet_jax.infer.texts import Passage, pieces_of
 from xlnet_jax.library import on_all_devices
 
 

@@ -19,9 +19,7 @@ _OF_EXAMPLES = ("piece_spans", "fill_functional", "static_targets", "both_direct
 class DataConfig:
     """Contents of an example. Defaults are the published ones."""
 
-    corpus: str = key(
-        "", "folder of `xlnet-jax prepare`, or several with commas; their hash is frozen, not the path", FREE
-    )
+    corpus: str = key("", "folder of `prepare`, or several with commas; their hash is frozen, not the path", FREE)
     weights: str = key("", "shares of blocks read from several corpora, separated by commas; empty = their tokens")
     objective: str = key(
         "plm", "permutation LM (XLNet), causal LM with memory (Transformer-XL), masked LM (BERT)", choices="plm clm mlm"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import os
 import re
 import runpy
@@ -81,18 +82,22 @@ def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def suggest_key(dotted: str, prefix: str = "") -> str:
-    """`messages.suggest` for what is no key: its new name, what other programs call so, the same in another section.
+def suggest_key(name: str, prefix: str = "") -> str:
+    """`messages.suggest` for what is no key: its new name, what other programs call so, or the nearest that there is.
 
     Args:
+      name: dotted, or without its section.
       prefix: of a key where it was meant.
     """
-    if dotted in RENAMED:
-        return f"; it is called {prefix + RENAMED[dotted]!r} now"
-    keys, (section, _, name) = list(flat(Config())), dotted.rpartition(".")
-    of_name = [NAMES[name]] if name in NAMES else [key for key in keys if key.endswith(f".{name}")]
-    same = [key for key in of_name if key.startswith(f"{section}.")] or of_name
-    return suggest(same[0], same[:1], prefix) if same else suggest(dotted, keys, prefix)
+    keys, (section, _, last) = list(flat(Config())), name.rpartition(".")
+    if old := [key for key in RENAMED if name in (key, key.partition(".")[2])]:
+        return f"; it is called {prefix + RENAMED[old[0]]!r} now"
+    same = [NAMES[last]] if last in NAMES else [key for key in keys if key.endswith(f".{last}")]
+    same = [key for key in same if key.startswith(f"{section}.")] or same
+    if not section and not same:
+        near = difflib.get_close_matches(last, [key.partition(".")[2] for key in keys], n=1)
+        same = [key for key in keys if near and key.endswith(f".{near[0]}")]
+    return suggest(same[0], same[:1], prefix) if same else suggest(name, keys, prefix)
 
 
 def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Config:
@@ -127,12 +132,8 @@ def _mistake(error: BaseException, path: str) -> str:
     at = f", line {lines[-1]}" if lines else ""
     if isinstance(error, SystemExit):
         return f"{at}: ended the program (SystemExit: {error.code}); a config file only returns its values"
-    # Of a wrong key, ml_collections lists all others first, and then the nearest, if one is very near.
-    wrong = re.match(r"\W*(?:Key \W*)?(\w+)\W*(?: does not exist|$)", text)
-    if wrong and (old := [key for key in RENAMED if key.endswith(f".{wrong[1]}")]):
-        text = f"no key {wrong[1]!r}{suggest_key(old[0])}"
-    elif nearest := re.search(r"Did you mean .*\?", text):
-        text = nearest[0]
-    elif wrong and "does not exist" in text:
+    # Of a wrong key, ml_collections lists all others, or one in the same section.
+    wrong = re.match(r"\W*(?:Key \W*)?(\w+)\W*(?: does not exist|\\nDid you mean|$)", text)
+    if wrong and isinstance(error, (AttributeError, KeyError)):
         text = f"no key {wrong[1]!r}{suggest_key(wrong[1])}"
     return f"{at}: {type(error).__name__}: {' '.join(text.split())}".removesuffix(": ")

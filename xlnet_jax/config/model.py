@@ -24,9 +24,7 @@ class ModelConfig:
     d_ff: int = key(4096, "inner width of the feed-forward layer F", ge=1, le=2**18)
     activation: str = key("gelu", "gelu is the tanh approximation, as in the original", choices="gelu gelu_erf relu")
     biases_per_layer: bool = key(True, "every layer has its own u, v and w biases (`untie_r`)")
-    norm: str = key(
-        "post", "LayerNorm after each residual sum, or before attention and feed-forward", choices="post pre"
-    )
+    norm: str = key("post", "LayerNorm after each residual sum, or before each of its branches", choices="post pre")
     scale_embedding: bool = key(False, "word embeddings times sqrt(d_model), as in Transformer-XL")
     cutoffs: str = key("", "adaptive embedding and softmax: first words of the tail clusters, by commas; empty = none")
     div_val: int = key(1, "vectors of tail cluster i have the width d_embed / div_val^i", ge=1, le=2**16)
@@ -64,9 +62,7 @@ class ModelConfig:
         choices="bfloat16 float32 float64",
         of_run=True,
     )
-    remat: str = key(
-        "none", "recomputed in the backward pass: nothing, all but matmuls, or whole layers", FREE, "none dots full"
-    )
+    remat: str = key("none", "recomputed backward: nothing, all but matmuls, or whole layers", FREE, "none dots full")
     attention: str = key(
         "auto",
         "all implementations give the same results; auto = fused on TPU v4 and later and on NVIDIA A100, H100 and H200 "
@@ -74,9 +70,7 @@ class ModelConfig:
         FREE,
         "auto xla fused",
     )
-    unroll: str = key(
-        "auto", "layers of a training step one by one, not as a loop; auto = on a CPU", FREE, "auto on off"
-    )
+    unroll: str = key("auto", "layers of a training step one by one; auto = on a CPU", FREE, "auto on off")
 
     def cutoff_list(self) -> list[int]:
         """`cutoffs` as numbers."""

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-_OF_OTHER_PROGRAMS = {
-    "model.layers": "n_layer n_layers num_layers num_hidden_layers depth",
-    "model.d_model": "dim hidden_size hidden_dim n_embd width",
-    "model.heads": "n_head n_heads num_heads num_attention_heads",
-    "model.head_dim": "d_head",
-    "model.d_ff": "d_inner intermediate_size ffn_dim mlp_dim",
-    "model.memory_len": "mem_len",
-    "model.compute_dtype": "dtype precision",
-    "data.corpus": "data_dir data_path",
-    "data.segment_len": "seq_len seq_length max_seq_length max_length sequence_length context_length block_size",
-    "optimizer.learning_rate": "lr peak_lr",
-    "optimizer.warmup_steps": "warmup num_warmup_steps",
-    "optimizer.weight_decay": "wd decay",
-    "optimizer.clip": "grad_clip clip_norm max_grad_norm gradient_clip",
-    "optimizer.adam_b1": "b1 beta1 adam_beta1",
-    "optimizer.adam_b2": "b2 beta2 adam_beta2",
-    "optimizer.adam_epsilon": "eps epsilon",
-    "train.steps": "max_steps num_steps train_steps num_train_steps iterations",
-    "train.batch_size": "bs train_batch_size global_batch_size",
-    "train.gradient_accumulation_steps": "accumulation grad_accum",
-    "checkpoint.every": "save_every save_steps checkpoint_every",
-    "evaluation.every": "eval_every eval_steps",
-    "seeds.init": "seed random_seed",
+NAMES = {
+    "n_layer": "model.layers",
+    "dim": "model.d_model",
+    "hidden_size": "model.d_model",
+    "intermediate_size": "model.d_ff",
+    "dtype": "model.compute_dtype",
+    "seq_len": "data.segment_len",
+    "max_length": "data.segment_len",
+    "lr": "optimizer.learning_rate",
+    "max_grad_norm": "optimizer.clip",
+    "max_steps": "train.steps",
+    "bs": "train.batch_size",
+    "save_steps": "checkpoint.every",
+    "eval_steps": "evaluation.every",
+    "seed": "seeds.init",
 }
-NAMES = {name: key for key, names in _OF_OTHER_PROGRAMS.items() for name in names.split()}
-"""The key that is meant, by the names that people know from other programs."""
+"""The key that is meant, by the most usual names of other programs that are far from it."""
 
 RENAMED = {
     "model.untie_biases": "model.biases_per_layer",
@@ -48,6 +39,9 @@ RENAMED_VALUES = {
     },
 }  # fmt: skip
 """Values by key, in the same way."""
+
+RENAMED_OPTIONS = {"parallel": "tokens_per_step", "unknown": "target_share", "law": "factorization_order"}
+"""Options of the command line, in the same way."""
 
 
 def renamed(values: dict[str, Any]) -> dict[str, Any]:

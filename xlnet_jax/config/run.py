@@ -68,9 +68,7 @@ class DistributedConfig:
     process_id: int = key(-1, "of this process, from 0", FREE, special={-1: "JAX_PROCESS_ID, or from the cluster"})
     detect: bool = key(True, "ask the cluster; false = use only the values set here", FREE)
     rendezvous_port: int = key(0, "on the host of process 0; 0 = next to the coordinator's port", FREE, lt=65536)
-    rendezvous_seconds: float = key(
-        600.0, "how long all processes wait for a missing one (code 42)", FREE, gt=0, le=1e9
-    )
+    rendezvous_seconds: float = key(600.0, "how long all wait for a missing process (code 42)", FREE, gt=0, le=1e9)
     report_seconds: float = key(30.0, "between two log lines about missing processes", FREE, gt=0, le=1e9)
     # With a shorter one a host that is only busy is taken for lost.
     heartbeat_seconds: float = key(60.0, "silence after which a process is lost: all exit with 42", FREE, ge=2, le=1e8)

@@ -9,8 +9,11 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
 
+from xlnet_jax.batch import NEVER, Batch, forward_text
 from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.infer.orders import Segment
 
 SHORTEST_SEGMENT = 32
 """Tokens of the shortest segment that is compiled."""
@@ -55,3 +58,17 @@ def batches(sizes: Sequence[int], batch_size: int) -> tuple[int, list[list[int]]
     B = -(-min(batch_size, power_of_two(len(sizes), 1)) // devices) * devices
     by_size = sorted(range(len(sizes)), key=lambda number: sizes[number])
     return B, [by_size[first : first + B] for first in range(0, len(sizes), B)]
+
+
+def padded(
+    segments: Sequence[Segment | None], B: int, T: int, P: int, continues: bool = False, unused: int = 0
+) -> Batch:
+    """One segment of each row; positions without a token are seen by none, slots without a target are at `unused`."""
+    tokens_BT, rank_BT = np.zeros((B, T), np.int32), np.full((B, T), NEVER, np.int32)
+    position_BP, target_BP = np.full((B, P), unused, np.int32), np.zeros((B, P), np.int32)
+    for b, segment in enumerate(segments):
+        if segment is not None:
+            N, U = len(segment.token_N), len(segment.position_U)
+            tokens_BT[b, :N], rank_BT[b, :N] = segment.token_N, segment.rank_N
+            position_BP[b, :U], target_BP[b, :U] = segment.position_U, segment.target_U
+    return forward_text(tokens_BT, rank_BT, np.zeros_like(tokens_BT), position_BP, target_BP, continues)

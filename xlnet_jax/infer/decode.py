@@ -20,6 +20,7 @@ Letters: B texts, U slots of unknown positions, P tokens predicted in one call, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -46,7 +47,7 @@ class Method:
     speculative: int = 0
     by_confidence: bool = False
     sort: bool = False
-    """`Sampling.filtered`."""
+    """`Decoding.filtered`."""
 
     def predicted(self, slots: int) -> int:
         """P."""
@@ -98,18 +99,10 @@ def start(
     vectors_BPD = jnp.zeros((B, P, model.transformer.config.d_model), cache.layers.k_BHKE.dtype)
     logits_BPV = jax.eval_shape(lambda: model.logits(params, vectors_BPD))
     return State(
-        cache=cache,
-        logits_BPV=jnp.zeros(logits_BPV.shape, logits_BPV.dtype),
-        position_BU=zero_BU,
-        size_B=zero_B,
-        token_BU=zero_BU,
-        log_prob_BU=jnp.zeros((B, slots), logits_BPV.dtype),
-        turn_BU=zero_BU,
-        count_B=zero_B,
-        before_B=zero_B,
-        calls_B=zero_B,
-        number_B=number_B,
-    )
+        cache, jnp.zeros(logits_BPV.shape, logits_BPV.dtype), position_BU=zero_BU, size_B=zero_B, token_BU=zero_BU,
+        log_prob_BU=jnp.zeros((B, slots), logits_BPV.dtype), turn_BU=zero_BU, count_B=zero_B, before_B=zero_B,
+        calls_B=zero_B, number_B=number_B,
+    )  # fmt: skip
 
 
 @program(static_argnums=0, donate_argnums=2)
@@ -158,17 +151,23 @@ def write(
         return (carry[0] < rounds) & (carry[1].count_B < carry[1].size_B).any()
 
     def body(carry: tuple[jax.Array, State]) -> tuple[jax.Array, State]:
-        return carry[0] + 1, step(model, method, params, carry[1], sampling, stop, last)
+        state, *newest = step(model, method, params, carry[1], sampling, stop)
+        needed = ~last | (state.count_B < state.size_B).any()
+        predict = functools.partial(_predict, model, params)
+        return carry[0] + 1, jax.lax.cond(needed, predict, lambda state, *newest: state, state, *newest)
 
     _, state = jax.lax.while_loop(more, body, (jnp.zeros((), jnp.int32), state))
     return read_by_host((state.size_B, state.token_BU, state.log_prob_BU, state.turn_BU, state.calls_B)), state
 
 
 def _extend(
-    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: int | None,
-    last: jax.Array,
-) -> State:  # fmt: skip
-    """Fixes the next `tokens_per_step` tokens of every text, and predicts those after them."""
+    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: int | None
+) -> tuple[State, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Fixes the next `tokens_per_step` tokens of every text.
+
+    Returns:
+      Also what reads them and predicts the next: `tokens_BQ`, `rank_BQ`, `position_BQ` and `slot_BP` of `_predict`.
+    """
     U, Q = state.position_BU.shape[1], method.tokens_per_step
     step_1Q = jnp.arange(Q)[None]
     if method.by_confidence:
@@ -188,17 +187,13 @@ def _extend(
         cache = jax.lax.cond(starts_B.any(), lambda x: x.next_segment(starts_B), lambda x: x, state.cache)
         state = dataclasses.replace(state, cache=cache)
     slot_BP = jnp.arange(U)[None] if method.by_confidence else state.count_B[:, None] + step_1Q
-    slot_BP = jnp.broadcast_to(slot_BP, (len(slot_BQ), slot_BP.shape[1]))
-    return _unless_done(
-        state, last, lambda state: _predict(model, params, state, token_BQ, rank_BQ, position_BQ, slot_BP)
-    )
+    return state, token_BQ, rank_BQ, position_BQ, jnp.broadcast_to(slot_BP, (len(slot_BQ), slot_BP.shape[1]))
 
 
 def _speculate(
-    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: int | None,
-    last: jax.Array,
-) -> State:  # fmt: skip
-    """Drafts the next tokens of every text, verifies them, and makes the distributions of the next draft."""
+    model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: int | None
+) -> tuple[State, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Drafts the next tokens of every text, and verifies them. Returns the same, of the next draft."""
     Q, T, drafts_BQV, first_B = method.speculative, state.cache.segment_len, state.logits_BPV, state.count_B
     step_1Q = jnp.arange(Q)[None]
     slot_BQ = first_B[:, None] + step_1Q
@@ -243,10 +238,7 @@ def _speculate(
     one_B1 = at_B11[:, :, 0]
     position_B1 = jnp.where(rejected_B[:, None], jnp.take_along_axis(position_BQ, one_B1, axis=1), T)
     token_B1, rank_B1 = (jnp.take_along_axis(x_BQ, one_B1, axis=1) for x_BQ in (token_BQ, rank_BQ))
-    slot_BQ = state.count_B[:, None] + step_1Q
-    return _unless_done(
-        state, last, lambda state: _predict(model, params, state, token_B1, rank_B1, position_B1, slot_BQ)
-    )
+    return state, token_B1, rank_B1, position_B1, state.count_B[:, None] + step_1Q
 
 
 def accepts(p_BQ: jax.Array, q_BQ: jax.Array, u_BQ: jax.Array) -> jax.Array:
@@ -259,12 +251,6 @@ def residual(p_BV: jax.Array, q_BV: jax.Array) -> jax.Array:
     left_BV = jnp.maximum(jnp.exp(p_BV) - jnp.exp(q_BV), 0)
     # Nothing is left if both are equal but for rounding.
     return jnp.where(left_BV.sum(axis=1, keepdims=True) > 0, jnp.log(left_BV), p_BV)
-
-
-def _unless_done(state: State, last: jax.Array, predict: Any) -> State:
-    """The call that reads the newest tokens and predicts the next, unless nobody needs it."""
-    needed = ~last | (state.count_B < state.size_B).any()
-    return jax.lax.cond(needed, predict, lambda state: state, state)
 
 
 def _positions(state: State, slot_BQ: jax.Array, live_BQ: jax.Array) -> jax.Array:

@@ -14,9 +14,8 @@ one call. A text of which nothing is known follows the end of a document (`<eod>
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 import logging
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,14 +23,14 @@ import jax
 import numpy as np
 
 from xlnet_jax.batch import NEVER
-from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import SpecialIds
-from xlnet_jax.errors import BadInput, check_whole
+from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decode
-from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, bucket, power_of_two
+from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, bucket, padded, power_of_two
 from xlnet_jax.infer.decode import Method
-from xlnet_jax.infer.orders import Order, any_order, checked, following, listed, places, segments
-from xlnet_jax.infer.sampling import PLAIN, Sampling
+from xlnet_jax.infer.options import Decoding
+from xlnet_jax.infer.orders import Segment, Text, following, places, segments
+from xlnet_jax.infer.sampling import Sampling
 from xlnet_jax.train.loss import LanguageModel
 
 log = logging.getLogger("xlnet_jax")
@@ -61,24 +60,12 @@ class Filled(NamedTuple):
     """Forward passes that predicted something of this text."""
 
 
-class Part(NamedTuple):
-    """What is read of a text at a time, and the U unknown tokens that are filled then."""
-
-    token_Q: np.ndarray
-    rank_Q: np.ndarray
-    """NEVER at unknown positions."""
-    position_U: np.ndarray
-    """int: in the segment, in their order."""
-    in_text_U: np.ndarray
-    """int: the same in the text."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Decoder:
     """A model that fills unknown tokens of texts. Programs are shared by all decoders of an equal model.
 
     Attributes:
-      model: of `fillable` or `continuable`.
+      model: of `orders.any_order`.
       params: on the devices that compute.
       special: of its tokenizer.
       segment_len: T.
@@ -93,12 +80,8 @@ class Decoder:
 
     def __call__(
         self,
-        tokens: Sequence[Sequence[int]],
-        known: Sequence[Sequence[bool]],
-        sampling: Sampling = PLAIN,
-        order: Order = "left",
-        tokens_per_step: int = 1,
-        speculative: int = 0,
+        texts: Sequence[Text],
+        asked: Decoding,
         stop: int | None = None,
         listener: Listener | None = None,
     ) -> list[Filled]:
@@ -107,62 +90,124 @@ class Decoder:
         What a text becomes depends on itself, its number and the seed alone; with equal shapes bit for bit.
 
         Args:
-          tokens: ids of each text; at unknown positions any.
-          known: of each text, whether its tokens are given.
-          order: of all texts; `confidence`: at each step the position whose most probable token is the most probable.
-          tokens_per_step: more than one are drawn independently: fast, and not the model's joint distribution.
-          speculative: so many tokens are drafted at a time and then verified: the distribution is that of one token at
-            a time, with fewer calls; 0: none.
+          texts: of `orders.checked`; at unknown positions any ids.
+          asked: `order` is that of all texts; with `confidence` at each step the position whose most probable token is
+            the most probable. More than one of `tokens_per_step` are drawn independently: fast, and not the model's
+            joint distribution. With `speculative` so many tokens are drafted at a time and then verified: the
+            distribution is that of one token at a time, with fewer calls.
           stop: the token that ends a text (order `left`); it is the last one of the result.
 
-        Raises BadInput; see `orders.checked`, `orders.places` and `Sampling.check`; for a combination that cannot be;
-        or if the parameters are not finite.
+        Raises BadInput; see `orders.places`; or if the parameters are not finite.
         """
-        sampling.check(1)
-        order, causal = listed(order), self.model.transformer.left_to_right
-        if self.batch_size < 1:
-            raise BadInput(f"batch_size={self.batch_size} must be at least 1")
-        check(self.model, order, tokens_per_step, speculative, stop)
-        if tokens_per_step > 1:
+        causal, T = self.model.transformer.left_to_right, self.segment_len
+        if asked.tokens_per_step > 1:
             log.warning("tokens_per_step=%d is inexact: the pieces of one call do not know of each other, so the "
-                        "result is no draw of the model, and has no joint likelihood", tokens_per_step)  # fmt: skip
-        method = Method(tokens_per_step, speculative, order == "confidence", sampling.filtered)
-        # Left to right a segment without a memory knows less, as in training, and nothing that was given is unseen.
-        texts = checked(self.model, math.inf if causal else self.segment_len, tokens, known)
+                        "result is no draw of the model, and has no joint likelihood",
+                        asked.tokens_per_step)  # fmt: skip
+        order = "left" if asked.order == "confidence" else asked.order
         rows = []
-        for number, (ids_N, known_N) in enumerate(texts, 1):
+        for number, (ids_N, known_N) in enumerate(texts):
             if causal:
-                rows.append(_continued(ids_N, known_N, self.segment_len, self.special))
-                continue
-            given = "left" if method.by_confidence else order
-            place_N = places(number, known_N, given, (sampling.seed, number, 0), self.segment_len)
-            rows.append(_parts(ids_N, known_N, place_N, self.segment_len, self.special))
-        filled: list[Any] = [None] * len(rows)
+                parts = _continued(ids_N, known_N, T, self.special)
+            else:
+                place_N = places(number + 1, known_N, order, (asked.seed, number + 1, 0), T)
+                parts = _parts(ids_N, known_N, place_N, T, self.special)
+            rows.append(_Row(number, ids_N.copy(), parts))
         # Left to right in the order of the texts, which a terminal shows.
-        B, groups = batches([0 if causal else len(ids_N) for ids_N, _ in texts], self.batch_size)
+        B, groups = batches([0 if causal else len(row.token_N) for row in rows], self.batch_size)
         for numbers in groups:
-            group = _Group(self, method, sampling, stop, [texts[number][0] for number in numbers],
-                           [rows[number] for number in numbers], numbers, B, listener)  # fmt: skip
-            for number, one in zip(numbers, group.run(), strict=True):
-                if not np.isfinite(one.log_prob_U).all():
-                    raise BadInput(f"text {number + 1}: a likelihood is not finite; the parameters are damaged")
-                filled[number] = one
-        return filled
+            self._fill([rows[number] for number in numbers], B, asked, stop, listener)
+        return [row.result(stop) for row in rows]
+
+    def _fill(self, rows: list[_Row], B: int, asked: Decoding, stop: int | None, listener: Listener | None) -> None:
+        """At most B texts at a time, part after part."""
+        model, params, causal = self.model, self.params, self.model.transformer.left_to_right
+        # All end reading in the same round.
+        reads = [sum(len(part.token_N) > 0 for part in row.parts) for row in rows]
+        queues = [[None] * (max(reads) - each) + row.parts for each, row in zip(reads, rows, strict=True)]
+        rounds = list(itertools.zip_longest(*queues))
+        every = [part for row in rows for part in row.parts]
+        T, memory_len = self.segment_len, model.transformer.config.memory_len
+        if len(rounds) == 1 and not causal:
+            # One segment has no memory.
+            T, memory_len = min(T, bucket(max(len(part.token_N) for part in every), SHORTEST_SEGMENT)), 0
+        U = decode.CHUNK if causal else min(T, bucket(max(len(part.position_U) for part in every), FEWEST_GAPS))
+        # A call does not predict more tokens than there are slots.
+        method = Method(min(asked.tokens_per_step, U), min(asked.speculative, U), asked.order == "confidence",
+                        asked.filtered)  # fmt: skip
+        sampling, number_B = Sampling.of(asked), np.zeros(B, np.int32)
+        number_B[: len(rows)] = [row.number for row in rows]
+        state = decode.start(model, method, params, T, memory_len, U, number_B)
+        for turn, parts in enumerate(rounds):
+            if all(row.ended for row in rows):
+                break
+            parts = [None if row.ended else part for row, part in zip(rows, parts, strict=True)]
+            Q, longest = T, max(0 if part is None else len(part.token_N) for part in parts)
+            if causal:
+                Q = min(T, power_of_two(longest, SHORTEST_PROMPT)) if longest else 0
+            batch = padded(parts, B, Q, U, unused=T)
+            state = decode.read(model, params, state, batch.tokens, batch.rank, batch.target_positions, turn > 0)
+            done_BU, left, last = np.zeros((B, U), bool), True, turn == len(rounds) - 1
+            while left:
+                results, state = decode.write(
+                    model, method, params, state, sampling, np.int32(decode.CHUNK), stop, last
+                )
+                size_B, token_BU, log_prob_BU, turn_BU, calls_B = jax.device_get(results)
+                left_BU = (turn_BU < 0) & (np.arange(U) < size_B[:, None])
+                for b, (row, part) in enumerate(zip(rows, parts, strict=True)):
+                    row.calls = int(calls_B[b])
+                    if part is not None and not row.ended:
+                        new_U = np.flatnonzero((turn_BU[b] >= 0) & ~done_BU[b])
+                        new_U = new_U[np.argsort(turn_BU[b, new_U], kind="stable")]
+                        row.ended = not left_BU[b].any() and (
+                            stop in token_BU[b, new_U].tolist() or part is row.parts[-1]
+                        )
+                        row.take(part.text_U[new_U], token_BU[b, new_U], log_prob_BU[b, new_U], listener)
+                done_BU, left = turn_BU >= 0, bool(left_BU.any())
+
+
+@dataclasses.dataclass
+class _Row:
+    """A text while it is filled."""
+
+    number: int
+    token_N: np.ndarray
+    parts: list[Segment]
+    positions: list[int] = dataclasses.field(default_factory=list)
+    log_probs: list[float] = dataclasses.field(default_factory=list)
+    calls: int = 0
+    ended: bool = False
+
+    def take(
+        self, position_U: np.ndarray, token_U: np.ndarray, log_prob_U: np.ndarray, listener: Listener | None
+    ) -> None:
+        """Takes what is new."""
+        self.token_N[position_U] = token_U
+        self.positions += position_U.tolist()
+        self.log_probs += log_prob_U.tolist()
+        if listener is not None and (len(token_U) or self.ended):
+            listener(self.number, list(zip(position_U.tolist(), token_U.tolist(), strict=True)), self.ended)
+
+    def result(self, stop: int | None) -> Filled:
+        """Raises BadInput if the parameters are not finite."""
+        if not np.isfinite(self.log_probs).all():
+            raise BadInput(f"text {self.number + 1}: a likelihood is not finite; the parameters are damaged")
+        end = self.positions[-1] + 1 if self.positions and self.token_N[self.positions[-1]] == stop else None
+        return Filled(self.token_N[:end], np.array(self.positions, int), np.array(self.log_probs), self.calls)
 
 
 def _parts(
     ids_N: np.ndarray, known_N: np.ndarray, place_N: np.ndarray, segment_len: int, special: SpecialIds
-) -> list[Part]:
-    """One for each segment."""
+) -> list[Segment]:
+    """One for each segment, with what is unknown in its order."""
     parts = []
-    for number, segment in enumerate(segments(ids_N, known_N, place_N, segment_len, special)):
-        position_U = segment.position_U[np.argsort(segment.rank_N[segment.position_U])]
-        segment.rank_N[position_U] = NEVER
-        parts.append(Part(segment.token_N, segment.rank_N, position_U, number * segment_len + position_U))
+    for token_N, rank_N, *unknown in segments(ids_N, known_N, place_N, segment_len, special):
+        position_U, target_U, text_U = (each_U[np.argsort(rank_N[unknown[0]])] for each_U in unknown)
+        parts.append(Segment(token_N, np.where(rank_N > 0, NEVER, rank_N), position_U, target_U, text_U))
     return parts
 
 
-def _continued(ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special: SpecialIds) -> list[Part]:
+def _continued(ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special: SpecialIds) -> list[Segment]:
     """Of a gap at the end: a part for each segment of what is known, the last one with the first `decode.CHUNK` unknown
     tokens, and then one for each so many more, which read nothing."""
     read_N, known_N = following(ids_N, known_N, special)
@@ -172,151 +217,5 @@ def _continued(ids_N: np.ndarray, known_N: np.ndarray, segment_len: int, special
     none = np.zeros(0, int)
     pairs = zip([*reads, *[none] * (len(gaps) - 1)], [*[none] * (len(reads) - 1), *gaps], strict=True)
     skipped = N - len(ids_N)
-    return [Part(token_Q, np.arange(len(token_Q)), at_U % segment_len, at_U - skipped) for token_Q, at_U in pairs]
-
-
-class _Group:
-    """At most B texts at a time, part after part."""
-
-    def __init__(
-        self, decoder: Decoder, method: Method, sampling: Sampling, stop: int | None, texts: list[np.ndarray],
-        rows: list[list[Part]], numbers: list[int], B: int, listener: Listener | None,
-    ) -> None:  # fmt: skip
-        self._decoder, self._sampling, self._stop, self._rows, self._numbers = decoder, sampling, stop, rows, numbers
-        self._B, self._listener = B, listener
-        # All end reading in the same round.
-        reads = [sum(len(part.token_Q) > 0 for part in row) for row in rows]
-        self._first = [max(reads) - each for each in reads]
-        self._rounds = max(first + len(row) for first, row in zip(self._first, rows, strict=True))
-        every = [part for row in rows for part in row]
-        self._causal = decoder.model.transformer.left_to_right
-        self._T, self._memory_len = decoder.segment_len, decoder.model.transformer.config.memory_len
-        if self._rounds == 1 and not self._causal:
-            # One segment has no memory.
-            longest = max(len(part.token_Q) for part in every)
-            self._T, self._memory_len = min(self._T, bucket(longest, SHORTEST_SEGMENT)), 0
-        slots = bucket(max(len(part.position_U) for part in every), FEWEST_GAPS)
-        self._U = decode.CHUNK if self._causal else min(self._T, slots)
-        # A call does not predict more tokens than there are slots.
-        self._method = dataclasses.replace(
-            method, tokens_per_step=min(method.tokens_per_step, self._U), speculative=min(method.speculative, self._U)
-        )
-        self._tokens = [ids_N.copy() for ids_N in texts]
-        self._positions: list[list[int]] = [[] for _ in rows]
-        self._log_probs: list[list[float]] = [[] for _ in rows]
-        self._ended = [False] * len(rows)
-
-    def run(self) -> list[Filled]:
-        model, params = self._decoder.model, self._decoder.params
-        numbers_B = np.array([*self._numbers, *[0] * (self._B - len(self._rows))], np.int32)
-        state = decode.start(model, self._method, params, self._T, self._memory_len, self._U, numbers_B)
-        write = functools.partial(decode.write, model, self._method, params)
-        calls_B = np.zeros(self._B, int)
-        for turn in range(self._rounds):
-            if all(self._ended):
-                break
-            parts = [self._part(b, turn) for b in range(len(self._rows))]
-            tokens_BQ, rank_BQ, position_BU = self._padded(parts)
-            state = decode.read(model, params, state, tokens_BQ, rank_BQ, position_BU, turn > 0)
-            done_BU, left = np.zeros(position_BU.shape, bool), True
-            while left:
-                results, state = write(
-                    state, self._sampling.arrays(), np.int32(decode.CHUNK), self._stop, turn == self._rounds - 1
-                )
-                size_B, token_BU, log_prob_BU, turn_BU, calls_B = jax.device_get(results)
-                left_BU = (turn_BU < 0) & (np.arange(self._U) < size_B[:, None])
-                for b, part in enumerate(parts):
-                    if part is not None and not self._ended[b]:
-                        new_U = np.flatnonzero((turn_BU[b] >= 0) & ~done_BU[b])
-                        new_U = new_U[np.argsort(turn_BU[b, new_U], kind="stable")]
-                        self._hear(b, part, new_U, token_BU[b, new_U], log_prob_BU[b, new_U], not left_BU[b].any())
-                done_BU, left = turn_BU >= 0, bool(left_BU.any())
-        return [self._result(b, int(calls)) for b, calls in enumerate(calls_B[: len(self._rows)])]
-
-    def _part(self, b: int, turn: int) -> Part | None:
-        index = turn - self._first[b]
-        return self._rows[b][index] if 0 <= index < len(self._rows[b]) and not self._ended[b] else None
-
-    def _padded(self, parts: list[Part | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The tokens and the ranks of what is known, and where the rest is, in its order."""
-        Q = self._T
-        if self._causal:
-            longest = max(0 if part is None else len(part.token_Q) for part in parts)
-            Q = min(Q, power_of_two(longest, SHORTEST_PROMPT)) if longest else 0
-        tokens_BQ, rank_BQ = np.zeros((self._B, Q), np.int32), np.full((self._B, Q), NEVER, np.int32)
-        position_BU = np.full((self._B, self._U), self._T, np.int32)
-        for b, part in enumerate(parts):
-            if part is not None:
-                tokens_BQ[b, : len(part.token_Q)], rank_BQ[b, : len(part.rank_Q)] = part.token_Q, part.rank_Q
-                position_BU[b, : len(part.position_U)] = part.position_U
-        return tokens_BQ, rank_BQ, position_BU
-
-    def _hear(
-        self, b: int, part: Part, new_U: np.ndarray, token_U: np.ndarray, log_prob_U: np.ndarray, complete: bool
-    ) -> None:
-        """Takes what is new in one text."""
-        position_U = part.in_text_U[new_U]
-        self._tokens[b][position_U] = token_U
-        self._positions[b] += position_U.tolist()
-        self._log_probs[b] += log_prob_U.tolist()
-        self._ended[b] = complete and (self._stop in token_U.tolist() or part is self._rows[b][-1])
-        if self._listener is not None and (len(new_U) or self._ended[b]):
-            pairs = zip(position_U.tolist(), token_U.tolist(), strict=True)
-            self._listener(self._numbers[b], list(pairs), self._ended[b])
-
-    def _result(self, b: int, calls: int) -> Filled:
-        token_N, position_U = self._tokens[b], np.array(self._positions[b], int)
-        if len(position_U) and token_N[position_U[-1]] == self._stop:
-            token_N = token_N[: position_U[-1] + 1]
-        return Filled(token_N, position_U, np.array(self._log_probs[b]), calls)
-
-
-def check(
-    model: LanguageModel, order: Order, tokens_per_step: int = 1, speculative: int = 0, stop: int | None = None
-) -> None:
-    """Raises BadInput for a combination that cannot be; see `Decoder`."""
-    if model.transformer.left_to_right:
-        given = {"order": order, "tokens_per_step": tokens_per_step, "speculative": speculative}
-        for (name, value), only in zip(given.items(), ("left", 1, 0), strict=True):
-            if value != only:
-                raise BadInput(f"{name}={value}: a left-to-right model (data.objective=clm) writes one token after the "
-                               "other; leave it out, or train a model with data.objective=plm")  # fmt: skip
-    check_whole(tokens_per_step=tokens_per_step, speculative=speculative)
-    if tokens_per_step < 1:
-        raise BadInput(f"tokens_per_step={tokens_per_step} must be at least 1: tokens drawn at a time")
-    if speculative < 0 or speculative == 1:
-        raise BadInput(f"speculative={speculative} must be 0 (no drafts) or at least 2: tokens drafted at a time")
-    if tokens_per_step > 1 and speculative:
-        raise BadInput(f"tokens_per_step={tokens_per_step} with speculative={speculative}: tokens drawn together are "
-                       "not verified; use one of the two")  # fmt: skip
-    if speculative and order == "confidence":
-        raise BadInput("order=confidence with speculative: a draft needs its order beforehand; use another order")
-    if stop is not None and order != "left":
-        raise BadInput(f"order={order} with a stop token: what is after it would be known before; use order=left")
-
-
-def fillable(config: Config, path: str) -> LanguageModel:
-    """The model of a configuration that fills gaps. Raises BadInput if it does not."""
-    if config.data.objective == "mlm":
-        raise BadInput(f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself: use "
-                       "`xlnet_jax.load(...).logits`, which gives those of every `[MASK]`, or train one with "
-                       "data.objective=plm")  # fmt: skip
-    if config.data.objective == "clm":
-        raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or train "
-                       "one with data.objective=plm")  # fmt: skip
-    return continuable(config, path)
-
-
-def continuable(config: Config, path: str) -> LanguageModel:
-    """The model of a configuration that continues texts. Raises BadInput if it does not."""
-    if config.data.objective == "mlm":
-        raise BadInput(f"{path} was trained with data.objective=mlm, and only a left-to-right model (clm), or one of "
-                       "any order (plm), continues a text; train one, or use `xlnet_jax.load(...).logits`, which gives "
-                       "those of every `[MASK]`")  # fmt: skip
-    if config.model.position_scheme == "absolute":
-        raise BadInput(f"{path} has model.position_scheme=absolute, and no memory that could follow a text; train one "
-                       "with model.position_scheme=relative")  # fmt: skip
-    if config.compat.on("zero_memory"):
-        does = "filling" if config.data.objective == "plm" else "generation"
-        raise BadInput(f"{path}: no {does} with zero_memory in compat.switches: the cache has no empty slots to see")
-    return any_order(config, path)
+    return [Segment(token_N, np.arange(len(token_N)), at_U % segment_len, read_N[at_U], at_U - skipped)
+            for token_N, at_U in pairs]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Texts with gaps: from `The [MASK] of the union` to ids, and back when the gaps are filled.
+"""Texts with gaps, prompts and passages: from strings to ids, and back when the gaps are filled.
 
     [MASK] or <mask>     one unknown piece
     [MASK:5]             five
@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from xlnet_jax.data import offsets
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer.decoder import Decoder, Filled, Listener
-from xlnet_jax.infer.orders import Order
-from xlnet_jax.infer.sampling import PLAIN, Sampling
-from xlnet_jax.infer.texts import MARK, ids_of_parts, prompt_ids, text_after
+from xlnet_jax.infer.decoder import Filled, Listener
+from xlnet_jax.infer.options import LONGEST
 
-LONGEST = 10_000
-"""Pieces of a gap at most."""
+MARK = re.compile(r"\[MASK(:[^\]]*)?\]|<mask>")
+"""A gap in a text. The same for every vocabulary, also of characters or bytes, whose texts may hold these letters: read
+as letters here and as a gap there, nobody would notice. As ids they are letters (`log_prob`)."""
 
 TextListener = Callable[[int, str, bool], None]
 """Called with the number of a prompt, the text that is new since the last call, and whether it has ended."""
@@ -41,6 +41,8 @@ class Gapped(NamedTuple):
     """The first position of each gap, and the one after its last."""
     parts: list[str]
     """The text before, between and after the gaps, as it was given."""
+    drawn: bool = False
+    """Whether the seed has decided the length of a gap."""
 
 
 class Gap(NamedTuple):
@@ -71,43 +73,50 @@ class Infilled(NamedTuple):
     """False if pieces were drawn in parallel, without knowing of each other."""
 
 
-def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int = 0) -> Gapped:
+class Passage(NamedTuple):
+    """A text to score, between texts that are given. Spaces between them belong to one of them."""
+
+    text: str
+    before: str = ""
+    after: str = ""
+
+
+def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int = 0, needed: bool = True) -> Gapped:
     """The ids of a text with gaps.
 
     Args:
       number: of the text, from 1; with `seed` and `row` it decides drawn lengths.
+      needed: a text without a gap is refused.
 
-    Raises BadInput for a text without a gap, and as `parsed`.
+    Raises BadInput for a gap that is none, or a text that the tokenizer does not know.
     """
-    if not MARK.search(text):
+    marks = list(MARK.finditer(text))
+    if needed and not marks:
         raise BadInput(f"text {number}, {_shortened(text)}, has no gap; write [MASK] for a piece that is missing, "
                        "[MASK:5] for five")  # fmt: skip
-    return parsed(tokenizer, text, number, seed, row)
-
-
-def parsed(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int = 0) -> Gapped:
-    """As `gapped`, of any text. Raises BadInput for a gap that is none, or a text that the tokenizer does not know."""
-    marks = list(MARK.finditer(text))
     # Of other keys than the draws of an order.
     random = np.random.default_rng((seed, number, 1, row))
-    lengths = [int(random.integers(*_bounds(mark, number), endpoint=True)) for mark in marks]
+    bounds = [_bounds(mark, number) for mark in marks]
+    lengths = [int(random.integers(*pair, endpoint=True)) for pair in bounds]
     ends = [0, *(mark.end() for mark in marks)]
     starts = [*(mark.start() for mark in marks), len(text)]
     parts = [text[end:start] for end, start in zip(ends, starts, strict=True)]
     first, *later = ids_of_parts(tokenizer, parts)
-    ids, gaps = list(first), list[tuple[int, int]]()
+    ids, known, gaps = list(first), [True] * len(first), list[tuple[int, int]]()
     for length, part in zip(lengths, later, strict=True):
         gaps.append((len(ids), len(ids) + length))
         ids += [tokenizer.special.mask] * length + part
-    known = [True] * len(ids)
-    for start, end in gaps:
-        known[start:end] = [False] * (end - start)
-    return Gapped(ids, known, gaps, parts)
+        known += [False] * length + [True] * len(part)
+    return Gapped(ids, known, gaps, parts, any(fewest < most for fewest, most in bounds))
 
 
-def is_drawn(text: str, number: int) -> bool:
-    """Whether the length of a gap is drawn. Raises BadInput for a gap that is none."""
-    return any(fewest < most for fewest, most in (_bounds(mark, number) for mark in MARK.finditer(text)))
+def prompt(tokenizer: Tokenizer, text: str, number: int, tokens: int) -> Gapped:
+    """A text with one gap of so many pieces at its end. Raises BadInput for another one."""
+    refuse_gap(text, number, "a text is continued only at its end; use `fill` (in Python `infill`)")
+    ids = tokenizer.encode(text).tolist()
+    end = len(ids) + tokens
+    unknown = [tokenizer.special.mask] * tokens
+    return Gapped([*ids, *unknown], [True] * len(ids) + [False] * tokens, [(len(ids), end)], [text, ""])
 
 
 def _bounds(mark: re.Match[str], number: int) -> tuple[int, int]:
@@ -126,14 +135,61 @@ def _shortened(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
-def appended(tokenizer: Tokenizer, prompt: Sequence[int], tokens: int, text: str = "") -> Gapped:
-    """A prompt, of this text, with one gap of so many pieces at its end. Raises BadInput if they are too many."""
-    if not 1 <= tokens <= LONGEST:
-        raise BadInput(f"tokens={tokens} must be from 1 to {LONGEST:,}")
-    N = len(prompt)
-    return Gapped(
-        [*prompt, *[tokenizer.special.mask] * tokens], [True] * N + [False] * tokens, [(N, N + tokens)], [text, ""]
-    )
+def refuse_gap(text: str, number: int, why: str) -> None:
+    """Raises BadInput, with the reason, for a text with a gap where that makes no sense."""
+    if mark := MARK.search(text):
+        raise BadInput(f"text {number}: {mark[0]} is a gap, and {why}")
+
+
+def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
+    """The ids of the parts of one text between its gaps, as they are where nothing of the text is missing.
+
+    By itself a part would lose the space at its end, and SentencePiece would put one before it: `un[MASK]able` would
+    become the pieces of ` able`. A space before a gap is part of the gap, whose first piece may start a word; a space
+    after it is part of what follows. Characters and bytes keep both, words have none.
+
+    Raises BadInput for what the tokenizer does not know, or if it has no symbol `<eop>`.
+    """
+    # Stands for a gap, which is no space: spaces at both of its sides stay.
+    text = "".join(parts)
+    mark = next(character for character in map(chr, range(0xE000, 0xF900)) if character not in text)
+    first, *later = tokenizer.normalized(mark.join(parts)).split(mark)
+    if tokenizer.level != "sentencepiece":
+        return [tokenizer.encode_normalized([part])[0].tolist() for part in (first, *later)]
+    all_ids, eop = [tokenizer.encode_normalized([first])[0].tolist()], tokenizer.special.eop
+    for part in later:
+        # A symbol that is a piece of its own in any text: what follows it is not at the start of a text.
+        ids = tokenizer.encode_normalized([tokenizer.pieces[eop] + part])[0].tolist()
+        if eop not in ids[:2]:
+            raise BadInput(f"tokenizer {tokenizer.path}: <eop> is no symbol of texts; texts with gaps need one that "
+                           "`xlnet-jax prepare` trained, or that of a released XLNet")  # fmt: skip
+        all_ids.append(ids[ids.index(eop) + 1 :])
+    for ids in all_ids[:-1]:
+        while ids and tokenizer.pieces[ids[-1]] == "▁":
+            ids.pop()
+    return all_ids
+
+
+def pieces_of(tokenizer: Tokenizer, passage: Passage, number: int) -> tuple[list[int], list[bool]]:
+    """The ids of a whole passage, and which of them are given; a piece that is partly of the text is not.
+
+    Raises BadInput if the text has no piece, or for a gap.
+    """
+    for part in passage:
+        refuse_gap(part, number, "a likelihood is that of words; `fill` (in Python `infill`) fills it and says how "
+                   "likely that is")  # fmt: skip
+    if not len(tokenizer.encode(passage.text)):
+        raise BadInput(f"text {number}, {passage.text!r}, has no pieces; give at least one word to score")
+    if tokenizer.level != "sentencepiece":
+        # Every piece is a part of the text as it was.
+        parts = [(passage.before, True), (passage.text, False), (passage.after, True)]
+        # A text without neighbours has no space at its ends.
+        parts = [(part, known) for part, known in parts if part]
+        all_ids = ids_of_parts(tokenizer, [part for part, _ in parts])
+        return sum(all_ids, []), [known for ids, (_, known) in zip(all_ids, parts, strict=True) for _ in ids]
+    pieces = offsets.encode(tokenizer, "".join((passage.before, passage.text, passage.after)))
+    first, last = pieces.covering(len(passage.before), len(passage.before) + len(passage.text))
+    return pieces.tokens_N.tolist(), [not first <= at <= last for at in range(len(pieces.tokens_N))]
 
 
 def result(tokenizer: Tokenizer, text: Gapped, filled: Filled, exact: bool) -> Infilled:
@@ -164,44 +220,33 @@ def seam(tokenizer: Tokenizer, before: str, new: str) -> tuple[str, str]:
     return stripped + (before[len(stripped) :] or " " * bool(stripped)), new.removeprefix(" ")
 
 
-def continue_texts(
-    decoder: Decoder, tokenizer: Tokenizer, prompts: Sequence[str], tokens: int, sampling: Sampling = PLAIN,
-    order: Order = "left", tokens_per_step: int = 1, speculative: int = 0, listener: TextListener | None = None,
-    watch: Listener | None = None,
-) -> list[str]:  # fmt: skip
-    """What follows each prompt, without the prompt: at most `tokens` tokens.
+def text_after(tokenizer: Tokenizer, before: list[int], new: list[int]) -> str:
+    """The text of the new ids as it follows the others: with the space before a word that starts there."""
+    start, whole = tokenizer.decode(before), tokenizer.decode([*before, *new])
+    return whole[len(start) :] if whole.startswith(start) else tokenizer.decode(new)
 
-    From left to right a text ends with its document (`<eod>`); in another order nothing ends it: what is after an end
-    would be known before it.
 
-    Args:
-      order, tokens_per_step, speculative: see `Decoder`.
-      listener: in orders other than `left` it hears of a text when it has ended.
-      watch: hears of every piece.
+def continuation(tokenizer: Tokenizer, prompt: Gapped, filled: Filled) -> str:
+    """What follows a prompt, without the end of its document."""
+    return _written(tokenizer, prompt, filled.token_N[prompt.gaps[0][0] :].tolist())
 
-    Raises BadInput for no prompt, and as `prompt_ids`, `Sampling.check` and `Decoder`.
-    """
-    sampling.check(tokens)
-    if not len(prompts):
-        raise BadInput("no prompt; give at least one")
-    before, stop = prompt_ids(tokenizer, prompts), tokenizer.special.eod if order == "left" else None
+
+def _written(tokenizer: Tokenizer, prompt: Gapped, new: list[int]) -> str:
+    return text_after(tokenizer, prompt.ids[: prompt.gaps[0][0]], [id for id in new if id != tokenizer.special.eod])
+
+
+def as_text(tokenizer: Tokenizer, prompts: Sequence[Gapped], listener: TextListener, as_written: bool) -> Listener:
+    """A listener of a decoder that tells another one the new text of each prompt: while it comes about, or whole."""
     new: list[dict[int, int]] = [{} for _ in prompts]
-    shown = [""] * len(prompts)
+    told = [""] * len(prompts)
 
     def heard(number: int, pairs: list[tuple[int, int]], ended: bool) -> None:
-        if watch is not None:
-            watch(number, pairs, ended)
         new[number] |= pairs
-        if order == "left" or ended:
-            ids = [token for _, token in sorted(new[number].items()) if token != stop]
-            text = text_after(tokenizer, before[number], ids)
+        if as_written or ended:
+            text = _written(tokenizer, prompts[number], [token for _, token in sorted(new[number].items())])
             if not ended:
                 text = text.rstrip("\ufffd")  # a character that has only some of its bytes yet
-            if listener is not None:
-                listener(number, text[len(shown[number]) :], ended)
-            shown[number] = text
+            listener(number, text[len(told[number]) :], ended)
+            told[number] = text
 
-    asked = [[*ids, *[tokenizer.special.mask] * tokens] for ids in before]
-    known = [[True] * len(ids) + [False] * tokens for ids in before]
-    decoder(asked, known, sampling, order, tokens_per_step, speculative, stop, heard)
-    return shown
+    return heard

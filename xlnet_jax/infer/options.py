@@ -8,48 +8,79 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 from xlnet_jax.config.keys import key, mistake
-from xlnet_jax.errors import BadInput, check_whole
+from xlnet_jax.errors import BadInput
 
 MOST_ORDERS = 10_000
 """Random orders of a text, or samples of one: far more are a typing error."""
 
+LONGEST = 10_000
+"""Tokens of a gap at most."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Keywords of one function. Raises BadInput for a value of another type, or out of range."""
+    """Keywords of one function. Raises BadInput for a value of another type, out of range, or beside another one.
+
+    Attributes:
+      order: a name, or in the library all unknown positions in the order in which they are predicted.
+    """
+
+    order: Any
 
     def __post_init__(self) -> None:
+        if not isinstance(self.order, str):
+            object.__setattr__(self, "order", _positions(self.order))
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(field.default, int):
-                check_whole(**{field.name: value})
-            elif isinstance(field.default, float):
-                if not isinstance(value, numbers.Real):
-                    raise BadInput(f"{field.name}={value!r} must be a number")
-            elif not isinstance(value, str) or value == field.default:  # an order may be a list of positions
-                continue
-            if wrong := mistake(field, value):
+            value, kind = getattr(self, field.name), type(field.default)
+            if kind is int and not isinstance(value, numbers.Integral):
+                raise BadInput(f"{field.name}={value!r} must be a whole number")
+            if kind is float and not isinstance(value, numbers.Real):
+                raise BadInput(f"{field.name}={value!r} must be a number")
+            if not isinstance(value, list) and value != field.default and (wrong := mistake(field, value)):
                 raise BadInput(f"{field.name}={value} {wrong}")
 
 
+def _positions(order: Any) -> list[int]:
+    positions = order.tolist() if hasattr(order, "tolist") else order
+    if not isinstance(positions, Sequence) or not all(isinstance(at, numbers.Integral) for at in positions):
+        raise BadInput(f"order={order!r}: give its name, or a list of the unknown positions")
+    return list(positions)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Decoding(Options):
+class Decoding(Options):
+    """How unknown tokens are chosen; see `Decoder`."""
+
     order: Any = key("left", "order of the new tokens; confidence: the most certain first",
                      choices="left reversed random confidence")  # fmt: skip
     tokens_per_step: int = key(1, "tokens drawn per call, independently of each other: inexact above 1", ge=1)
-    speculative: int = key(0, "speculative decoding: tokens drafted per call; exact")
+    speculative: int = key(0, "speculative decoding: tokens drafted per call; exact", ge=2, special={0: "no drafts"})
     temperature: float = key(0.0, "sampling temperature; 0: the most probable token")
     top_k: int = key(0, "sample from the K most probable tokens; 0: from all")
     top_p: float = key(1.0, "sample from the fewest tokens with this probability together; 1: from all", gt=0, le=1)
     seed: int = key(0, "seed of everything that is drawn")
 
+    @property
+    def filtered(self) -> bool:
+        """Whether tokens are left out of a draw: only then are they sorted."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tokens_per_step > 1 and self.speculative:
+            raise BadInput(f"tokens_per_step={self.tokens_per_step} with speculative={self.speculative}: tokens drawn "
+                           "together are not verified; use one of the two")  # fmt: skip
+        if self.speculative and self.order == "confidence":
+            raise BadInput("order=confidence with speculative: a draft needs its order beforehand; use another order")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Fill(_Decoding):
-    """Of `fill`; in the library `infill`, where `order` may also be the list of the unknown positions."""
+class Fill(Decoding):
+    """Of `fill`; in the library `infill`."""
 
     samples: int = key(1, "samples per text", ge=1, le=MOST_ORDERS)
 
@@ -60,21 +91,29 @@ class Fill(_Decoding):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Generate(_Decoding):
+class Generate(Decoding):
     """Of `generate`."""
 
     temperature: float = key(1.0, "sampling temperature; 0: the most probable token")
-    tokens: int = key(100, "maximum new tokens", ge=1)
+    tokens: int = key(100, "maximum new tokens", ge=1, le=LONGEST)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Score(Options):
-    """Of `score`; in the library also of `log_prob`, where `order` may also be the list of the unknown positions."""
+    """Of `score`; in the library also of `log_prob`."""
 
     order: Any = key("", "order of prediction: by default left, or random for several",
                      choices="left reversed random")  # fmt: skip
     orders: int = key(1, "random orders to average over", ge=1, le=MOST_ORDERS)
     seed: int = key(0, "seed of random orders")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.order:
+            object.__setattr__(self, "order", "left" if self.orders == 1 else "random")
+        if self.orders > 1 and self.order != "random":
+            raise BadInput(f"orders={self.orders} with order={self.order}: several orders are random ones; leave out "
+                           "one of the two")  # fmt: skip
 
 
 def described(field: dataclasses.Field[Any]) -> str:

@@ -16,6 +16,7 @@ from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.orders import LAWS
 from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.options import Decoding, Fill, Options
 from xlnet_jax.messages import quantity
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import make_recipe
@@ -25,26 +26,46 @@ log = logging.getLogger("xlnet_jax")
 Order = str | Sequence[int]
 """`left`, `reversed`, `random`, or the unknown positions in the order in which they are predicted."""
 
-NAMES = ("left", "reversed", "random")
+Text = tuple[np.ndarray, np.ndarray]
+"""The ids of a text, int32 [N], and whether they are given, bool [N]; see `checked`."""
 
 
 class Segment(NamedTuple):
-    """A part of a text: at most T tokens, and which of them predict what."""
+    """What is read of a text at a time, at most T tokens, and the U unknown ones that are predicted then."""
 
     token_N: np.ndarray
     rank_N: np.ndarray
     position_U: np.ndarray
-    """In the segment, ascending."""
+    """int: in the segment, where they are predicted; ascending, in a decoder in their order."""
     target_U: np.ndarray
+    """Their ids, where they are given."""
+    text_U: np.ndarray
+    """int: where they are in the text."""
 
 
-def any_order(config: Config, path: str) -> LanguageModel:
-    """The model of a configuration that scores texts, of `plm` or `clm`. Raises BadInput for another objective."""
-    if config.data.objective == "mlm":
-        raise BadInput(
-            f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself and has no "
-            "joint likelihood; train one with data.objective=plm or clm"
-        )
+def check(config: Config, path: str, asked: Options) -> None:
+    """Raises BadInput for a question that the model of a configuration cannot answer."""
+    data = config.data
+    if data.objective == "mlm":
+        raise BadInput(f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself: use "
+                       "`xlnet_jax.load(...).logits`, which gives those of every `[MASK]`, or train one with "
+                       "data.objective=plm or clm")  # fmt: skip
+    if data.objective == "clm" and isinstance(asked, Fill):
+        raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or train "
+                       "one with data.objective=plm")  # fmt: skip
+    for name, only in (("order", "left"), ("tokens_per_step", 1), ("speculative", 0)):
+        if data.objective == "clm" and (value := getattr(asked, name, only)) != only:
+            raise BadInput(f"{name}={value}: a left-to-right model (data.objective=clm) has one token after the other; "
+                           "leave it out, or train a model with data.objective=plm")  # fmt: skip
+    if isinstance(asked, Decoding) and config.model.position_scheme == "absolute":
+        raise BadInput(f"{path} has model.position_scheme=absolute, and no memory that could follow a text; train one "
+                       "with model.position_scheme=relative")  # fmt: skip
+    if isinstance(asked, Decoding) and config.compat.on("zero_memory"):
+        raise BadInput(f"{path}: zero_memory in compat.switches goes with no cache: that has no empty slots to see")
+
+
+def any_order(config: Config) -> LanguageModel:
+    """The model of a configuration that answers questions."""
     model = make_recipe(config).model
     if model.transformer.left_to_right:
         return model
@@ -54,38 +75,34 @@ def any_order(config: Config, path: str) -> LanguageModel:
 
 def checked(
     model: LanguageModel, segment_len: float, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]]
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The ids of each text, int32 [N], and whether they are given, bool [N].
+) -> list[Text]:
+    """The ids of each text, and whether they are given, as arrays.
 
     Raises BadInput for a text without unknown positions, an id outside of the vocabulary, or a text that segment and
     memory cannot hold.
     """
     if len(tokens) != len(known):
         raise BadInput(f"{quantity(len(tokens), 'text')}, but `known` is for {len(known)}")
-    return [_checked(model, segment_len, *text) for text in zip(range(1, len(tokens) + 1), tokens, known, strict=True)]
-
-
-def _checked(
-    model: LanguageModel, segment_len: float, number: int, tokens: Sequence[int], known: Sequence[bool]
-) -> tuple[np.ndarray, np.ndarray]:
-    config, text = model.transformer.config, f"text {number}"
-    ids_N = _array(f"{text}: give ids as a list of whole numbers", tokens, "iu")
-    known_N = _array(f"{text}: give `known` as a list of booleans", known, "b")
-    if ids_N.shape != known_N.shape:
-        raise BadInput(f"{text}: {len(ids_N)} tokens, but `known` has {len(known_N)}")
-    if known_N.all():
-        raise BadInput(f"{text}: no position is unknown; nothing is left to predict")
-    if ((ids_N < 0) | (ids_N >= config.vocab_size)).any():
-        wrong = ids_N[(ids_N < 0) | (ids_N >= config.vocab_size)][0]
-        raise BadInput(f"{text}: id {wrong} is outside of the vocabulary of {config.vocab_size}")
-    first = int(np.argmin(known_N))
-    if model.transformer.left_to_right and known_N[first:].any():
-        raise BadInput(f"{text}: a left-to-right model knows only what is before; position {first} is "
-                       f"unknown, and position {first + int(np.argmax(known_N[first:]))} is known")  # fmt: skip
-    if len(ids_N) > segment_len and not config.memory_len:
-        raise BadInput(f"{text} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
-                       f"data.segment_len={segment_len}; shorten it")  # fmt: skip
-    return ids_N.astype(np.int32), known_N
+    config, texts = model.transformer.config, list[Text]()
+    for number, (ids, given) in enumerate(zip(tokens, known, strict=True), 1):
+        text = f"text {number}"
+        ids_N = _array(f"{text}: give ids as a list of whole numbers", ids, "iu")
+        known_N = _array(f"{text}: give `known` as a list of booleans", given, "b")
+        if ids_N.shape != known_N.shape:
+            raise BadInput(f"{text}: {len(ids_N)} tokens, but `known` has {len(known_N)}")
+        if known_N.all():
+            raise BadInput(f"{text}: no position is unknown; nothing is left to predict")
+        if (wrong_N := (ids_N < 0) | (ids_N >= config.vocab_size)).any():
+            raise BadInput(f"{text}: id {ids_N[wrong_N][0]} is outside of the vocabulary of {config.vocab_size}")
+        first = int(np.argmin(known_N))
+        if model.transformer.left_to_right and known_N[first:].any():
+            raise BadInput(f"{text}: a left-to-right model knows only what is before; position {first} is "
+                           f"unknown, and position {first + int(np.argmax(known_N[first:]))} is known")  # fmt: skip
+        if len(ids_N) > segment_len and not config.memory_len:
+            raise BadInput(f"{text} has {len(ids_N)} tokens, and a model with model.memory_len=0 reads only "
+                           f"data.segment_len={segment_len}; shorten it")  # fmt: skip
+        texts.append((ids_N.astype(np.int32), known_N))
+    return texts
 
 
 def _array(otherwise: str, values: Any, kinds: str) -> np.ndarray:
@@ -99,22 +116,13 @@ def _array(otherwise: str, values: Any, kinds: str) -> np.ndarray:
     return values_N if len(values_N) else values_N.astype("bool" if kinds == "b" else "int")
 
 
-def listed(order: Order) -> Order:
-    """An order by its name, or the positions of any sequence or array as a list. Raises BadInput for anything else."""
-    if isinstance(order, str):
-        return order
-    return _array(f"order={order!r}: give its name, or a list of the unknown positions", order, "iu").tolist()
-
-
 def places(number: int, known_N: np.ndarray, order: Order, key: tuple[int, ...], segment_len: int) -> np.ndarray:
     """The place of every position in the order, int [N]; those of known ones mean nothing. A random order depends on
     the key alone. Raises BadInput for an order that is no permutation of the unknown positions."""
     N, unknown_U = len(known_N), np.flatnonzero(~known_N)
+    if order == "random":
+        return np.random.default_rng(key).permutation(N)
     if isinstance(order, str):
-        if order not in NAMES:
-            raise BadInput(f"order={order}: there are {', '.join(NAMES)}, or the positions themselves")
-        if order == "random":
-            return np.random.default_rng(key).permutation(N)
         return np.arange(N) if order == "left" else np.arange(N)[::-1]
     if sorted(order) != unknown_U.tolist():
         raise BadInput(f"text {number}: the order is no permutation of the unknown positions {unknown_U.tolist()}")
@@ -139,7 +147,7 @@ def segments(
         unknown_U = np.flatnonzero(~known_N[cut])
         rank_N = np.where(np.isin(ids_N[cut], (special.sep, special.cls)), 0, -1).astype(np.int32)
         rank_N[unknown_U] = 1 + np.argsort(np.argsort(place_N[cut][unknown_U]))
-        parts.append(Segment(ids_N[cut], rank_N, unknown_U, ids_N[cut][unknown_U]))
+        parts.append(Segment(ids_N[cut], rank_N, unknown_U, ids_N[cut][unknown_U], cut.start + unknown_U))
     return parts
 
 

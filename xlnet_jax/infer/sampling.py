@@ -6,58 +6,28 @@ fewest most probable whose probabilities sum to at least p. Equally probable tok
 
 from __future__ import annotations
 
-import dataclasses
-import numbers
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.errors import BadInput, check_whole
+from xlnet_jax.infer.options import Decoding
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Sampling:
-    """How tokens are drawn. Only `filtered` is fixed when a program is compiled."""
+class Sampling(NamedTuple):
+    """How tokens are drawn; see `Decoding`. Arrays of fixed types, so that no value compiles another program."""
 
-    temperature: float = 1.0
-    """0 = the most probable token."""
-    top_k: int = 0
-    """0 = all tokens."""
-    top_p: float = 1.0
-    seed: int = 0
+    temperature: np.float32
+    top_k: np.int32
+    top_p: np.float32
+    seed: np.int32
     """Key of the draws, with the number of the prompt and that of the token."""
 
-    def check(self, tokens: int) -> None:
-        """Raises BadInput for a value that no distribution has, or if no token is asked for."""
-        check_whole(tokens=tokens, top_k=self.top_k, seed=self.seed)
-        for name, value in (("temperature", self.temperature), ("top_p", self.top_p)):
-            if not isinstance(value, numbers.Real):
-                raise BadInput(f"{name}={value!r} must be a number")
-        if tokens < 1:
-            raise BadInput(f"tokens={tokens} must be at least 1")
-        if not 0 <= self.temperature < float("inf"):
-            raise BadInput(f"temperature={self.temperature} must be 0 (the most probable token) or a positive number")
-        if not 0 <= self.top_k < 2**31:
-            raise BadInput(f"top_k={self.top_k} must be 0 (all tokens) or a number of tokens")
-        if not 0 < self.top_p <= 1:
-            raise BadInput(f"top_p={self.top_p} must be above 0 and at most 1 (all tokens)")
-        if not 0 <= self.seed < 2**31:
-            raise BadInput(f"seed={self.seed} must be from 0 to {2**31 - 1}")
-
-    def arrays(self) -> Sampling:
-        """The same as arrays of fixed types, so that no value compiles another program."""
-        return Sampling(np.float32(self.temperature), np.int32(self.top_k), np.float32(self.top_p), np.int32(self.seed))  # type: ignore[arg-type]
-
-    @property
-    def filtered(self) -> bool:
-        """Whether tokens are left out: only then are they sorted."""
-        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1)
-
-
-PLAIN = Sampling()
-"""From the model's own distribution."""
+    @classmethod
+    def of(cls, asked: Decoding) -> Sampling:
+        """As it is asked for."""
+        return cls(np.float32(asked.temperature), np.int32(asked.top_k), np.float32(asked.top_p), np.int32(asked.seed))
 
 
 def filtered(logits_BV: jax.Array, sampling: Sampling) -> tuple[jax.Array, jax.Array]:
@@ -78,7 +48,7 @@ def sample(logits_BV: jax.Array, sampling: Sampling, number_B: jax.Array, count_
 
     Args:
       number_B, count_B: of the prompt and of the token that is drawn; the draw depends on them and on the seed alone.
-      sort: `Sampling.filtered`.
+      sort: `Decoding.filtered`.
     """
     key_B, draw = keys(sampling, number_B, count_B), jax.vmap(jax.random.categorical)
     if sort:

@@ -27,11 +27,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.batch import NEVER, Batch, Memory, forward_text
+from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.data.tokenizer import SpecialIds
-from xlnet_jax.errors import BadInput, check_whole
-from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, power_of_two, program, read_by_host
-from xlnet_jax.infer.orders import Order, Segment, checked, following, listed, places, segments
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, padded, power_of_two, program, read_by_host
+from xlnet_jax.infer.options import Score
+from xlnet_jax.infer.orders import Segment, Text, following, places, segments
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
 
@@ -58,21 +59,6 @@ class Likelihood(NamedTuple):
         return float(np.logaddexp.reduce(self.joint_K) - np.log(len(self.joint_K)))
 
 
-def order_of(model: LanguageModel, order: Order | None, orders: int = 1, seed: int = 0) -> Order:
-    """The order that is asked for: by default `left`, and `random` for several. Raises BadInput if it cannot be."""
-    check_whole(orders=orders, seed=seed)
-    if orders < 1:
-        raise BadInput(f"orders={orders} must be at least 1")
-    order = listed(order if order is not None else ("left" if orders == 1 else "random"))
-    if orders > 1 and order != "random":
-        raise BadInput(f"orders={orders} with order={order}: several orders are random ones; leave out one of the two")
-    if seed < 0:
-        raise BadInput(f"seed={seed} must not be negative")
-    if model.transformer.left_to_right and order != "left":
-        raise BadInput(f"order={order}: a left-to-right model has one order, left; leave out order and orders")
-    return order
-
-
 @dataclasses.dataclass(frozen=True)
 class Scorer:
     """A model that scores texts. Programs are shared by all scorers of an equal model.
@@ -92,39 +78,32 @@ class Scorer:
     batch_size: int = 16
 
     def log_prob(
-        self,
-        tokens: Sequence[Sequence[int]],
-        known: Sequence[Sequence[bool]],
-        order: Order | None = None,
-        orders: int = 1,
-        seed: int = 0,
-        listener: Callable[[int], None] | None = None,
+        self, texts: Sequence[Text], asked: Score, listener: Callable[[int], None] | None = None
     ) -> list[Likelihood]:
         """The log-likelihood of what is unknown in each text given what is known.
 
         Args:
-          tokens: ids of each text.
-          known: of each text, whether its tokens are given.
-          order: of all texts; None: `left` for one order, `random` for several. Positions are for texts with the same
-            unknown ones, segment after segment.
-          orders: K; several are drawn by `seed`, the number of the text and of the order.
+          texts: of `orders.checked`.
+          asked: an order of positions is for texts with the same unknown ones, segment after segment; K orders are
+            drawn by the seed, the number of the text and of the order.
           listener: called with the number of texts times orders that are done.
 
-        Raises BadInput for a text without unknown positions, an id outside of the vocabulary, an order that is no
-        permutation of the unknown positions, a text that segment and memory cannot hold, or parameters that are not
-        finite.
+        Raises BadInput for an order that is no permutation of the unknown positions, or parameters that are not finite.
         """
-        order = order_of(self.model, order, orders, seed)
-        texts = checked(self.model, self.segment_len, tokens, known)
+        K, T, seed = asked.orders, self.segment_len, asked.seed
         rows = [
-            self._segments(ids_N, known_N, places(number, known_N, order, (seed, number, turn), self.segment_len))
+            self._segments(ids_N, known_N, places(number, known_N, asked.order, (seed, number, turn), T))
             for number, (ids_N, known_N) in enumerate(texts, 1)
-            for turn in range(orders)
+            for turn in range(K)
         ]
-        log_probs = self._run(rows, listener)
-        results = []
+        found, results = dict[int, np.ndarray](), []
+        B, groups = batches([sum(len(segment.token_N) for segment in row) for row in rows], self.batch_size)
+        for numbers in groups:
+            found |= zip(numbers, self._batch([rows[row] for row in numbers], B), strict=True)
+            if listener is not None:
+                listener(len(found))
         for number, (_, known_N) in enumerate(texts):
-            log_prob_KU = np.stack(log_probs[number * orders : (number + 1) * orders])
+            log_prob_KU = np.stack([found[row] for row in range(number * K, (number + 1) * K)])
             if not np.isfinite(log_prob_KU).all():
                 raise BadInput(f"text {number + 1}: the likelihood is not finite; the parameters are damaged")
             results.append(Likelihood(np.flatnonzero(~known_N), log_prob_KU))
@@ -140,21 +119,9 @@ class Scorer:
         for start in range(0, len(ids_N) - 1, T):
             read_N = ids_N[start : min(start + T, len(ids_N) - 1)]
             position_U = np.flatnonzero(~known_N[start + 1 : start + 1 + len(read_N)])
-            parts.append(Segment(read_N, np.arange(len(read_N)), position_U, ids_N[start + 1 + position_U]))
+            text_U = start + 1 + position_U
+            parts.append(Segment(read_N, np.arange(len(read_N)), position_U, ids_N[text_U], text_U))
         return parts
-
-    def _run(self, rows: list[list[Segment]], listener: Callable[[int], None] | None) -> list[np.ndarray]:
-        """The log-probabilities of the unknown tokens of each row, in the order of the text."""
-        log_probs: list[np.ndarray] = [np.zeros(0)] * len(rows)
-        B, groups = batches([sum(len(segment.token_N) for segment in row) for row in rows], self.batch_size)
-        done = 0
-        for numbers in groups:
-            for row, log_prob_U in zip(numbers, self._batch([rows[row] for row in numbers], B), strict=True):
-                log_probs[row] = log_prob_U
-            done += len(numbers)
-            if listener is not None:
-                listener(done)
-        return log_probs
 
     def _batch(self, rows: list[list[Segment]], B: int) -> list[np.ndarray]:
         rounds = max(map(len, rows))
@@ -168,25 +135,13 @@ class Scorer:
         memory = empty_memory(self.model.transformer.config, B, None if whole else 0)
         parts: list[list[np.ndarray]] = [[] for _ in rows]
         for turn in range(rounds):
-            batch = _padded([row[turn] if turn < len(row) else None for row in rows], B, T, P, turn > 0)
+            batch = padded([row[turn] if turn < len(row) else None for row in rows], B, T, P, turn > 0)
             log_prob_BP, memory = _score(self.model, self.params, batch, memory)
             log_prob_BP = jax.device_get(log_prob_BP)
             for b, row in enumerate(rows):
                 if turn < len(row):
                     parts[b].append(log_prob_BP[b, : len(row[turn].position_U)])
         return [np.concatenate(each) for each in parts]
-
-
-def _padded(segments: list[Segment | None], B: int, T: int, P: int, continues: bool) -> Batch:
-    """One segment of each row; positions without a token are seen by none."""
-    tokens_BT, rank_BT = np.zeros((B, T), np.int32), np.full((B, T), NEVER, np.int32)
-    position_BP, target_BP = np.zeros((B, P), np.int32), np.zeros((B, P), np.int32)
-    for b, segment in enumerate(segments):
-        if segment is not None:
-            N, U = len(segment.token_N), len(segment.position_U)
-            tokens_BT[b, :N], rank_BT[b, :N] = segment.token_N, segment.rank_N
-            position_BP[b, :U], target_BP[b, :U] = segment.position_U, segment.target_U
-    return forward_text(tokens_BT, rank_BT, np.zeros_like(tokens_BT), position_BP, target_BP, continues)
 
 
 @program(static_argnums=0)
