@@ -118,11 +118,11 @@ def test_a_corpus_smaller_than_one_batch_of_blocks_is_refused():
 
 
 def test_a_single_pass_reads_every_token_whatever_the_batch_size():
-    single = SinglePass(tokens=(205,), window=R, windows_per_block=W)
+    single = SinglePass.of_blocks((205,), R, W)
     read = {}
     for B in (3, 7):
         seen = set()
-        for group in range(-(-single.blocks // B)):
+        for group in range(-(-len(single.rows_S3) // B)):
             for window in range(W):
                 where = single.locate(group * B + np.arange(B), window)
                 seen.update((positions(where)[where.exists_B] % 205).ravel().tolist())

@@ -13,7 +13,7 @@ from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.mixing import ONE, Cycle, from_weights
-from xlnet_jax.data.batches.stream import ContiguousStreams, SinglePass, Stream, Windows
+from xlnet_jax.data.batches.stream import SinglePass, Stream, Windows
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.manifest import NoCorpus
 from xlnet_jax.data.tokenizer import Tokenizer
@@ -80,18 +80,15 @@ class Mixture:
             static=config.compat.on("static_targets"),
         )
 
-    def single_pass(self, config: Config, limit: int = 0) -> SinglePass:
-        """Every block once, or the first `limit` of every corpus."""
-        tokens = tuple(corpus.tokens for corpus in self.corpora)
-        return SinglePass(tokens, config.data.reuse_len, config.data.windows_per_block, limit)
-
-    def contiguous(self, config: Config, streams: int = 0, limit: int = 0) -> ContiguousStreams:
-        """Every token once, in `streams` rows of each corpus, or the first `limit` blocks of each. By default at most
-        as many rows as in training."""
+    def single_pass(self, config: Config, streams: int = 0, limit: int = 0) -> SinglePass:
+        """Everything once, or the first `limit` blocks of every corpus. A left-to-right model reads each corpus in
+        `streams` rows, by default at most as many as in training."""
         data, tokens = config.data, tuple(corpus.tokens for corpus in self.corpora)
+        windows = limit * data.windows_per_block
+        if not data.left_to_right:
+            return SinglePass.of_blocks(tokens, data.reuse_len, data.windows_per_block, windows)
         reach = config.model.memory_len + data.segment_len
-        segments = limit * data.windows_per_block
-        return ContiguousStreams(tokens, data.segment_len, streams, reach, config.train.batch_size, segments)
+        return SinglePass.of_streams(tokens, data.segment_len, streams, reach, config.train.batch_size, windows)
 
     def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> Batch:
         """The Batch that `where` describes; see `examples.build`."""
