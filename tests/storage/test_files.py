@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import inspect
-import logging
 import os
 import resource
 import signal
@@ -164,29 +163,29 @@ def test_one_line(tmp_path):
             files.make_folder(str(tmp_path / path))
 
 
-def _kill_in_scratch(path):
-    """Runs a process that dies in `scratch`, with a file half written."""
+def _killed(folder, function, tmp_path, monkeypatch):
+    """The folder of `scratch` or `new_folder` that a killed process leaves, old, with a file half written."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     program = f"""
 import os, signal
 from xlnet_jax.storage import files
-with files.scratch({os.path.join(path, "scratch")!r}) as place:
+if {"://" not in folder and function == "scratch"}:
+    open(files.temporary({os.path.join(folder, "file")!r}), "w").close()
+with files.{function}({os.path.join(folder, "export")!r}) as place:
     open(os.path.join(place, "x"), "w").close()
-    if {"://" not in path}:
-        open(files.temporary({os.path.join(path, "file")!r}), "w").close()
     print(place, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    return done.stdout.strip()
+    left = done.stdout.strip()
+    assert os.listdir(left) == ["x"]
+    os.utime(left, (1, 1))
 
 
 def test_sweep(folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    left = _kill_in_scratch(folder)
-    assert os.path.exists(os.path.join(left, "x"))
-    os.utime(left, (1, 1))
+    _killed(folder, "scratch", tmp_path, monkeypatch)
     (tmp_path / "thesis.tmp").write_text("")
     with files.scratch(os.path.join(folder, "mine")) if "://" in folder else contextlib.nullcontext("") as place:
         if place:
@@ -197,37 +196,22 @@ def test_sweep(folder, tmp_path, monkeypatch):
     files.sweep(os.path.join(folder, "nowhere"))
 
 
-def test_a_new_folder_removes_those_of_killed_processes_and_no_other(folder, tmp_path, monkeypatch, caplog):
-    """Of an export: a gigabyte each. A lock tells who lives; the process IDs here are all of processes that do not."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    output = os.path.join(folder, "scratch")
-    left = _kill_in_scratch(folder)
-    os.utime(left, (1, 1))
-    for name in os.listdir(tmp_path):
-        if name.startswith("file."):
-            (tmp_path / name).unlink()
-    kept = ["my scratch.7.tmp", "scratch.tmp", "scratchs.7.tmp"]
-    for name in kept:
-        (tmp_path / name).mkdir()
-    with files.scratch(output) as mine, open(os.path.join(mine, "x"), "w"):
-        os.utime(mine, (1, 1))
-        with files.new_folder(output) as partial:
-            assert partial != mine
-            with open(os.path.join(partial, "config.json"), "w") as file:
-                file.write("{}")
-        assert os.listdir(mine) == ["x"]
+def test_a_new_folder_removes_that_of_a_killed_process_and_no_other(folder, tmp_path, monkeypatch):
+    """Of an export: a gigabyte each."""
+    _killed(folder, "new_folder", tmp_path, monkeypatch)
+    (tmp_path / "export.tmp").mkdir()
+    output = os.path.join(folder, "export")
+    with files.new_folder(output) as partial:
+        assert os.listdir(partial) == []
+        files.write(os.path.join(partial, "config.json"), b"{}")
+        if "://" not in folder:
+            with pytest.raises(BadInput, match="another process writes it"), files.new_folder(output):
+                pass
     assert files.read(f"{output}/config.json") == b"{}"
-    assert sorted({*os.listdir(tmp_path)} - {"scratch"}) == kept and not os.path.exists(left)
-    if "://" not in folder:
-        # Killed between renaming and removing.
-        for name in ("scratch.7.tmp.8.tmp", "scratch.2.7.tmp"):
-            (tmp_path / name).mkdir()
-        caplog.clear()
-        with caplog.at_level(logging.INFO, "xlnet_jax"):
-            files.remove_abandoned(output)
-        assert {*os.listdir(tmp_path)} == {"scratch", *kept}
-        assert caplog.text.count("left by a process that was killed") == 2
+    assert {*os.listdir(tmp_path)} - {"export"} == {"export.tmp"}
+    with contextlib.suppress(KeyError), files.new_folder(output + "2") as partial:
+        raise KeyError
+    assert not os.path.exists(partial) and files.listing(output + "2") == {}
 
 
 def test_locked(tmp_path):

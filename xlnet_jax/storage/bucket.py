@@ -185,14 +185,6 @@ class Bucket:
                 return False
             return True
 
-    def append_line(self, path: str, line: str) -> None:
-        """Writes all lines again."""
-        try:
-            before = self.read(path)
-        except FileNotFoundError:
-            before = b""
-        self.write(path, before + line.encode())
-
     def rename(self, path: str, to: str) -> None:
         """File by file; uploads a file from disk."""
         with self._connected(to) as remote:
@@ -215,12 +207,11 @@ class Bucket:
     def scratch(self, path: str) -> Iterator[str]:
         """In the folder for temporary files; `sweep` does not remove it while it is locked."""
         del path
-        folder = tempfile.mkdtemp(prefix=_SCRATCH)
-        with _DISK.locked(folder, "in use"):
-            try:
-                yield folder
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+        with (
+            tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as folder,
+            _DISK.locked(folder, "in use"),
+        ):
+            yield folder
 
     def sweep(self, folder: str) -> None:
         """In the folder for temporary files."""
@@ -230,10 +221,6 @@ class Bucket:
             with contextlib.suppress(OSError, BadInput), _DISK.locked(path, "in use"):
                 if time.time() - os.stat(path).st_mtime > _SCRATCH_SECONDS:
                     shutil.rmtree(path)
-
-    def remove_abandoned(self, path: str) -> None:
-        """As `sweep`: for all paths."""
-        self.sweep(path)
 
     @contextlib.contextmanager
     def on_disk(self, folder: str) -> Iterator[str]:

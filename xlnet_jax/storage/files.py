@@ -60,12 +60,10 @@ open_to_read = _by_path(_LOCAL.open_to_read)
 local_copy = _by_path(_LOCAL.local_copy)
 write = _by_path(_LOCAL.write)
 write_new = _by_path(_LOCAL.write_new)
-append_line = _by_path(_LOCAL.append_line)
 remove = _by_path(_LOCAL.remove)
 locked = _by_path(_LOCAL.locked)
 scratch = _by_path(_LOCAL.scratch)
 sweep = _by_path(_LOCAL.sweep)
-remove_abandoned = _by_path(_LOCAL.remove_abandoned)
 on_disk = _by_path(_LOCAL.on_disk)
 
 
@@ -126,19 +124,23 @@ def translate_errors(path: str) -> Iterator[None]:
 def new_folder(path: str) -> Iterator[str]:
     """A folder on disk to fill; at the end it is at `path`, which must not exist or be empty: on disk at once.
 
-    What killed processes have left of others for this path is removed.
+    What killed processes have left is removed. Raises BadInput while another process fills the folder, on disk.
     """
     if at(path) is _BUCKET:
-        remove_abandoned(path)
+        sweep(path)
         with on_disk(path) as partial:
             yield partial
         return
-    path = os.path.abspath(path)
-    make_folder(os.path.dirname(path))
-    remove_abandoned(path)
-    with scratch(path) as partial:
-        yield partial
-        rename(partial, path)
+    partial = f"{os.path.abspath(path)}.xlnet_jax.tmp"
+    make_folder(partial)
+    with locked(partial, "another process writes it"):
+        try:
+            for name in os.listdir(partial):
+                remove(os.path.join(partial, name))
+            yield partial
+            rename(partial, path)
+        finally:
+            remove(partial)
 
 
 def finished_folders(folder: str, mark: str) -> list[str]:
