@@ -27,8 +27,8 @@ _LOCAL, _BUCKET = Local(), Bucket()
 # Errors of ArrayRecord and TensorStore have no number, only the text of these.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
-_IN_JSON = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", list: "a list",
-            dict: "an object"}  # fmt: skip
+IN_JSON = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", list: "a list",
+           dict: "an object"}  # fmt: skip
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -204,7 +204,7 @@ def check_types(values: Mapping[str, Any], types: Mapping[str, type], where: str
         if value is not None and type(value) is not kind and not (kind is float and type(value) is int):
             text = json.dumps(value)
             text = text if len(text) <= 60 else f"{text[:57]}..."
-            raise BadInput(f"{where}: {name} is {text} and must be {_IN_JSON[kind]}")
+            raise BadInput(f"{where}: {name} is {text} and must be {IN_JSON[kind]}")
 
 
 def array_bytes(array: np.ndarray) -> bytes:
