@@ -55,7 +55,7 @@ class Bucket:
     RestartMe: the bucket does not answer, which may be temporary.
     """
 
-    appends = locks = seeks = False
+    appends = locks = False
 
     @contextlib.contextmanager
     def _connected(self, path: str) -> Iterator[Any]:
@@ -134,7 +134,10 @@ class Bucket:
             return remote.cat_file(path)
 
     def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
-        """All requests at the same time."""
+        """Reads bytes [start, end) of files in a folder, given as (name, start, end): all at the same time.
+
+        A disk needs no such method.
+        """
         if not ranges:
             return []
         names, starts, ends = zip(*ranges, strict=True)

@@ -1,7 +1,7 @@
 """Files that appear complete or not at all, even if processes are killed. `gs://` in a path means a bucket.
 
 Functions here are methods of `Local` and of `Bucket`, documented there; callers do not ask which one a path needs.
-Where one can do less than the other, `at(path)` has a flag: `appends`, `locks`, `seeks`.
+Where one can do less than the other, `at(path)` has a flag: `appends`, `locks`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ make_folder = _by_path(_LOCAL.make_folder)
 listing = _by_path(_LOCAL.listing)
 find = _by_path(_LOCAL.find)
 read = _by_path(_LOCAL.read)
-read_ranges = _by_path(_LOCAL.read_ranges)
 open_to_read = _by_path(_LOCAL.open_to_read)
 local_copy = _by_path(_LOCAL.local_copy)
 write = _by_path(_LOCAL.write)

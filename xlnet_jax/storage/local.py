@@ -58,8 +58,6 @@ class Local:
     """Whether a file can grow."""
     locks = True
     """Whether `locked` excludes other processes."""
-    seeks = True
-    """Whether random access and a second read are cheap."""
 
     def translate_errors(self, path: str) -> contextlib.AbstractContextManager[None]:
         """Leaves an OSError as it is; it says what is wrong."""
@@ -130,14 +128,6 @@ class Local:
         """Reads a file; FileNotFoundError if there is none."""
         with open(path, "rb") as file:
             return file.read()
-
-    def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
-        """Reads bytes [start, end) of files in a folder, given as (name, start, end)."""
-        parts = []
-        for name, start, end in ranges:
-            with open(os.path.join(folder, name), "rb") as file:
-                parts.append(os.pread(file.fileno(), end - start, start))
-        return parts
 
     @contextlib.contextmanager
     def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:

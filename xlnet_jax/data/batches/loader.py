@@ -209,7 +209,9 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
     try:
         yield from dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(options, start_worker)
     except (RuntimeError, OSError) as error:
-        if _no_shared_memory(error):
+        # If /dev/shm refuses, a semaphore gets an error, and a worker that writes a batch gets SIGBUS.
+        refused = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EROFS, errno.ENOSYS)
+        if refused or f"exit code -{signal.SIGBUS:d}." in str(error):
             raise BadInput(
                 f"/dev/shm, through which data workers pass batches, is full or cannot be written ({summary(error)}); "
                 "give it more room (docker: --shm-size; Kubernetes: an emptyDir of medium Memory), or set a smaller "
@@ -221,10 +223,3 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
             f"a data worker was killed (out of memory?): {summary(error)}; rerun the same command to "
             f"resume, with fewer than data.workers={workers} if memory is short"
         ) from error
-
-
-def _no_shared_memory(error: Exception) -> bool:
-    """Whether /dev/shm refuses: a semaphore gets an error, and a worker that writes a batch gets SIGBUS."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EROFS, errno.ENOSYS)
-    return f"exit code -{signal.SIGBUS:d}." in str(error)
