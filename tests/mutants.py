@@ -337,7 +337,7 @@ MUTANTS = (
     Mutant("random_b_overlaps", SEGMENTS, "distance = tot + (draws_B4", "distance = 0 * tot + (draws_B4",
            one("data/batches/examples", "test_b_follows_a_or_shares_nothing_with_its_own_row")),
     Mutant("span_lengths_uniform", SPANS, "np.cumsum(1.0 / np.arange(1, max_span + 1))",
-           "np.cumsum(1.0 + 0 / np.arange(1, max_span + 1))", one("data/batches/spans", "test_span_lengths_fall_off_as_one_over_n")),
+           "np.cumsum(1.0 + 0 / np.arange(1, max_span + 1))", one("data/batches/sampling", "test_spans_are_as_long_as_the_originals")),
     Mutant("rare_words_first", "xlnet_jax/data/vocabulary.py", "(-counts[piece], piece)", "(counts[piece], piece)",
            one("data/vocabulary", "test_the_most_frequent_pieces_come_first_and_equal_counts_give_equal_bytes")),
     Mutant("held_out_words_are_counted", "xlnet_jax/data/prepare/counting.py", 'or request.split_of(document, part) == "train"',

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 import tiny
@@ -181,11 +180,6 @@ def test_the_first_half_never_sees_the_second_and_the_second_sees_all_of_the_fir
 def test_orders_differ_between_rows_and_steps():
     ranks = np.concatenate([batch.rank for _, batch in build(range(3))])
     assert len(np.unique(ranks, axis=0)) == len(ranks)
-
-
-def test_a_row_is_the_same_alone_or_in_company():
-    (_, together), (_, alone) = next(build([5])), next(build([5], rows=np.array([9])))
-    jax.tree.map(lambda many, one: np.testing.assert_array_equal(many[9:10], one), together, alone)
 
 
 def test_a_text_too_short_for_a_random_segment_is_refused():
