@@ -138,7 +138,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _run(self) -> None:
         url = urllib.parse.urlsplit(self.path)
         self.query = dict(urllib.parse.parse_qsl(url.query))
-        body = self._body()
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.requests.append((self.command, self.path, self.headers.get("Range", "")))
         if self.server.down:
             self.close_connection = True
@@ -157,16 +157,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return self._error(501)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = _run
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "") != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        data = b""
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            data += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return data
 
     def _send(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -223,8 +213,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             resource = {} if data is None else self._resource(key)
         if data is None or self.query.get("generation", resource["generation"]) != resource["generation"]:
             return self._error(404)
-        if self.query.get("ifGenerationMatch", resource["generation"]) != resource["generation"]:
-            return self._error(412)
         media = self.query.get("alt") == "media" or not self.path.startswith("/storage/v1/")
         if not media:
             return self._json(resource)

@@ -89,18 +89,12 @@ def shards():
 def fuzz_shard(number, path):
     draw = random.Random(number)
     data, end, entry = draw.choice(SHARDS)
-    part = draw.randrange(8)
+    part = draw.randrange(6)
     if part == 0:
         case = mutated(data, draw)
     elif part == 1:
         case = data[: draw.randrange(len(data))] + draw.choice((b"", draw.randbytes(draw.randrange(5000))))
-    elif part == 2:
-        block = draw.choice((64, 1000, 65536))
-        blocks = [data[first : first + block] for first in range(0, len(data), block)]
-        first, second = draw.randrange(len(blocks)), draw.randrange(len(blocks))
-        blocks[first], blocks[second] = blocks[second], blocks[first]
-        case = b"".join(blocks)
-    elif part <= 5:
+    elif part <= 3:
         case = mutated(data[:end], draw).ljust(65536, b"\0") + data[65536:]
     else:  # the index behind the pages
         case = data[:65536] + mutated(data[65536:66000], draw) + data[66000:]
