@@ -360,7 +360,7 @@ MUTANTS = (
            one("train/objectives", "test_targets_are_masked_replaced_or_kept_8_to_1_to_1")),
     Mutant("swapped_pairs_are_called_in_order", SEGMENTS, "~swapped_B1[:, 0], cuts_B", "swapped_B1[:, 0], cuts_B",
            one("train/objectives", "test_sentence_order_swaps_half_of_the_pairs_and_says_so")),
-    Mutant("windows_run_backwards", STREAM, "first_B + last - ahead", "first_B + self.window - 1 + ahead",
+    Mutant("windows_run_backwards", STREAM, "first_B + last - ahead", "first_B + blocks.window - 1 + ahead",
            one("data/batches/stream", "test_windows_of_a_block_follow_each_other_in_reading_order")),
     Mutant("one_order_for_all_epochs", STREAM, 'f"{self.seed} epoch {epoch}"', 'f"{self.seed} epoch"',
            one("data/batches/stream", "test_blocks_come_in_another_order_in_every_epoch")),

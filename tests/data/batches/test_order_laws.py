@@ -12,7 +12,7 @@ import tiny
 from xlnet_jax import config as configs
 from xlnet_jax.batch import Memory
 from xlnet_jax.data.batches import examples, orders
-from xlnet_jax.data.batches.stream import Stream, extend_plan
+from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, extend_plan
 from xlnet_jax.errors import BadInput
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.recipe import make_recipe
@@ -35,7 +35,9 @@ def drawn(rows, length, law, seed=0):
 def located(config):
     """The windows of every step of the first blocks, some of them reversed."""
     data = config.data
-    stream = Stream((tiny.words().tokens,), data.reuse_len, data.windows_per_block, data.bidirectional, seed=1)
+    stream = Stream(
+        (ShuffledBlocks(tiny.words().tokens, data.reuse_len, data.windows_per_block, 1),), data.bidirectional
+    )
     plan = extend_plan((), 0, len(ROWS), data.windows_per_block)
     return [stream.locate(step, ROWS, plan) for step in range(STEPS)]
 

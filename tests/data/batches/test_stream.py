@@ -1,13 +1,15 @@
 """The block formula: draws by counter, tiling, directions, plans."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from xlnet_jax.data.batches.stream import PlanEntry, SinglePass, Stream, extend_plan, uniforms
+from xlnet_jax.data.batches.stream import PlanEntry, ShuffledBlocks, SinglePass, Stream, extend_plan, uniforms
 from xlnet_jax.errors import BadInput
 
 W, R = 4, 8
-STREAM = Stream(tokens=(1000,), window=R, windows_per_block=W, bidirectional=True, seed=3)
+STREAM = Stream((ShuffledBlocks(1000, R, W, seed=3),), bidirectional=True)
 BLOCKS = STREAM.corpora[0].blocks
 
 
@@ -64,7 +66,7 @@ def test_a_block_is_read_the_other_way_round_in_the_next_epoch():
         block = (np.minimum(ends[:, 0], ends[:, -1]) - epoch * R) // (W * R)
         directions.append(dict(zip(block.tolist(), where.direction_B.tolist(), strict=True)))
     assert directions[0] == {block: -direction for block, direction in directions[1].items()}
-    forward = Stream((1000,), R, W, bidirectional=False, seed=3).locate(0, rows, extend_plan((), 0, N, W))
+    forward = dataclasses.replace(STREAM, bidirectional=False).locate(0, rows, extend_plan((), 0, N, W))
     assert (forward.direction_B == 1).all()
 
 

@@ -13,7 +13,7 @@ from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.mixing import ONE, Cycle, from_weights
-from xlnet_jax.data.batches.stream import SinglePass, Stream, Windows
+from xlnet_jax.data.batches.stream import ShuffledBlocks, SinglePass, Stream, Windows
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.manifest import NoCorpus
 from xlnet_jax.data.tokenizer import Tokenizer
@@ -69,16 +69,9 @@ class Mixture:
     def stream(self, config: Config) -> Stream:
         """The training stream."""
         data = config.data
-        return Stream(
-            tokens=tuple(corpus.tokens for corpus in self.corpora),
-            window=data.reuse_len,
-            windows_per_block=data.windows_per_block,
-            bidirectional=data.bidirectional,
-            seed=config.seeds.data,
-            cycle=self.cycle,
-            both_directions=config.compat.on("both_directions"),
-            static=config.compat.on("static_targets"),
-        )
+        shape = data.reuse_len, data.windows_per_block, config.seeds.data, config.compat.on("static_targets")
+        blocks = tuple(ShuffledBlocks(corpus.tokens, *shape) for corpus in self.corpora)
+        return Stream(blocks, data.bidirectional, self.cycle, config.compat.on("both_directions"))
 
     def single_pass(self, config: Config, streams: int = 0, limit: int = 0) -> SinglePass:
         """Everything once, or the first `limit` blocks of every corpus. A left-to-right model reads each corpus in
@@ -92,8 +85,6 @@ class Mixture:
 
     def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> Batch:
         """The Batch that `where` describes; see `examples.build`."""
-        if len(self.corpora) == 1:
-            return examples.build(self.corpora[0], self.tokenizer, config, where, name=name, step=step, rows=rows)
         order, parts = [], []
         for number, corpus in enumerate(self.corpora):
             own_rows = np.flatnonzero(where.corpus_B == number)

@@ -108,10 +108,11 @@ class ShuffledBlocks:
 
     tokens: int
     window: int
+    """Number of fresh tokens R per example."""
     windows_per_block: int
     seed: int
     static: bool = False
-    """Every epoch has the same blocks; otherwise each leaves out another part of the text."""
+    """Every epoch has the same blocks (as in 2019); otherwise each leaves out another part of the text."""
 
     @property
     def block_len(self) -> int:
@@ -144,29 +145,16 @@ class Stream:
     """The endless training stream.
 
     Attributes:
-      tokens: number of tokens in the training split of each corpus.
-      window: number of fresh tokens R per example.
-      windows_per_block: W.
+      corpora: the blocks of each corpus, all of the same shape and seed.
       bidirectional: every second block is read from its end to its start, alternating with the epoch.
       cycle: maps block numbers to corpora.
       both_directions: instead, rows r and r + B/2 read the same block, one forward and one reversed (as in 2019).
-      static: every epoch has the same blocks (as in 2019).
     """
 
-    tokens: tuple[int, ...]
-    window: int
-    windows_per_block: int
+    corpora: tuple[ShuffledBlocks, ...]
     bidirectional: bool
-    seed: int
     cycle: Cycle = ONE
     both_directions: bool = False
-    static: bool = False
-
-    @property
-    def corpora(self) -> list[ShuffledBlocks]:
-        """The blocks of each corpus."""
-        shape = self.window, self.windows_per_block, self.seed, self.static
-        return [ShuffledBlocks(tokens, *shape) for tokens in self.tokens]
 
     @property
     def rows_per_block(self) -> int:
@@ -191,21 +179,22 @@ class Stream:
     def deal(self, step: int, rows: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
         """The corpus that `rows` (of the global batch) read at `step`, and its block number, counted over epochs."""
         entry, width = current(plan, step), self._width(step, plan)
-        round_ = (step - entry.step) // self.windows_per_block
+        round_ = (step - entry.step) // self.corpora[0].windows_per_block
         return self.cycle.deal(entry.block + round_ * width + rows.astype(np.int64) % width)
 
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
         """The positions that `rows` (of the global batch) read at `step`. Rows from its size on do not exist."""
         B = len(rows)
         corpus_B, number_B = self.deal(step, rows, plan)
-        window = (step - current(plan, step).step) % self.windows_per_block
+        blocks = self.corpora[0]
+        window = (step - current(plan, step).step) % blocks.windows_per_block
         epoch_B, block_B, first_B = np.zeros((3, B), np.int64)
         for corpus, epochs in enumerate(self.corpora):
             of_corpus = corpus_B == corpus
             epoch_B[of_corpus], block_B[of_corpus], first_B[of_corpus] = epochs.locate(number_B[of_corpus])
         alternate_B = (block_B + epoch_B) % 2 == 1
         reversed_B = rows >= self._width(step, plan) if self.both_directions else alternate_B & self.bidirectional
-        ahead, last = window * self.window, self.window * self.windows_per_block - 1
+        ahead, last = window * blocks.window, blocks.block_len - 1
         return Windows(
             cursor_B=np.where(reversed_B, first_B + last - ahead, first_B + ahead),
             direction_B=np.where(reversed_B, -1, 1).astype(np.int32),
@@ -219,7 +208,8 @@ class Stream:
     def epochs(self, step: int, plan: Plan) -> list[float]:
         """For each corpus the epochs completed before `step`: 1.73 is in the second epoch."""
         entry = current(plan, step)
-        blocks = entry.block + (step - entry.step) * self._width(step, plan) / self.windows_per_block
+        W = self.corpora[0].windows_per_block
+        blocks = entry.block + (step - entry.step) * self._width(step, plan) / W
         return [blocks * share / epochs.blocks for share, epochs in zip(self.cycle.shares, self.corpora, strict=True)]
 
 
