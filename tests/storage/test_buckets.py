@@ -17,16 +17,6 @@ from xlnet_jax.data.corpus.manifest import read_manifest, shard_name
 from xlnet_jax.errors import BadInput, RestartMe
 from xlnet_jax.train import evaluation
 
-# gcsfs sends 5 MB at a time, and aiohttp thinks 1 MB is much.
-pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-
-
-@pytest.fixture
-def bucket():
-    with fake_gcs.serve() as server:
-        yield server
-
-
 ADDRESS = "gs://bucket/corpus"
 
 

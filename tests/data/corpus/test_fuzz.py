@@ -36,12 +36,8 @@ def mutated(data, draw):
         kind = draw.randrange(8)
         if kind <= 1 and place < len(data):
             data[place] ^= 1 << draw.randrange(8)
-        elif kind == 2 and place < len(data):
-            data[place] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
-        elif kind == 3:
-            data[place : place + length] = draw.randbytes(length)
-        elif kind == 4:
-            data[place : place + length] = b""
+        elif kind <= 4:
+            data[place : place + length] = (b"\0" * length, draw.randbytes(length), b"")[kind - 2]
         elif kind == 5:
             data[place:place] = data[other : other + length]
         elif kind == 6:

@@ -175,7 +175,3 @@ def test_bad_requests(capsys, tmp_path):
     assert command(capsys, "info", data.corpus_path(), "--fast")[2] == [
         "xlnet-jax corpus: unknown option '--fast'; see --help"
     ]
-    for words in (["corpus"], ["corpus", "info"], ["corpus", "verify"], ["corpus", "sample"]):
-        with pytest.raises(SystemExit):
-            main([*words, "--help"])
-        assert f"example:\n  xlnet-jax {' '.join(words)} " in capsys.readouterr().out

@@ -135,17 +135,12 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
                 f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation; prepare one of them "
                 "again with the same options and with the spiece.model of the other as --tokenizer"
             )
-    cycle = _cycle(config, corpora) if weighted else from_weights([1] * len(corpora))
-    return Mixture(corpora, _names(paths), cycle)
-
-
-def _cycle(config: Config, corpora: tuple[Corpus, ...]) -> Cycle:
-    weights = config.data.weight_list()
+    weights = data.weight_list() if weighted else [1] * len(corpora)
     if weights and len(weights) != len(corpora):
         raise BadInput(
-            f"data.weights={config.data.weights} has {len(weights)} numbers for {len(corpora)} corpora; give one each"
+            f"data.weights={data.weights} has {len(weights)} numbers for {len(corpora)} corpora; give one each"
         )
-    return from_weights(weights or [corpus.tokens for corpus in corpora])
+    return Mixture(corpora, _names(paths), from_weights(weights or [corpus.tokens for corpus in corpora]))
 
 
 def _names(paths: list[str]) -> tuple[str, ...]:
