@@ -131,6 +131,7 @@ def new_folder(path: str) -> Iterator[str]:
             yield partial
         return
     partial = f"{os.path.abspath(path)}.xlnet_jax.tmp"
+    make_folder(os.path.dirname(partial))  # its error names the folder that cannot be made
     make_folder(partial)
     with locked(partial, "another process writes it"):
         try:
@@ -138,8 +139,9 @@ def new_folder(path: str) -> Iterator[str]:
                 remove(os.path.join(partial, name))
             yield partial
             rename(partial, path)
-        finally:
-            remove(partial)
+        except BaseException:
+            remove(partial)  # not after the renaming: it could be that of the next process
+            raise
 
 
 def finished_folders(folder: str, mark: str) -> list[str]:

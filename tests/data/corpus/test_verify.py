@@ -175,3 +175,6 @@ def test_bad_requests(capsys, tmp_path):
     assert command(capsys, "info", data.corpus_path(), "--fast")[2] == [
         "xlnet-jax corpus: unknown option '--fast'; see --help"
     ]
+    with pytest.raises(SystemExit):
+        main(["corpus", "--help"])
+    assert "example:\n  xlnet-jax corpus " in capsys.readouterr().out
