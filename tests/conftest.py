@@ -5,6 +5,7 @@ import os
 import signal
 
 import compiling
+import fake_gcs
 import jax
 import pytest
 import shared
@@ -56,6 +57,13 @@ def x64():
     """float64 and int64 inside the test: for comparisons to 1e-12."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def bucket():
+    """The server of `gs://` addresses, which starts empty."""
+    with fake_gcs.serve() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

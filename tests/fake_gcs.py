@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import bisect
 import collections
 import contextlib
 import hashlib
@@ -23,14 +22,11 @@ import re
 import socket
 import sys
 import threading
-import time
 import types
 import unittest.mock
 import urllib.parse
 from collections.abc import Iterator
 from typing import Any
-
-PAGE_SIZE = 1000  # entries of one answer to a listing, at most; tests set it lower
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -39,7 +35,6 @@ class Server(http.server.ThreadingHTTPServer):
     Attributes:
       objects: bytes by "bucket/name"; a test may look, put and delete.
       down: while True, connections are closed without an answer.
-      delay: seconds before every answer.
       refused: HTTP status of every request whose method, space and path match a pattern, such as "POST .*lock".
       refusals: how many each pattern has refused.
       requests: (method, path, range) of every request so far.
@@ -57,7 +52,6 @@ class Server(http.server.ThreadingHTTPServer):
         self.numbers = itertools.count(1)
         self.lock = threading.RLock()
         self.down = False
-        self.delay = 0.0
         self.requests: list[tuple[str, str, str]] = []
         self.failures: list[int] = []
         self.refused: dict[str, int] = {}
@@ -144,9 +138,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _run(self) -> None:
         url = urllib.parse.urlsplit(self.path)
         self.query = dict(urllib.parse.parse_qsl(url.query))
-        body = self._body()
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.requests.append((self.command, self.path, self.headers.get("Range", "")))
-        time.sleep(self.server.delay)
         if self.server.down:
             self.close_connection = True
             with contextlib.suppress(OSError):
@@ -164,16 +157,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return self._error(501)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = _run
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "") != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        data = b""
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            data += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return data
 
     def _send(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -206,28 +189,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _list(self, body: bytes, bucket: str) -> None:
         prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter", "")
-        after, size = self.query.get("pageToken", ""), min(PAGE_SIZE, int(self.query.get("maxResults", PAGE_SIZE)))
-        found: dict[str, bool] = {}  # name: whether it is a prefix
+        after, size = self.query.get("pageToken", ""), int(self.query.get("maxResults", 1000))
+        items: dict[str, Any] = {}
         with self.server.lock:
-            keys = sorted(self.server.objects)
-            first = f"{bucket}/{max(prefix, after, self.query.get('startOffset', ''))}"
-            for key in keys[bisect.bisect_left(keys, first) :]:
+            for key in sorted(key for key in self.server.objects if key.startswith(f"{bucket}/{prefix}")):
                 name = key.removeprefix(f"{bucket}/")
-                if name == key or not name.startswith(prefix) or len(found) > size:
-                    break
-                rest = name[len(prefix) :]
-                cut = rest.find(delimiter) if delimiter else -1
-                name = name if cut < 0 else prefix + rest[: cut + len(delimiter)]
-                if name > after:
-                    found[name] = cut >= 0
-            names = sorted(found)
-            page = names[:size]
-            answer: dict[str, Any] = {"kind": "storage#objects"}
-            answer["items"] = [self._resource(f"{bucket}/{name}") for name in page if not found[name]]
-            answer["prefixes"] = [name for name in page if found[name]]
-        if len(page) < len(names):
-            answer["nextPageToken"] = page[-1]
-        self._json(answer)
+                end = name.find(delimiter, len(prefix)) if delimiter else -1
+                shown = name if end < 0 else name[: end + len(delimiter)]
+                if shown > after and name >= self.query.get("startOffset", ""):
+                    items[shown] = self._resource(key) if end < 0 else None  # a prefix
+        page = dict(list(items.items())[:size])
+        answer = {
+            "kind": "storage#objects",
+            "items": [resource for resource in page.values() if resource],
+            "prefixes": [name for name, resource in page.items() if not resource],
+        }
+        self._json(answer | ({"nextPageToken": max(page)} if len(page) < len(items) else {}))
 
     def _get(self, body: bytes, bucket: str, name: str) -> None:
         key = f"{bucket}/{name}"
@@ -236,8 +213,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             resource = {} if data is None else self._resource(key)
         if data is None or self.query.get("generation", resource["generation"]) != resource["generation"]:
             return self._error(404)
-        if self.query.get("ifGenerationMatch", resource["generation"]) != resource["generation"]:
-            return self._error(412)
         media = self.query.get("alt") == "media" or not self.path.startswith("/storage/v1/")
         if not media:
             return self._json(resource)
@@ -306,23 +281,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._stored(key, bytes(data), query)
         return self._send(308, b"", {"Range": f"bytes=0-{len(data) - 1}"} if data else {})
 
-    def _rewrite(self, body: bytes, bucket: str, name: str, to_bucket: str, to_name: str) -> None:
-        data = self.server.objects.get(f"{bucket}/{name}")
-        if data is None:
-            return self._error(404)
-        if not self.server.put(f"{to_bucket}/{to_name}", data, self.query):
-            return self._error(412)
-        resource = self._resource(f"{to_bucket}/{to_name}")
-        return self._json({"kind": "storage#rewriteResponse", "done": True, "resource": resource})
-
-    def _move(self, body: bytes, bucket: str, name: str, to_name: str) -> None:
+    def _rewrite(self, body: bytes, bucket: str, name: str, to_bucket: str, to_name: str, moved=False) -> None:
         with self.server.lock:
             if (data := self.server.objects.get(f"{bucket}/{name}")) is None:
                 return self._error(404)
-            if not self.server.put(f"{bucket}/{to_name}", data, self.query):
+            if not self.server.put(f"{to_bucket}/{to_name}", data, self.query):
                 return self._error(412)
-            del self.server.objects[f"{bucket}/{name}"]
-        return self._json(self._resource(f"{bucket}/{to_name}"))
+            if moved:
+                del self.server.objects[f"{bucket}/{name}"]
+            resource = self._resource(f"{to_bucket}/{to_name}")
+        return self._json({"kind": "storage#rewriteResponse", "done": True, "resource": resource})
+
+    def _move(self, body: bytes, bucket: str, name: str, to_name: str) -> None:
+        self._rewrite(body, bucket, name, bucket, to_name, moved=True)
 
 
 _ROUTES = (

@@ -19,7 +19,7 @@ from xlnet_jax.commands import effective_context
 from xlnet_jax.commands.evaluate import as_asked
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import MeshConfig
-from xlnet_jax.data.batches.stream import ContiguousStreams
+from xlnet_jax.data.batches.stream import SinglePass
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
@@ -131,14 +131,13 @@ def test_streams_decide_the_loss_and_devices_and_batches_do_not(x64):
 
 def test_streams_tile_every_split_and_are_long_by_default():
     """Catches: a gap between streams, a token of another corpus, many short streams without memory."""
-    cut = ContiguousStreams((1000, 17, 65), 8, streams=0, reach=20, most=4)
+    cut = SinglePass.of_streams((1000, 17, 65), 8, streams=0, reach=20, most=4)
     assert cut.rows_S3.tolist() == [[0, 0, 32], [0, 32, 32], [0, 64, 32], [0, 96, 29], [1, 0, 2], [2, 0, 8]]
-    where, left_B = cut.locate(np.arange(7), 1)
-    assert where.cursor_B[:6].tolist() == [8, 264, 520, 776, 8, 8] and left_B[4] == 8
+    where = cut.locate(np.arange(7), 1)
+    assert where.cursor_B[:6].tolist() == [8, 264, 520, 776, 8, 8]
     assert where.exists_B.tolist() == [True] * 6 + [False] and where.continues_B.all()
-    where, left_B = cut.locate(np.array([3, 4]), 28)
-    assert where.exists_B.tolist() == [True, False] and left_B[0] == 7
-    assert ContiguousStreams((1000,), 8, streams=0, reach=20, most=4, limit=3).rows_S3.tolist() == [[0, 0, 3]]
+    assert cut.locate(np.array([3, 4]), 28).exists_B.tolist() == [True, False]
+    assert SinglePass.of_streams((1000,), 8, streams=0, reach=20, most=4, limit=3).rows_S3.tolist() == [[0, 0, 3]]
 
 
 class TwoLosses(LanguageModel):

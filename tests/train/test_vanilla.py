@@ -75,7 +75,7 @@ def test_layer_l_of_n_stops_after_l_2nths_of_the_training():
 def test_held_out_batches_have_the_next_token_alone():
     settings = config()
     mixture = tiny.mixture()
-    batch = loader.HeldoutDispatches(mixture, settings, 4, 4, ROWS)(0)
+    batch = loader.HeldoutDispatches(mixture, settings, mixture.single_pass(settings), 4, ROWS)(0)
     assert batch.auxiliary is None and (batch.target_weights == 1).any()
 
 

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from xlnet_jax.config import Config
-from xlnet_jax.data.batches.stream import Stream, Windows
+from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch, batch_of
@@ -40,7 +40,7 @@ class TaskData:
 
     def stream(self, config: Config) -> Stream:
         """The shuffled rows."""
-        return Stream((len(self.rows),), window=1, windows_per_block=1, bidirectional=False, seed=config.seeds.data)
+        return Stream((ShuffledBlocks(len(self.rows), 1, 1, config.seeds.data),), bidirectional=False)
 
     def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> TaskBatch:
         """The batch of the rows that `where` names."""

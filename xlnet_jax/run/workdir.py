@@ -261,7 +261,9 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
         files.write(os.path.join(workdir, "config.json"), files.to_json(content))
         write_tokenizer(workdir, data.tokenizer)
         line = json.dumps({"step": step, **origin, **manifest()}) + "\n"
-        files.append_line(os.path.join(workdir, STARTS), line)
+        starts = files.read_if_there(path := os.path.join(workdir, STARTS)) or b""
+        # A killed process of an earlier version may have left an incomplete line.
+        files.write(path, starts[: starts.rfind(b"\n") + 1] + line.encode())
 
 
 def line_of(workdir: str, name: str, step: int) -> dict[str, Any]:

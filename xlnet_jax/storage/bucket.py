@@ -55,7 +55,7 @@ class Bucket:
     RestartMe: the bucket does not answer, which may be temporary.
     """
 
-    appends = locks = seeks = False
+    appends = locks = False
 
     @contextlib.contextmanager
     def _connected(self, path: str) -> Iterator[Any]:
@@ -134,7 +134,10 @@ class Bucket:
             return remote.cat_file(path)
 
     def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
-        """All requests at the same time."""
+        """Reads bytes [start, end) of files in a folder, given as (name, start, end): all at the same time.
+
+        A disk needs no such method.
+        """
         if not ranges:
             return []
         names, starts, ends = zip(*ranges, strict=True)
@@ -185,14 +188,6 @@ class Bucket:
                 return False
             return True
 
-    def append_line(self, path: str, line: str) -> None:
-        """Writes all lines again."""
-        try:
-            before = self.read(path)
-        except FileNotFoundError:
-            before = b""
-        self.write(path, before + line.encode())
-
     def rename(self, path: str, to: str) -> None:
         """File by file; uploads a file from disk."""
         with self._connected(to) as remote:
@@ -215,12 +210,11 @@ class Bucket:
     def scratch(self, path: str) -> Iterator[str]:
         """In the folder for temporary files; `sweep` does not remove it while it is locked."""
         del path
-        folder = tempfile.mkdtemp(prefix=_SCRATCH)
-        with _DISK.locked(folder, "in use"):
-            try:
-                yield folder
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+        with (
+            tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as folder,
+            _DISK.locked(folder, "in use"),
+        ):
+            yield folder
 
     def sweep(self, folder: str) -> None:
         """In the folder for temporary files."""
@@ -230,10 +224,6 @@ class Bucket:
             with contextlib.suppress(OSError, BadInput), _DISK.locked(path, "in use"):
                 if time.time() - os.stat(path).st_mtime > _SCRATCH_SECONDS:
                     shutil.rmtree(path)
-
-    def remove_abandoned(self, path: str) -> None:
-        """As `sweep`: for all paths."""
-        self.sweep(path)
 
     @contextlib.contextmanager
     def on_disk(self, folder: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Files that appear complete or not at all, even if processes are killed. `gs://` in a path means a bucket.
 
 Functions here are methods of `Local` and of `Bucket`, documented there; callers do not ask which one a path needs.
-Where one can do less than the other, `at(path)` has a flag: `appends`, `locks`, `seeks`.
+Where one can do less than the other, `at(path)` has a flag: `appends`, `locks`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LOCAL, _BUCKET = Local(), Bucket()
 # Errors of ArrayRecord and TensorStore have no number, only the text of these.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
-_IN_JSON = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", list: "a list",
-            dict: "an object"}  # fmt: skip
+IN_JSON = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", list: "a list",
+           dict: "an object"}  # fmt: skip
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -55,17 +55,14 @@ make_folder = _by_path(_LOCAL.make_folder)
 listing = _by_path(_LOCAL.listing)
 find = _by_path(_LOCAL.find)
 read = _by_path(_LOCAL.read)
-read_ranges = _by_path(_LOCAL.read_ranges)
 open_to_read = _by_path(_LOCAL.open_to_read)
 local_copy = _by_path(_LOCAL.local_copy)
 write = _by_path(_LOCAL.write)
 write_new = _by_path(_LOCAL.write_new)
-append_line = _by_path(_LOCAL.append_line)
 remove = _by_path(_LOCAL.remove)
 locked = _by_path(_LOCAL.locked)
 scratch = _by_path(_LOCAL.scratch)
 sweep = _by_path(_LOCAL.sweep)
-remove_abandoned = _by_path(_LOCAL.remove_abandoned)
 on_disk = _by_path(_LOCAL.on_disk)
 
 
@@ -126,19 +123,25 @@ def translate_errors(path: str) -> Iterator[None]:
 def new_folder(path: str) -> Iterator[str]:
     """A folder on disk to fill; at the end it is at `path`, which must not exist or be empty: on disk at once.
 
-    What killed processes have left of others for this path is removed.
+    What killed processes have left is removed. Raises BadInput while another process fills the folder, on disk.
     """
     if at(path) is _BUCKET:
-        remove_abandoned(path)
+        sweep(path)
         with on_disk(path) as partial:
             yield partial
         return
-    path = os.path.abspath(path)
-    make_folder(os.path.dirname(path))
-    remove_abandoned(path)
-    with scratch(path) as partial:
-        yield partial
-        rename(partial, path)
+    partial = f"{os.path.abspath(path)}.xlnet_jax.tmp"
+    make_folder(os.path.dirname(partial))  # its error names the folder that cannot be made
+    make_folder(partial)
+    with locked(partial, "another process writes it"):
+        try:
+            for name in os.listdir(partial):
+                remove(os.path.join(partial, name))
+            yield partial
+            rename(partial, path)
+        except BaseException:
+            remove(partial)  # not after the renaming: it could be that of the next process
+            raise
 
 
 def finished_folders(folder: str, mark: str) -> list[str]:
@@ -202,7 +205,7 @@ def check_types(values: Mapping[str, Any], types: Mapping[str, type], where: str
         if value is not None and type(value) is not kind and not (kind is float and type(value) is int):
             text = json.dumps(value)
             text = text if len(text) <= 60 else f"{text[:57]}..."
-            raise BadInput(f"{where}: {name} is {text} and must be {_IN_JSON[kind]}")
+            raise BadInput(f"{where}: {name} is {text} and must be {IN_JSON[kind]}")
 
 
 def array_bytes(array: np.ndarray) -> bytes:

@@ -6,17 +6,14 @@ import contextlib
 import errno
 import fcntl
 import glob
-import itertools
-import logging
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
 from xlnet_jax.errors import BadInput
-
-log = logging.getLogger("xlnet_jax")
 
 _TEMPORARY = re.compile(r"\.\d+\.tmp$")
 
@@ -61,8 +58,6 @@ class Local:
     """Whether a file can grow."""
     locks = True
     """Whether `locked` excludes other processes."""
-    seeks = True
-    """Whether random access and a second read are cheap."""
 
     def translate_errors(self, path: str) -> contextlib.AbstractContextManager[None]:
         """Leaves an OSError as it is; it says what is wrong."""
@@ -134,14 +129,6 @@ class Local:
         with open(path, "rb") as file:
             return file.read()
 
-    def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
-        """Reads bytes [start, end) of files in a folder, given as (name, start, end)."""
-        parts = []
-        for name, start, end in ranges:
-            with open(os.path.join(folder, name), "rb") as file:
-                parts.append(os.pread(file.fileno(), end - start, start))
-        return parts
-
     @contextlib.contextmanager
     def open_to_read(self, path: str, block: int) -> Iterator[IO[bytes]]:
         """A file to read; from a bucket, `block` bytes per request."""
@@ -172,14 +159,6 @@ class Local:
             return False
         self.write(path, data)
         return True
-
-    def append_line(self, path: str, line: str) -> None:
-        """Adds a line to a short file: where files cannot grow, the complete file is written again."""
-        with open(path, "a+b") as file:
-            # A killed process may have left an incomplete line.
-            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-                file.write(b"\n")
-            file.write(line.encode())
 
     def rename(self, path: str, to: str) -> None:
         """Renames a file, which replaces one of that name, or a folder with its contents: here atomically.
@@ -213,41 +192,14 @@ class Local:
         finally:
             os.close(descriptor)
 
-    @contextlib.contextmanager
-    def scratch(self, path: str) -> Iterator[str]:
+    def scratch(self, path: str) -> contextlib.AbstractContextManager[str]:
         """A new folder on disk to write in; `rename` moves the result to `path` or beside it. Removed at the end.
 
-        It is on the same disk, so that moving is renaming, and locked while it is in use: see `remove_abandoned`.
+        It is on the same disk, so that moving is renaming.
         """
-        folder = temporary(path)
-        numbers = itertools.count(2)
-        while os.path.lexists(folder):  # of a process with the same ID: killed, or on another host
-            folder = temporary(f"{path}.{next(numbers)}")
-        os.mkdir(folder)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with contextlib.suppress(OSError):  # not all file systems have locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield folder
-        finally:
-            os.close(descriptor)
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def remove_abandoned(self, path: str) -> None:
-        """Removes the `scratch` folders for `path` of processes that were killed: those whose lock is free.
-
-        The process ID in the name does not show it: the system uses IDs again, and other hosts have their own. Nothing
-        is removed where the file system has no locks. Where its locks do not reach other hosts, a host may take the
-        folder of another that writes to the same path at this moment; that one then fails. Its folder is renamed first,
-        so that no part of it can appear under `path`.
-        """
-        above, ending = os.path.split(path)
-        ours = re.compile(re.escape(ending) + r"(\.(\d+|tmp))*\.\d+\.tmp")
-        for left in (os.path.join(above, name) for name in os.listdir(above) if ours.fullmatch(name)):
-            with contextlib.suppress(OSError, BadInput), self.locked(left, "in use"):
-                os.rename(left, temporary(left))
-                shutil.rmtree(temporary(left))
-                log.info("%s: removed, it was left by a process that was killed", left)
+        above, name = os.path.split(path)
+        ending = temporary("")
+        return tempfile.TemporaryDirectory(ending, f"{name}.", above or os.curdir, ignore_cleanup_errors=True)
 
     def sweep(self, folder: str) -> None:
         """Removes `temporary` and `scratch` leftovers of killed processes; on disk only while the folder is locked."""

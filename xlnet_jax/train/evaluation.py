@@ -155,7 +155,7 @@ class HeldoutLoss:
       mixture: the held-out splits.
       train_counts_V: how often each piece occurs in the train splits.
       blocks: number of blocks to score of each corpus; 0 = all.
-      streams: into which the split of each corpus is cut, for a left-to-right model; 0 = see `ContiguousStreams`.
+      streams: into which the split of each corpus is cut, for a left-to-right model; 0 = see `SinglePass`.
 
     Attributes:
       scope: for the log, such as `512 of 1,024 blocks in 32 batches`.
@@ -230,23 +230,21 @@ class HeldoutLoss:
 
 def _dispatches(
     mixture: Mixture, config: Config, mesh: Mesh, batch_size: int, blocks: int, streams: int
-) -> tuple[loader.HeldoutDispatches | loader.StreamDispatches, str, float, int]:
-    """The batches to score, what they are in words, their share of the whole, and the number of streams."""
-    if not config.data.left_to_right:
-        blockwise = loader.HeldoutDispatches(mixture, config, blocks, batch_size, meshes.rows_here(batch_size, mesh))
-        scored, total = blockwise.single_pass.blocks, mixture.single_pass(config).blocks
-        scope = f"{scored:,} of {quantity(total, 'block')} in {quantity(len(blockwise), 'batch')}"
-        return blockwise, scope, scored / total, 0
-    contiguous = mixture.contiguous(config, streams, blocks)
-    rows = len(contiguous.rows_S3)
-    # No more rows than there are streams.
-    ways = meshes.row_devices(mesh)
-    size = min(batch_size, -(-rows // ways) * ways)
-    dispatches = loader.StreamDispatches(mixture, config, contiguous, size, meshes.rows_here(size, mesh))
-    whole = mixture.contiguous(config, streams)
-    scored, total = (each.rows_S3[:, 2].sum() for each in (contiguous, whole))
-    scope = f"{scored:,} of {quantity(total, 'segment')} in {quantity(rows, 'stream')}"
-    return dispatches, f"{scope}, {quantity(len(dispatches), 'batch')}", scored / total, rows
+) -> tuple[loader.HeldoutDispatches, str, float, int]:
+    """The batches to score, what they are in words, their share of the whole, and the number of rows."""
+    reading, whole = (mixture.single_pass(config, streams, limit) for limit in (blocks, 0))
+    rows = len(reading.rows_S3)
+    if config.data.left_to_right:
+        # No more rows than there are streams.
+        ways = meshes.row_devices(mesh)
+        batch_size = min(batch_size, -(-rows // ways) * ways)
+        scored, total = (each.rows_S3[:, 2].sum() for each in (reading, whole))
+        scope = f"{scored:,} of {quantity(total, 'segment')} in {quantity(rows, 'stream')}, "
+    else:
+        scored, total = rows, len(whole.rows_S3)
+        scope = f"{scored:,} of {quantity(total, 'block')} in "
+    dispatches = loader.HeldoutDispatches(mixture, config, reading, batch_size, meshes.rows_here(batch_size, mesh))
+    return dispatches, scope + quantity(len(dispatches), "batch"), scored / total, rows
 
 
 def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:

@@ -1,6 +1,5 @@
 """Loading: readers, prefetch depth and worker processes never change a batch."""
 
-import dataclasses
 import errno
 import itertools
 import multiprocessing
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax.batch import Batch, combine
+from xlnet_jax.batch import combine
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.batches.stream import extend_plan
@@ -43,11 +42,6 @@ def dispatches(corpus, start=START, stop=STOP, rows=None, **data):
     return loader.TrainDispatches(corpus, config, plan, np.arange(8) if rows is None else rows, start, stop)
 
 
-def assert_equal(a: Batch, b: Batch):
-    for field in dataclasses.fields(Batch):
-        np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name), field.name)
-
-
 def test_dispatches_are_cut_at_multiples_of_k(corpus):
     found = dispatches(corpus)
     assert [list(found.steps(i)) for i in range(len(found))] == [[3], [4, 5], [6, 7], [8, 9], [10, 11]]
@@ -69,9 +63,7 @@ def test_rows_from_the_batch_size_on_weigh_nothing_and_change_no_other(corpus, d
     "options",
     [
         {"read_threads": 1, "prefetch": 1},
-        {"read_threads": 2, "prefetch": 3},
         {"read_threads": 4, "prefetch": 16},
-        {"workers": 1},
         {"workers": 2, "prefetch": 2},
     ],
 )
@@ -82,46 +74,26 @@ def test_the_batch_of_a_step_is_the_same_alone_and_by_any_readers(corpus, option
     alone = dispatches(Mixture((Corpus(data_fixtures.corpus_path(), cache_bytes=1),)))
     for i, batch in enumerate(built):
         # Each step of the reference is built by itself, out of order.
-        assert_equal(batch, loader.stack([alone.batch(step) for step in asked.steps(i)]))
+        jax.tree.map(np.testing.assert_array_equal, batch, loader.stack([alone.batch(step) for step in asked.steps(i)]))
     tokens = np.concatenate([batch.tokens for batch in built])
     assert len(np.unique(tokens.reshape(-1, tokens.shape[-1]), axis=0)) == 8 * (STOP - START)
-
-
-@pytest.mark.parametrize("hosts", [2, 4])
-def test_hosts_together_build_what_one_host_builds(corpus, hosts):
-    whole = dispatches(corpus).batch(7)
-    shares = [dispatches(corpus, rows=rows).batch(7) for rows in np.split(np.arange(8), hosts)]
-    assert_equal(whole, combine(shares, np.concatenate))
-
-
-def test_over_an_epoch_the_reuse_windows_read_the_corpus_once(corpus):
-    asked = dispatches(corpus)
-    blocks = corpus.stream(asked.config).corpora[0].blocks
-    steps = -(-blocks // 8) * 4
-    wanted = np.sort(corpus.corpora[0].read(np.zeros(1, np.int64), blocks * 64)[0][0])
-    windows = []
-    for step in range(steps):
-        batch = asked.batch(step)
-        numbers = step // 4 * 8 + np.arange(8)
-        windows.append(batch.tokens[numbers < blocks, :16].ravel())
-    np.testing.assert_array_equal(np.sort(np.concatenate(windows)), wanted)
 
 
 def test_heldout_batches_do_not_depend_on_how_many_rows_are_read_together(corpus):
     heldout = Mixture((Corpus(data_fixtures.corpus_path(), "heldout"),))
     config = tiny.config()
     single = heldout.single_pass(config)
-    blocks = single.blocks
+    blocks = len(single.rows_S3)
 
     def rows(batch_size):
-        asked = loader.HeldoutDispatches(heldout, config, 0, batch_size, np.arange(batch_size))
+        asked = loader.HeldoutDispatches(heldout, config, single, batch_size, np.arange(batch_size))
         built = [asked(i) for i in range(len(asked))]
         return vars(combine(built, lambda arrays: np.concatenate(arrays, axis=1)[:, :blocks]))
 
     three, eight = rows(3), rows(8)
     for name in three:
         np.testing.assert_array_equal(three[name], eight[name], name)
-    assert (three["target_weights"].sum(axis=-1) > 0).sum() == single.windows(0)
+    assert (three["target_weights"].sum(axis=-1) > 0).sum() == -(-heldout.corpora[0].tokens // 16)
 
 
 def with_workers(path, workers=2):

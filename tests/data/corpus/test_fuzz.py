@@ -36,12 +36,8 @@ def mutated(data, draw):
         kind = draw.randrange(8)
         if kind <= 1 and place < len(data):
             data[place] ^= 1 << draw.randrange(8)
-        elif kind == 2 and place < len(data):
-            data[place] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
-        elif kind == 3:
-            data[place : place + length] = draw.randbytes(length)
-        elif kind == 4:
-            data[place : place + length] = b""
+        elif kind <= 4:
+            data[place : place + length] = (b"\0" * length, draw.randbytes(length), b"")[kind - 2]
         elif kind == 5:
             data[place:place] = data[other : other + length]
         elif kind == 6:
@@ -89,25 +85,19 @@ def shards():
 def fuzz_shard(number, path):
     draw = random.Random(number)
     data, end, entry = draw.choice(SHARDS)
-    part = draw.randrange(8)
+    part = draw.randrange(6)
     if part == 0:
         case = mutated(data, draw)
     elif part == 1:
         case = data[: draw.randrange(len(data))] + draw.choice((b"", draw.randbytes(draw.randrange(5000))))
-    elif part == 2:
-        block = draw.choice((64, 1000, 65536))
-        blocks = [data[first : first + block] for first in range(0, len(data), block)]
-        first, second = draw.randrange(len(blocks)), draw.randrange(len(blocks))
-        blocks[first], blocks[second] = blocks[second], blocks[first]
-        case = b"".join(blocks)
-    elif part <= 5:
+    elif part <= 3:
         case = mutated(data[:end], draw).ljust(65536, b"\0") + data[65536:]
     else:  # the index behind the pages
         case = data[:65536] + mutated(data[65536:66000], draw) + data[66000:]
     path.write_bytes(case)
     try:
         # The size would be looked at first; a corpus may be damaged without changing it.
-        pages.check_shard(str(path), entry | {"bytes": len(case)}, 64, VOCAB_SIZE)
+        list(pages.scan(str(path), entry | {"bytes": len(case)}, 64, VOCAB_SIZE))
     except BadInput as error:
         one_line(error)
         assert case != data and str(path) in str(error)

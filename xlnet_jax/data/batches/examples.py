@@ -15,7 +15,6 @@ the same Batch type. All rows of a batch are built together, in numpy.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -155,31 +154,18 @@ def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batc
         [builder.targets(tokens_BT[:, :R], where.direction_B, shape.first_goal, first_draws),
          builder.targets(tokens_BT[:, R:], where.direction_B, shape.second_goal, second_draws)], axis=1
     )  # fmt: skip
-    return Batch(
-        tokens=tokens_BT.astype(np.int32),
-        segments=segments_BT.astype(np.int32),
-        rank=ranks(tokens_BT, target_BT, R, order_draws, builder.tokenizer.special),
-        summary_position=np.full(len(rows), T - 1, np.int32),
-        **_predicted(tokens_BT, target_BT, data.num_predict, where),
-        **_labels(pairs, where),
-    )
+    rank_BT = ranks(tokens_BT, target_BT, R, order_draws, builder.tokenizer.special)
+    return _batch(where, tokens_BT, segments_BT, rank_BT, target_BT, data.num_predict, T - 1, pairs)
 
 
 def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     """Text that is ranked as a whole. All of it enters the memory, and none of it is text of another step."""
-    data, B = builder.config.data, len(rows)
+    data = builder.config.data
     T, law = data.segment_len, orders.LAWS[data.factorization_order]
     rank_BT = law.ranks(builder.draws(where, rows, 0, law.draws_needed(T)))
     tokens_BT, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T)
-    return Batch(
-        tokens=tokens_BT.astype(np.int32),
-        segments=np.zeros((B, T), np.int32),
-        rank=rank_BT,
-        summary_position=np.full(B, T - 1, np.int32),
-        label=np.zeros(B, np.int32),
-        label_weight=np.zeros(B, np.float32),
-        **_predicted(tokens_BT, rank_BT >= 0, data.num_predict, where),
-    )
+    segments_BT = np.zeros((len(rows), T))
+    return _batch(where, tokens_BT, segments_BT, rank_BT, rank_BT >= 0, data.num_predict, T - 1)
 
 
 def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
@@ -198,14 +184,10 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     joined_BY, segments_BY = _join(pairs, tot, builder.tokenizer.special.sep)
     tokens_BT = np.concatenate([np.full((B, 1), builder.tokenizer.special.cls), joined_BY], axis=1)
     target_BT = builder.targets(tokens_BT, where.direction_B, data.num_predict, target_draws)
-    return Batch(
-        tokens=_corrupted(tokens_BT, target_BT, builder.tokenizer, corrupt_draws).astype(np.int32),
-        segments=np.concatenate([np.zeros((B, 1), int), segments_BY], axis=1).astype(np.int32),
-        rank=np.zeros((B, T), np.int32),
-        summary_position=np.zeros(B, np.int32),
-        **_predicted(tokens_BT, target_BT, data.num_predict, where),
-        **_labels(pairs, where),
-    )
+    segments_BT = np.concatenate([np.zeros((B, 1), int), segments_BY], axis=1)
+    batch = _batch(where, tokens_BT, segments_BT, np.zeros((B, T)), target_BT, data.num_predict, 0, pairs)
+    fed_BT = _corrupted(tokens_BT, target_BT, builder.tokenizer, corrupt_draws)
+    return dataclasses.replace(batch, tokens=fed_BT.astype(np.int32))
 
 
 def _causal(builder: ExampleBuilder, where: Windows) -> Batch:
@@ -263,23 +245,26 @@ def _corrupted(tokens_BT: np.ndarray, target_BT: np.ndarray, tokenizer: Tokenize
     return np.where(target_BT, fed_BT, tokens_BT)
 
 
-def _predicted(tokens_BT: np.ndarray, target_BT: np.ndarray, slots: int, where: Windows) -> dict[str, Any]:
-    """The fields of a Batch for the targets, and `direction` and `continues`."""
+def _batch(
+    where: Windows, tokens_BT: np.ndarray, segments_BT: np.ndarray, rank_BT: np.ndarray, target_BT: np.ndarray,
+    slots: int, summary: int, pairs: Pairs | None = None,
+) -> Batch:  # fmt: skip
+    """The Batch that predicts the tokens at the targets, up to `slots` of them; without pairs no label has a weight."""
     # A stable sort of "is not a target" moves the positions of the targets to the front, ascending.
     position_BP = np.argsort(~target_BT, axis=1, kind="stable")[:, :slots]
     used_BP = np.arange(slots)[None, :] < target_BT.sum(axis=1, keepdims=True)
     position_BP = np.where(used_BP, position_BP, 0)
-    return {
-        "target_positions": position_BP.astype(np.int32),
-        "target_tokens": np.where(used_BP, np.take_along_axis(tokens_BT, position_BP, axis=1), 0).astype(np.int32),
-        "target_weights": (used_BP & where.exists_B[:, None]).astype(np.float32),
-        "direction": where.direction_B,
-        "continues": where.continues_B,
-    }
-
-
-def _labels(pairs: Pairs, where: Windows) -> dict[str, Any]:
-    return {
-        "label": pairs.follows_B.astype(np.int32),
-        "label_weight": (pairs.labelled_B & where.exists_B).astype(np.float32),
-    }
+    none_B = np.zeros(len(tokens_BT), bool)
+    return Batch(
+        tokens=tokens_BT.astype(np.int32),
+        segments=segments_BT.astype(np.int32),
+        rank=rank_BT.astype(np.int32),
+        direction=where.direction_B,
+        continues=where.continues_B,
+        target_positions=position_BP.astype(np.int32),
+        target_tokens=np.where(used_BP, np.take_along_axis(tokens_BT, position_BP, axis=1), 0).astype(np.int32),
+        target_weights=(used_BP & where.exists_B[:, None]).astype(np.float32),
+        summary_position=np.full(len(tokens_BT), summary, np.int32),
+        label=(pairs.follows_B if pairs else none_B).astype(np.int32),
+        label_weight=(pairs.labelled_B & where.exists_B if pairs else none_B).astype(np.float32),
+    )

@@ -23,7 +23,7 @@ from absl import flags
 from xlnet_jax.batch import stack
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture
-from xlnet_jax.data.batches.stream import ContiguousStreams, Plan, SinglePass, Stream, Windows
+from xlnet_jax.data.batches.stream import Plan, SinglePass, Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
 from xlnet_jax.errors import BadInput, RestartMe, summary
@@ -117,91 +117,58 @@ class TrainDispatches:
 
 @dataclasses.dataclass(frozen=True)
 class HeldoutDispatches:
-    """Dispatch number i of an evaluation: all W windows of `rows` blocks; every draw is keyed by (window, block).
+    """Dispatch number i of an evaluation: windows of `batch_size` rows; every draw is keyed by (window, block).
+
+    It has whole blocks, or up to `SEGMENTS` segments of streams, whose memory is carried to the next dispatch. The rows
+    of a group end before the next group starts.
 
     Attributes:
-      limit: score only the first blocks of each corpus; 0 = all.
-      rows: which of the `batch_size` blocks of a dispatch this host feeds.
-    """
-
-    mixture: Mixture
-    config: Config
-    limit: int
-    batch_size: int
-    rows: np.ndarray
-
-    @functools.cached_property
-    def single_pass(self) -> SinglePass:
-        """The blocks to score."""
-        return self.mixture.single_pass(self.config, self.limit)
-
-    def __len__(self) -> int:
-        return -(-self.single_pass.blocks // self.batch_size)
-
-    def corpus_of(self, index: int) -> np.ndarray:
-        """The corpus of every block of a dispatch, int [batch_size]; -1 past the end."""
-        blocks = index * self.batch_size + np.arange(self.batch_size)
-        where = self.single_pass.locate(blocks, 0)
-        return np.where(where.exists_B, where.corpus_B, -1)
-
-    def __call__(self, index: int) -> Any:
-        """Batch with a leading axis over the W windows."""
-        blocks = index * self.batch_size + self.rows
-        batches = []
-        for window in range(self.config.data.windows_per_block):
-            where = self.single_pass.locate(blocks, window)
-            batches.append(self.mixture.build(self.config, where, name="heldout", step=window, rows=where.block_B))
-        return stack(batches)
-
-
-@dataclasses.dataclass(frozen=True)
-class StreamDispatches:
-    """Dispatch number i of an evaluation that carries its memory: up to `SEGMENTS` consecutive segments of `batch_size`
-    streams. The streams of a group end before the next group starts.
-
-    Attributes:
-      contiguous: the streams.
-      batch_size: streams at a time.
+      reading: the rows.
+      batch_size: rows at a time.
       rows: which of them this host feeds.
     """
 
     mixture: Mixture
     config: Config
-    contiguous: ContiguousStreams
+    reading: SinglePass
     batch_size: int
     rows: np.ndarray
 
     @functools.cached_property
     def parts(self) -> list[tuple[int, int]]:
-        """The first stream and the first segment of every dispatch."""
-        lengths = self.contiguous.rows_S3[:, 2]
+        """The first row and the first window of every dispatch."""
+        lengths = self.reading.rows_S3[:, 2]
         groups = range(0, len(lengths), self.batch_size)
         longest = {group: int(lengths[group : group + self.batch_size].max()) for group in groups}
-        return [(group, first) for group in groups for first in range(0, longest[group], self.segments)]
+        return [(group, first) for group in groups for first in range(0, longest[group], self.windows)]
 
     @property
-    def segments(self) -> int:
-        """Segments of a dispatch."""
-        return min(SEGMENTS, int(self.contiguous.rows_S3[:, 2].max()))
+    def windows(self) -> int:
+        """Windows of a dispatch."""
+        data = self.config.data
+        return min(SEGMENTS if data.left_to_right else data.windows_per_block, int(self.reading.rows_S3[:, 2].max()))
 
     def __len__(self) -> int:
         return len(self.parts)
 
     def corpus_of(self, index: int) -> np.ndarray:
-        """The corpus of every stream of a dispatch, int [batch_size]; -1 past the end."""
-        corpus = self.contiguous.rows_S3[self.parts[index][0] :][: self.batch_size, 0]
+        """The corpus of every row of a dispatch, int [batch_size]; -1 past the end."""
+        corpus = self.reading.rows_S3[self.parts[index][0] :][: self.batch_size, 0]
         return np.pad(corpus, (0, self.batch_size - len(corpus)), constant_values=-1)
 
     def __call__(self, index: int) -> Any:
-        """Batch with a leading axis over the segments."""
+        """Batch with a leading axis over the windows."""
         group, first = self.parts[index]
-        streams, batches = group + self.rows, []
-        for segment in range(first, first + self.segments):
-            where, targets_B = self.contiguous.locate(streams, segment)
-            batch = self.mixture.build(self.config, where, name="heldout", step=segment, rows=streams)
-            # The text is a circle: the last segment reads past its end, to its start.
-            weights_BP = batch.target_weights * (batch.target_positions < targets_B[:, None])
-            batches.append(dataclasses.replace(batch, target_weights=weights_BP))
+        batches = []
+        for window in range(first, first + self.windows):
+            where = self.reading.locate(group + self.rows, window)
+            batch = self.mixture.build(self.config, where, name="heldout", step=window, rows=where.block_B)
+            if self.config.data.left_to_right:
+                # The text is a circle: the last segment reads past its end, to its start.
+                targets_B = np.array(self.reading.tokens)[where.corpus_B] - 1 - where.cursor_B
+                weights_BP = batch.target_weights * (batch.target_positions < targets_B[:, None])
+                batch = dataclasses.replace(batch, target_weights=weights_BP)
+            batches.append(batch)
         return stack(batches)
 
 
@@ -242,7 +209,9 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
     try:
         yield from dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).mp_prefetch(options, start_worker)
     except (RuntimeError, OSError) as error:
-        if _no_shared_memory(error):
+        # If /dev/shm refuses, a semaphore gets an error, and a worker that writes a batch gets SIGBUS.
+        refused = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EROFS, errno.ENOSYS)
+        if refused or f"exit code -{signal.SIGBUS:d}." in str(error):
             raise BadInput(
                 f"/dev/shm, through which data workers pass batches, is full or cannot be written ({summary(error)}); "
                 "give it more room (docker: --shm-size; Kubernetes: an emptyDir of medium Memory), or set a smaller "
@@ -254,10 +223,3 @@ def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, N
             f"a data worker was killed (out of memory?): {summary(error)}; rerun the same command to "
             f"resume, with fewer than data.workers={workers} if memory is short"
         ) from error
-
-
-def _no_shared_memory(error: Exception) -> bool:
-    """Whether /dev/shm refuses: a semaphore gets an error, and a worker that writes a batch gets SIGBUS."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EROFS, errno.ENOSYS)
-    return f"exit code -{signal.SIGBUS:d}." in str(error)

@@ -1,6 +1,6 @@
 """Assigns block numbers to corpora: a fixed cycle, interleaved as evenly as whole numbers allow.
 
-    number n  ->  place p = n mod L of round n // L  ->  corpus c = order[p], its block (n // L) k_c + before[p, c]
+    number n  ->  place p = n mod L of round n // L  ->  corpus c = order[p], its block (n // L) k_c + before[p]
 
 L is the length of the cycle, k_c the number of places of corpus c in it. Nothing is random: after any n blocks every
 corpus has had its share of them, within one or two blocks, and the block of a number is computed without a loop over
@@ -38,15 +38,14 @@ class Cycle:
 
     @functools.cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """The corpus of each place [L], and the number of earlier places of each corpus [L, C]."""
-        counts = np.array(self.counts, np.int64)
-        order, before = np.zeros(self.length, np.int64), np.zeros((self.length, len(counts)), np.int64)
-        dealt = np.zeros(len(counts), np.int64)
+        """The corpus of each place, and the number of earlier places of this corpus; int64 [L] each."""
+        counts, dealt = np.array(self.counts, np.int64), np.zeros(len(self.counts), np.int64)
+        order, before = np.zeros((2, self.length), np.int64)
         for place in range(self.length):
-            before[place] = dealt
             # The corpus that is most behind its share, times L to stay in whole numbers; the first one at a tie.
-            order[place] = np.argmax(counts * (place + 1) - dealt * self.length)
-            dealt[order[place]] += 1
+            corpus = np.argmax(counts * (place + 1) - dealt * self.length)
+            order[place], before[place] = corpus, dealt[corpus]
+            dealt[corpus] += 1
         return order, before
 
     def deal(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -54,18 +53,15 @@ class Cycle:
         order, before = self._tables
         round_B, place_B = np.divmod(numbers_B, self.length)
         corpus_B = order[place_B]
-        return corpus_B, round_B * np.array(self.counts, np.int64)[corpus_B] + before[place_B, corpus_B]
+        return corpus_B, round_B * np.array(self.counts, np.int64)[corpus_B] + before[place_B]
 
     def most(self, count: int) -> list[int]:
         """For each corpus the maximal number of blocks it gets among any `count` consecutive numbers."""
         rounds, rest = divmod(count, self.length)
-        order, _ = self._tables
-        most = []
-        for corpus, places in enumerate(self.counts):
-            earlier = np.cumsum(np.concatenate([[0], np.tile(order == corpus, 2)]))
-            starts = np.arange(self.length)
-            most.append(rounds * places + int((earlier[starts + rest] - earlier[starts]).max()))
-        return most
+        is_of_corpus = self._tables[0] == np.arange(len(self.counts))[:, None]
+        earlier = np.cumsum(np.pad(np.tile(is_of_corpus, 2), ((0, 0), (1, 0))), axis=1)
+        in_rest = earlier[:, rest : rest + self.length] - earlier[:, : self.length]
+        return (rounds * np.array(self.counts) + in_rest.max(axis=1)).tolist()
 
 
 ONE = Cycle((1,))

@@ -13,7 +13,7 @@ from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.mixing import ONE, Cycle, from_weights
-from xlnet_jax.data.batches.stream import ContiguousStreams, SinglePass, Stream, Windows
+from xlnet_jax.data.batches.stream import ShuffledBlocks, SinglePass, Stream, Windows
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.corpus.manifest import NoCorpus
 from xlnet_jax.data.tokenizer import Tokenizer
@@ -69,34 +69,22 @@ class Mixture:
     def stream(self, config: Config) -> Stream:
         """The training stream."""
         data = config.data
-        return Stream(
-            tokens=tuple(corpus.tokens for corpus in self.corpora),
-            window=data.reuse_len,
-            windows_per_block=data.windows_per_block,
-            bidirectional=data.bidirectional,
-            seed=config.seeds.data,
-            cycle=self.cycle,
-            both_directions=config.compat.on("both_directions"),
-            static=config.compat.on("static_targets"),
-        )
+        shape = data.reuse_len, data.windows_per_block, config.seeds.data, config.compat.on("static_targets")
+        blocks = tuple(ShuffledBlocks(corpus.tokens, *shape) for corpus in self.corpora)
+        return Stream(blocks, data.bidirectional, self.cycle, config.compat.on("both_directions"))
 
-    def single_pass(self, config: Config, limit: int = 0) -> SinglePass:
-        """Every block once, or the first `limit` of every corpus."""
-        tokens = tuple(corpus.tokens for corpus in self.corpora)
-        return SinglePass(tokens, config.data.reuse_len, config.data.windows_per_block, limit)
-
-    def contiguous(self, config: Config, streams: int = 0, limit: int = 0) -> ContiguousStreams:
-        """Every token once, in `streams` rows of each corpus, or the first `limit` blocks of each. By default at most
-        as many rows as in training."""
+    def single_pass(self, config: Config, streams: int = 0, limit: int = 0) -> SinglePass:
+        """Everything once, or the first `limit` blocks of every corpus. A left-to-right model reads each corpus in
+        `streams` rows, by default at most as many as in training."""
         data, tokens = config.data, tuple(corpus.tokens for corpus in self.corpora)
+        windows = limit * data.windows_per_block
+        if not data.left_to_right:
+            return SinglePass.of_blocks(tokens, data.reuse_len, data.windows_per_block, windows)
         reach = config.model.memory_len + data.segment_len
-        segments = limit * data.windows_per_block
-        return ContiguousStreams(tokens, data.segment_len, streams, reach, config.train.batch_size, segments)
+        return SinglePass.of_streams(tokens, data.segment_len, streams, reach, config.train.batch_size, windows)
 
     def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> Batch:
         """The Batch that `where` describes; see `examples.build`."""
-        if len(self.corpora) == 1:
-            return examples.build(self.corpora[0], self.tokenizer, config, where, name=name, step=step, rows=rows)
         order, parts = [], []
         for number, corpus in enumerate(self.corpora):
             own_rows = np.flatnonzero(where.corpus_B == number)
@@ -147,17 +135,12 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
                 f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation; prepare one of them "
                 "again with the same options and with the spiece.model of the other as --tokenizer"
             )
-    cycle = _cycle(config, corpora) if weighted else from_weights([1] * len(corpora))
-    return Mixture(corpora, _names(paths), cycle)
-
-
-def _cycle(config: Config, corpora: tuple[Corpus, ...]) -> Cycle:
-    weights = config.data.weight_list()
+    weights = data.weight_list() if weighted else [1] * len(corpora)
     if weights and len(weights) != len(corpora):
         raise BadInput(
-            f"data.weights={config.data.weights} has {len(weights)} numbers for {len(corpora)} corpora; give one each"
+            f"data.weights={data.weights} has {len(weights)} numbers for {len(corpora)} corpora; give one each"
         )
-    return from_weights(weights or [corpus.tokens for corpus in corpora])
+    return Mixture(corpora, _names(paths), from_weights(weights or [corpus.tokens for corpus in corpora]))
 
 
 def _names(paths: list[str]) -> tuple[str, ...]:

@@ -13,9 +13,8 @@ any host computes any row, and a resumed run reads the same text as a run that n
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import grain
@@ -109,10 +108,11 @@ class ShuffledBlocks:
 
     tokens: int
     window: int
+    """Number of fresh tokens R per example."""
     windows_per_block: int
     seed: int
     static: bool = False
-    """Every epoch has the same blocks; otherwise each leaves out another part of the text."""
+    """Every epoch has the same blocks (as in 2019); otherwise each leaves out another part of the text."""
 
     @property
     def block_len(self) -> int:
@@ -145,29 +145,16 @@ class Stream:
     """The endless training stream.
 
     Attributes:
-      tokens: number of tokens in the training split of each corpus.
-      window: number of fresh tokens R per example.
-      windows_per_block: W.
+      corpora: the blocks of each corpus, all of the same shape and seed.
       bidirectional: every second block is read from its end to its start, alternating with the epoch.
       cycle: maps block numbers to corpora.
       both_directions: instead, rows r and r + B/2 read the same block, one forward and one reversed (as in 2019).
-      static: every epoch has the same blocks (as in 2019).
     """
 
-    tokens: tuple[int, ...]
-    window: int
-    windows_per_block: int
+    corpora: tuple[ShuffledBlocks, ...]
     bidirectional: bool
-    seed: int
     cycle: Cycle = ONE
     both_directions: bool = False
-    static: bool = False
-
-    @property
-    def corpora(self) -> list[ShuffledBlocks]:
-        """The blocks of each corpus."""
-        shape = self.window, self.windows_per_block, self.seed, self.static
-        return [ShuffledBlocks(tokens, *shape) for tokens in self.tokens]
 
     @property
     def rows_per_block(self) -> int:
@@ -192,21 +179,22 @@ class Stream:
     def deal(self, step: int, rows: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
         """The corpus that `rows` (of the global batch) read at `step`, and its block number, counted over epochs."""
         entry, width = current(plan, step), self._width(step, plan)
-        round_ = (step - entry.step) // self.windows_per_block
+        round_ = (step - entry.step) // self.corpora[0].windows_per_block
         return self.cycle.deal(entry.block + round_ * width + rows.astype(np.int64) % width)
 
     def locate(self, step: int, rows: np.ndarray, plan: Plan) -> Windows:
         """The positions that `rows` (of the global batch) read at `step`. Rows from its size on do not exist."""
         B = len(rows)
         corpus_B, number_B = self.deal(step, rows, plan)
-        window = (step - current(plan, step).step) % self.windows_per_block
+        blocks = self.corpora[0]
+        window = (step - current(plan, step).step) % blocks.windows_per_block
         epoch_B, block_B, first_B = np.zeros((3, B), np.int64)
         for corpus, epochs in enumerate(self.corpora):
             of_corpus = corpus_B == corpus
             epoch_B[of_corpus], block_B[of_corpus], first_B[of_corpus] = epochs.locate(number_B[of_corpus])
         alternate_B = (block_B + epoch_B) % 2 == 1
         reversed_B = rows >= self._width(step, plan) if self.both_directions else alternate_B & self.bidirectional
-        ahead, last = window * self.window, self.window * self.windows_per_block - 1
+        ahead, last = window * blocks.window, blocks.block_len - 1
         return Windows(
             cursor_B=np.where(reversed_B, first_B + last - ahead, first_B + ahead),
             direction_B=np.where(reversed_B, -1, 1).astype(np.int32),
@@ -220,113 +208,74 @@ class Stream:
     def epochs(self, step: int, plan: Plan) -> list[float]:
         """For each corpus the epochs completed before `step`: 1.73 is in the second epoch."""
         entry = current(plan, step)
-        blocks = entry.block + (step - entry.step) * self._width(step, plan) / self.windows_per_block
+        W = self.corpora[0].windows_per_block
+        blocks = entry.block + (step - entry.step) * self._width(step, plan) / W
         return [blocks * share / epochs.blocks for share, epochs in zip(self.cycle.shares, self.corpora, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
 class SinglePass:
-    """The held-out splits once, in order, forward: row r of round k is block k B + r for any B.
-
-    The last window of a split wraps around to its start, so that every token is read.
+    """The held-out splits once, in order, forward. Each row reads consecutive windows of one split.
 
     Attributes:
       tokens: number of tokens in the split of each corpus.
-      limit: read only the first blocks of each; 0 = all.
+      window: number of fresh tokens R per example.
+      rows_S3: int64: of every row its corpus, its first window, and its number of windows.
     """
 
     tokens: tuple[int, ...]
     window: int
-    windows_per_block: int
-    limit: int = 0
+    rows_S3: np.ndarray
 
-    def windows(self, corpus: int) -> int:
-        """Number of windows of R tokens of a corpus; the last one may wrap around."""
-        return -(-self.tokens[corpus] // self.window)
+    @classmethod
+    def of_blocks(cls, tokens: tuple[int, ...], window: int, windows_per_block: int, limit: int = 0) -> SinglePass:
+        """A row is a block, whatever the batch size. The last window wraps around, so that every token is read.
 
-    def blocks_of(self, corpus: int) -> int:
-        """Number of blocks of a corpus; the last one may be incomplete."""
-        blocks = -(-self.windows(corpus) // self.windows_per_block)
-        return min(blocks, self.limit or blocks)
+        Args:
+          limit: read only the first windows of each split; 0 = all.
+        """
+        windows = [-(-each // window) for each in tokens]
+        return cls._cut(tokens, window, windows, lambda _: windows_per_block, limit)
 
-    @property
-    def blocks(self) -> int:
-        """Number of blocks of all corpora."""
-        return sum(self.blocks_of(corpus) for corpus in range(len(self.tokens)))
+    @classmethod
+    def of_streams(
+        cls, tokens: tuple[int, ...], segment: int, streams: int, reach: int, most: int, limit: int = 0
+    ) -> SinglePass:
+        """For left-to-right models: a row is a contiguous stream of whole segments of T tokens, from the first to the
+        last. Every token but the first of a split is predicted once. Only the last segment of a split may be shorter.
 
-    def locate(self, blocks: np.ndarray, window: int) -> Windows:
-        """Window number `window` of each block; those past the end do not exist (`exists_B`)."""
-        count = [self.blocks_of(corpus) for corpus in range(len(self.tokens))]
-        before = np.cumsum([0, *count])
-        # Rows past the end read the last corpus; their weight is 0.
-        corpus_B = np.minimum(np.searchsorted(before, blocks, side="right") - 1, len(count) - 1)
-        block_B = blocks.astype(np.int64) - before[corpus_B]
-        number_B = block_B * self.windows_per_block + window
-        windows_B = np.array([self.windows(corpus) for corpus in range(len(count))])[corpus_B]
+        Args:
+          streams: number of streams of each corpus; 0 = one, and at most `most`, per `FULL_LENGTHS` times `reach`.
+          reach: tokens that fill the memory and one segment.
+          limit: read only the first segments of each split; 0 = all.
+        """
+
+        def length(segments: int) -> int:
+            whole = segments * segment // (FULL_LENGTHS * reach)
+            return -(-segments // (streams or max(1, min(most, whole))))
+
+        return cls._cut(tokens, segment, [-(-(each - 1) // segment) for each in tokens], length, limit)
+
+    @classmethod
+    def _cut(
+        cls, tokens: tuple[int, ...], window: int, windows: list[int], length: Callable[[int], int], limit: int
+    ) -> SinglePass:
+        rows = []
+        for corpus, count in enumerate(windows):
+            count = min(count, limit or count)
+            rows += [(corpus, first, min(length(count), count - first)) for first in range(0, count, length(count))]
+        return cls(tokens, window, np.array(rows, np.int64))
+
+    def locate(self, rows: np.ndarray, window: int) -> Windows:
+        """Window number `window` of each row; those past the end do not exist (`exists_B`)."""
+        # Rows past the end read the last one; their weight is 0.
+        corpus_B, first_B, length_B = self.rows_S3[np.minimum(rows, len(self.rows_S3) - 1)].T
         return Windows(
-            cursor_B=number_B * self.window % np.array(self.tokens)[corpus_B],
-            direction_B=np.ones(len(blocks), np.int32),
-            continues_B=np.full(len(blocks), window > 0),
-            exists_B=(number_B < windows_B) & (blocks < self.blocks),
+            cursor_B=(first_B + window) * self.window % np.array(self.tokens)[corpus_B],
+            direction_B=np.ones(len(rows), np.int32),
+            continues_B=np.full(len(rows), window > 0),
+            exists_B=(window < length_B) & (rows < len(self.rows_S3)),
             corpus_B=corpus_B,
-            block_B=block_B,
+            block_B=rows - np.searchsorted(self.rows_S3[:, 0], corpus_B),
             window=window,
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class ContiguousStreams:
-    """The held-out splits once, for left-to-right models: each is cut into contiguous streams of whole segments, and
-    each stream is one row from its first segment to its last.
-
-    Every token but the first of a split is predicted once. Only the last segment of a split may be shorter.
-
-    Attributes:
-      tokens: number of tokens in the split of each corpus.
-      segment: T.
-      streams: number of streams of each corpus; 0 = one, and at most `most`, per `FULL_LENGTHS` times `reach`.
-      reach: tokens that fill the memory and one segment.
-      most: see `streams`.
-      limit: read only the first segments of each; 0 = all.
-    """
-
-    tokens: tuple[int, ...]
-    segment: int
-    streams: int
-    reach: int
-    most: int
-    limit: int = 0
-
-    def segments(self, corpus: int) -> int:
-        """Number of segments of a corpus; the last one may be shorter."""
-        segments = -(-(self.tokens[corpus] - 1) // self.segment)
-        return min(segments, self.limit or segments)
-
-    @functools.cached_property
-    def rows_S3(self) -> np.ndarray:
-        """Of every stream its corpus, its first segment, and its number of segments; int64."""
-        rows = []
-        for corpus in range(len(self.tokens)):
-            segments = self.segments(corpus)
-            whole = segments * self.segment // (FULL_LENGTHS * self.reach)
-            length = -(-segments // (self.streams or max(1, min(self.most, whole))))
-            rows += [(corpus, first, min(length, segments - first)) for first in range(0, segments, length)]
-        return np.array(rows, np.int64)
-
-    def locate(self, rows: np.ndarray, segment: int) -> tuple[Windows, np.ndarray]:
-        """Segment number `segment` of each stream, those past the end do not exist (`exists_B`); and how many targets
-        each has up to the end of its split, int64 [B]."""
-        # Rows past the end read the last stream; their weight is 0.
-        corpus_B, first_B, length_B = self.rows_S3[np.minimum(rows, len(self.rows_S3) - 1)].T
-        tokens_B = np.array(self.tokens)[corpus_B]
-        cursor_B = (first_B + segment) * self.segment
-        where = Windows(
-            cursor_B=cursor_B % tokens_B,
-            direction_B=np.ones(len(rows), np.int32),
-            continues_B=np.full(len(rows), segment > 0),
-            exists_B=(segment < length_B) & (rows < len(self.rows_S3)),
-            corpus_B=corpus_B,
-            block_B=first_B + segment,
-            window=segment,
-        )
-        return where, tokens_B - 1 - cursor_B

@@ -45,9 +45,29 @@ FEWEST_HELDOUT = 10_000
 MOST_HELDOUT = 20
 """Percent that are advised at most."""
 
-_LARGEST = 2**62  # so that sums and products of a few numbers stay int64
 LARGEST_PAGE = 2**24
+_NUMBER = range(2**62 + 1)  # so that sums and products of a few numbers stay int64
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+# What each value must be: of a type, in a range, a hash, an object of these keys, or a list; null as well in a tuple.
+_SHARD = {"file": str, "tokens": _NUMBER[1:], "pages": _NUMBER[1:], "bytes": _NUMBER[1:], "sha256": _SHA256,
+          "content": _SHA256}  # fmt: skip
+_SPLIT = {"tokens": _NUMBER[1:], "documents": _NUMBER, "sentences": _NUMBER, "paragraphs": (None, _NUMBER),
+          "token_counts": str, "token_counts_sha256": (None, _SHA256), "shards": [_SHARD]}  # fmt: skip
+_MANIFEST = {
+    "format_version": int,
+    "sha256": _SHA256,
+    "page_tokens": range(1, LARGEST_PAGE + 1),
+    "tokenizer": {"file": str, "sha256": _SHA256, "vocab_size": range(len(SPECIAL_PIECES), 2**31)},
+    "normalization": dict.fromkeys((field.name for field in dataclasses.fields(Normalization)), bool),
+    "splits": {"train": _SPLIT, "heldout": _SPLIT},
+    "options": dict,
+    "replaced": _NUMBER,
+    "empty": (None, _NUMBER),
+    "dropped": {"letters": _NUMBER, "marks": _NUMBER, "hangul": _NUMBER},
+    "sources": [{"path": str, "start": _NUMBER, "end": _NUMBER, "sha256": _SHA256}],
+}
+_MAY_BE_ABSENT = {"heldout", "dropped"}
 
 
 def shard_name(split: str, index: int, count: int) -> str:
@@ -139,12 +159,12 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
     """Parses the bytes of a manifest; `name` is its file, for messages. Result and errors as in `open_folder`."""
     try:
         manifest = json.loads(data)
-        _check(isinstance(manifest, dict), "it", manifest, "an object")
+        _check_value(manifest, "", dict)
         version = manifest.get("format_version")
         _check(type(version) is int and version > 0, "format_version", version, "a positive number")
         if version > FORMAT_VERSION:
             raise BadInput(
-                f"{name} has format {_short(version)}, this program reads up to {FORMAT_VERSION}; install a newer "
+                f"{name} has format {version!r:.60}, this program reads up to {FORMAT_VERSION}; install a newer "
                 "version of this program, or prepare the corpus again"
             )
         if version == 1:
@@ -159,10 +179,10 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
 def _upgrade_1(manifest: dict[str, Any]) -> dict[str, Any]:
     """Format 1 to 2."""
     for name in ("splits", "normalization", "options"):
-        _check(isinstance(manifest.get(name), dict), name, manifest.get(name), "an object")
+        _check_value(manifest.get(name), name, dict)
     splits = manifest["splits"]
     for name, split in splits.items():
-        _check(isinstance(split, dict), f"splits.{name}", split, "an object")
+        _check_value(split, f"splits.{name}", dict)
     return manifest | {
         "format_version": 2,
         "normalization": manifest["normalization"] | {"nfkc": False},
@@ -172,121 +192,81 @@ def _upgrade_1(manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def _check(good: bool, where: str, value: Any, wanted: str) -> None:
     if not good:
-        raise ValueError(f"{where} is {_short(value)}, not {wanted}")
+        text = repr(value)
+        raise ValueError(f"{where or 'it'} is {text if len(text) <= 60 else f'{text[:57]}...'}, not {wanted}")
 
 
-def _check_keys(value: Any, where: str, keys: set[str]) -> None:
-    _check(isinstance(value, dict), where, value, "an object")
-    if missing := sorted(keys - value.keys()):
-        raise ValueError(f"{where} has no {missing[0]}")
-    if unknown := sorted(value.keys() - keys):
-        raise ValueError(f"{where} has an unknown key {_short(unknown[0])}")
-
-
-def _check_number(value: Any, where: str, low: int, high: int = _LARGEST) -> None:
-    _check(type(value) is int and low <= value <= high, where, value, f"a number from {low} to {high}")
-
-
-def _check_hash(value: Any, where: str) -> None:
-    _check(isinstance(value, str) and _SHA256.fullmatch(value) is not None, where, value, "a SHA-256")
+def _check_value(value: Any, where: str, rule: Any) -> None:
+    """Raises ValueError unless a value follows its rule; see `_MANIFEST`."""
+    match rule:
+        case type():
+            _check(type(value) is rule, where, value, files.IN_JSON[rule])
+        case range():
+            within = type(value) is int and value in rule
+            _check(within, where, value, f"a number from {rule.start} to {rule.stop - 1}")
+        case re.Pattern():
+            _check(isinstance(value, str) and rule.fullmatch(value) is not None, where, value, "a SHA-256")
+        case (None, other):
+            if value is not None:
+                _check_value(value, where, other)
+        case [each]:
+            _check_value(value, where, list)
+            for index, item in enumerate(value):
+                _check_value(item, f"{where}[{index}]", each)
+        case dict():
+            _check_value(value, where, dict)
+            for name in sorted(rule.keys() - value.keys() - _MAY_BE_ABSENT):
+                raise ValueError(f"{where or 'it'} has no {name}")
+            for name, inner in value.items():
+                if name not in rule:
+                    raise ValueError(f"{where or 'it'} has an unknown key {name!r:.60}")
+                _check_value(inner, f"{where}.{name}".removeprefix("."), rule[name])
 
 
 def _check_manifest(manifest: dict[str, Any]) -> None:
-    """Raises ValueError unless every value in a manifest of the newest format has a usable type and range."""
-    keys = "format_version sha256 page_tokens tokenizer normalization splits options replaced empty sources"
-    _check_keys({name: value for name, value in manifest.items() if name != "dropped"}, "it", set(keys.split()))
-    _check_hash(manifest["sha256"], "sha256")
-    _check_number(manifest["page_tokens"], "page_tokens", 1, LARGEST_PAGE)
-    tokenizer = manifest["tokenizer"]
-    _check_keys(tokenizer, "tokenizer", {"file", "sha256", "vocab_size"})
-    _check(tokenizer["file"] in TOKENIZERS, "tokenizer.file", tokenizer["file"], " or ".join(TOKENIZERS))
-    _check_hash(tokenizer["sha256"], "tokenizer.sha256")
-    _check_number(tokenizer["vocab_size"], "tokenizer.vocab_size", len(SPECIAL_PIECES), 2**31 - 1)
-    normalization = manifest["normalization"]
-    _check_keys(normalization, "normalization", {field.name for field in dataclasses.fields(Normalization)})
-    for name, value in normalization.items():
-        _check(isinstance(value, bool), f"normalization.{name}", value, "true or false")
-    _check(isinstance(manifest["options"], dict), "options", manifest["options"], "an object")
+    """Raises ValueError unless every value in a manifest of the newest format is usable and agrees with the others."""
+    _check_value(manifest, "", _MANIFEST)
+    file, normalization = manifest["tokenizer"]["file"], manifest["normalization"]
+    _check(file in TOKENIZERS, "tokenizer.file", file, " or ".join(TOKENIZERS))
     chosen = manifest["options"].get("normalization")
     # Format 1 had no nfkc.
     same = isinstance(chosen, dict) and {"nfkc": False} | chosen == normalization
     _check(same, "normalization", normalization, "that of the options")
-    splits = manifest["splits"]
-    _check(isinstance(splits, dict) and "train" in splits, "splits", splits, "an object with `train` in it")
-    _check(splits.keys() <= {"train", "heldout"}, "splits", list(splits), "`train` and perhaps `heldout`")
-    for name, split in splits.items():
+    for name, split in manifest["splits"].items():
         _check_split(split, name, manifest["page_tokens"])
     try:
         # The options are only printed, but that must work: no NaN, no lone surrogate.
         json.dumps(manifest["options"], ensure_ascii=False, allow_nan=False).encode()
     except ValueError as error:
         raise ValueError(f"options cannot be printed: {error}") from error
-    _check_number(manifest["replaced"], "replaced", 0)
-    if manifest["empty"] is not None:
-        _check_number(manifest["empty"], "empty", 0)
-    if "dropped" in manifest:
-        _check_keys(manifest["dropped"], "dropped", {"letters", "marks", "hangul"})
-        for name, value in manifest["dropped"].items():
-            _check_number(value, f"dropped.{name}", 0)
-    _check_sources(manifest["sources"])
+    for index, source in enumerate(manifest["sources"]):
+        _check_value(source["end"], f"sources[{index}].end", _NUMBER[source["start"] :])
     if content_hash(manifest) != manifest["sha256"]:
         raise ValueError("its content does not match its own sha256")
 
 
-def _check_split(split: Any, name: str, page_tokens: int) -> None:
-    where = f"splits.{name}"
-    keys = {"tokens", "documents", "sentences", "paragraphs", "token_counts", "token_counts_sha256", "shards"}
-    _check_keys(split, where, keys)
-    shards = split["shards"]
-    _check(isinstance(shards, list) and len(shards) > 0, f"{where}.shards", shards, "a list of shards")
+def _check_split(split: dict[str, Any], name: str, page_tokens: int) -> None:
+    where, shards = f"splits.{name}", split["shards"]
     for index, shard in enumerate(shards):
-        place = f"{where}.shards[{index}]"
-        _check_keys(shard, place, {"file", "tokens", "pages", "bytes", "sha256", "content"})
-        file = shard_name(name, index, len(shards))
-        _check(shard["file"] == file, f"{place}.file", shard["file"], file)
-        for key in ("tokens", "pages", "bytes"):
-            _check_number(shard[key], f"{place}.{key}", 1)
-        for key in ("sha256", "content"):
-            _check_hash(shard[key], f"{place}.{key}")
-        pages = -(-shard["tokens"] // page_tokens)
+        file, pages = shard_name(name, index, len(shards)), -(-shard["tokens"] // page_tokens)
+        _check(shard["file"] == file, f"{where}.shards[{index}].file", shard["file"], file)
         reason = f"{pages}, which follows from its tokens and {page_tokens=}"
-        _check(shard["pages"] == pages, f"{place}.pages", shard["pages"], reason)
-    tokens = sum(shard["tokens"] for shard in shards)
-    _check_number(split["tokens"], f"{where}.tokens", 1)
+        _check(shard["pages"] == pages, f"{where}.shards[{index}].pages", shard["pages"], reason)
+    tokens, documents = sum(shard["tokens"] for shard in shards), split["documents"]
     _check(split["tokens"] == tokens, f"{where}.tokens", split["tokens"], f"{tokens}, the sum of its shards")
     # A document has at least a sentence and an EOD, a paragraph at least a sentence, a sentence at least a token.
-    _check_number(split["documents"], f"{where}.documents", 1, tokens // 2)
-    _check_number(split["sentences"], f"{where}.sentences", split["documents"], tokens - split["documents"])
-    if split["paragraphs"] is not None:
-        _check_number(split["paragraphs"], f"{where}.paragraphs", split["documents"], split["sentences"])
+    _check_value(documents, f"{where}.documents", range(1, tokens // 2 + 1))
+    _check_value(split["sentences"], f"{where}.sentences", range(documents, tokens - documents + 1))
+    _check_value(split["paragraphs"], f"{where}.paragraphs", (None, range(documents, split["sentences"] + 1)))
     file = counts_name(name)
     _check(split["token_counts"] == file, f"{where}.token_counts", split["token_counts"], file)
-    if split["token_counts_sha256"] is not None:
-        _check_hash(split["token_counts_sha256"], f"{where}.token_counts_sha256")
-
-
-def _check_sources(sources: Any) -> None:
-    _check(isinstance(sources, list), "sources", sources, "a list")
-    for index, source in enumerate(sources):
-        place = f"sources[{index}]"
-        _check(isinstance(source, dict), place, source, "an object")
-        _check(isinstance(source.get("path"), str), f"{place}.path", source.get("path"), "the name of a file")
-        _check_number(source.get("start"), f"{place}.start", 0)
-        _check_number(source.get("end"), f"{place}.end", source["start"])
-        _check_hash(source.get("sha256"), f"{place}.sha256")
 
 
 def little_heldout(manifest: dict[str, Any]) -> str | None:
     """What is wrong with a held-out split that is missing or small, and the option that mends it; else None."""
-    tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
-    heldout, everything = tokens.get("heldout", 0), sum(tokens.values())
+    heldout, everything = _heldout_tokens(manifest)
     if heldout >= FEWEST_HELDOUT:
         return None
     what = f"none of the documents, of {everything:,} tokens, fell to the held-out split"
@@ -298,9 +278,13 @@ def little_heldout(manifest: dict[str, Any]) -> str | None:
 
 def hold_out_more(manifest: dict[str, Any]) -> str:
     """The advice that makes the held-out split of this text large enough, or as large as training can spare."""
-    tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
-    heldout, everything = tokens.get("heldout", 0), sum(tokens.values())
+    heldout, everything = _heldout_tokens(manifest)
     if 100 * heldout >= MOST_HELDOUT * everything:
         return "prepare more text"
     percent = math.ceil(100 * max(FEWEST_HELDOUT, 2 * heldout) / everything)
     return f"prepare it with a larger share, such as --heldout={min(percent, MOST_HELDOUT) / 100:g}"
+
+
+def _heldout_tokens(manifest: dict[str, Any]) -> tuple[int, int]:
+    tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
+    return tokens.get("heldout", 0), sum(tokens.values())

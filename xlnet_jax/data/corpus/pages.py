@@ -142,22 +142,13 @@ def file_hash(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_shard(path: str, entry: dict[str, Any], page_tokens: int, vocab_size: int = 2**31) -> None:
-    """Reads a local shard and compares it with its entry in the manifest.
-
-    Raises:
-      BadInput: names the file, and the first bad page if the fault is in a page.
-    """
-    for _ in scan(path, entry, page_tokens, vocab_size):
-        pass
-
-
 def scan(
     path: str, entry: dict[str, Any], page_tokens: int, vocab_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The pages of a local shard in order, without the padding, in bounded memory; checked as in `check_shard`.
+    """The pages of a local shard in order, without the padding, in bounded memory; compared with its manifest entry.
 
-    Faults of the whole file (its hashes) are raised after the last page.
+    Raises:
+      BadInput: names the file, and the first bad page if the fault is in a page; after the last page for the hashes.
     """
     try:
         size = os.path.getsize(path)
@@ -165,8 +156,6 @@ def scan(
         raise BadInput(f"{path}: {summary(error)}") from error
     if size != entry["bytes"]:
         raise BadInput(f"{path} has {size} bytes, not {entry['bytes']}")
-    if entry["pages"] != -(-entry["tokens"] // page_tokens):
-        raise BadInput(f"{path}: {entry['pages']} pages of {page_tokens} do not fit its number of tokens")
     hashes = (hashlib.sha256(), hashlib.sha256())
     reader = open_shard(path, entry["pages"])
     for page in range(entry["pages"]):

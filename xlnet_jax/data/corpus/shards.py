@@ -28,6 +28,7 @@ from xlnet_jax.data.corpus.manifest import shard_name
 from xlnet_jax.data.corpus.pages import open_shard, read_page
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
+from xlnet_jax.storage.bucket import Bucket
 
 ADVICE = "copy the corpus again"
 
@@ -70,10 +71,11 @@ class Shards:
 
     def __init__(self, path: str, split: str, pages: Sequence[int], sizes: Sequence[int]):
         self._path, self._split, self._pages, self._sizes = path, split, pages, sizes
-        self._in_bucket = not files.at(path).seeks
+        storage = files.at(path)
+        self._bucket = storage if isinstance(storage, Bucket) else None
         self._open = Recent[_Shard](_OPEN_SHARDS)
         self._file_lock = threading.Lock()
-        if self._in_bucket:
+        if self._bucket:
             self._file = os.memfd_create("shard")
             weakref.finalize(self, os.close, self._file)
 
@@ -126,12 +128,12 @@ class Shards:
 
     def _fetch(self, ranges: Iterable[tuple[int, int, int]]) -> Iterable[bytes | None]:
         """Bytes [start, end) of shards in a bucket, all requested at the same time; None for each on a disk."""
-        if not self._in_bucket:
+        if not self._bucket:
             return itertools.repeat(None)
         count = len(self._pages)
         named = [(shard_name(self._split, shard, count), start, end) for shard, start, end in ranges]
         try:
-            return files.read_ranges(self._path, named)
+            return self._bucket.read_ranges(self._path, named)
         except FileNotFoundError as error:
             raise BadInput(f"{error.filename} is missing from its bucket; {ADVICE}") from error
 
