@@ -9,17 +9,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from xlnet_jax.data import vocabulary
 from xlnet_jax.data.prepare import datasets
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Request, TextReader
-from xlnet_jax.data.prepare.work_unit import COUNTS, file_name
+from xlnet_jax.data.prepare.work_unit import COUNTS, file_name, in_threads
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
-
-_REQUESTS = 16  # to a bucket, at the same time
 
 
 def count_unit(output: str, index: int, parts: tuple[Part, ...], request: Request) -> int:
@@ -46,10 +43,9 @@ def write_vocabulary(
     Raises BadInput: no text, too small a bound, or a published data set with other counts than the published ones.
     """
     counts, of_file = Counter[str](), Counter[str]()
-    with ThreadPoolExecutor(_REQUESTS) as threads:
-        for note in threads.map(lambda index: files.read_json(file_name(output, index, COUNTS)), range(len(units))):
-            counts.update(note["counts"])
-            of_file[note["sources"][0]["path"]] += note["tokens"]
+    for note in in_threads(lambda index: files.read_json(file_name(output, index, COUNTS)), range(len(units))):
+        counts.update(note["counts"])
+        of_file[note["sources"][0]["path"]] += note["tokens"]
     if not counts:
         raise BadInput("no text to count: the inputs hold none, or all of it is held out; use a smaller --heldout")
     if request.dataset:

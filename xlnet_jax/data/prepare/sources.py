@@ -205,8 +205,11 @@ def _decompressed(part: Part) -> Iterator[IO[bytes]]:
             yield file
 
 
-def lines(part: Part) -> Iterator[tuple[int, bytes]]:
+def lines(part: Part, cut: bool = False) -> Iterator[tuple[int, bytes]]:
     """The bytes of a part of text or json as runs of whole lines, each with its offset in the (decompressed) file.
+
+    Args:
+      cut: the part may be cut inside a line, and so may the runs.
 
     Raises:
       BadInput: the file cannot be read, is damaged, is shorter than it was, or has a line that is too long.
@@ -218,7 +221,7 @@ def lines(part: Part) -> Iterator[tuple[int, bytes]]:
     try:
         with _decompressed(part) as text:
             while offset < end and (block := text.read(min(size, end - offset))):
-                if not block.endswith(b"\n"):
+                if not (cut or block.endswith(b"\n")):
                     block += _read_line(text, part.path, kind.place(offset + block.rfind(b"\n") + 1))
                 yield offset, block
                 offset += len(block)
@@ -229,19 +232,6 @@ def lines(part: Part) -> Iterator[tuple[int, bytes]]:
         if kind.compression and not getattr(error, "strerror", None):
             reason = f"damaged or cut short at {kind.place(offset)} ({reason}); fetch or compress it again"
         raise BadInput(f"{part.path}: {reason}") from error
-
-
-def exactly(part: Part) -> bytes:
-    """The bytes of a part, which need not be whole lines. Raises as `lines`."""
-    try:
-        with files.open_to_read(part.path, _BLOCK) as file:
-            file.seek(part.start)
-            data = file.read(part.end - part.start)
-    except OSError as error:
-        raise BadInput(f"{part.path}: {summary(error)}") from error
-    if short := part.end - part.start - len(data):
-        raise BadInput(f"{part.path}: {short} bytes shorter than it was; start over")
-    return data
 
 
 def records(part: Part, field: str) -> Iterable[tuple[int, bytes | None]]:

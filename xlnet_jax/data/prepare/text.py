@@ -19,6 +19,7 @@ import hashlib
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,14 +101,14 @@ class TextReader:
       rules: of the request.
       replaced: undecodable bytes or runs of them that were replaced by U+FFFD so far.
       empty: documents without a sentence that were left out so far.
-      dropped: what normalisation dropped so far.
+      dropped: what normalisation dropped so far, by `marks.NAMES`.
       hashes: SHA-256 of every part read to its end so far: of its bytes (decompressed), or of its records.
     """
 
     rules: Request
     replaced: int = dataclasses.field(default=0, init=False)
     empty: int = dataclasses.field(default=0, init=False)
-    dropped: marks.Counts = dataclasses.field(default=marks.Counts(), init=False)
+    dropped: Counter[str] = dataclasses.field(default_factory=marks.none, init=False)
     hashes: list[str] = dataclasses.field(default_factory=list, init=False)
 
     def documents(self, part: Part) -> Iterator[Document]:
@@ -129,17 +130,6 @@ class TextReader:
             else:
                 self.empty += 1
 
-    def lines(self, part: Part) -> Iterator[tuple[str, str]]:
-        """The normalised text of every line or record, after the name of its place. Only for messages."""
-        kind, are_lines = sources.kind_of(part.path), sources.kind_of(part.path).format in ("text", "json")
-        for number, raw in self._raw(part):
-            for line in (raw or b"").split(b"\n") if are_lines or self.rules.dataset else [raw or b""]:
-                text = line.decode(errors="surrogateescape")
-                if kind.format == "json":
-                    text = self._from_json(text, part, number) if text.strip() else ""
-                yield kind.place(number), text if self.rules.dataset else self.rules.normalization(text)
-                number += len(line) + 1
-
     def digest(self, part: Part) -> str:
         """The hash that `documents` adds to `hashes`, without checking the text. Raises as `documents` does."""
         for _ in self._raw(part):
@@ -153,11 +143,8 @@ class TextReader:
     def _raw(self, part: Part) -> Iterator[tuple[int, Any]]:
         """Runs of whole lines, or records, each with its byte, row or example; at the end `hashes` gets one more."""
         digest = hashlib.sha256()
-        if self.rules.dataset:
-            digest.update(raw := sources.exactly(part))
-            yield part.start, raw
-        elif sources.kind_of(part.path).format in ("text", "json"):
-            for offset, raw in sources.lines(part):
+        if sources.kind_of(part.path).format in ("text", "json"):
+            for offset, raw in sources.lines(part, cut=bool(self.rules.dataset)):
                 digest.update(raw)
                 yield offset, raw
         else:
@@ -171,12 +158,12 @@ class TextReader:
     # These yield every document with its byte, row or example; an empty one as [].
 
     def _published(self, part: Part) -> Iterator[tuple[Document, int]]:
-        errors = "surrogateescape" if self.rules.vocabulary == "bytes" else "strict"
-        for offset, raw in self._raw(part):
-            try:
-                yield [_LINE.findall(raw.decode(errors=errors))], offset
-            except UnicodeDecodeError as error:
-                raise _bad(part, offset + error.start, "not UTF-8; fetch the file again") from error
+        raw = b"".join(raw for _, raw in self._raw(part))
+        try:
+            text = raw.decode(errors="surrogateescape" if self.rules.vocabulary == "bytes" else "strict")
+        except UnicodeDecodeError as error:
+            raise _bad(part, part.start + error.start, "not UTF-8; fetch the file again") from error
+        yield [_LINE.findall(text)], part.start
 
     def _text_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
         if self.rules.document == "file":
@@ -229,12 +216,11 @@ class TextReader:
             raise _bad(part, offset, f"a JSON {type(value).__name__}; every line must be one JSON object")
         if self.rules.field not in value:
             raise _bad(part, offset, tfds.no_field(self.rules.field, value))
-        # Null is no text, as in Parquet.
-        text = "" if value[self.rules.field] is None else value[self.rules.field]
-        if not isinstance(text, str):
+        text = value[self.rules.field]
+        if not isinstance(text, str | None):
             kind = type(text).__name__
             raise _bad(part, offset, f"field {self.rules.field!r} is {kind}, not a string; choose another with --field")
-        return text
+        return text or ""  # null is no text, as in Parquet
 
     def _record_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
         for number, value in self._raw(part):
@@ -243,7 +229,7 @@ class TextReader:
             except UnicodeDecodeError as error:
                 if self.rules.errors == "strict":
                     raise _bad(part, number, "not UTF-8; continue with --errors=replace") from error
-                text = self._replace(value or b"", "utf-8")
+                text = self._replace(value, "utf-8")
             yield self._record(text, part, number), number
 
     def _record(self, text: str, part: Part, number: int) -> Document:
@@ -256,12 +242,10 @@ class TextReader:
         return list(filter(None, map(_sentences_of, self._normalise(text).split("\n\n"))))
 
     def _normalise(self, text: str) -> str:
-        self.dropped += marks.count(text, self.rules.normalization)
+        self.dropped.update(marks.count(text, self.rules.normalization))
         if "\r" in text:
             # Old Mac files end their lines with a lone carriage return.
             text = "\n".join(line.rstrip("\r").replace("\r", "\n") for line in text.split("\n"))
-        if not self.rules.normalization.remove_space:
-            return "\n".join(map(self._normalise_line, text.split("\n")))
         if text.isascii():
             return self._normalise_ascii(text)
         out: list[str] = []
@@ -292,17 +276,15 @@ class TextReader:
     def _decode(self, raw: bytes, part: Part, offset: int) -> str:
         place = sources.kind_of(part.path).place
         if (nul := raw.find(b"\0")) >= 0:
-            self._decode(raw[: raw.rfind(b"\n", 0, nul) + 1], part, offset)  # there may be an error before it
-            where = place(offset + nul)
-            raise BadInput(f"{part.path}: a NUL byte at {where}, so it is not UTF-8 text; unpack or convert it")
+            raise BadInput(f"{part.path}: a NUL byte at {place(offset + nul)}, so it is no text; unpack or convert it")
         # Only the first line of a file may start with a byte order mark.
         encoding = "utf-8-sig" if offset == 0 else "utf-8"
         try:
             return raw.decode(encoding)
         except UnicodeDecodeError as error:
             if self.rules.errors == "strict":
-                mark = len(raw) - len(error.object)  # the codec may have removed the byte order mark
-                where = place(offset + mark + error.start)
+                # The codec may have removed the byte order mark.
+                where = place(offset + len(raw) - len(error.object) + error.start)
                 advice = "convert the file, or continue with --errors=replace"
                 raise BadInput(f"{part.path}: not UTF-8 at {where}; {advice}") from error
         return self._replace(raw, encoding)
