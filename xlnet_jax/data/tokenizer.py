@@ -56,6 +56,7 @@ _WITHOUT_SPACES = (
 )  # fmt: skip
 _FOLLOWING = frozenset("\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3")  # Thai and Lao vowels after their consonant
 _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
+_CONTINUATION = bytes(range(0x80, 0xC0))  # in UTF-8 the bytes of a character after its first one
 _LONGEST_TEXT = 1_000_000  # characters in one SentencePiece call, which uses a large multiple of this as memory
 _LONGEST_TRAINING_LINE = 4096  # characters: at most 16384 bytes, beyond which SentencePiece silently drops a line
 
@@ -202,17 +203,17 @@ class Tokenizer:
         """How much text each id stands for: characters (code points) and UTF-8 bytes, int64 [V] both.
 
         It is the text after normalisation. SentencePiece's mark counts as the space that it stands for, also at the
-        start of a sentence; special pieces are no text.
+        start of a sentence; special pieces are no text. A byte that continues a character counts no character.
         """
-        characters_V, bytes_V = np.zeros((2, self.vocab_size), np.int64)
+        texts = [b""] * self.vocab_size
         for index in self.text_ids.tolist():
-            if self.processor.is_byte(index):
-                # A byte of a character that is no piece; the first byte of a character is no continuation byte.
-                bytes_V[index], characters_V[index] = 1, not 0x80 <= int(self.pieces[index][3:5], 16) < 0xC0
-            else:
-                text = self.pieces[index].replace(_WORD, " ")
-                characters_V[index], bytes_V[index] = len(text), len(text.encode())
-        return characters_V, bytes_V
+            texts[index] = self._text(index)
+        characters = [len(text.translate(None, _CONTINUATION)) for text in texts]
+        return np.array(characters, np.int64), np.array(list(map(len, texts)), np.int64)
+
+    def _text(self, index: int) -> bytes:
+        piece = self.pieces[index]
+        return byte_of(piece) if self.processor.is_byte(index) else piece.replace(_WORD, " ").encode()
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; control pieces are left out, unknown ones become ⁇."""
@@ -223,6 +224,11 @@ class Tokenizer:
 def _load(kind: type[Tokenizer], path: str, normalization: Normalization, sha256: str) -> Tokenizer:
     del sha256  # part of the key: the same path may hold another tokenizer the next time
     return kind(path, normalization)
+
+
+def byte_of(piece: str) -> bytes:
+    """The byte of a piece such as `<0x41>`."""
+    return bytes.fromhex(piece[3:5])
 
 
 def starts_word(piece: str) -> bool:

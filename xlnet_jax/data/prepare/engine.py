@@ -17,14 +17,13 @@ import logging
 import multiprocessing
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from xlnet_jax.data.prepare import counting, wheel, work_unit
+from xlnet_jax.data.prepare import work_unit
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Request
 from xlnet_jax.data.tokenizer import Tokenizer
@@ -65,18 +64,16 @@ def run(
     make = functools.partial(_make, output, tokenizer, request)
     folder = os.path.join(output, work_unit.FOLDER)
     files.make_folder(folder)
-    finished = files.listing(folder)
     suffix = "json" if tokenizer else work_unit.COUNTS
     notes = [os.path.basename(work_unit.file_name(output, index, suffix)) for index in range(len(units))]
+    finished = files.listing(folder)
     missing = [unit for unit, note in zip(enumerate(units), notes, strict=True) if note not in finished]
     if done := len(units) - len(missing):
         _log.info("%s: going on, %d of %d units are done", output, done, len(units))
     if missing and beam_options is not None:
         pipeline = make_pipeline(beam_options)
-        with tempfile.TemporaryDirectory() as package:
-            _add_package(pipeline, package)
-            add_units(pipeline, output, missing, make)
-            _run_beam(folder, pipeline)
+        add_units(pipeline, output, missing, make)
+        _run_beam(folder, pipeline)
         if gone := sorted(set(notes) - files.listing(folder).keys()):
             raise BadInput(
                 f"{output}: the pipeline wrote no {gone[0]}; workers on other machines need --output=gs://..."
@@ -88,7 +85,7 @@ def run(
 
 def _make(output: str, tokenizer: Tokenizer | None, request: Request, unit: Unit) -> int:
     if tokenizer is None:
-        return counting.count_unit(output, *unit, request)
+        return work_unit.count_unit(output, *unit, request)
     return work_unit.prepare_unit(output, *unit, tokenizer, request)
 
 
@@ -152,9 +149,14 @@ def _run_local(output: str, units: list[Unit], make: Make, workers: int | None, 
 
 
 def check_beam(options: Sequence[str], output: str) -> None:
-    """Raises BadInput if Beam is missing or refuses these options, or if the workers cannot write to the output."""
-    if _on_dataflow(make_pipeline(options)) and "://" not in output:
-        raise BadInput(f"--output={output} is on this machine, which the workers of Dataflow do not see; use gs://...")
+    """Raises BadInput if Beam is missing or refuses these options, or if the workers have no package or no output."""
+    pipeline = make_pipeline(options)
+    if type(pipeline.runner).__name__ == "DataflowRunner":
+        if "://" not in output:
+            raise BadInput(f"--output={output} is here, which the workers of Dataflow do not see; use gs://...")
+        given = pipeline.options.get_all_options()
+        if not any(given[name] for name in ("sdk_container_image", "setup_file", "extra_packages")):
+            raise BadInput("--beam_options: workers of Dataflow need this package; add sdk_container_image=...")
 
 
 def make_pipeline(options: Sequence[str]) -> Any:
@@ -176,18 +178,6 @@ def make_pipeline(options: Sequence[str]) -> Any:
     except (SystemExit, ValueError, ImportError) as error:
         reason = stderr.getvalue().strip().rpartition("error: ")[2] or summary(error)
         raise BadInput(f"--beam_options: {reason}") from error
-
-
-def _add_package(pipeline: Any, folder: str) -> None:
-    """Gives the workers of Dataflow, which have Beam alone, this package, unless the options say where it is from."""
-    kinds: Any = importlib.import_module("apache_beam.options.pipeline_options")
-    setup, workers = (pipeline.options.view_as(kind) for kind in (kinds.SetupOptions, kinds.WorkerOptions))
-    if _on_dataflow(pipeline) and not (setup.setup_file or setup.extra_packages or workers.sdk_container_image):
-        setup.extra_packages = [wheel.write(folder)]
-
-
-def _on_dataflow(pipeline: Any) -> bool:
-    return type(pipeline.runner).__name__ == "DataflowRunner"
 
 
 def add_units(pipeline: Any, output: str, units: Sequence[Unit], make: Make) -> None:

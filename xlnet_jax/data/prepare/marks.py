@@ -40,8 +40,8 @@ def warning(dropped: Mapping[str, int]) -> str | None:
     letters, lost, split = (dropped[name] for name in NAMES)
     if lost > LARGEST_SHARE * letters:
         return (
-            f"normalisation drops {lost:,} of {letters:,} letters and marks ({lost / letters:.1%}), not counting accents "
-            "of Latin, Greek and Cyrillic: it changes words of the text; prepare it in a new folder with --keep_accents"
+            f"normalisation drops {lost:,} of {letters:,} letters and marks ({lost / letters:.1%}), not counting "
+            "accents of Latin, Greek and Cyrillic: that changes words; prepare in a new folder with --keep_accents"
         )
     if split > LARGEST_SHARE * letters:
         return (

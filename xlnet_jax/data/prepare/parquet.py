@@ -78,6 +78,7 @@ def _opened(path: str, where: Sequence[str] = ()) -> Iterator[Any]:
                 raise pyarrow.ArrowInvalid(f"its row groups have {rows} rows of {table.metadata.num_rows}")
             yield table
     except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
-        broken = not getattr(error, "strerror", None)
-        reason = f"damaged or too large ({summary(error)}); replace the file" if broken else summary(error)
+        if getattr(error, "strerror", None):
+            raise
+        reason = f"damaged or too large ({summary(error)}); replace the file"
         raise BadInput(f"{path}:{''.join(where)} {reason}") from error

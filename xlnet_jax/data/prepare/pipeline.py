@@ -14,13 +14,15 @@ import dataclasses
 import hashlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from xlnet_jax.data import vocabulary as vocabularies
 from xlnet_jax.data.corpus import manifest as manifests
-from xlnet_jax.data.prepare import counting, datasets, marks, resume, work_unit
+from xlnet_jax.data.prepare import datasets, marks, resume, work_unit
 from xlnet_jax.data.prepare import engine as engines
 from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
 from xlnet_jax.data.prepare.text import Request, TextReader
@@ -139,7 +141,7 @@ def prepare(
                 else:
                     _log.info("counting %s", level)
                     engines.run(output, counted, None, request, workers, beam)
-                    counting.write_vocabulary(path, output, counted, request, vocab_size)
+                    _write_vocabulary(path, output, counted, request, vocab_size)
             used = open_tokenizer(path, normalization)
             if model is not None and used.sha256 != model.sha256:
                 raise BadInput(f"{path} is not {tokenizer}, though begun with it; remove {output} and prepare again")
@@ -188,6 +190,25 @@ def _train(
         _log.warning("%s", warning)
     _log.info("training a tokenizer of %d pieces on %d bytes of text", vocab_size, size)
     train_tokenizer(sample, path, vocab_size, seed, _TRAINING_THREADS)
+
+
+def _write_vocabulary(
+    path: str, output: str, units: Sequence[tuple[Part, ...]], request: Request, bound: int | None
+) -> None:
+    """Adds up the counts of all units and writes the vocabulary to `path`; see `data.vocabulary.write`.
+
+    Raises BadInput: no text, too small a bound, or a published data set with other counts than the published ones.
+    """
+    counts, of_file = Counter[str](), Counter[str]()
+    paths = [work_unit.file_name(output, index, work_unit.COUNTS) for index in range(len(units))]
+    for note in in_threads(files.read_json, paths):
+        counts.update(note["counts"])
+        of_file[note["sources"][0]["path"]] += note["tokens"]
+    if not counts:
+        raise BadInput("no text to count: the inputs hold none, or all of it is held out; use a smaller --heldout")
+    if request.dataset:
+        datasets.parse(request.dataset).check_words(of_file)
+    vocabularies.write(path, request.vocabulary, counts, bound, verbatim=bool(request.dataset))
 
 
 def _check_any(train: int, held_out: int) -> None:

@@ -49,18 +49,15 @@ def _compare(output: str, now: dict[str, Any], finished: bool) -> None:
         raise BadInput(f"{path} is damaged ({error!r}); put it back, or choose another folder") from error
     for name in {**options, **now["options"]}:
         was, is_now = options.get(name), now["options"].get(name)
-        if name == "format_version" and was != is_now:
-            raise BadInput(f"{output} was begun in format {was}, this program writes {is_now}; choose another folder")
         # Text that strict reading accepts is read the same with `replace`, so this option may change.
         if was != is_now and (name, was) != ("errors", "strict"):
-            raise BadInput(
-                f"{output} was begun with {name}={was}, not {is_now}; use the same options or another folder"
-            )
+            begun = f"{output} was begun with {name}={was}, not {is_now}"
+            raise BadInput(f"{begun}; use the same options or another folder")
     for name in {**sources, **now["sources"]}:
         was, is_now = sources.get(name, "no"), now["sources"].get(name, "none")
         if was != is_now:
-            text = f"{name} had {was} bytes, now {is_now}; use the same files, or another folder"
-            raise BadInput(f"{output} was begun with other text: {text}")
+            begun = f"{output} was begun with other text: {name} had {was} bytes, now {is_now}"
+            raise BadInput(f"{begun}; use the same files, or another folder")
     if options != now["options"] and not finished:
         # Replacing cannot be undone.
         files.write(path, files.to_json(first | {"options": now["options"]}))

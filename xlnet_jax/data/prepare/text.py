@@ -26,7 +26,6 @@ from typing import Any
 from xlnet_jax.data.prepare import datasets, marks, sources, tfds
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.tokenizer import Normalization
-from xlnet_jax.errors import BadInput
 
 Document = list[list[str]]
 """Paragraphs, each a list of normalised sentences; neither is ever empty."""
@@ -126,7 +125,7 @@ class TextReader:
             elif document:
                 yield [[f"{sentence}\n" for sentence in paragraph] for paragraph in document]
             elif self.rules.errors == "strict":
-                raise _bad(part, number, "an empty document; leave such documents out with --errors=replace")
+                raise part.bad(number, "an empty document; leave such documents out with --errors=replace")
             else:
                 self.empty += 1
 
@@ -162,7 +161,7 @@ class TextReader:
         try:
             text = raw.decode(errors="surrogateescape" if self.rules.vocabulary == "bytes" else "strict")
         except UnicodeDecodeError as error:
-            raise _bad(part, part.start + error.start, "not UTF-8; fetch the file again") from error
+            raise part.bad(part.start + error.start, "not UTF-8; fetch the file again") from error
         yield [_LINE.findall(text)], part.start
 
     def _text_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
@@ -194,10 +193,9 @@ class TextReader:
                 size += len(block)
                 position += len(block) + 2
                 if size > LONGEST_DOCUMENT:
-                    raise BadInput(
-                        f"{part.path}: a document of more than {LONGEST_DOCUMENT} characters by "
-                        f"--document={self.rules.document}; use --document=line, or put blank lines between documents"
-                    )
+                    rule = f"--document={self.rules.document}"
+                    message = f"a document of more than {LONGEST_DOCUMENT} characters by {rule}"
+                    raise part.bad(offset, f"{message}; use --document=line, or put blank lines between documents")
 
     def _json_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
         for offset, raw in self._raw(part):
@@ -211,15 +209,15 @@ class TextReader:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise _bad(part, offset, f"not JSON ({error}); every line must be one JSON object") from error
+            raise part.bad(offset, f"not JSON ({error}); every line must be one JSON object") from error
         if not isinstance(value, dict):
-            raise _bad(part, offset, f"a JSON {type(value).__name__}; every line must be one JSON object")
+            raise part.bad(offset, f"a JSON {type(value).__name__}; every line must be one JSON object")
         if self.rules.field not in value:
-            raise _bad(part, offset, tfds.no_field(self.rules.field, value))
+            raise part.bad(offset, tfds.no_field(self.rules.field, value))
         text = value[self.rules.field]
         if not isinstance(text, str | None):
-            kind = type(text).__name__
-            raise _bad(part, offset, f"field {self.rules.field!r} is {kind}, not a string; choose another with --field")
+            wrong = f"field {self.rules.field!r} is {type(text).__name__}, not a string"
+            raise part.bad(offset, f"{wrong}; choose another with --field")
         return text or ""  # null is no text, as in Parquet
 
     def _record_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
@@ -228,16 +226,16 @@ class TextReader:
                 text = (value or b"").decode()
             except UnicodeDecodeError as error:
                 if self.rules.errors == "strict":
-                    raise _bad(part, number, "not UTF-8; continue with --errors=replace") from error
+                    raise part.bad(number, "not UTF-8; continue with --errors=replace") from error
                 text = self._replace(value, "utf-8")
             yield self._record(text, part, number), number
 
     def _record(self, text: str, part: Part, number: int) -> Document:
         if len(text) > LONGEST_DOCUMENT:
-            raise _bad(part, number, f"a record of more than {LONGEST_DOCUMENT} characters; break it up")
+            raise part.bad(number, f"a record of more than {LONGEST_DOCUMENT} characters; break it up")
         text, count = _NO_CHARACTER.subn("\ufffd", text)
         if count and self.rules.errors == "strict":
-            raise _bad(part, number, "a NUL or half a surrogate pair in the text; continue with --errors=replace")
+            raise part.bad(number, "a NUL or half a surrogate pair in the text; continue with --errors=replace")
         self.replaced += count
         return list(filter(None, map(_sentences_of, self._normalise(text).split("\n\n"))))
 
@@ -246,8 +244,6 @@ class TextReader:
         if "\r" in text:
             # Old Mac files end their lines with a lone carriage return.
             text = "\n".join(line.rstrip("\r").replace("\r", "\n") for line in text.split("\n"))
-        if text.isascii():
-            return self._normalise_ascii(text)
         out: list[str] = []
         for is_ascii, lines in itertools.groupby(text.split("\n"), str.isascii):
             if is_ascii:
@@ -274,29 +270,23 @@ class TextReader:
         return dataclasses.replace(self.rules.normalization, remove_space=False)(text)
 
     def _decode(self, raw: bytes, part: Part, offset: int) -> str:
-        place = sources.kind_of(part.path).place
         if (nul := raw.find(b"\0")) >= 0:
-            raise BadInput(f"{part.path}: a NUL byte at {place(offset + nul)}, so it is no text; unpack or convert it")
+            raise part.bad(offset + nul, "a NUL byte, so it is not UTF-8 text; unpack or convert it")
         # Only the first line of a file may start with a byte order mark.
         encoding = "utf-8-sig" if offset == 0 else "utf-8"
         try:
             return raw.decode(encoding)
         except UnicodeDecodeError as error:
             if self.rules.errors == "strict":
-                # The codec may have removed the byte order mark.
-                where = place(offset + len(raw) - len(error.object) + error.start)
-                advice = "convert the file, or continue with --errors=replace"
-                raise BadInput(f"{part.path}: not UTF-8 at {where}; {advice}") from error
+                mark = len(raw) - len(error.object)  # the codec may have removed the byte order mark
+                message = "not UTF-8; convert the file, or continue with --errors=replace"
+                raise part.bad(offset + mark + error.start, message) from error
         return self._replace(raw, encoding)
 
     def _replace(self, raw: bytes, encoding: str) -> str:
         text = raw.decode(encoding, "replace")
         self.replaced += text.count("\ufffd") - raw.count("\ufffd".encode())
         return text
-
-
-def _bad(part: Part, number: int, message: str) -> BadInput:
-    return BadInput(f"{part.path}, {sources.kind_of(part.path).place(number)}: {message}")
 
 
 def _sentences_of(block: str) -> list[str]:

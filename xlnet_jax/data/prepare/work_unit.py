@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from xlnet_jax.data import vocabulary
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Document, Request, TextReader
 from xlnet_jax.data.tokenizer import Tokenizer
-from xlnet_jax.data.vocabulary import Unseen
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
 SPLITS = ("train", "heldout")
 FOLDER = "units"
 COUNTS = "counts"
-"""Suffix of a unit's counts; see `counting`."""
+"""Suffix of a unit's counts; see `count_unit`."""
 COUNTED = ("tokens", "documents", "sentences", "paragraphs")
 
 _REQUESTS = 16  # to a bucket, at the same time
@@ -111,9 +112,29 @@ def _first_unseen(parts: tuple[Part, ...], tokenizer: Tokenizer, request: Reques
         for number, document in enumerate(TextReader(request).documents(part), 1):
             try:
                 tokenizer.encode_normalized(list(itertools.chain.from_iterable(document)))
-            except Unseen as error:
+            except vocabulary.Unseen as error:
                 return f"{part.path}[{part.start}:{part.end}], document {number}: {error}"
     return parts[0].path
+
+
+def count_unit(output: str, index: int, parts: tuple[Part, ...], request: Request) -> int:
+    """Writes the counts of one work unit; returns the number of pieces. Raises BadInput as `TextReader.documents`.
+
+    Words are counted in the training text alone: the others become `<unk>`. Characters and bytes are counted in all
+    text, held out or not, because every one of them needs a piece.
+    """
+    note = file_name(output, index, COUNTS)
+    reader, counts, tokens = TextReader(request), Counter[str](), 0
+    with files.translate_errors(note):
+        for part in parts:
+            for document in reader.documents(part):
+                of_document = vocabulary.count(itertools.chain.from_iterable(document), request.vocabulary)
+                tokens += of_document.total()
+                if request.vocabulary != "words" or request.split_of(document, part) == "train":
+                    counts.update(of_document)
+        content = {"sources": reader.read(parts), "tokens": tokens, "counts": counts}
+        files.write(note, files.to_json(content, indent=None))
+    return tokens
 
 
 def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: Tokenizer, request: Request) -> int:
@@ -132,7 +153,7 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
                 for document in reader.documents(part):
                     writers[request.split_of(document, part)].add(document)
             shards = {split: writer.close() for split, writer in writers.items()}
-        except Unseen as error:
+        except vocabulary.Unseen as error:
             where = _first_unseen(parts, tokenizer, request)
             raise BadInput(f"{where}; prepare with one of all the text") from error
         for split, writer in writers.items():
