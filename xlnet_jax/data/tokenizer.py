@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import sentencepiece
 
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
 
@@ -86,21 +86,14 @@ class Normalization:
         # Neither form changes ASCII, and most lines are ASCII.
         if not text.isascii():
             if not self.keep_accents:
-                text = _NOT_ASCII.sub(lambda run: run[0].translate(_WITHOUT_ACCENTS), text)
+                text = _NOT_ASCII.sub(_without_accents, text)
             if self.nfkc:
                 text = unicodedata.normalize("NFKC", text)
         return text.lower() if self.lower else text
 
 
-class _Decomposed(dict[int, str]):
-    """For `str.translate`: a character without its accents. Only they could change places with other characters."""
-
-    def __missing__(self, code: int) -> str:
-        parts = unicodedata.normalize("NFKD", chr(code))
-        return self.setdefault(code, "".join(itertools.filterfalse(unicodedata.combining, parts)))
-
-
-_WITHOUT_ACCENTS = _Decomposed()
+def _without_accents(run: re.Match[str]) -> str:
+    return "".join(itertools.filterfalse(unicodedata.combining, unicodedata.normalize("NFKD", run[0])))
 
 
 class Tokenizer:
@@ -138,20 +131,15 @@ class Tokenizer:
         try:
             model = files.read(self.path)
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except OSError as error:
-            raise BadInput(f"tokenizer {path}: {error.strerror or error}; name a SentencePiece model file") from error
-        except RuntimeError as error:
-            raise BadInput(f"tokenizer {path}: not a SentencePiece model") from error
+        except (OSError, RuntimeError) as error:
+            raise BadInput(f"tokenizer {path}: {summary(error)}; name a SentencePiece model file") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
-        for index, expected in enumerate(SPECIAL_PIECES):
-            piece = self.pieces[index] if index < self.vocab_size else "nothing"
+        for index, (piece, expected) in enumerate(itertools.zip_longest(self.pieces[:9], SPECIAL_PIECES)):
             if piece != expected:
-                raise BadInput(
-                    f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs {expected!r} there; train one with "
-                    "`xlnet-jax prepare` (no --tokenizer), or use the spiece.model of a released XLNet"
-                )
+                wrong = f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs {expected!r} there"
+                raise BadInput(f"{wrong}; train one with `xlnet-jax prepare`, or use that of a released XLNet")
         self.word_start = np.array([starts_word(piece) for piece in self.pieces])
         # The digit-comma rule depends on the piece alone, so it is a table.
         self.digit_comma: dict[int, list[int]] = {
@@ -308,14 +296,8 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
             max_sentence_length=4 * _LONGEST_TRAINING_LINE, num_threads=threads, minloglevel=2,
         )  # fmt: skip
     except RuntimeError as error:
-        raise BadInput(_training_error(str(error), vocab_size)) from error
+        # After the place in its source, SentencePiece says what is wrong, and the largest or smallest size.
+        reason = " ".join(str(error).rpartition("] ")[2].split())
+        raise BadInput(f"no tokenizer of --vocab_size={vocab_size}: {reason}") from error
     # If two processes train for one folder in a bucket, the first wins.
     files.write_new(path, model.getvalue())
-
-
-def _training_error(message: str, vocab_size: int) -> str:
-    if match := re.search(r"too high.*<= (\d+)", message):
-        return f"--vocab_size={vocab_size} is too large for this text; use at most {match[1]}, or more text"
-    if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
-        return f"--vocab_size={vocab_size} is too small for the characters of this text; use at least {match[1]}"
-    return f"no tokenizer could be trained on this text: {' '.join(message.split())}"

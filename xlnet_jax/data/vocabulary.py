@@ -40,6 +40,7 @@ _CODES: dict[str, tuple[str, str, Any]] = {
     "characters": ("utf-32-le", "surrogatepass", np.uint32),
     "bytes": ("utf-8", "surrogateescape", np.uint8),
 }
+_words = re.compile(r"\n|\S+").findall  # and line ends
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -178,13 +179,3 @@ def write_pieces(path: str, level: str, plain: list[str], counts: list[int], ver
     content = {"vocabulary": level, "verbatim": verbatim, "pieces": [*SPECIAL_PIECES, *plain],
                "counts": [0] * _FIRST + counts}  # fmt: skip
     files.write_new(path, files.to_json(content))
-
-
-def _words(text: str) -> list[str]:
-    """Words and line ends, in order."""
-    first, *lines = text.split("\n")
-    words = first.split()
-    for line in lines:
-        words.append("\n")
-        words += line.split()
-    return words

@@ -98,7 +98,7 @@ _PIECES = st.sampled_from(
     document=st.sampled_from(DOCUMENT_RULES),
     sentences=st.sampled_from(SENTENCE_RULES),
     normalization=st.builds(
-        Normalization, lower=st.booleans(), keep_accents=st.booleans(), remove_space=st.booleans(), nfkc=st.booleans()
+        Normalization, lower=st.booleans(), keep_accents=st.booleans(), nfkc=st.booleans()
     ),
     block=st.sampled_from([1, 3, 1 << 20]),
 )

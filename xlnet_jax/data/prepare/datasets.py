@@ -37,19 +37,16 @@ class Dataset(NamedTuple):
     """As it was asked for: `NAME` or `NAME:SPLIT`."""
     heldout: str = "valid"
 
-    def _file_of(self, split: str) -> str:
-        return self.file.format(split)
-
     def _ends(self) -> tuple[int, ...]:
         """Where the splits of the one file end; nothing if every split has its own file."""
         return () if "{}" in self.file else tuple(itertools.accumulate(self.sizes))
 
     def find(self, inputs: Sequence[str]) -> list[Source]:
         """Its files. Raises BadInput if one is missing, or has another size than the published one."""
-        names = sorted(set(map(self._file_of, SPLITS)))
+        names = sorted(set(map(self.file.format, SPLITS)))
         found = sources.find_sources(inputs, suffixes=tuple(names))
         is_one = bool(self._ends())
-        if len(found) != len(names) or not (is_one or all(map(str.endswith, (each.path for each in found), names))):
+        if len(found) != len(names) or not (is_one or sorted(os.path.basename(each.path) for each in found) == names):
             raise BadInput(f"--dataset={self.name} needs {', '.join(names)} and no other; name it with --input")
         if is_one and (size := found[0].bytes) != (published := sum(self.sizes)):
             why = f"{found[0].path} has {size:,} bytes, {self.name} has {published:,}"
@@ -60,7 +57,7 @@ class Dataset(NamedTuple):
         """The published split of a part."""
         if ends := self._ends():
             return SPLITS[bisect.bisect(ends, part.start)]
-        return next(split for split in SPLITS if os.path.basename(part.path) == self._file_of(split))
+        return next(split for split in SPLITS if os.path.basename(part.path) == self.file.format(split))
 
     def plan(self, found: Sequence[Source], unit_bytes: int, splits: Sequence[str]) -> list[tuple[Part, ...]]:
         """The work units of these splits, each of one part: cut anywhere in one file, otherwise between lines."""
@@ -77,7 +74,7 @@ class Dataset(NamedTuple):
 
     def check_words(self, counted: dict[str, int]) -> None:
         """Compares the words and line ends of every file, by its path, with the published ones. Raises BadInput."""
-        published = dict(zip(map(self._file_of, SPLITS), self.sizes, strict=True))
+        published = dict(zip(map(self.file.format, SPLITS), self.sizes, strict=True))
         for path, count in counted.items() if not self._ends() else ():
             if count != (size := published[os.path.basename(path)]):
                 raise BadInput(f"{path} has {count:,} words and line ends, {self.name} has {size:,}; fetch it again")

@@ -7,7 +7,6 @@ other started.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import hashlib
 import importlib
@@ -93,23 +92,19 @@ def _make(output: str, tokenizer: Tokenizer | None, request: Request, unit: Unit
 def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
     """Yields a function that counts one more finished unit, by its tokens.
 
-    It shows a bar on a terminal, otherwise a line of the log from time to time. The rate and the time left are measured
-    from now on: the units that are `done` already do not count.
+    It shows a bar on a terminal, otherwise a line of the log from time to time. The rate is measured from now on.
     """
     began = logged = time.monotonic()
-    finished = tokens = 0
-    bar = progress_bar("units", total, done)
+    tokens, bar = 0, progress_bar("units", total, done)
 
     def add(of_unit: int) -> None:
-        nonlocal finished, tokens, logged
-        finished, tokens, now = finished + 1, tokens + of_unit, time.monotonic()
-        spent, ended = max(now - began, 1e-6), done + finished
-        rate = f"{quantity(tokens, 'token')}, {tokens / spent:,.0f} tokens/s"
-        bar.update(bar.task_ids[0], completed=ended, note=rate)
-        if bar.disable and (now - logged >= _LOG_SECONDS or ended == total):
+        nonlocal tokens, logged
+        tokens, now = tokens + of_unit, time.monotonic()
+        rate = f"{quantity(tokens, 'token')}, {tokens / max(now - began, 1e-6):,.0f} tokens/s"
+        bar.update(bar.task_ids[0], advance=1, note=rate)
+        if bar.disable and (now - logged >= _LOG_SECONDS or bar.finished):
             logged = now
-            left = datetime.timedelta(seconds=round((total - ended) * spent / finished))
-            _log.info("%s", f"{ended:,} of {quantity(total, 'unit')}, {rate}, {left} left")
+            _log.info("%s", f"{bar.tasks[0].completed:,.0f} of {quantity(total, 'unit')}, {rate}")
 
     with bar:
         yield add

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import string
 import unicodedata
-from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -28,11 +27,6 @@ LARGEST_SHARE = 0.005
 _SHARED = ((0x300, 0x36F), (0x483, 0x487), (0x1AB0, 0x1AFF), (0x1DC0, 0x1DFF), (0x20D0, 0x20FF), (0xFE20, 0xFE2F))
 _HANGUL = range(0xAC00, 0xD7A4)
 _ASCII, _ASCII_LETTERS = bytes(range(128)), string.ascii_letters.encode()
-
-
-def none() -> Counter[str]:
-    """Every number of `NAMES` at 0."""
-    return Counter(dict.fromkeys(NAMES, 0))
 
 
 def warning(dropped: Mapping[str, int]) -> str | None:

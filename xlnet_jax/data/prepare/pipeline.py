@@ -67,7 +67,8 @@ def prepare(
       sample_bytes: text the tokenizer is trained on, at most (exceeded by less than one document).
       seed: of the sample and of the tokenizer's training.
       document, sentences, field, normalization, heldout, errors, page_tokens: see `text.Request`.
-      shard_bytes: source text of a work unit, which becomes one shard per split; None = `default_shard_bytes`.
+      shard_bytes: source text of a work unit, which becomes one shard per split; None = 64 MB, or
+        1 GB from 1 TB of text on.
       data_dir: where TFDS has its data sets.
       workers: processes of the engine `local`; None = one per core. Neither workers nor engine change the result.
       engine: `local`, processes of this machine, or `beam`, an Apache Beam pipeline.
@@ -97,7 +98,8 @@ def prepare(
         vocabulary, normalization = published.vocabulary, Normalization(keep_accents=True, remove_space=False)
     with files.translate_errors(output):
         found = published.find(inputs) if published else find_sources(inputs, data_dir)
-        shard_bytes = shard_bytes or default_shard_bytes(found)
+        # So 10 TB are 10,000 shards and not 156,250.
+        shard_bytes = shard_bytes or (64_000_000 if sum(source.bytes for source in found) < 10**12 else 10**9)
         model = None if tokenizer is None else open_tokenizer(tokenizer)
         level = vocabulary or (model.level if model else "sentencepiece")
         if model and model.level != level:
@@ -158,11 +160,6 @@ def prepare(
                 counts = (quantity(entry[name], name.removesuffix("s")) for name in work_unit.COUNTED)
                 _log.info("%s: %s", split, ", ".join(counts))
             return manifest
-
-
-def default_shard_bytes(sources: Sequence[Source]) -> int:
-    """64 MB, or 1 GB from 1 TB of text on: a corpus of 10 TB is 10,000 shards and not 156,250."""
-    return 64_000_000 if sum(source.bytes for source in sources) < 10**12 else 10**9
 
 
 def _train(
@@ -241,7 +238,7 @@ def _assemble(
         _log.warning("not UTF-8, and now U+FFFD: %s", quantity(counts["replaced"], "place"))
     if counts["empty"]:
         _log.warning("left out, without text: %s", quantity(counts["empty"], "document"))
-    dropped = marks.none()
+    dropped = Counter[str]()
     for note in notes:
         dropped.update(note["dropped"])
     if warning := marks.warning(dropped):

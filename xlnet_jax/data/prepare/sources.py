@@ -18,7 +18,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 from xlnet_jax.data.prepare import parquet, tfds
@@ -229,14 +229,3 @@ def lines(part: Part, cut: bool = False) -> Iterator[tuple[int, bytes]]:
         raise part.bad(offset, f"damaged or cut short ({summary(error)}); fetch or compress it again") from error
     if offset < end and not is_compressed:
         raise BadInput(f"{part.path}: {end - offset} bytes shorter than it was; start over")
-
-
-def records(part: Part, field: str) -> Iterable[tuple[int, bytes | None]]:
-    """One field of the records of a Parquet or TFDS part, each with its number in the source; None where it is null.
-
-    Raises:
-      BadInput: no such field, one that is not text, or a file that is damaged.
-      RestartMe: the bucket does not answer.
-    """
-    read = tfds.examples if kind_of(part.path).format == "tfds" else parquet.strings
-    return read(part.path, part.start, part.end, field)

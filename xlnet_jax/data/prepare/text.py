@@ -20,10 +20,10 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from xlnet_jax.data.prepare import datasets, marks, sources, tfds
+from xlnet_jax.data.prepare import datasets, marks, parquet, sources, tfds
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.tokenizer import Normalization
 
@@ -42,15 +42,9 @@ _SENTENCE_END = re.compile(
     r"[.!?…。！？](?:(?<=[。！？])[。！？]*+[」』”’）]*+"
     r"|(?<=[.!?…])(?<![.!?…][.!?…])[.!?…]*+[\"'”’»)\]]*+(?=\s))"
 )
-_ASCII_SENTENCE_END = re.compile(r"[.!?](?<![.!?][.!?])[.!?]*+[\"')\]]*+ (?![a-z])")
 _VISIBLE = re.compile(r"\S")
-_LINE_END = re.compile(rb"(?<!\r)\r*+\n|\r")  # as `TextReader._normalise` has it
-_ASCII_SPACES = "\t\v\f\x1c\x1d\x1e\x1f"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold but UTF-8 cannot
-
-# From a chunk to its documents text is one string, because long strings are the fastest: "\n" ends a line, "\r" ends
-# each normalised sentence of a line but the last. A line that is not blank and has no sentence left is "\r".
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +101,7 @@ class TextReader:
     rules: Request
     replaced: int = dataclasses.field(default=0, init=False)
     empty: int = dataclasses.field(default=0, init=False)
-    dropped: Counter[str] = dataclasses.field(default_factory=marks.none, init=False)
+    dropped: Counter[str] = dataclasses.field(default_factory=Counter, init=False)
     hashes: list[str] = dataclasses.field(default_factory=list, init=False)
 
     def documents(self, part: Part) -> Iterator[Document]:
@@ -147,7 +141,8 @@ class TextReader:
                 digest.update(raw)
                 yield offset, raw
         else:
-            for number, value in sources.records(part, self.rules.field):
+            read = tfds.examples if sources.kind_of(part.path).format == "tfds" else parquet.strings
+            for number, value in read(part.path, part.start, part.end, self.rules.field):
                 # With its length, so that moving text from one record to the next changes the hash.
                 digest.update(b"\xff" * 8 if value is None else len(value).to_bytes(8, "big"))
                 digest.update(value or b"")
@@ -165,45 +160,50 @@ class TextReader:
         yield [_LINE.findall(text)], part.start
 
     def _text_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
+        paragraphs = self._paragraphs(part, self._lines(part, is_text=True), self.rules.document)
         if self.rules.document == "file":
-            yield [sentences for sentences, _ in self._paragraphs(part) if sentences], part.start
+            yield [sentences for sentences, _ in paragraphs if sentences], part.start
         else:
-            for sentences, begin in self._paragraphs(part):
-                yield [sentences] if sentences else [], begin
+            for sentences, start in paragraphs:
+                yield [sentences] if sentences else [], start
 
-    def _paragraphs(self, part: Part) -> Iterator[tuple[list[str], int]]:
-        """The sentences between blank lines, or of every line; if there are none, also where the lines start."""
-        sentences: list[str] = []  # of a paragraph that may continue in the next chunk
-        begin: int | None = None
+    def _lines(self, part: Part, is_text: bool) -> Iterator[tuple[int, str]]:
+        """The lines of text or json without their ends, each with its byte."""
+        for offset, raw in self._raw(part):
+            raw = raw.removesuffix(b"\n")
+            text = self._decode(raw, part, offset)
+            if is_text:
+                self.dropped.update(marks.count(text, self.rules.normalization))
+            for line, raw_line in zip(text.split("\n"), raw.split(b"\n"), strict=True):
+                yield offset, line
+                offset += len(raw_line) + 1
+
+    def _paragraphs(
+        self, part: Part, lines: Iterable[tuple[int, str]], document: str
+    ) -> Iterator[tuple[list[str], int]]:
+        """The sentences between blank lines, or of every line that is not blank, each list with its place."""
         size = 0
-        newlines = 2 if self.rules.document == "line" else 1
-        for offset, raw in itertools.chain(self._raw(part), [(part.end, b"\n")]):  # a blank line ends the last one
-            text = self._normalise(self._decode(raw, part, offset)).replace("\n", "\n" * newlines)
-            position = 0
-            for block in text.split("\n\n"):
-                # A blank line before this block: only the first of a chunk may have none.
-                if (position or block.startswith("\n")) and (sentences or begin is not None):
-                    yield sentences, begin or 0
-                    sentences, begin = [], None
-                    size = size if self.rules.document == "file" else 0
-                sentences += _sentences_of(block)
-                if not sentences and begin is None and (visible := block.lstrip("\n")):
-                    number = text.count("\n", 0, position + len(block) - len(visible)) // newlines
-                    begin = offset + _line_start(raw, number)
-                size += len(block)
-                position += len(block) + 2
-                if size > LONGEST_DOCUMENT:
-                    rule = f"--document={self.rules.document}"
-                    message = f"a document of more than {LONGEST_DOCUMENT} characters by {rule}"
-                    raise part.bad(offset, f"{message}; use --document=line, or put blank lines between documents")
+        # Old Mac files end their lines with a lone carriage return.
+        ended = ((place, line) for place, whole in lines for line in whole.rstrip("\r").split("\r"))
+        for is_blank, run in itertools.groupby(ended, lambda each: not each[1] or each[1].isspace()):
+            for paragraph in [] if is_blank else zip(run) if document == "line" else [run]:
+                sentences, start = list[str](), None
+                size = size if document == "file" else 0
+                for place, line in paragraph:
+                    start = place if start is None else start
+                    cut = split_sentences(line) if self.rules.sentences == "punctuation" else (line,)
+                    sentences += filter(None, map(self.rules.normalization, cut))
+                    size += len(line)
+                    if size > LONGEST_DOCUMENT:
+                        message = f"a document of more than {LONGEST_DOCUMENT} characters"
+                        raise part.bad(place, f"{message}; use --document=line, or put blank lines between documents")
+                yield sentences, start or 0
 
     def _json_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
-        for offset, raw in self._raw(part):
-            for line, raw_line in zip(self._decode(raw, part, offset).split("\n"), raw.split(b"\n"), strict=True):
-                # A blank line is no record.
-                if line and not line.isspace():
-                    yield self._record(self._from_json(line, part, offset), part, offset), offset
-                offset += len(raw_line) + 1
+        for offset, line in self._lines(part, is_text=False):
+            # A blank line is no record.
+            if line and not line.isspace():
+                yield self._record(self._from_json(line, part, offset), part, offset), offset
 
     def _from_json(self, line: str, part: Part, offset: int) -> str:
         try:
@@ -231,43 +231,13 @@ class TextReader:
             yield self._record(text, part, number), number
 
     def _record(self, text: str, part: Part, number: int) -> Document:
-        if len(text) > LONGEST_DOCUMENT:
-            raise part.bad(number, f"a record of more than {LONGEST_DOCUMENT} characters; break it up")
         text, count = _NO_CHARACTER.subn("\ufffd", text)
         if count and self.rules.errors == "strict":
             raise part.bad(number, "a NUL or half a surrogate pair in the text; continue with --errors=replace")
         self.replaced += count
-        return list(filter(None, map(_sentences_of, self._normalise(text).split("\n\n"))))
-
-    def _normalise(self, text: str) -> str:
         self.dropped.update(marks.count(text, self.rules.normalization))
-        if "\r" in text:
-            # Old Mac files end their lines with a lone carriage return.
-            text = "\n".join(line.rstrip("\r").replace("\r", "\n") for line in text.split("\n"))
-        out: list[str] = []
-        for is_ascii, lines in itertools.groupby(text.split("\n"), str.isascii):
-            if is_ascii:
-                out.append(self._normalise_ascii("\n".join(lines)))
-            else:
-                out.extend(map(self._normalise_line, lines))
-        return "\n".join(out)
-
-    def _normalise_line(self, line: str) -> str:
-        if not line or line.isspace():
-            return ""
-        pieces = split_sentences(line) if self.rules.sentences == "punctuation" else (line,)
-        return "\r".join(filter(None, map(self.rules.normalization, pieces))) or "\r"
-
-    def _normalise_ascii(self, text: str) -> str:
-        """The same for many lines at once, every run of white space made one space; ten times as fast."""
-        for space in _ASCII_SPACES:
-            text = text.replace(space, " ")
-        while "  " in text:
-            text = text.replace("  ", " ")
-        text = "\n".join([line.strip(" ") for line in text.split("\n")])
-        if self.rules.sentences == "punctuation":
-            text = _ASCII_SENTENCE_END.sub(lambda end: end[0][:-1] + "\r", text)
-        return dataclasses.replace(self.rules.normalization, remove_space=False)(text)
+        paragraphs = self._paragraphs(part, ((number, line) for line in text.split("\n")), "file")
+        return [sentences for sentences, _ in paragraphs if sentences]
 
     def _decode(self, raw: bytes, part: Part, offset: int) -> str:
         if (nul := raw.find(b"\0")) >= 0:
@@ -287,16 +257,6 @@ class TextReader:
         text = raw.decode(encoding, "replace")
         self.replaced += text.count("\ufffd") - raw.count("\ufffd".encode())
         return text
-
-
-def _sentences_of(block: str) -> list[str]:
-    sentences = block.replace("\r", "\n").split("\n")
-    return list(filter(None, sentences)) if "" in sentences else sentences
-
-
-def _line_start(raw: bytes, number: int) -> int:
-    """Where line `number` of a chunk starts. Only for messages: it scans all lines before."""
-    return next(itertools.islice(_LINE_END.finditer(raw), number - 1, None)).end() if number else 0
 
 
 def split_sentences(line: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ set's code for the name of the default configuration, and that code often import
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -148,11 +149,19 @@ def examples(path: str, start: int, end: int, field: str) -> Iterator[tuple[int,
     """
     if (count := split(path).num_examples) < end:
         raise BadInput(f"{path}: {end - count} examples shorter than it was; start over")
-    number = start
-    for shard in split(path, f"[{start}:{end}]").file_instructions:
-        for record in _records(os.fspath(shard.filename), shard.skip, shard.skip + shard.take):
-            yield number, _field(path, number, record, field)
-            number += 1
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    shards = split(path, f"[{start}:{end}]").file_instructions
+    found = (_records(os.fspath(shard.filename), shard.skip, shard.skip + shard.take) for shard in shards)
+    for number, record in enumerate(itertools.chain.from_iterable(found), start):
+        example = tf_example_pb2.Example.FromString(record)  # pyright: ignore[reportAttributeAccessIssue]
+        fields = example.features.feature
+        if field not in fields:
+            raise BadInput(f"{path}, example {number}: {no_field(field, fields)}")
+        value = fields[field]
+        if value.WhichOneof("kind") != "bytes_list" or len(value.bytes_list.value) != 1:
+            raise BadInput(f"{path}, example {number}: field {field!r} is not one text; choose another with --field")
+        yield number, value.bytes_list.value[0]
 
 
 def _records(file: str, start: int, end: int) -> Iterator[bytes]:
@@ -172,19 +181,6 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
             why = f"the bucket does not answer ({summary(error)})"
             raise RestartMe(f"{where}: {why}; rerun the same command") from error
         raise BadInput(f"{where}: damaged or missing ({summary(error)}); build it again") from error
-
-
-def _field(path: str, number: int, record: bytes, field: str) -> bytes:
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    example = tf_example_pb2.Example.FromString(record)  # pyright: ignore[reportAttributeAccessIssue]
-    fields = example.features.feature
-    if field not in fields:
-        raise BadInput(f"{path}, example {number}: {no_field(field, fields)}")
-    value = fields[field]
-    if value.WhichOneof("kind") != "bytes_list" or len(value.bytes_list.value) != 1:
-        raise BadInput(f"{path}, example {number}: field {field!r} is not one text; choose another with --field")
-    return value.bytes_list.value[0]
 
 
 def no_field(field: str, names: Iterable[str]) -> str:

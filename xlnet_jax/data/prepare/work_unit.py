@@ -18,6 +18,7 @@ import numpy as np
 
 from xlnet_jax.data import vocabulary
 from xlnet_jax.data.corpus import pages
+from xlnet_jax.data.prepare import marks
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Document, Request, TextReader
 from xlnet_jax.data.tokenizer import Tokenizer
@@ -164,6 +165,6 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
         content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": reader.read(parts),
                    "replaced": reader.replaced,
                    "empty": reader.empty + sum(writer.empty for writer in writers.values()),
-                   "dropped": reader.dropped}  # fmt: skip
+                   "dropped": {name: reader.dropped[name] for name in marks.NAMES}}  # fmt: skip
         files.write(note, files.to_json(content, indent=None))
     return sum(writer.counted["tokens"] for writer in writers.values())
