@@ -132,7 +132,8 @@ class Tokenizer:
             model = files.read(self.path)
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except (OSError, RuntimeError) as error:
-            raise BadInput(f"tokenizer {path}: {summary(error)}; name a SentencePiece model file") from error
+            why = summary(error) if isinstance(error, OSError) else "not a SentencePiece model"
+            raise BadInput(f"tokenizer {path}: {why}; name the file of one") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))

@@ -80,7 +80,7 @@ def test_another_request_is_refused_before_anything_is_made(bucket):
         _prepare()
 
 
-@pytest.mark.parametrize("moment", ["_each", "_finish_split", "_assemble"])
+@pytest.mark.parametrize("moment", ["in_threads", "_finish_split", "_assemble"])
 def test_another_was_faster(bucket, monkeypatch, moment):
     """Two at once on the same request: the other one finishes between any two steps of this one."""
     original = getattr(module, moment)

@@ -129,21 +129,6 @@ def test_bucket_that_does_not_answer(tmp_path, suffix):
             list(_reader().documents(part))
 
 
-@pytest.mark.parametrize("document", ["blank_line", "line", "file"])
-def test_plan_cuts_between_documents(document):
-    found = find_sources([data.text_folder()])
-    reader = _reader(document)
-    whole = [each for s in found for each in reader.documents(Part(s.path, 0, s.bytes))]
-    units = plan(found, 2000, document)
-    parts = [part for unit in units for part in unit]
-    assert len(units) > 3 and len(plan(found, 10**9, document)) == 1
-    assert [each for part in parts for each in reader.documents(part)] == whole
-    if document == "file":
-        assert len(parts) == len(found)
-    else:
-        assert max(sum(part.end - part.start for part in unit) for unit in units) < 3000
-
-
 def test_plan_of_records(tmp_path):
     _write(tmp_path / "a.jsonl", RECORDS)
     _write(tmp_path / "b.jsonl.gz", RECORDS)
@@ -226,7 +211,9 @@ def test_damaged_compression(tmp_path, suffix):
     for content in broken:
         path.write_bytes(content)
         for read in (lambda: list(reader.documents(part)), lambda: reader.digest(part)):
-            with pytest.raises(BadInput, match=rf"a.{suffix}, byte \d+ of the decompressed text: damaged or cut short") as error:
+            with pytest.raises(
+                BadInput, match=rf"a.{suffix}, byte \d+ of the decompressed text: damaged or cut short"
+            ) as error:
                 read()
             assert "\n" not in str(error.value)
     # Files that were compressed one by one and put together are one text.

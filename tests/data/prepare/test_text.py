@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 
 import hypothesis
@@ -97,9 +96,7 @@ _PIECES = st.sampled_from(
     content=st.lists(_PIECES, max_size=30).map("".join),
     document=st.sampled_from(DOCUMENT_RULES),
     sentences=st.sampled_from(SENTENCE_RULES),
-    normalization=st.builds(
-        Normalization, lower=st.booleans(), keep_accents=st.booleans(), nfkc=st.booleans()
-    ),
+    normalization=st.builds(Normalization, lower=st.booleans(), keep_accents=st.booleans(), nfkc=st.booleans()),
     block=st.sampled_from([1, 3, 1 << 20]),
 )
 def test_the_rules_as_they_are_stated(tmp_path_factory, content, document, sentences, normalization, block):
@@ -146,7 +143,7 @@ def test_document_that_is_too_long(tmp_path, monkeypatch):
     assert len(_documents(tmp_path, "abcdef\n\nabcdef\n")[0]) == 2
     record = '{"text": "a"}\n{"text": "abcdefghijklmn"}'
     for rule, content in (("blank_line", "abcdef\nabcdef"), ("file", "abcdef\n\nabcdef"), ("line", record)):
-        with pytest.raises(BadInput, match=r"byte (7|8|14): a document of more than 10 characters; use --document=line"):
+        with pytest.raises(BadInput, match=r"byte (7|8|14): a document of more than 10 characters; use"):
             _documents(tmp_path, content, rule, suffix="jsonl" if rule == "line" else "txt")
 
 
@@ -168,13 +165,6 @@ def test_empty_documents(tmp_path, monkeypatch, document, content, place, docume
         _documents(tmp_path, content, document)
     found, reader = _documents(tmp_path, content, document, errors="replace")
     assert (len(found), reader.empty) == (documents, 1)
-
-
-def test_blank_lines_are_no_documents(tmp_path):
-    for document in ("line", "blank_line"):
-        for content in ("", "\n\n \n", "\n\na\n\n\n\n\u0301b\n\n"):
-            found, reader = _documents(tmp_path, content, document)
-            assert len(found) == 2 * bool(content.strip()) and reader.empty == 0
 
 
 @pytest.mark.parametrize(
@@ -218,14 +208,3 @@ def test_names_of_fields_are_shown_in_one_short_line(tmp_path):
     with pytest.raises(BadInput, match="no field 'text', but") as error:
         _documents(tmp_path, json.dumps(record), suffix="jsonl")
     assert "\n" not in str(error.value) and len(str(error.value)) < 1500
-
-
-def test_hashes(tmp_path):
-    reader = _documents(tmp_path, "a\n\nb\r\n")[1]
-    assert reader.hashes == [hashlib.sha256(b"a\n\nb\r\n").hexdigest()]
-    path = str(tmp_path / "a.txt")
-    assert reader.digest(Part(path, 0, 6)) == reader.hashes[0]
-    assert reader.digest(Part(path, 3, 6)) == hashlib.sha256(b"b\r\n").hexdigest()
-    # A part that was not read to its end has none.
-    next(reader.documents(Part(path, 0, os.path.getsize(path))))
-    assert len(reader.hashes) == 1
