@@ -87,14 +87,13 @@ class Vocabulary(Tokenizer):
             self.word_start = np.array([True] * _FIRST + starts)
 
     def _check(self) -> None:
-        if self.level not in LEVELS or not isinstance(self.verbatim, bool):
+        one = {"words": r"\S+", "characters": r"(?s:.)", "bytes": _BYTE.pattern}.get(self.level)
+        if one is None or not isinstance(self.verbatim, bool):
             raise ValueError("it has an unknown level")
-        if tuple(self.pieces[:_FIRST]) != SPECIAL_PIECES or len(self.counts) != len(self.pieces):
-            raise ValueError("its first pieces are not the special ones, or pieces and counts differ in number")
-        one = {"words": r"\S+", "characters": r"(?s:.)", "bytes": _BYTE.pattern}[self.level]
-        plain = self.pieces[_FIRST:]
-        if not plain or len(set(plain)) < len(plain) or not all(re.fullmatch(one, piece) for piece in plain):
-            raise ValueError(f"its pieces are not different {self.level}")
+        special, plain = tuple(self.pieces[:_FIRST]), self.pieces[_FIRST:]
+        is_whole = special == SPECIAL_PIECES and len(self.counts) == len(self.pieces) > len(special)
+        if not is_whole or len(set(plain)) < len(plain) or not all(re.fullmatch(one, piece) for piece in plain):
+            raise ValueError(f"its pieces are not the special ones and then different {self.level} with counts")
 
     def normalized(self, text: str) -> str:
         """Every line by itself, unless the vocabulary is `verbatim`."""

@@ -15,8 +15,8 @@ from xlnet_jax.data.corpus import manifest as manifests
 from xlnet_jax.data.corpus import pages
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.prepare import pipeline as module
-from xlnet_jax.data.prepare import sources, work_unit
-from xlnet_jax.data.prepare.text import Request, TextReader
+from xlnet_jax.data.prepare import work_unit
+from xlnet_jax.data.prepare.text import Request
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput
 
@@ -42,45 +42,22 @@ def test_end_of_document_belongs_to_the_last_sentence(tmp_path):
     assert (train["tokens"], train["documents"], train["sentences"]) == (len(expected), 3, 4)
 
 
-def _flags(path, split="train"):
-    """Where sentences, documents and paragraphs start in a split: three sets of places."""
-    entry = manifests.read_manifest(str(path))["splits"][split]
-    runs = [
-        starts
-        for shard in entry["shards"]
-        for _, starts in pages.scan(str(path / shard["file"]), shard, data.PAGE_TOKENS, data.VOCAB_SIZE)
-    ]
-    starts = np.concatenate(runs)
-    bits = (pages.SENTENCE_START, pages.DOCUMENT_START, pages.PARAGRAPH_START)
-    return [set(np.flatnonzero(starts & bit).tolist()) for bit in bits]
-
-
-@pytest.mark.parametrize("document", ["file", "blank_line", "line"])
-def test_starts_of_paragraphs(tmp_path, document):
-    inputs = data.write(tmp_path, a="Bado. Kilu.\nMeno.\n\n\u200b\n\n\u200b Rasi.\nTuve. Bado.", b="Meno.\n\nRasi.")
+@pytest.mark.parametrize(
+    ("document", "documents", "paragraphs"),
+    [("file", [0, 5], [0, 3, 5, 6]), ("blank_line", [0, 3, 5, 6], [0, 3, 5, 6]), ("line", [0, 2, 3, 4, 5, 6], None)],
+)
+def test_starts_of_paragraphs(tmp_path, document, documents, paragraphs):
+    """By the number of their first sentence. A zero-width space is text to Python, and nothing to SentencePiece."""
+    inputs = data.write(tmp_path, a="Bado. Kilu.\nMeno.\n\n\u200b\n\n\u200b Rasi.\nTuve.", b="Meno.\n\nRasi.")
     manifest = data.make_corpus(tmp_path / "c", inputs, heldout=0.0, document=document, sentences="punctuation")
+    corpus = Corpus(str(tmp_path / "c"))
+    flags = corpus.read_flags(np.array([0]), corpus.tokens)[1][0]
+    flags = flags[(flags & pages.SENTENCE_START) > 0]
+    assert np.flatnonzero(flags & pages.DOCUMENT_START).tolist() == documents
+    assert np.flatnonzero(flags & pages.PARAGRAPH_START).tolist() == (paragraphs or documents)
     train = manifest["splits"]["train"]
-    sentences, documents, paragraphs = _flags(tmp_path / "c")
-    reader = TextReader(Request(document, "punctuation", Normalization(), 0.0, "strict", data.PAGE_TOKENS))
-    position, expected = 0, (set(), set(), set())
-    for source in sources.find_sources(inputs):
-        for paragraphs_of_document in reader.documents(sources.Part(source.path, 0, source.bytes)):
-            begin = position
-            for paragraph in paragraphs_of_document:
-                encoded = [ids for ids in data.encode(paragraph, data.tokenizer()) if len(ids)]
-                if encoded:
-                    expected[2].add(position)
-                for ids in encoded:
-                    expected[0].add(position)
-                    position += len(ids)
-            if position > begin:
-                expected[1].add(begin)
-                position += 1
-    assert (sentences, documents, paragraphs) == expected
-    assert documents <= paragraphs <= sentences
-    assert [train[name] for name in ("sentences", "documents", "paragraphs")] == list(map(len, expected))
-    assert (len(paragraphs) > len(documents)) == (document == "file")
-    # Zero-width spaces are no white space to Python, and nothing to SentencePiece.
+    counts = (len(flags), len(documents), len(paragraphs or documents))
+    assert tuple(train[name] for name in ("sentences", "documents", "paragraphs")) == counts == (7, *counts[1:])
     assert manifest["empty"] == (document != "file")
 
 

@@ -108,6 +108,20 @@ def test_a_bucket_that_does_not_answer(bucket):
 
 
 @pytest.mark.slow
+def test_a_run_reads_its_corpus_there_in_threads_and_in_processes(bucket, tmp_path):
+    _prepare()
+    losses = []
+    for workers in (0, 2):
+        words = [sys.executable, "-m", "xlnet_jax", "train", f"--config={ROOT}/tests/tiny_config.py",
+                 f"--workdir={tmp_path}/{workers}", f"--config.data.workers={workers}", "--config.train.steps=6",
+                 "--config.data.corpus=gs://bucket/c", f"--config.model.vocab_size={data.VOCAB_SIZE}"]  # fmt: skip
+        subprocess.run(words, env=os.environ | bucket.environment() | {"PYTHONPATH": ROOT}, check=True)
+        lines = (tmp_path / str(workers) / "metrics.jsonl").read_text().splitlines()
+        losses.append([json.loads(line)["loss"] for line in lines])
+    assert losses[0] == losses[1] and len(losses[0]) == 6
+
+
+@pytest.mark.slow
 def test_killed(bucket, tmp_path):
     options = ["--tokenizer=" + data.tokenizer_path(), "--heldout=0.2", "--shard_bytes=8000", "--workers=2"]
     words = [sys.executable, "-m", "xlnet_jax", "prepare", "--input=gs://bucket/text", *options]

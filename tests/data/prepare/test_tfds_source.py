@@ -6,11 +6,14 @@ import pathlib
 import shutil
 import sys
 
+import data_fixtures as data
 import fake_gcs
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from xlnet_jax.cli import main
+from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.prepare import sources
 from xlnet_jax.data.prepare.sources import Part, find_sources, plan
 from xlnet_jax.data.prepare.text import Request, TextReader
@@ -171,6 +174,13 @@ def test_damaged_data_sets(data_dir, tmp_path):
     (folder / "dataset_info.json").write_text("{")
     with pytest.raises(BadInput, match="no data set that TFDS can read"):
         find_sources(["tfds:bad"], str(tmp_path))
+
+
+def test_the_options_of_the_command_line(data_dir, tmp_path):
+    words = ["prepare", "--tfds=xlnet_articles:validation", f"--data_dir={data_dir}", f"--output={tmp_path}/c",
+             "--field=text", "--workers=1", "--heldout=0", f"--tokenizer={data.tokenizer_path()}"]  # fmt: skip
+    assert main(words) == 0
+    assert Corpus(f"{tmp_path}/c").manifest["splits"]["train"]["documents"] == 3
 
 
 def test_in_a_bucket(data_dir):

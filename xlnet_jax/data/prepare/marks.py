@@ -32,16 +32,14 @@ _ASCII, _ASCII_LETTERS = bytes(range(128)), string.ascii_letters.encode()
 def warning(dropped: Mapping[str, int]) -> str | None:
     """One line with the option to set, if more than `LARGEST_SHARE` is lost or in pieces; takes `NAMES` and counts."""
     letters, lost, split = (dropped[name] for name in NAMES)
+    prepare = "prepare in a new folder with"
     if lost > LARGEST_SHARE * letters:
-        return (
-            f"normalisation drops {lost:,} of {letters:,} letters and marks ({lost / letters:.1%}), not counting "
-            "accents of Latin, Greek and Cyrillic: that changes words; prepare in a new folder with --keep_accents"
-        )
+        what = f"drops {lost:,} of {letters:,} letters and marks ({lost / letters:.1%})"
+        accents = "not counting accents of Latin, Greek and Cyrillic"
+        return f"normalisation {what}, {accents}: that changes words; {prepare} --keep_accents"
     if split > LARGEST_SHARE * letters:
-        return (
-            f"normalisation takes {split:,} Hangul syllables apart ({split / letters:.1%} of the letters); prepare the "
-            "text in a new folder with --nfkc, which puts them together again"
-        )
+        what = f"takes {split:,} Hangul syllables apart ({split / letters:.1%} of the letters)"
+        return f"normalisation {what}; {prepare} --nfkc, which puts them together again"
     return None
 
 

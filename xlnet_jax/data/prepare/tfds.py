@@ -55,13 +55,8 @@ def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
     root = files.resolve(os.path.expanduser(data_dir or constants.get_default_data_dir()))
     folder = f"{root}/{name.strip('/')}"
     versions = _versions(folder)
-    if not versions and "/" not in name:
-        configs = {config: found for config in _subfolders(folder) if (found := _versions(f"{folder}/{config}"))}
-        if len(configs) > 1:
-            raise BadInput(f"input tfds:{name} is built as {', '.join(configs)}; name one, as in tfds:{name}/CONFIG")
-        if configs:
-            ((config, versions),) = configs.items()
-            folder = f"{folder}/{config}"
+    if not versions and (configs := [each for each in _subfolders(folder) if _versions(f"{folder}/{each}")]):
+        raise BadInput(f"input tfds:{name} is built as {', '.join(configs)}; name one, as in tfds:{name}/{configs[0]}")
     if not versions:
         command = f"tfds build {name} --file_format=array_record" + (f" --data_dir={data_dir}" if data_dir else "")
         raise BadInput(f"input tfds:{name} is not built in {root}; build it with `{command}`, or give its --data_dir")
