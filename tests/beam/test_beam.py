@@ -88,7 +88,7 @@ def test_a_service_that_fails(tmp_path, monkeypatch, raised, expected, message):
         with pytest.raises(expected, match=message):
             _prepare(tmp_path / "c")
     monkeypatch.setattr(engine, "_report_errors", lambda *unit: None)
-    with pytest.raises(BadInput, match="c: the pipeline wrote no 00000.json here; workers on other machines need"):
+    with pytest.raises(BadInput, match="c: the pipeline wrote no 00000.json; workers elsewhere need --output=gs://"):
         _prepare(tmp_path / "c")
 
 

@@ -95,16 +95,13 @@ def test_encode_and_decode():
 
 
 def test_long_text_is_encoded_in_parts(monkeypatch):
-    tokenizer = data.tokenizer()
     text = " ".join(["Bado kilu, 12."] * 50)
-    (whole,) = data.encode([text], tokenizer)
+    texts = ["", text, "Bado", "", text, ""]
+    whole = data.encode(texts, data.tokenizer())
     monkeypatch.setattr(module, "_LONGEST_TEXT", 40)
     assert len(list(cut(text, 40))) > 10
-    np.testing.assert_array_equal(data.encode([text], tokenizer)[0], whole)
-    for many, each in zip(
-        data.encode(["", text, "Bado", "", text, ""], tokenizer), ["", text, "Bado", "", text, ""], strict=True
-    ):
-        np.testing.assert_array_equal(many, data.encode([each], tokenizer)[0])
+    for many, each in zip(data.encode(texts, data.tokenizer()), whole, strict=True):
+        np.testing.assert_array_equal(many, each)
     assert list(cut("x" * 95, 40)) == ["x" * 40, "x" * 40, "x" * 15]
     assert list(cut("ab cd  ef", 5)) == ["ab", "cd ", "ef"] and list(cut("", 5)) == []
 

@@ -117,14 +117,9 @@ class Tokenizer:
     """In a corpus and in a work directory."""
 
     def __init__(self, path: str, normalization: Normalization = Normalization()):
-        """Loads a model.
+        """Loads a SentencePiece model file, also `gs://` where `gcsfs` is installed.
 
-        Args:
-          path: a SentencePiece model file; `gs://` works where `gcsfs` is installed.
-          normalization: of text before `encode_normalized`.
-
-        Raises:
-          BadInput: the file is missing or no SentencePiece model, or its ids 0-8 are not the nine special pieces.
+        Raises BadInput: the file is missing or no SentencePiece model, or its ids 0-8 are not the nine special pieces.
         """
         self.path = str(path)
         self.normalization = normalization

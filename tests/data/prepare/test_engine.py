@@ -82,7 +82,6 @@ def test_beam_is_named_where_it_is_missing(tmp_path, monkeypatch):
         (["--output=c", "--input=TEXT", "--heldout=1"], "--heldout=1.0 must be below 1"),
         (["--output=c", "--input=TEXT", "--beam_options=a=b"], "--beam_options is for --engine=beam"),
         (["--output=a,b", "--input=TEXT"], "--output=a,b: commas separate the folders"),
-        (["--output=file", "--input=TEXT"], "file: Not a directory; fix this"),
         (["--output=file/c", "--input=TEXT"], "file/c: Not a directory; fix this"),
         (["--output=s3://bucket/c", "--input=TEXT"], "s3://bucket/c: of the addresses only gs://BUCKET/"),
     ],

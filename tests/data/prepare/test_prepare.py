@@ -61,13 +61,6 @@ def test_starts_of_paragraphs(tmp_path, document, documents, paragraphs):
     assert manifest["empty"] == (document != "file")
 
 
-def test_normalization_is_kept_in_the_corpus(tmp_path):
-    inputs = data.write(tmp_path, a="BÁDO  KILU")
-    data.make_corpus(tmp_path / "c", inputs, heldout=0.0, normalization=Normalization(lower=True))
-    assert _texts(tmp_path / "c") == ["bado kilu"]
-    assert Corpus(str(tmp_path / "c")).tokenizer.normalization == Normalization(lower=True)
-
-
 def test_heldout_is_disjoint_and_holds_duplicates_together(tmp_path):
     train, heldout = _texts(data.corpus_path()), _texts(data.corpus_path(), "heldout")
     assert not set(train) & set(heldout)

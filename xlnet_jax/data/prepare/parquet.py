@@ -23,14 +23,7 @@ def row_group_bytes(path: str) -> list[int]:
 def strings(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes | None]]:
     """A column of the row groups [start, end), every value with its row in the file; None where it is null.
 
-    Args:
-      path: of the file.
-      start: first row group.
-      end: row group after the last.
-      field: name of the column.
-
-    Raises:
-      BadInput: no such column, one that is not text, or a file that is damaged.
+    Raises BadInput: no such column, one that is not text, or a file that is damaged.
     """
     import pyarrow
 

@@ -85,9 +85,7 @@ def find_sources(
         that TFDS has built.
       data_dir: where TFDS has its data sets; None = its own default.
 
-    Raises:
-      BadInput: an input names nothing, or nothing that can be read.
-      RestartMe: the bucket does not answer.
+    Raises BadInput: an input names nothing, or nothing that can be read. RestartMe: the bucket does not answer.
     """
     found: dict[str, Source] = {}
     wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
@@ -115,12 +113,8 @@ def find_sources(
 def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tuple[Part, ...]]:
     """Cuts the sources, in order, into work units of about `unit_bytes`.
 
-    Files larger than that are cut where their format allows it (see the module's docstring); a text file that is one
-    document is never cut.
-
-    Raises:
-      OSError, BadInput: a file cannot be read.
-      RestartMe: the bucket does not answer.
+    Larger files are cut where their format allows it (see the module's docstring); a text file that is one document is
+    never cut. Raises OSError and BadInput: a file cannot be read. RestartMe: the bucket does not answer.
     """
     units: list[list[Part]] = []
     size = 0

@@ -107,9 +107,8 @@ class TextReader:
     def documents(self, part: Part) -> Iterator[Document]:
         """The documents of a part in order, each with at least one sentence.
 
-        Raises:
-          BadInput: not UTF-8, not text, empty, damaged, shorter than it was, or too long to hold in memory.
-          RestartMe: the bucket does not answer.
+        Raises BadInput: not UTF-8, not text, empty, damaged, shorter than it was, or too long to hold in memory.
+        RestartMe: the bucket does not answer.
         """
         read = {"text": self._text_documents, "json": self._json_documents}
         reader = read.get(sources.kind_of(part.path).format, self._record_documents)
