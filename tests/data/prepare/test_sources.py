@@ -107,9 +107,8 @@ def test_find_sources(tmp_path, caplog):
                 find_sources([empty])
     path = f"{tmp_path}/a.txt"
     assert find_sources([path]) == [Source(path, 1, os.stat(path).st_mtime_ns)]
-    for nothing, message in (([], "no input"), (["s3://bucket/a.txt"], "only gs://BUCKET/")):
-        with pytest.raises(BadInput, match=message):
-            find_sources(nothing)
+    with pytest.raises(BadInput, match="only gs://BUCKET/"):
+        find_sources(["s3://bucket/a.txt"])
 
 
 @pytest.mark.parametrize("suffix", ["txt", "jsonl.gz", "jsonl.zst", "parquet"])

@@ -115,8 +115,8 @@ def test_configs_and_versions(data_dir, tmp_path):
     with pytest.raises(BadInput, match=r"version 2.0.0 is not built in .*/plain, only 1.0.0, 9.0.0, 10.0.0"):
         find_sources(["tfds:plain:2.0.0"], str(tmp_path))
     _copy(data_dir, tmp_path / "wiki" / "20230601.en" / "1.0.0")
-    for name in ("tfds:wiki", "tfds:wiki/20230601.en"):
-        assert find_sources([name], str(tmp_path))[0].path == f"tfds:{tmp_path}/wiki/20230601.en/1.0.0:train"
+    (source,) = find_sources(["tfds:wiki/20230601.en"], str(tmp_path))
+    assert source.path == f"tfds:{tmp_path}/wiki/20230601.en/1.0.0:train"
     _copy(data_dir, tmp_path / "wiki" / "20230601.de" / "1.0.0")
     with pytest.raises(BadInput, match=r"tfds:wiki is built as 20230601.de, 20230601.en; name one"):
         find_sources(["tfds:wiki"], str(tmp_path))

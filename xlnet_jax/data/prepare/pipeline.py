@@ -156,9 +156,6 @@ def prepare(
                     raise
                 manifest = resume.check_finished(output)
             files.remove(os.path.join(output, work_unit.FOLDER))
-            for split, entry in manifest["splits"].items():
-                counts = (quantity(entry[name], name.removesuffix("s")) for name in work_unit.COUNTED)
-                _log.info("%s: %s", split, ", ".join(counts))
             return manifest
 
 

@@ -105,8 +105,6 @@ def find_sources(
             text = "input %s: files that are not %s are left out: %d, the first is %s; to read them, %s as well"
             _log.warning(text, name, wanted, len(others), min(others), advice)
         found.update((source.path, source) for source in of_name)
-    if not found:
-        raise BadInput("no input; name text files, folders or patterns")
     return [found[path] for path in sorted(found)]
 
 
@@ -155,7 +153,12 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
             whole = Part(source.path, 0, source.bytes)
             with files.open_to_read(source.path, _SMALL_BLOCK) as file:
                 while source.bytes - start > unit_bytes:
-                    end = _next_document(file, whole, start + unit_bytes, rule)
+                    file.seek(start + unit_bytes)
+                    _read_line(file, whole)  # the rest of one
+                    # One of the first documents after it, or the end of the file.
+                    while rule != "line" and _read_line(file, whole).strip():
+                        pass
+                    end = file.tell()
                     if end >= source.bytes:
                         break
                     yield Part(source.path, start, end), end - start
@@ -163,15 +166,6 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
         # A file that is a document is read even if it is empty, so that this is reported.
         if source.bytes or (kind.format == "text" and document == "file"):
             yield Part(source.path, start, source.bytes), source.bytes - start
-
-
-def _next_document(file: IO[bytes], part: Part, offset: int, document: str) -> int:
-    """Where one of the first documents after byte `offset` starts; the file's size if none does."""
-    file.seek(offset)
-    _read_line(file, part)  # the rest of one
-    while document != "line" and _read_line(file, part).strip():
-        pass
-    return file.tell()
 
 
 def _read_line(file: IO[bytes], part: Part, start: int | None = None) -> bytes:
