@@ -340,7 +340,7 @@ MUTANTS = (
            "np.cumsum(1.0 + 0 / np.arange(1, max_span + 1))", one("data/batches/sampling", "test_spans_are_as_long_as_the_originals")),
     Mutant("rare_words_first", "xlnet_jax/data/vocabulary.py", "(-counts[piece], piece)", "(counts[piece], piece)",
            one("data/vocabulary", "test_the_most_frequent_pieces_come_first_and_equal_counts_give_equal_bytes")),
-    Mutant("held_out_words_are_counted", "xlnet_jax/data/prepare/counting.py", 'or request.split_of(document, part) == "train"',
+    Mutant("held_out_words_are_counted", "xlnet_jax/data/prepare/work_unit.py", 'or request.split_of(document, part) == "train"',
            'or request.split_of(document, part) != ""', one("data/prepare/counted", "test_a_corpus_of_counted_pieces_is_the_normalised_lines")),
     Mutant("corpora_begin_again_every_cycle", "xlnet_jax/data/batches/mixing.py", "return corpus_B, round_B *",
            "return corpus_B, 0 * round_B *", one("data/batches/mixing", "test_every_corpus_gets_its_blocks_in_order_and_its_share")),

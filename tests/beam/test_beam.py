@@ -1,5 +1,6 @@
 """The engine `beam` writes what the engine `local` writes, and says the same of what it cannot read."""
 
+import functools
 import os
 import pathlib
 import signal
@@ -10,13 +11,12 @@ import time
 import apache_beam
 import data_fixtures as data
 import fake_gcs
-import job_size
 import pytest
-from apache_beam.options import pipeline_options
 from apache_beam.runners.dataflow import dataflow_runner
 
 from xlnet_jax.cli import main
 from xlnet_jax.data.prepare import engine
+from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.errors import BadInput, RestartMe
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -25,6 +25,8 @@ RUNNERS = {
     "two processes": ["runner=DirectRunner", "direct_num_workers=2", "direct_running_mode=multi_processing"],
     "threads": ["runner=DirectRunner", "direct_num_workers=2", "direct_running_mode=multi_threading"],
 }
+DATAFLOW = ["runner=DataflowRunner", "project=a-project", "region=us-central1", "temp_location=gs://bucket/temp",
+            "sdk_container_image=gcr.io/p/i"]  # fmt: skip
 
 
 def _prepare(output, inputs=None, **changes):
@@ -62,7 +64,7 @@ def test_bad_input_is_the_same_one_line(tmp_path, capfd):
         assert main([*words, f"--output={tmp_path / name}", f"--engine={name}", "--workers=1"]) == 2
         lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("xlnet-jax")]
         said.append(lines)
-    assert said[0] == said[1] and "2.txt: not UTF-8 at byte 280" in said[0][0]
+    assert said[0] == said[1] and "2.txt, byte 280: not UTF-8" in said[0][0]
     # What was complete stays, the report of the error does not, and the other engine goes on.
     changes = {"inputs": [str(tmp_path)], "shard_bytes": 100, "heldout": 0.0, "page_tokens": 4096, "errors": "replace"}
     _prepare(tmp_path / "beam", engine="local", workers=1, **changes)
@@ -86,7 +88,7 @@ def test_a_service_that_fails(tmp_path, monkeypatch, raised, expected, message):
         with pytest.raises(expected, match=message):
             _prepare(tmp_path / "c")
     monkeypatch.setattr(engine, "_report_errors", lambda *unit: None)
-    with pytest.raises(BadInput, match="c: the pipeline wrote no 00000.json here; workers on other machines need"):
+    with pytest.raises(BadInput, match="c: the pipeline wrote no 00000.json; workers elsewhere need --output=gs://"):
         _prepare(tmp_path / "c")
 
 
@@ -94,39 +96,26 @@ def test_a_service_that_fails(tmp_path, monkeypatch, raised, expected, message):
 @pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 def test_a_job_does_not_grow_with_its_units():
     """Dataflow takes jobs of 20 MB: the units, with all their files, must not be elements of the pipeline."""
-    (job, file), (large_job, large_file) = job_size.sizes((1, 156_250))
+    jobs, size = [], 64_000_000
+    with fake_gcs.serve() as server:
+        for count in (1, 156_250):
+            pipeline = engine.make_pipeline(DATAFLOW)
+            server.objects.clear()
+            units = [(unit, (Part("gs://bucket/text.jsonl", unit * size, (unit + 1) * size),)) for unit in range(count)]
+            engine.add_units(pipeline, "gs://bucket/corpus", units, functools.partial(print, data.tokenizer()))
+            (of_units,) = server.objects.values()
+            jobs.append((len(pipeline.to_runner_api().SerializeToString()), len(of_units)))
+    (job, file), (large_job, large_file) = jobs
     # Names in the pipeline are random, and compressed.
     assert abs(large_job - job) < 500 and large_job < 100_000
     assert file < 100 and large_file > 10_000_000
 
 
-@pytest.mark.parametrize(
-    ("own", "expected"), [([], "xlnet_jax-"), (["sdk_container_image=gcr.io/p/i"], None), (["setup_file=s.py"], None)]
-)
-def test_workers_of_dataflow_get_the_package(tmp_path, monkeypatch, own, expected):
-    sent = []
-
-    def run(pipeline):
-        setup = pipeline.options.view_as(pipeline_options.SetupOptions)
-        sent.extend(pathlib.Path(path).name for path in setup.extra_packages or [])
-        if sent:
-            code = (
-                "import sys; sys.path.insert(0, sys.argv[1]); import xlnet_jax.data.prepare.engine as engine; "
-                "assert engine.__file__.startswith(sys.argv[1]) and not {'jax', 'flax', 'orbax'} & sys.modules.keys()"
-            )
-            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
-            subprocess.run([*pip, f"--target={tmp_path / 'to'}", setup.extra_packages[0]], check=True)
-            subprocess.run([sys.executable, "-c", code, str(tmp_path / "to")], check=True, cwd=tmp_path)
-        raise dataflow_runner.DataflowRuntimeException("not run", None)
-
-    monkeypatch.setattr(apache_beam.Pipeline, "run", run)
-    with fake_gcs.serve() as bucket:
-        with pytest.raises(RestartMe, match="ended as not run"):
-            _prepare("gs://bucket/c", beam_options=[*job_size.OPTIONS, *own])
-        units = [key for key in bucket.objects if key.endswith(".units")]
-        with pytest.raises(BadInput, match="the workers of Dataflow do not see; use gs://"):
-            _prepare(tmp_path / "c", beam_options=job_size.OPTIONS)
-    assert [name.split("0")[0] for name in sent] == ([expected] if expected else []) and len(units) == 1
+def test_workers_of_dataflow_need_a_bucket_and_the_package(tmp_path):
+    with pytest.raises(BadInput, match="the workers of Dataflow do not see; use gs://"):
+        _prepare(tmp_path / "c", beam_options=DATAFLOW)
+    with pytest.raises(BadInput, match="workers of Dataflow need this package; add sdk_container_image="):
+        _prepare("gs://bucket/c", beam_options=DATAFLOW[:-1])
 
 
 def test_killed(tmp_path):

@@ -77,15 +77,13 @@ def aligned(normalization: Normalization, text: str) -> tuple[str, np.ndarray]:
     for match in _RUN.finditer(stripped):
         run, start = match[0], match.start()
         if normalization.remove_space and run.isspace():
-            normal, before = " " * (start > 0), [0]
+            normal, of_run = " " * (start > 0), [0] * (start > 0)
         elif (normal := normalization(run)) == run:
-            before = range(len(run))
-        else:
-            before = np.maximum.accumulate([len(normalization(run[:length])) for length in range(len(run))])
-        parts.append(normal)
-        if isinstance(before, range):
-            source.extend(range(start, match.end()))
+            of_run = range(len(run))
         else:
             # The last character whose prefix is not longer: those that leave nothing are passed over.
-            source.extend(start + np.searchsorted(before, np.arange(len(normal)), "right") - 1)
+            before = np.maximum.accumulate([len(normalization(run[:length])) for length in range(len(run))])
+            of_run = np.searchsorted(before, np.arange(len(normal)), "right") - 1
+        parts.append(normal)
+        source.extend(start + int(each) for each in of_run)
     return "".join(parts), np.array([*source, len(stripped)], np.int64)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import sentencepiece
 
-from xlnet_jax.errors import BadInput
+from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
 
@@ -56,6 +56,7 @@ _WITHOUT_SPACES = (
 )  # fmt: skip
 _FOLLOWING = frozenset("\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3")  # Thai and Lao vowels after their consonant
 _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
+_CONTINUATION = bytes(range(0x80, 0xC0))  # in UTF-8 the bytes of a character after its first one
 _LONGEST_TEXT = 1_000_000  # characters in one SentencePiece call, which uses a large multiple of this as memory
 _LONGEST_TRAINING_LINE = 4096  # characters: at most 16384 bytes, beyond which SentencePiece silently drops a line
 
@@ -85,21 +86,14 @@ class Normalization:
         # Neither form changes ASCII, and most lines are ASCII.
         if not text.isascii():
             if not self.keep_accents:
-                text = _NOT_ASCII.sub(lambda run: run[0].translate(_WITHOUT_ACCENTS), text)
+                text = _NOT_ASCII.sub(_without_accents, text)
             if self.nfkc:
                 text = unicodedata.normalize("NFKC", text)
         return text.lower() if self.lower else text
 
 
-class _Decomposed(dict[int, str]):
-    """For `str.translate`: a character without its accents. Only they could change places with other characters."""
-
-    def __missing__(self, code: int) -> str:
-        parts = unicodedata.normalize("NFKD", chr(code))
-        return self.setdefault(code, "".join(itertools.filterfalse(unicodedata.combining, parts)))
-
-
-_WITHOUT_ACCENTS = _Decomposed()
+def _without_accents(run: re.Match[str]) -> str:
+    return "".join(itertools.filterfalse(unicodedata.combining, unicodedata.normalize("NFKD", run[0])))
 
 
 class Tokenizer:
@@ -123,34 +117,25 @@ class Tokenizer:
     """In a corpus and in a work directory."""
 
     def __init__(self, path: str, normalization: Normalization = Normalization()):
-        """Loads a model.
+        """Loads a SentencePiece model file, also `gs://` where `gcsfs` is installed.
 
-        Args:
-          path: a SentencePiece model file; `gs://` works where `gcsfs` is installed.
-          normalization: of text before `encode_normalized`.
-
-        Raises:
-          BadInput: the file is missing or no SentencePiece model, or its ids 0-8 are not the nine special pieces.
+        Raises BadInput: the file is missing or no SentencePiece model, or its ids 0-8 are not the nine special pieces.
         """
         self.path = str(path)
         self.normalization = normalization
         try:
             model = files.read(self.path)
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except OSError as error:
-            raise BadInput(f"tokenizer {path}: {error.strerror or error}; name a SentencePiece model file") from error
-        except RuntimeError as error:
-            raise BadInput(f"tokenizer {path}: not a SentencePiece model") from error
+        except (OSError, RuntimeError) as error:
+            why = summary(error) if isinstance(error, OSError) else "not a SentencePiece model"
+            raise BadInput(f"tokenizer {path}: {why}; name the file of one") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
-        for index, expected in enumerate(SPECIAL_PIECES):
-            piece = self.pieces[index] if index < self.vocab_size else "nothing"
+        for index, (piece, expected) in enumerate(itertools.zip_longest(self.pieces[:9], SPECIAL_PIECES)):
             if piece != expected:
-                raise BadInput(
-                    f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs {expected!r} there; train one with "
-                    "`xlnet-jax prepare` (no --tokenizer), or use the spiece.model of a released XLNet"
-                )
+                wrong = f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs {expected!r} there"
+                raise BadInput(f"{wrong}; train one with `xlnet-jax prepare`, or use that of a released XLNet")
         self.word_start = np.array([starts_word(piece) for piece in self.pieces])
         # The digit-comma rule depends on the piece alone, so it is a table.
         self.digit_comma: dict[int, list[int]] = {
@@ -202,17 +187,17 @@ class Tokenizer:
         """How much text each id stands for: characters (code points) and UTF-8 bytes, int64 [V] both.
 
         It is the text after normalisation. SentencePiece's mark counts as the space that it stands for, also at the
-        start of a sentence; special pieces are no text.
+        start of a sentence; special pieces are no text. A byte that continues a character counts no character.
         """
-        characters_V, bytes_V = np.zeros((2, self.vocab_size), np.int64)
+        texts = [b""] * self.vocab_size
         for index in self.text_ids.tolist():
-            if self.processor.is_byte(index):
-                # A byte of a character that is no piece; the first byte of a character is no continuation byte.
-                bytes_V[index], characters_V[index] = 1, not 0x80 <= int(self.pieces[index][3:5], 16) < 0xC0
-            else:
-                text = self.pieces[index].replace(_WORD, " ")
-                characters_V[index], bytes_V[index] = len(text), len(text.encode())
-        return characters_V, bytes_V
+            texts[index] = self._text(index)
+        characters = [len(text.translate(None, _CONTINUATION)) for text in texts]
+        return np.array(characters, np.int64), np.array(list(map(len, texts)), np.int64)
+
+    def _text(self, index: int) -> bytes:
+        piece = self.pieces[index]
+        return byte_of(piece) if self.processor.is_byte(index) else piece.replace(_WORD, " ").encode()
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; control pieces are left out, unknown ones become ⁇."""
@@ -223,6 +208,11 @@ class Tokenizer:
 def _load(kind: type[Tokenizer], path: str, normalization: Normalization, sha256: str) -> Tokenizer:
     del sha256  # part of the key: the same path may hold another tokenizer the next time
     return kind(path, normalization)
+
+
+def byte_of(piece: str) -> bytes:
+    """The byte of a piece such as `<0x41>`."""
+    return bytes.fromhex(piece[3:5])
 
 
 def starts_word(piece: str) -> bool:
@@ -302,14 +292,8 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
             max_sentence_length=4 * _LONGEST_TRAINING_LINE, num_threads=threads, minloglevel=2,
         )  # fmt: skip
     except RuntimeError as error:
-        raise BadInput(_training_error(str(error), vocab_size)) from error
+        # After the place in its source, SentencePiece says what is wrong, and the largest or smallest size.
+        reason = " ".join(str(error).rpartition("] ")[2].split())
+        raise BadInput(f"no tokenizer of --vocab_size={vocab_size}: {reason}") from error
     # If two processes train for one folder in a bucket, the first wins.
     files.write_new(path, model.getvalue())
-
-
-def _training_error(message: str, vocab_size: int) -> str:
-    if match := re.search(r"too high.*<= (\d+)", message):
-        return f"--vocab_size={vocab_size} is too large for this text; use at most {match[1]}, or more text"
-    if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
-        return f"--vocab_size={vocab_size} is too small for the characters of this text; use at least {match[1]}"
-    return f"no tokenizer could be trained on this text: {' '.join(message.split())}"

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, starts_word
+from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, byte_of, starts_word
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
@@ -40,6 +40,7 @@ _CODES: dict[str, tuple[str, str, Any]] = {
     "characters": ("utf-32-le", "surrogatepass", np.uint32),
     "bytes": ("utf-8", "surrogateescape", np.uint8),
 }
+_words = re.compile(r"\n|\S+").findall  # and line ends
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -77,7 +78,7 @@ class Vocabulary(Tokenizer):
             self._ids = {"\n" if piece == END_OF_LINE else piece: index for index, piece in enumerate(plain, _FIRST)}
             self.word_start = np.ones(self.vocab_size, bool)
         else:
-            codes = [ord(piece) if self.level == "characters" else _byte(piece) for piece in plain]
+            codes = [ord(piece) if self.level == "characters" else byte_of(piece)[0] for piece in plain]
             self._table = np.full(0x110000 if self.level == "characters" else 256, -1, np.int32)
             self._table[codes] = np.arange(_FIRST, self.vocab_size)
             characters = [chr(code) if self.level == "characters" or code < 128 else "" for code in codes]
@@ -86,22 +87,17 @@ class Vocabulary(Tokenizer):
             self.word_start = np.array([True] * _FIRST + starts)
 
     def _check(self) -> None:
-        if self.level not in LEVELS or not isinstance(self.verbatim, bool):
+        one = {"words": r"\S+", "characters": r"(?s:.)", "bytes": _BYTE.pattern}.get(self.level)
+        if one is None or not isinstance(self.verbatim, bool):
             raise ValueError("it has an unknown level")
-        if tuple(self.pieces[:_FIRST]) != SPECIAL_PIECES or len(self.counts) != len(self.pieces):
-            raise ValueError("its first pieces are not the special ones, or pieces and counts differ in number")
-        one = {"words": r"\S+", "characters": r"(?s:.)", "bytes": _BYTE.pattern}[self.level]
-        plain = self.pieces[_FIRST:]
-        if not plain or len(set(plain)) < len(plain) or not all(re.fullmatch(one, piece) for piece in plain):
-            raise ValueError(f"its pieces are not different {self.level}")
+        special, plain = tuple(self.pieces[:_FIRST]), self.pieces[_FIRST:]
+        is_whole = special == SPECIAL_PIECES and len(self.counts) == len(self.pieces) > len(special)
+        if not is_whole or len(set(plain)) < len(plain) or not all(re.fullmatch(one, piece) for piece in plain):
+            raise ValueError(f"its pieces are not the special ones and then different {self.level} with counts")
 
     def normalized(self, text: str) -> str:
         """Every line by itself, unless the vocabulary is `verbatim`."""
         return text if self.verbatim else "\n".join(map(self.normalization, text.split("\n")))
-
-    def encode(self, text: str) -> np.ndarray:
-        """As `Tokenizer.encode`. Raises Unseen for a character or byte that is not in the vocabulary."""
-        return super().encode(text)
 
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Tokenizer.encode_normalized`. Raises Unseen for a character or byte that is not in the vocabulary."""
@@ -128,32 +124,18 @@ class Vocabulary(Tokenizer):
 
         Words are joined by one space. Bytes that are not UTF-8 become U+FFFD.
         """
-        pieces = [
-            self.pieces[index]
-            for index in ids
-            if index >= _FIRST or (index == self.special.unk and self.level == "words")
-        ]
+        if self.level != "words":
+            return b"".join(self._text(index) for index in ids if index >= _FIRST).decode(errors="replace")
+        pieces = (self.pieces[index] for index in ids if index >= _FIRST or index == self.special.unk)
+        text = " ".join("\n" if piece == END_OF_LINE else piece for piece in pieces)
+        return re.sub(r" ?\n ?", "\n", text)
+
+    def _text(self, index: int) -> bytes:
+        """A word counts the space next to it."""
+        piece = self.pieces[index]
         if self.level == "words":
-            text = " ".join("\n" if piece == END_OF_LINE else piece for piece in pieces)
-            return re.sub(r" ?\n ?", "\n", text)
-        return "".join(pieces) if self.level == "characters" else bytes(map(_byte, pieces)).decode(errors="replace")
-
-    def text_lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """How much text each piece stands for: characters and bytes of UTF-8, int64 [V] each.
-
-        A word counts the space next to it, a line end 1, a special piece 0, a byte that continues a character 0
-        characters.
-        """
-        plain = self.pieces[_FIRST:]
-        if self.level == "bytes":
-            lengths = [((_byte(piece) & 0xC0) != 0x80, 1) for piece in plain]
-        elif self.level == "characters":
-            lengths = [(1, len(piece.encode())) for piece in plain]
-        else:
-            text = ["" if piece == END_OF_LINE else piece for piece in plain]
-            lengths = [(len(piece) + 1, len(piece.encode()) + 1) for piece in text]
-        characters_V, bytes_V = np.array([(0, 0)] * _FIRST + lengths, np.int64).T
-        return characters_V, bytes_V
+            return b"\n" if piece == END_OF_LINE else f"{piece} ".encode()
+        return piece.encode() if self.level == "characters" else byte_of(piece)
 
 
 def open_tokenizer(path: str, normalization: Normalization = PLAIN) -> Tokenizer:
@@ -181,15 +163,14 @@ def write(path: str, level: str, counts: Mapping[str, int], bound: int | None, v
     Raises:
       BadInput: characters or bytes exceed the bound: all of them are needed.
     """
-    reserved = [*SPECIAL_PIECES, END_OF_LINE] if level == "words" else list(SPECIAL_PIECES)
-    plain = [piece for piece in counts if level != "words" or piece not in (*reserved, "\n")]
-    room = (bound or LARGEST) - len(reserved)
+    ends = {END_OF_LINE: counts.get("\n", 0)} if level == "words" else {}
+    reserved = {*SPECIAL_PIECES, END_OF_LINE, "\n"} if level == "words" else set[str]()
+    plain = sorted(counts.keys() - reserved, key=lambda piece: (-counts[piece], piece))
+    room = (bound or LARGEST) - len(SPECIAL_PIECES) - len(ends)
     if level != "words" and len(plain) > room:
         raise BadInput(f"--vocab_size={bound} is too small: this text has {len(plain)} {level}; leave the option out")
-    kept = sorted(plain, key=lambda piece: (-counts[piece], piece))[:room]
-    ends = [counts.get("\n", 0)] if level == "words" else []
-    plain = [*reserved[_FIRST:], *kept]
-    write_pieces(path, level, plain, [*ends, *(counts[piece] for piece in kept)], verbatim)
+    kept = ends | {piece: counts[piece] for piece in plain[:room]}
+    write_pieces(path, level, list(kept), list(kept.values()), verbatim)
 
 
 def write_pieces(path: str, level: str, plain: list[str], counts: list[int], verbatim: bool) -> None:
@@ -197,17 +178,3 @@ def write_pieces(path: str, level: str, plain: list[str], counts: list[int], ver
     content = {"vocabulary": level, "verbatim": verbatim, "pieces": [*SPECIAL_PIECES, *plain],
                "counts": [0] * _FIRST + counts}  # fmt: skip
     files.write_new(path, files.to_json(content))
-
-
-def _words(text: str) -> list[str]:
-    """Words and line ends, in order."""
-    first, *lines = text.split("\n")
-    words = first.split()
-    for line in lines:
-        words.append("\n")
-        words += line.split()
-    return words
-
-
-def _byte(piece: str) -> int:
-    return int(piece[3:5], 16)

@@ -9,7 +9,7 @@ from special_ids import EOD
 from xlnet_jax.cli import main
 from xlnet_jax.data.corpus import verify
 from xlnet_jax.data.corpus.corpus import Corpus
-from xlnet_jax.data.prepare import counting, datasets, work_unit
+from xlnet_jax.data.prepare import datasets, work_unit
 from xlnet_jax.data.prepare.pipeline import prepare
 from xlnet_jax.errors import BadInput
 
@@ -44,7 +44,7 @@ def test_a_corpus_of_counted_pieces_is_the_normalised_lines(tmp_path, level):
 
 def test_a_killed_count_goes_on_and_any_number_of_workers_writes_the_same(tmp_path, monkeypatch):
     data.make_corpus(tmp_path / "whole", tokenizer=None, vocabulary="words", workers=2)
-    real, calls = counting.count_unit, []
+    real, calls = work_unit.count_unit, []
 
     def killed(*job):
         calls.append(job[1])
@@ -52,7 +52,7 @@ def test_a_killed_count_goes_on_and_any_number_of_workers_writes_the_same(tmp_pa
             raise KeyboardInterrupt
         return real(*job)
 
-    monkeypatch.setattr(counting, "count_unit", killed)
+    monkeypatch.setattr(work_unit, "count_unit", killed)
     with pytest.raises(KeyboardInterrupt):
         data.make_corpus(tmp_path / "c", tokenizer=None, vocabulary="words")
     data.make_corpus(tmp_path / "c", tokenizer=None, vocabulary="words")
@@ -78,8 +78,8 @@ def test_text_that_changes_after_it_was_counted_is_refused(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("name", "content", "place"),
     [
-        ("b.txt", b"plain\nna\xc3\xafve\n", "byte 6"),
-        ("b.jsonl", b'{"text": "a"}\n{"text": "na\\u00efve"}\n', "byte 14"),
+        ("b.txt", b"plain\n\nna\xc3\xafve\n", "[0:14], document 2"),
+        ("b.jsonl", b'{"text": "a"}\n{"text": "na\\u00efve"}\n', "[0:37], document 2"),
     ],
 )
 def test_an_unseen_character_is_one_line_with_its_place(tmp_path, name, content, place, capsys):
@@ -90,7 +90,7 @@ def test_an_unseen_character_is_one_line_with_its_place(tmp_path, name, content,
              "--keep_accents", f"--tokenizer={tmp_path / 'c' / 'vocabulary.json'}"]  # fmt: skip
     assert main(words) == 2
     (line,) = capsys.readouterr().err.strip().split("\n")
-    assert f"{tmp_path / name}, {place}: character '\\xef' (U+00EF) is not in the vocabulary" in line
+    assert f"{tmp_path / name}{place}: character '\\xef' (U+00EF) is not in the vocabulary" in line
     with pytest.raises(BadInput, match="is one of characters, not of words"):
         made = str(tmp_path / "c" / "vocabulary.json")
         prepare([str(tmp_path / name)], str(tmp_path / "e"), vocabulary="words", tokenizer=made)
@@ -127,16 +127,6 @@ def test_enwik8_is_its_bytes_in_the_published_splits_with_one_vocabulary(tmp_pat
     assert train.tokenizer.decode(train.tokenizer.encode("''A''  .")) == "''A''  .", "a prompt is not normalised"
 
 
-@pytest.mark.usefixtures("small_sizes")
-def test_text8_is_one_line_of_characters(tmp_path):
-    text = ("anarchism originated as a term of abuse " + " first used against early working").ljust(70)[:70]
-    (tmp_path / "text8").write_text(text)
-    data.make_corpus(tmp_path / "c", [str(tmp_path / "text8")], tokenizer=None, dataset="text8")
-    train, heldout = (Corpus(str(tmp_path / "c"), split) for split in ("train", "heldout"))
-    assert (train.tokenizer.decode(whole(train)), train.tokenizer.decode(whole(heldout))) == (text[:40], text[40:56])
-    assert set(train.tokenizer.pieces[9:]) == set(text)
-
-
 def wikitext(folder, **changes):
     contents = {"train": " \n = A = \n \n a <unk> b a b \n", "valid": " a new \n \n", "test": " b \n c d <unk>\n"}
     for split, content in (contents | changes).items():
@@ -157,17 +147,16 @@ def test_wikitext_is_its_words_and_line_ends_and_a_truncated_file_is_one_line(tm
     assert "wiki.valid.tokens has 3 words and line ends, wikitext103 has 4; fetch it again" in capsys.readouterr().err
     (tmp_path / "wiki.test.tokens").unlink()
     assert main(words) == 2
-    assert "needs the files wiki.test.tokens, wiki.train.tokens, wiki.valid.tokens" in capsys.readouterr().err
+    assert "needs wiki.test.tokens, wiki.train.tokens, wiki.valid.tokens and no other" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--dataset=enwik8"], "enwik8 has 70 bytes, enwik8 has 100,000,000; unpack it, or fetch it again"),
-        (["--dataset=text8:test"], "enwik8 has 70 bytes, text8:test has 100,000,000"),
         (["--dataset=enwik9"], "--dataset=enwik9 must be one of enwik8, text8, wikitext103, with :test to hold out"),
         (["--dataset=enwik8:train"], "--dataset=enwik8:train must be one of"),
-        (["--dataset=enwik8", "--vocabulary=words"], "has a vocabulary of bytes, not --vocabulary=words"),
+        (["--dataset=enwik8", "--vocabulary=words"], "has a vocabulary of bytes; leave --vocabulary out"),
         (["--dataset=enwik8", "--uncased"], "is read as it is: leave out --uncased"),
     ],
 )

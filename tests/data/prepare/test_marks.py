@@ -10,7 +10,6 @@ import pytest
 from xlnet_jax.cli import main
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.prepare import marks
-from xlnet_jax.data.prepare.marks import Counts
 from xlnet_jax.data.tokenizer import Normalization
 
 PLAIN = Normalization()
@@ -18,6 +17,11 @@ HINDI = "हिन्दी में किताबें पढ़ना"
 THAI = "ฉันไปซื้อผลไม้ที่ตลาด"
 ARABIC = "مُحَمَّدٌ يَكْتُبُ"
 HANGUL = "한국어 책"
+
+
+def counted(text, normalization=PLAIN):
+    """The numbers of letters, marks and Hangul syllables."""
+    return tuple(marks.count(text, normalization).values())
 
 
 def combining(text):
@@ -33,59 +37,44 @@ def test_marks_of_a_script_are_counted(text, lost):
     assert combining(text) - combining(PLAIN(text)) == lost
     decomposed = unicodedata.normalize("NFKD", text)
     letters = sum(unicodedata.category(character)[0] in "LM" for character in decomposed)
-    assert marks.count(text, PLAIN) == Counts(letters, lost)
-    assert marks.count(f"Ab, {text} z", PLAIN) == Counts(letters + 3, lost)
+    assert counted(text) == (letters, lost, 0) and counted(f"Ab, {text} z") == (letters + 3, lost, 0)
 
 
 # In one character or in two, and beside ASCII.
 @pytest.mark.parametrize("text", ["l'été à Hôtel, ñandú", "e\u0301 i\u0308", "ёжик", "Ά", "Tiếng Việt", "a ≠ b"])
 def test_accents_are_meant_to_go_and_are_not_counted(text):
     assert combining(text) > combining(PLAIN(text)) == 0
-    assert marks.count(text, PLAIN).marks == 0
+    assert counted(text)[1] == 0
 
 
 def test_ascii_is_counted_by_its_letters():
-    assert marks.count("", PLAIN) == Counts()
     every = "".join(map(chr, range(128)))
-    assert marks.count(every, PLAIN) == Counts(52)
-    assert marks.count(every + "…\U0010ffff", PLAIN) == Counts(52)
+    assert [counted(text) for text in ("", every, every + "…\U0010ffff")] == [(0, 0, 0), (52, 0, 0), (52, 0, 0)]
 
 
-def test_hangul_in_pieces_is_counted_apart():
+def test_hangul_in_pieces_is_counted_apart_and_options_that_keep_marks_count_none():
     assert len(PLAIN(HANGUL)) > len(HANGUL)
-    assert marks.count(HANGUL, PLAIN) == Counts(4, 0, 4)
-    assert marks.count(HANGUL + THAI, PLAIN).hangul == 4
-
-
-def test_options_that_keep_marks_count_none():
-    for text in (HINDI, THAI, ARABIC, HANGUL):
-        assert marks.count(text, Normalization(keep_accents=True)) == Counts()
-    assert marks.count(HANGUL, Normalization(nfkc=True)) == Counts(4)
-    assert marks.count(THAI, Normalization(nfkc=True)).marks == 3
+    assert counted(HANGUL) == (4, 0, 4) and counted(HANGUL + THAI)[2] == 4
+    assert not any(counted(text, Normalization(keep_accents=True)) for text in (HINDI, THAI, ARABIC, HANGUL))
+    assert counted(HANGUL, Normalization(nfkc=True)) == (4, 0, 0) and counted(THAI, Normalization(nfkc=True))[1] == 3
 
 
 @pytest.mark.parametrize(
     ("counts", "option"),
     [
-        (Counts(1000, 5), None),
-        (Counts(1000, 6), "--keep_accents"),
-        (Counts(1000, 0, 5), None),
-        (Counts(1000, 0, 6), "--nfkc"),
+        ((1000, 5, 0), None), ((1000, 6, 0), "--keep_accents"), ((1000, 0, 5), None), ((1000, 0, 6), "--nfkc"),
         # Keeping accents also leaves Hangul whole.
-        (Counts(1000, 6, 6), "--keep_accents"),
-        (Counts(), None),
+        ((1000, 6, 6), "--keep_accents"), ((0, 0, 0), None),
     ],
-)
+)  # fmt: skip
 def test_the_warning_names_the_option_and_begins_above_half_a_percent(counts, option):
-    warning = counts.warning()
-    assert (warning is None) == (option is None)
-    assert option is None or option in warning
-    assert option != "--nfkc" or "--keep_accents" not in warning
+    warning = marks.warning(dict(zip(marks.NAMES, counts, strict=True)))
+    assert [each for each in ("--keep_accents", "--nfkc") if each in (warning or "")] == ([option] if option else [])
 
 
 def test_prepare_adds_the_units_up_keeps_the_count_and_warns(tmp_path, capsys):
     inputs = data.write(tmp_path, a=f"Bado {HINDI}.\n", b=f"{THAI}\n", c="Meno, été\n")
-    expected = vars(marks.count(f"Bado {HINDI} {THAI} Meno été", PLAIN))
+    expected = marks.count(f"Bado {HINDI} {THAI} Meno été", PLAIN)
 
     def prepared(output, *words):
         # One unit a file.

@@ -80,7 +80,7 @@ def test_another_request_is_refused_before_anything_is_made(bucket):
         _prepare()
 
 
-@pytest.mark.parametrize("moment", ["_each", "_finish_split", "_assemble"])
+@pytest.mark.parametrize("moment", ["in_threads", "_finish_split", "_assemble"])
 def test_another_was_faster(bucket, monkeypatch, moment):
     """Two at once on the same request: the other one finishes between any two steps of this one."""
     original = getattr(module, moment)
@@ -105,6 +105,20 @@ def test_a_bucket_that_does_not_answer(bucket):
         _prepare()
     bucket.down = False
     _prepare()
+
+
+@pytest.mark.slow
+def test_a_run_reads_its_corpus_there_in_threads_and_in_processes(bucket, tmp_path):
+    _prepare()
+    losses = []
+    for workers in (0, 2):
+        words = [sys.executable, "-m", "xlnet_jax", "train", f"--config={ROOT}/tests/tiny_config.py",
+                 f"--workdir={tmp_path}/{workers}", f"--config.data.workers={workers}", "--config.train.steps=6",
+                 "--config.data.corpus=gs://bucket/c", f"--config.model.vocab_size={data.VOCAB_SIZE}"]  # fmt: skip
+        subprocess.run(words, env=os.environ | bucket.environment() | {"PYTHONPATH": ROOT}, check=True)
+        lines = (tmp_path / str(workers) / "metrics.jsonl").read_text().splitlines()
+        losses.append([json.loads(line)["loss"] for line in lines])
+    assert losses[0] == losses[1] and len(losses[0]) == 6
 
 
 @pytest.mark.slow

@@ -86,8 +86,7 @@ def test_what_killed_processes_leave_is_cleared_away(tmp_path, monkeypatch):
     [
         ("corpus-train.array_record-00001-of-00004", None, "units/.*.train has gone; rerun the same command, which"),
         ("units/00002.json", b"{", "00002.json is damaged"),
-        ("units/00002.json", b"[]", "00002.json is damaged"),
-        ("units/00002.json", b"{}", "00002.json is damaged .*no dropped"),
+        ("units/00002.json", b"{}", "00002.json is damaged .*no sources"),
         ("units/00002.train.npy", b"junk", r"is damaged \(not an int64 array .*; remove .*00002.json and rerun"),
     ],
 )
@@ -131,15 +130,15 @@ def test_other_text_is_refused(tmp_path):
     with pytest.raises(BadInput, match="a.txt was changed after"):
         data.make_corpus(tmp_path / "c", [path])
     pathlib.Path(path).write_text(content + "more")
-    with pytest.raises(BadInput, match=f"had {len(content)} bytes, now {len(content) + 4}"):
+    with pytest.raises(BadInput, match=f"a.txt={len(content)} bytes, not {len(content) + 4}"):
         data.make_corpus(tmp_path / "c", [path])
-    with pytest.raises(BadInput, match="b.txt had no bytes"):
+    with pytest.raises(BadInput, match="b.txt=None bytes, not 4"):
         data.write(tmp_path, a=content, b="Bado")
         data.make_corpus(tmp_path / "c", [path, str(tmp_path / "b.txt")])
 
 
 def test_a_failed_start_may_be_given_other_options(tmp_path):
-    with pytest.raises(BadInput, match="--vocab_size=30000 is too large for this text; use at most"):
+    with pytest.raises(BadInput, match="--vocab_size=30000: .*Please set it to a value <= "):
         data.make_corpus(tmp_path / "c", tokenizer=None, vocab_size=30_000)
     manifest = data.make_corpus(tmp_path / "c", tokenizer=None, vocab_size=data.VOCAB_SIZE)
     assert manifest["tokenizer"]["vocab_size"] == Corpus(str(tmp_path / "c")).tokenizer.vocab_size == data.VOCAB_SIZE
@@ -187,13 +186,3 @@ def test_a_corpus_is_never_put_together_from_two_tokenizers_or_texts(tmp_path, m
 
 def interrupt(*_):
     raise KeyboardInterrupt
-
-
-def test_a_finished_corpus_of_an_older_format_is_left_alone(tmp_path):
-    data.make_corpus(tmp_path / "c")
-    path = tmp_path / "c" / "prepare.json"
-    request = json.loads(path.read_text())
-    request["options"]["format_version"] = 1
-    path.write_text(json.dumps(request))
-    with pytest.raises(BadInput, match="was begun in format 1, this program writes 2; choose another folder"):
-        data.make_corpus(tmp_path / "c")

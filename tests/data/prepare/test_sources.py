@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from xlnet_jax.data.prepare import parquet as columns
 from xlnet_jax.data.prepare import sources, text
-from xlnet_jax.data.prepare.sources import Kind, Part, Source, find_sources, kind_of, plan
+from xlnet_jax.data.prepare.sources import Part, Source, find_sources, kind_of, plan
 from xlnet_jax.data.prepare.text import Request, TextReader
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput, RestartMe
@@ -63,78 +63,52 @@ TEXT_DOCUMENTS = [[document.split("\n")] for document in TEXT.strip().split("\n\
 FORMATS = ["txt", "txt.gz", "txt.zst", "jsonl", "jsonl.gz", "jsonl.zst", "parquet", "ndjson", "json", "JSONL.GZ"]
 
 
-def test_a_kind_is_of_the_name_alone():
-    kinds = [kind_of(path) for path in ("/a.gz/b.md", "/a/b", "a.gz", "gs://b/a.TXT.GZ", "tfds:/a/1.0.0:train")]
-    assert kinds == [Kind("text", None)] * 2 + [Kind("text", "gzip")] * 2 + [Kind("tfds", None)]
-
-
 @pytest.mark.parametrize("suffix", FORMATS)
-@pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_every_format(tmp_path, suffix, place):
+def test_every_format_on_disk_and_in_a_bucket(tmp_path, suffix):
     path = _write(tmp_path / f"a.{suffix}", TEXT if suffix.startswith("txt") else RECORDS)
     expected = TEXT_DOCUMENTS if suffix.startswith("txt") else RECORD_DOCUMENTS
-    if place == "disk":
-        reader = _reader()
-        assert _documents(path, reader) == expected
-        # Compression changes no hash.
-        assert not suffix.startswith("txt") or reader.hashes == [hashlib.sha256(TEXT.encode()).hexdigest()]
-        return
+    on_disk, reader = _reader(), _reader()
+    assert _documents(path, on_disk) == expected
+    # Compression changes no hash.
+    assert not suffix.startswith("txt") or on_disk.hashes == [hashlib.sha256(TEXT.encode()).hexdigest()]
     with fake_gcs.serve() as server:
         server.objects[f"bucket/below/a.{suffix}"] = pathlib.Path(path).read_bytes()
         address = f"gs://bucket/below/a.{suffix}"
-        on_disk, reader = _reader(), _reader()
-        assert _documents(address, reader) == _documents(path, on_disk) == expected
-        assert reader.hashes == on_disk.hashes
+        assert _documents(address, reader) == expected and reader.hashes == on_disk.hashes
         (source,) = find_sources([address])
         assert (source.path, source.bytes) == (address, os.path.getsize(path)) and source.mtime_ns > 1.5e18
         assert _documents(address, unit_bytes=1000) == expected
 
 
-def test_find_sources(tmp_path):
-    for name in ("b.txt", "a.txt", "c.text", "below/d.txt"):
-        os.makedirs((tmp_path / name).parent, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    folder = str(tmp_path)
-    names = [os.path.relpath(source.path, folder) for source in find_sources([folder, f"{folder}/a.txt"])]
-    assert names == ["a.txt", "b.txt", "below/d.txt"]
-    assert [source.bytes for source in find_sources([f"{folder}/*.text"])] == [6]
-    assert find_sources([f"{folder}/a.txt"]) == [Source(f"{folder}/a.txt", 5, os.stat(f"{folder}/a.txt").st_mtime_ns)]
-    for bad in (f"{folder}/none", f"{folder}/*.csv"):
-        with pytest.raises(BadInput, match="no such file, folder or pattern"):
-            find_sources([bad])
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match=r"holds no \*\.txt, .*\*\.parquet file"):
-        find_sources([f"{folder}/empty"])
-    with pytest.raises(BadInput, match="no input"):
-        find_sources([])
-    with pytest.raises(BadInput, match="only gs://BUCKET/"):
-        find_sources(["s3://bucket/a.txt"])
-
-
-def test_folders_hold_more_than_text(tmp_path, caplog):
+def test_find_sources(tmp_path, caplog):
     names = ["a.txt", "b.txt.gz", "c.txt.zst", "d.jsonl", "e.jsonl.gz", "f.jsonl.zst", "g.parquet", "sub/h.txt"]
     for name in [*names, "x.json", "y.gz", "z.parquet.gz", "w.csv", "txt"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     caplog.set_level(logging.WARNING, "xlnet_jax")
-    assert [os.path.relpath(source.path, tmp_path) for source in find_sources([str(tmp_path)])] == names
-    # A text that is not read must not go unnoticed.
-    assert f"are left out: 5, the first is {tmp_path}/txt;" in caplog.text
     with fake_gcs.serve() as server:
         for path in sorted(tmp_path.rglob("*")):
             if path.is_file():
                 server.objects[f"bucket/t/{path.relative_to(tmp_path)}"] = b"x"
-        for folder in ("gs://bucket/t", "gs://bucket/t/"):
-            assert [source.path for source in find_sources([folder])] == [f"gs://bucket/t/{name}" for name in names]
-            assert "are left out: 5, the first is gs://bucket/t/txt;" in caplog.text
-        found = find_sources(["gs://bucket/t/*.txt", "gs://bucket/t/**/h.txt", "gs://bucket/t/a.txt"])
-        assert [source.path for source in found] == ["gs://bucket/t/a.txt", "gs://bucket/t/sub/h.txt"]
-        for bad in ("gs://bucket/none", "gs://bucket/*.csv"):
-            with pytest.raises(BadInput, match="no such file, folder or pattern"):
-                find_sources([bad])
         server.objects["bucket/other/a.csv"] = b"x"
-        with pytest.raises(BadInput, match=r"holds no \*\.txt"):
-            find_sources(["gs://bucket/other"])
+        (tmp_path / "other").mkdir()
+        for folder in (str(tmp_path), "gs://bucket/t", "gs://bucket/t/"):
+            found = find_sources([folder, f"{folder.rstrip('/')}/a.txt"])
+            assert [source.path.removeprefix(folder.rstrip("/") + "/") for source in found] == names
+            # A text that is not read must not go unnoticed.
+            assert f"are left out: 5, the first is {folder.rstrip('/')}/txt;" in caplog.text
+            found = find_sources([f"{folder.rstrip('/')}/*.txt", f"{folder.rstrip('/')}/**/h.txt"])
+            assert [source.path.rpartition("/")[2] for source in found] == ["a.txt", "h.txt"]
+            for bad in ("none", "*.tsv"):
+                with pytest.raises(BadInput, match="no such file, folder or pattern"):
+                    find_sources([f"{folder.rstrip('/')}/{bad}"])
+        for empty in (f"{tmp_path}/other", "gs://bucket/other"):
+            with pytest.raises(BadInput, match=r"holds no \*\.txt, .*\*\.parquet file"):
+                find_sources([empty])
+    path = f"{tmp_path}/a.txt"
+    assert find_sources([path]) == [Source(path, 1, os.stat(path).st_mtime_ns)]
+    with pytest.raises(BadInput, match="only gs://BUCKET/"):
+        find_sources(["s3://bucket/a.txt"])
 
 
 @pytest.mark.parametrize("suffix", ["txt", "jsonl.gz", "jsonl.zst", "parquet"])
@@ -154,21 +128,6 @@ def test_bucket_that_does_not_answer(tmp_path, suffix):
             list(_reader().documents(part))
 
 
-@pytest.mark.parametrize("document", ["blank_line", "line", "file"])
-def test_plan_cuts_between_documents(document):
-    found = find_sources([data.text_folder()])
-    reader = _reader(document)
-    whole = [each for s in found for each in reader.documents(Part(s.path, 0, s.bytes))]
-    units = plan(found, 2000, document)
-    parts = [part for unit in units for part in unit]
-    assert len(units) > 3 and len(plan(found, 10**9, document)) == 1
-    assert [each for part in parts for each in reader.documents(part)] == whole
-    if document == "file":
-        assert len(parts) == len(found)
-    else:
-        assert max(sum(part.end - part.start for part in unit) for unit in units) < 3000
-
-
 def test_plan_of_records(tmp_path):
     _write(tmp_path / "a.jsonl", RECORDS)
     _write(tmp_path / "b.jsonl.gz", RECORDS)
@@ -176,15 +135,13 @@ def test_plan_of_records(tmp_path):
     units = plan(find_sources([str(tmp_path)]), 1, "file")
     # Lines, whole files, and row groups of seven rows.
     assert [len(unit) for unit in units] == [1] * (40 + 1 + 6)
-    assert [(part.start, part.end) for (part,) in units[-6:]] == [(group, group + 1) for group in range(6)]
     assert units[40] == (Part(str(tmp_path / "b.jsonl.gz"), 0, os.path.getsize(tmp_path / "b.jsonl.gz")),)
     # Row groups are gathered while they fit.
     size = parquet.ParquetFile(tmp_path / "c.parquet").metadata.row_group(0).total_byte_size
     (source,) = find_sources([str(tmp_path / "c.parquet")])
-    groups = [(part.start, part.end) for (part,) in plan([source], int(2.5 * size), "line")]
-    assert groups == [(0, 2), (2, 4), (4, 6)]
-    # Other files do not change how a file is cut, only what shares a unit with it.
-    assert [part for unit in plan([source], 10**9, "line") for part in unit] == [Part(source.path, 0, 6)]
+    for fits, groups in ((1, 1), (2.5 * size, 2), (10**9, 6)):
+        expected = [Part(source.path, start, start + groups) for start in range(0, 6, groups)]
+        assert [part for unit in plan([source], int(fits), "line") for part in unit] == expected
 
 
 def test_links_are_followed_once_and_must_lead_somewhere(tmp_path):
@@ -253,7 +210,9 @@ def test_damaged_compression(tmp_path, suffix):
     for content in broken:
         path.write_bytes(content)
         for read in (lambda: list(reader.documents(part)), lambda: reader.digest(part)):
-            with pytest.raises(BadInput, match=rf"a.{suffix}: damaged or cut short at byte \d+ of the decom") as error:
+            with pytest.raises(
+                BadInput, match=rf"a.{suffix}, byte \d+ of the decompressed text: damaged or cut short"
+            ) as error:
                 read()
             assert "\n" not in str(error.value)
     # Files that were compressed one by one and put together are one text.
@@ -261,7 +220,7 @@ def test_damaged_compression(tmp_path, suffix):
     assert len(list(_reader("line").documents(part))) == 1
     whole = pathlib.Path(_write(path, os.urandom(30).hex() + "\n" + "a\n" * 100_000)).read_bytes()
     path.write_bytes(whole[:-3])
-    with pytest.raises(BadInput, match=r"at byte [1-9]\d+ of"):
+    with pytest.raises(BadInput, match=r"byte [1-9]\d+ of"):
         list(sources.lines(part))
 
 
@@ -305,28 +264,6 @@ def test_a_bit_of_a_parquet_footer_that_flips_is_one_line_or_changes_nothing(tmp
     assert refused > 50
 
 
-def test_a_small_parquet_file_that_holds_gigabytes_is_read_row_by_row(tmp_path):
-    """One string in all rows: 64 of them were in memory at once. And what does not fit is no damage."""
-    text, path = "a" * 1_000_000, str(tmp_path / "a.parquet")
-    parquet.write_table(pyarrow.table({"text": [text] * 128}), path, compression="zstd")
-    assert os.path.getsize(path) < 10_000
-    before = pyarrow.total_allocated_bytes()
-    values = columns.strings(path, 0, 1, "text")
-    assert next(values) == (0, text.encode()) and pyarrow.total_allocated_bytes() - before < 10 * len(text)
-    assert sum(1 for _ in values) == 127
-
-
-def test_parquet_that_does_not_fit_into_memory_is_no_damage(tmp_path, monkeypatch):
-    path = _write(tmp_path / "a.parquet", RECORDS)
-
-    def fail(*_, **__):
-        raise pyarrow.ArrowMemoryError("malloc of size 12800000000 failed")
-
-    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", fail)
-    with pytest.raises(BadInput, match=r"a.parquet: row group 0: needs more memory than there is \(malloc of size"):
-        _documents(path)
-
-
 @pytest.mark.parametrize(
     "kind",
     [pyarrow.large_string(), pyarrow.string_view(), pyarrow.binary(), pyarrow.large_binary(),
@@ -341,23 +278,17 @@ def test_parquet_strings(tmp_path, kind):
 
 def test_parquet_fields(tmp_path):
     path = _write(tmp_path / "a.parquet", RECORDS)
-    ((part,),) = plan(find_sources([path]), 10**9, "line")
-    reader = _reader("line", field="id")
-    with pytest.raises(BadInput, match="field 'id' is int64, not a string; choose another with --field"):
-        list(reader.documents(part))
-    reader = _reader("line", field="body")
-    with pytest.raises(BadInput, match="no field 'body', but 'id', 'text'; choose one with --field"):
-        reader.digest(part)
+    for field, message in (("id", "field 'id' is int64, not a string"), ("body", "no field 'body', but 'id', 'text'")):
+        with pytest.raises(BadInput, match=f"{message}; choose (another|one) with --field"):
+            _documents(path, _reader("line", field=field))
 
 
 def test_parquet_rows_are_numbered_in_the_file(tmp_path):
-    records = [*RECORDS[:17], "", *RECORDS[:3], None, "x"]
-    path = _write(tmp_path / "a.parquet", records)
+    path = _write(tmp_path / "a.parquet", [*RECORDS[:17], "", *RECORDS[:3], None, "x"])
     parts = [part for unit in plan(find_sources([path]), 1, "line") for part in unit]
-    with pytest.raises(BadInput, match=r"a.parquet, row 17: an empty document; .*--errors=replace"):
-        list(_reader().documents(parts[2]))
-    with pytest.raises(BadInput, match=r"row 21"):
-        list(_reader().documents(parts[3]))
+    for part, row in ((parts[2], 17), (parts[3], 21)):
+        with pytest.raises(BadInput, match=rf"a.parquet, row {row}: an empty document; .*--errors=replace"):
+            list(_reader().documents(part))
     reader = _reader(errors="replace")
     assert len(_documents(path, reader)) == 21 and reader.empty == 2
 
@@ -379,10 +310,10 @@ def test_long_lines(tmp_path, monkeypatch):
         assert len(_documents(_write(tmp_path / f"a.{suffix}", "abcdefghij\nb\n" * 3), document="line")) == 6
         for content in ("a\nabcdefghijklm\n", "a\nabcdefghijklmnopqrstuvwxyz"):
             path = _write(tmp_path / f"a.{suffix}", content)
-            with pytest.raises(BadInput, match=f"a.{suffix}: a line of more than 10 bytes at byte 2.*; break it"):
+            with pytest.raises(BadInput, match=f"a.{suffix}, byte 2.*: a line of more than 10 bytes; break it up"):
                 list(_reader("line").documents(Part(path, 0, os.path.getsize(path))))
     path = _write(tmp_path / "a.txt", "a\n" * 10 + "abcdefghijklmnopqrstuvwxyz\n" * 10)
-    with pytest.raises(BadInput, match=r"a.txt: a line of more than 10 bytes at byte \d+; break it up"):
+    with pytest.raises(BadInput, match=r"a.txt, byte \d+: a line of more than 10 bytes"):
         plan(find_sources([path]), 15, "line")
 
 
@@ -395,5 +326,5 @@ def test_file_that_became_shorter_or_went_away(tmp_path):
     found = find_sources([str(tmp_path / "a.txt")])
     (tmp_path / "a.txt").unlink()
     for read in (lambda: list(_reader().documents(part)), lambda: plan(found, 1, "line")):
-        with pytest.raises(BadInput, match="a.txt: No such file"):
+        with pytest.raises(FileNotFoundError, match="a.txt"):
             read()

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 
 import hypothesis
@@ -25,13 +24,6 @@ def _documents(tmp_path, content, document="blank_line", sentences="line", error
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     reader = _reader(document, sentences, Normalization(**changes), errors)
     return list(reader.documents(Part(str(path), 0, path.stat().st_size))), reader
-
-
-def test_paragraphs_of_records(tmp_path):
-    content = json.dumps({"text": "A. B\nC\n\n\n D \r\n\r\nE"}) + "\n"
-    for document in DOCUMENT_RULES:
-        assert _documents(tmp_path, content, document, suffix="jsonl")[0] == [[["A. B", "C"], ["D"], ["E"]]]
-    assert _documents(tmp_path, content, "line", "punctuation", suffix="jsonl")[0][0][0] == ["A.", "B", "C"]
 
 
 def test_old_mac_lines_and_byte_order_mark(tmp_path):
@@ -97,9 +89,7 @@ _PIECES = st.sampled_from(
     content=st.lists(_PIECES, max_size=30).map("".join),
     document=st.sampled_from(DOCUMENT_RULES),
     sentences=st.sampled_from(SENTENCE_RULES),
-    normalization=st.builds(
-        Normalization, lower=st.booleans(), keep_accents=st.booleans(), remove_space=st.booleans(), nfkc=st.booleans()
-    ),
+    normalization=st.builds(Normalization, lower=st.booleans(), keep_accents=st.booleans(), nfkc=st.booleans()),
     block=st.sampled_from([1, 3, 1 << 20]),
 )
 def test_the_rules_as_they_are_stated(tmp_path_factory, content, document, sentences, normalization, block):
@@ -117,33 +107,26 @@ def test_the_rules_as_they_are_stated(tmp_path_factory, content, document, sente
 
 def test_bytes_that_are_not_utf8(tmp_path):
     for content, place in ((b"ab\ncd\xffe\n", 5), (b"\xef\xbb\xbfab\xff\n", 5), (b"ok\n\xe2\x82", 3)):
-        with pytest.raises(BadInput, match=f"a.txt: not UTF-8 at byte {place}; .*--errors=replace"):
+        with pytest.raises(BadInput, match=f"a.txt, byte {place}: not UTF-8; .*--errors=replace"):
             _documents(tmp_path, content)
-    with pytest.raises(BadInput, match="a.jsonl: not UTF-8 at byte 24; .*--errors=replace"):
+    with pytest.raises(BadInput, match="a.jsonl, byte 24: not UTF-8; .*--errors=replace"):
         _documents(tmp_path, b'{"text": "a"}\n{"text": "\xff"}', suffix="jsonl")
     documents, reader = _documents(tmp_path, "ab\ncd�".encode() + b"\xffe\xfe\n", errors="replace")
     assert documents == [[["ab", "cd\ufffd\ufffde\ufffd"]]] and reader.replaced == 2
-
-
-def test_the_first_fault_is_told(tmp_path):
-    with pytest.raises(BadInput, match="not UTF-8 at byte 2;"):
-        _documents(tmp_path, b"ab\xff\n\0")
-    with pytest.raises(BadInput, match="NUL byte at byte 0,"):
-        _documents(tmp_path, b"\0\nab\xff")
 
 
 def test_offsets_are_of_the_file_not_of_the_part(tmp_path):
     content = b"good\n\n" * 10 + b"bad\xff\n"
     (tmp_path / "a.txt").write_bytes(content)
     reader = _reader("line", "line", Normalization(), "strict")
-    with pytest.raises(BadInput, match="byte 63;"):
+    with pytest.raises(BadInput, match="a.txt, byte 63: not UTF-8"):
         list(reader.documents(Part(str(tmp_path / "a.txt"), 48, len(content))))
 
 
 @pytest.mark.parametrize("errors", ["strict", "replace"])
 def test_binary_file(tmp_path, errors):
     for suffix in ("txt", "jsonl"):
-        with pytest.raises(BadInput, match=f"a.{suffix}: a NUL byte at byte 4, so it is not UTF-8") as error:
+        with pytest.raises(BadInput, match=f"a.{suffix}, byte 4: a NUL byte, so it is not UTF-8") as error:
             _documents(tmp_path, b"\n\n\nc\0d", errors=errors, suffix=suffix)
         assert error.value.exit_code == 2
 
@@ -151,13 +134,10 @@ def test_binary_file(tmp_path, errors):
 def test_document_that_is_too_long(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "LONGEST_DOCUMENT", 10)
     assert len(_documents(tmp_path, "abcdef\n\nabcdef\n")[0]) == 2
-    for rule in ("blank_line", "file"):
-        with pytest.raises(BadInput, match=f"a document of more than 10 characters by --document={rule}"):
-            _documents(tmp_path, "abcdef\nabcdef\n", rule)
-    with pytest.raises(BadInput, match="more than 10 characters by --document=file"):
-        _documents(tmp_path, "abcdef\n\nabcdef\n", "file")
-    with pytest.raises(BadInput, match="a.jsonl, byte 14: a record of more than 10 characters; break it up"):
-        _documents(tmp_path, '{"text": "a"}\n{"text": "abcdefghijklmn"}', suffix="jsonl")
+    record = '{"text": "a"}\n{"text": "abcdefghijklmn"}'
+    for rule, content in (("blank_line", "abcdef\nabcdef"), ("file", "abcdef\n\nabcdef"), ("line", record)):
+        with pytest.raises(BadInput, match=r"byte (7|8|14): a document of more than 10 characters; use"):
+            _documents(tmp_path, content, rule, suffix="jsonl" if rule == "line" else "txt")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +147,6 @@ def test_document_that_is_too_long(tmp_path, monkeypatch):
         ("file", " \n\n\t", 0, 0),
         ("file", "\u0301\n\n", 0, 0),
         ("blank_line", "a\n\n \n\u0301\n\u0301\n\nb\n", 5, 2),
-        ("blank_line", "a\r\r\u0301", 3, 1),
         ("line", "a\n\n\u0301\nb", 3, 2),
         ("line", "a\rb\n\u0301", 4, 2),
     ],
@@ -181,13 +160,6 @@ def test_empty_documents(tmp_path, monkeypatch, document, content, place, docume
     assert (len(found), reader.empty) == (documents, 1)
 
 
-def test_blank_lines_are_no_documents(tmp_path):
-    for document in ("line", "blank_line"):
-        for content in ("", "\n\n \n", "\n\na\n\n\n\n\u0301b\n\n"):
-            found, reader = _documents(tmp_path, content, document)
-            assert len(found) == 2 * bool(content.strip()) and reader.empty == 0
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -198,6 +170,7 @@ def test_blank_lines_are_no_documents(tmp_path):
         ("[" * 100_000, "not JSON ("),
         ('{"body": "x", "id": 3}', "no field 'text', but 'body', 'id'; choose one with --field"),
         ("{}", "no field 'text', but none at all; choose one with --field"),
+        (json.dumps({f"field\n{number}" + "x" * 9999: 1 for number in range(99)}), "no field 'text', but 'field\\n0xx"),
         ('{"text": ["x"]}', "field 'text' is list, not a string; choose another with --field"),
         ('{"text": 7}', "field 'text' is int, not a string; choose another with --field"),
         ('{"text": null}', "an empty document; leave such documents out with --errors=replace"),
@@ -211,7 +184,7 @@ def test_bad_json(tmp_path, line, message):
     content = f'{{"text": "a"}}\n{line}\n{{"text": "b"}}\n'
     with pytest.raises(BadInput, match=re.escape(f"a.jsonl, byte 14: {message}")) as error:
         _documents(tmp_path, content, suffix="jsonl")
-    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1500
 
 
 def test_json_goes_on_with_replace(tmp_path):
@@ -222,21 +195,3 @@ def test_json_goes_on_with_replace(tmp_path):
     # What is no record at all is no matter of replacing.
     with pytest.raises(BadInput, match="not JSON"):
         _documents(tmp_path, "{", errors="replace", suffix="jsonl")
-
-
-def test_names_of_fields_are_shown_in_one_short_line(tmp_path):
-    record = {f"field\n{number}" + "x" * 10_000: 1 for number in range(1000)}
-    with pytest.raises(BadInput, match="no field 'text', but") as error:
-        _documents(tmp_path, json.dumps(record), suffix="jsonl")
-    assert "\n" not in str(error.value) and len(str(error.value)) < 1500
-
-
-def test_hashes(tmp_path):
-    reader = _documents(tmp_path, "a\n\nb\r\n")[1]
-    assert reader.hashes == [hashlib.sha256(b"a\n\nb\r\n").hexdigest()]
-    path = str(tmp_path / "a.txt")
-    assert reader.digest(Part(path, 0, 6)) == reader.hashes[0]
-    assert reader.digest(Part(path, 3, 6)) == hashlib.sha256(b"b\r\n").hexdigest()
-    # A part that was not read to its end has none.
-    next(reader.documents(Part(path, 0, os.path.getsize(path))))
-    assert len(reader.hashes) == 1

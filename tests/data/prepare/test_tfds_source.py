@@ -6,13 +6,15 @@ import pathlib
 import shutil
 import sys
 
+import data_fixtures as data
 import fake_gcs
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from xlnet_jax.cli import main
+from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.prepare import sources
-from xlnet_jax.data.prepare import tfds as catalogue
 from xlnet_jax.data.prepare.sources import Part, find_sources, plan
 from xlnet_jax.data.prepare.text import Request, TextReader
 from xlnet_jax.data.tokenizer import Normalization
@@ -96,19 +98,6 @@ def test_by_name(data_dir, name, numbers):
     assert "tensorflow" not in sys.modules
 
 
-@pytest.mark.parametrize("unit_bytes", [1, 1000, 5000])
-def test_any_cut_gives_the_same_documents(data_dir, unit_bytes):
-    found = find_sources(["tfds:xlnet_articles"], data_dir)
-    units = plan(found, unit_bytes, "file")
-    assert len(units) == COUNT if unit_bytes == 1 else 2 < len(units) < COUNT
-    parts = [part for unit in units for part in unit]
-    assert [part.start for part in parts[1:]] == [part.end for part in parts[:-1]]
-    reader = _reader()
-    documents = [document for part in parts for document in reader.documents(part)]
-    assert documents == [_document(number) for number in range(COUNT)]
-    assert len(set(reader.hashes)) == len(parts)
-
-
 def test_fields(data_dir):
     ((part,),) = plan(find_sources(["tfds:xlnet_articles:validation"], data_dir), 10**9, "line")
     with pytest.raises(BadInput, match=r"example 0: no field 'body', but 'number', 'text', 'words'; .*--field"):
@@ -126,16 +115,11 @@ def test_configs_and_versions(data_dir, tmp_path):
     with pytest.raises(BadInput, match=r"version 2.0.0 is not built in .*/plain, only 1.0.0, 9.0.0, 10.0.0"):
         find_sources(["tfds:plain:2.0.0"], str(tmp_path))
     _copy(data_dir, tmp_path / "wiki" / "20230601.en" / "1.0.0")
-    for name in ("tfds:wiki", "tfds:wiki/20230601.en"):
-        assert find_sources([name], str(tmp_path))[0].path == f"tfds:{tmp_path}/wiki/20230601.en/1.0.0:train"
+    (source,) = find_sources(["tfds:wiki/20230601.en"], str(tmp_path))
+    assert source.path == f"tfds:{tmp_path}/wiki/20230601.en/1.0.0:train"
     _copy(data_dir, tmp_path / "wiki" / "20230601.de" / "1.0.0")
     with pytest.raises(BadInput, match=r"tfds:wiki is built as 20230601.de, 20230601.en; name one"):
         find_sources(["tfds:wiki"], str(tmp_path))
-
-
-def test_tfds_default_folder(data_dir, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", data_dir)
-    assert find_sources(["tfds:xlnet_articles"])[0].path == f"tfds:{data_dir}/xlnet_articles/1.0.0:train"
 
 
 def test_not_built(data_dir, tmp_path):
@@ -147,27 +131,22 @@ def test_not_built(data_dir, tmp_path):
         find_sources(["tfds:xlnet_articles:test"], data_dir)
     with pytest.raises(BadInput, match=r"no split 'train\[.*', only train, validation"):
         find_sources(["tfds:xlnet_articles:train[2]"], data_dir)
-    with pytest.raises(BadInput, match="is no data set of TFDS"):
+    with pytest.raises(BadInput, match="no data set that TFDS can read"):
         find_sources([f"tfds:{tmp_path}"])
     for bad in ("tfds:", "tfds::train", "tfds:a:1.0.0:b:c"):
         with pytest.raises(BadInput, match="is not tfds:NAME"):
             find_sources([bad], data_dir)
 
 
-def test_parquet_is_refused(tmp_path):
-    _build(tmp_path, "parquet")
-    with pytest.raises(BadInput, match="written as parquet, and TFDS loses rows .*--file_format=array_record"):
-        find_sources(["tfds:xlnet_articles"], str(tmp_path))
-
-
-def test_other_formats_are_refused(data_dir, tmp_path):
+@pytest.mark.parametrize("other", ["tfrecord", "parquet"])
+def test_other_formats_are_refused(data_dir, tmp_path, other):
     folder = _copy(data_dir, tmp_path / "old" / "1.0.0")
     info = json.loads((folder / "dataset_info.json").read_text())
-    (folder / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "tfrecord"}))
-    with pytest.raises(BadInput, match=rf"tfds convert_format --dataset_version_dir={folder} --out_file_format=array"):
+    (folder / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": other}))
+    with pytest.raises(BadInput, match=rf"{folder} is written as {other}; .* `tfds build --file_format=array_record`"):
         find_sources(["tfds:old"], str(tmp_path))
-    # What that command leaves: both formats, side by side.
-    both = {"fileFormat": "tfrecord", "alternativeFileFormats": ["array_record"]}
+    # What a conversion leaves: both formats, side by side.
+    both = {"fileFormat": other, "alternativeFileFormats": ["array_record"]}
     (folder / "dataset_info.json").write_text(json.dumps(info | both))
     ((part,),) = plan(find_sources(["tfds:old:validation"], str(tmp_path)), 10**9, "line")
     assert list(_reader().documents(part)) == [_document(number) for number in range(COUNT, COUNT + 3)]
@@ -197,13 +176,11 @@ def test_damaged_data_sets(data_dir, tmp_path):
         find_sources(["tfds:bad"], str(tmp_path))
 
 
-def test_empty_examples(data_dir, monkeypatch):
-    ((part,),) = plan(find_sources(["tfds:xlnet_articles:validation"], data_dir), 10**9, "line")
-    monkeypatch.setattr(catalogue, "_field", lambda path, number, record, field: b" \n" if number == 1 else b"a")
-    with pytest.raises(BadInput, match="example 1: an empty document; .*--errors=replace"):
-        list(_reader().documents(part))
-    reader = _reader(errors="replace")
-    assert list(reader.documents(part)) == [[["a"]], [["a"]]] and reader.empty == 1
+def test_the_options_of_the_command_line(data_dir, tmp_path):
+    words = ["prepare", "--tfds=xlnet_articles:validation", f"--data_dir={data_dir}", f"--output={tmp_path}/c",
+             "--field=text", "--workers=1", "--heldout=0", f"--tokenizer={data.tokenizer_path()}"]  # fmt: skip
+    assert main(words) == 0
+    assert Corpus(f"{tmp_path}/c").manifest["splits"]["train"]["documents"] == 3
 
 
 def test_in_a_bucket(data_dir):

@@ -9,7 +9,7 @@
                 shards   a list of: file, tokens, pages, bytes, sha256 (of the file), content (of its tokens and starts)
     options              of `prepare`
     replaced, empty      number of places that were not UTF-8; number of documents without text
-    dropped              may be absent: letters, marks, hangul; see `prepare.marks.Counts`
+    dropped              may be absent: letters, marks, hangul; see `prepare.marks.NAMES`
     sources              a list of: path, start, end, sha256; every range of text that was read
 
 Format 1 had no paragraphs and no hash of the token counts, and did not count empty documents: these are null.

@@ -11,6 +11,8 @@ The sizes of WikiText-103 are those of its paper (Merity et al., 2016, table 1),
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -35,52 +37,45 @@ class Dataset(NamedTuple):
     """As it was asked for: `NAME` or `NAME:SPLIT`."""
     heldout: str = "valid"
 
-    def ends(self) -> tuple[int, ...]:
+    def _ends(self) -> tuple[int, ...]:
         """Where the splits of the one file end; nothing if every split has its own file."""
-        return () if "{}" in self.file else tuple(sum(self.sizes[: number + 1]) for number in range(len(SPLITS)))
+        return () if "{}" in self.file else tuple(itertools.accumulate(self.sizes))
 
     def find(self, inputs: Sequence[str]) -> list[Source]:
         """Its files. Raises BadInput if one is missing, or has another size than the published one."""
-        names = sorted({self.file.format(split) for split in SPLITS})
+        names = sorted(set(map(self.file.format, SPLITS)))
         found = sources.find_sources(inputs, suffixes=tuple(names))
-        if not (ends := self.ends()):
-            if sorted(os.path.basename(source.path) for source in found) != names:
-                raise BadInput(
-                    f"--dataset={self.name} needs the files {', '.join(names)}; name their folder with --input"
-                )
-        elif len(found) != 1:
-            raise BadInput(f"--dataset={self.name} is one file, not {len(found)}; name it with --input")
-        elif found[0].bytes != ends[-1]:
-            raise BadInput(
-                f"{found[0].path} has {found[0].bytes:,} bytes, {self.name} has {ends[-1]:,}; unpack it, or fetch it "
-                "again"
-            )
+        is_one = bool(self._ends())
+        if len(found) != len(names) or not (is_one or sorted(os.path.basename(each.path) for each in found) == names):
+            raise BadInput(f"--dataset={self.name} needs {', '.join(names)} and no other; name it with --input")
+        if is_one and (size := found[0].bytes) != (published := sum(self.sizes)):
+            why = f"{found[0].path} has {size:,} bytes, {self.name} has {published:,}"
+            raise BadInput(f"{why}; unpack it, or fetch it again")
         return found
 
     def split_of(self, part: Part) -> str:
         """The published split of a part."""
-        if ends := self.ends():
-            return next(split for split, end in zip(SPLITS, ends, strict=True) if part.start < end)
+        if ends := self._ends():
+            return SPLITS[bisect.bisect(ends, part.start)]
         return next(split for split in SPLITS if os.path.basename(part.path) == self.file.format(split))
 
     def plan(self, found: Sequence[Source], unit_bytes: int, splits: Sequence[str]) -> list[tuple[Part, ...]]:
         """The work units of these splits, each of one part: cut anywhere in one file, otherwise between lines."""
-        units: list[tuple[Part, ...]] = []
-        for number, split in enumerate(SPLITS):
-            if split not in splits:
-                continue
-            if ends := self.ends():
-                cuts = range(ends[number] - self.sizes[number], ends[number], unit_bytes)
-                units += [(Part(found[0].path, start, min(start + unit_bytes, ends[number])),) for start in cuts]
-            else:
-                of_split = [source for source in found if os.path.basename(source.path) == self.file.format(split)]
-                units += sources.plan(of_split, unit_bytes, "line")
-        return units
+        if not (ends := self._ends()):
+            files = {self.split_of(Part(source.path, 0, 0)): source for source in found}
+            units = (sources.plan([files[split]], unit_bytes, "line") for split in SPLITS if split in splits)
+            return list(itertools.chain.from_iterable(units))
+        return [
+            (Part(found[0].path, start, min(start + unit_bytes, end)),)
+            for split, size, end in zip(SPLITS, self.sizes, ends, strict=True)
+            if split in splits
+            for start in range(end - size, end, unit_bytes)
+        ]
 
     def check_words(self, counted: dict[str, int]) -> None:
         """Compares the words and line ends of every file, by its path, with the published ones. Raises BadInput."""
         published = dict(zip(map(self.file.format, SPLITS), self.sizes, strict=True))
-        for path, count in counted.items() if not self.ends() else ():
+        for path, count in counted.items() if not self._ends() else ():
             if count != (size := published[os.path.basename(path)]):
                 raise BadInput(f"{path} has {count:,} words and line ends, {self.name} has {size:,}; fetch it again")
 

@@ -7,7 +7,7 @@ other started.
 from __future__ import annotations
 
 import contextlib
-import datetime
+import functools
 import hashlib
 import importlib
 import io
@@ -16,19 +16,18 @@ import logging
 import multiprocessing
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from xlnet_jax.data.prepare import counting, wheel, work_unit
+from xlnet_jax.data.prepare import work_unit
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Request
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.data.workers import cores, die_with_parent
-from xlnet_jax.errors import BadInput, RestartMe, XLNetError, summary
+from xlnet_jax.errors import BadInput, RestartMe, XLNetError, error_of, summary
 from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.storage import files
 
@@ -39,21 +38,18 @@ _UNITS = "units"  # suffix of the file with the units of a pipeline
 _log = logging.getLogger("xlnet_jax")
 Unit = tuple[int, tuple[Part, ...]]
 """The number of a unit and its parts."""
-# The arguments of `_do`.
-Job = tuple[str, int, tuple[Part, ...], Tokenizer | None, Request]
+Make = Callable[[Unit], int]
+"""Makes or counts a unit in any process; returns its tokens."""
 
 
 def run(
     output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer | None, request: Request,
     workers: int | None, beam_options: Sequence[str] | None,
 ) -> None:  # fmt: skip
-    """Makes the units that have no note yet.
+    """Makes those of all units of a corpus that have no note yet.
 
     Args:
-      output: folder of the corpus.
-      units: all units of the corpus, each as its parts.
       tokenizer: of the corpus, already in its place; None = count the vocabulary.
-      request: the rules for text and pages.
       workers: processes of the local engine; None = one per core.
       beam_options: of a pipeline, which reports its progress itself; None = the local engine.
 
@@ -61,67 +57,66 @@ def run(
       BadInput: as `work_unit.prepare_unit`, or the pipeline cannot run.
       RestartMe: a process was killed, or the pipeline failed.
     """
+    make = functools.partial(_make, output, tokenizer, request)
     folder = os.path.join(output, work_unit.FOLDER)
     files.make_folder(folder)
-    finished = files.listing(folder)
     suffix = "json" if tokenizer else work_unit.COUNTS
-    missing = {
-        note: (index, parts)
-        for index, parts in enumerate(units)
-        if (note := os.path.basename(work_unit.file_name(output, index, suffix))) not in finished
-    }
-    done = len(units) - len(missing)
-    if done:
+    notes = [os.path.basename(work_unit.file_name(output, index, suffix)) for index in range(len(units))]
+    finished = files.listing(folder)
+    missing = [unit for unit, note in zip(enumerate(units), notes, strict=True) if note not in finished]
+    if done := len(units) - len(missing):
         _log.info("%s: going on, %d of %d units are done", output, done, len(units))
     if missing and beam_options is not None:
         pipeline = make_pipeline(beam_options)
-        with tempfile.TemporaryDirectory() as package:
-            _add_package(pipeline, package)
-            add_units(pipeline, output, list(missing.values()), tokenizer, request)
-            _run_beam(output, set(missing), pipeline)
+        add_units(pipeline, output, missing, make)
+        _run_beam(folder, pipeline)
+        if gone := sorted(set(notes) - files.listing(folder).keys()):
+            raise BadInput(f"{output}: the pipeline wrote no {gone[0]}; workers elsewhere need --output=gs://...")
     elif missing:
         with _progress(len(units), done) as add:
-            _run_local(output, [(output, *unit, tokenizer, request) for unit in missing.values()], workers, add)
+            _run_local(output, missing, make, workers, add)
+
+
+def _make(output: str, tokenizer: Tokenizer | None, request: Request, unit: Unit) -> int:
+    if tokenizer is None:
+        return work_unit.count_unit(output, *unit, request)
+    return work_unit.prepare_unit(output, *unit, tokenizer, request)
 
 
 @contextlib.contextmanager
 def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
     """Yields a function that counts one more finished unit, by its tokens.
 
-    It shows a bar on a terminal, otherwise a line of the log from time to time. The rate and the time left are measured
-    from now on: the units that are `done` already do not count.
+    It shows a bar on a terminal, otherwise a line of the log from time to time. The rate is measured from now on.
     """
     began = logged = time.monotonic()
-    finished = tokens = 0
-    bar = progress_bar("units", total, done)
+    tokens, bar = 0, progress_bar("units", total, done)
 
     def add(of_unit: int) -> None:
-        nonlocal finished, tokens, logged
-        finished, tokens, now = finished + 1, tokens + of_unit, time.monotonic()
-        spent, ended = max(now - began, 1e-6), done + finished
-        rate = f"{quantity(tokens, 'token')}, {tokens / spent:,.0f} tokens/s"
-        bar.update(bar.task_ids[0], completed=ended, note=rate)
-        if bar.disable and (now - logged >= _LOG_SECONDS or ended == total):
+        nonlocal tokens, logged
+        tokens, now = tokens + of_unit, time.monotonic()
+        rate = f"{quantity(tokens, 'token')}, {tokens / max(now - began, 1e-6):,.0f} tokens/s"
+        bar.update(bar.task_ids[0], advance=1, note=rate)
+        if bar.disable and (now - logged >= _LOG_SECONDS or bar.finished):
             logged = now
-            left = datetime.timedelta(seconds=round((total - ended) * spent / finished))
-            _log.info("%s", f"{ended:,} of {quantity(total, 'unit')}, {rate}, {left} left")
+            _log.info("%s", f"{bar.tasks[0].completed:,.0f} of {quantity(total, 'unit')}, {rate}")
 
     with bar:
         yield add
 
 
-def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[[int], None]) -> None:
-    workers = min(workers or cores(), len(jobs))
+def _run_local(output: str, units: list[Unit], make: Make, workers: int | None, add: Callable[[int], None]) -> None:
+    workers = min(workers or cores(), len(units))
     # Starting a process takes seconds, too long for a single unit.
     if workers == 1:
-        for job in jobs:
-            add(_do(*job))
+        for unit in units:
+            add(make(unit))
         return
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), die_with_parent)
 
     def start() -> list[Future[int]]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        return [pool.submit(_prepare, job[:3], job[3] and job[3].__reduce__(), job[4]) for job in jobs]
+        return [pool.submit(make, unit) for unit in units]
 
     try:
         # Ctrl-C interrupts the main thread alone: in another thread no process is left half started, and the processes
@@ -143,22 +138,15 @@ def _run_local(output: str, jobs: list[Job], workers: int | None, add: Callable[
         pool.shutdown(cancel_futures=True)
 
 
-def _prepare(unit: tuple[str, int, tuple[Part, ...]], tokenizer: tuple[Any, ...] | None, request: Request) -> int:
-    """Runs a job in a worker, and loads the tokenizer there: one that cannot be read ends the job, not the worker."""
-    return _do(*unit, tokenizer[0](*tokenizer[1]) if tokenizer else None, request)
-
-
-def _do(output: str, index: int, parts: tuple[Part, ...], tokenizer: Tokenizer | None, request: Request) -> int:
-    """Makes a unit, or without a tokenizer counts it; returns its tokens."""
-    if tokenizer is None:
-        return counting.count_unit(output, index, parts, request)
-    return work_unit.prepare_unit(output, index, parts, tokenizer, request)
-
-
 def check_beam(options: Sequence[str], output: str) -> None:
-    """Raises BadInput if Beam is missing or refuses these options, or if the workers cannot write to the output."""
-    if _on_dataflow(make_pipeline(options)) and "://" not in output:
-        raise BadInput(f"--output={output} is on this machine, which the workers of Dataflow do not see; use gs://...")
+    """Raises BadInput if Beam is missing or refuses these options, or if the workers have no package or no output."""
+    pipeline = make_pipeline(options)
+    if type(pipeline.runner).__name__ == "DataflowRunner":
+        if "://" not in output:
+            raise BadInput(f"--output={output} is here, which the workers of Dataflow do not see; use gs://...")
+        given = pipeline.options.get_all_options()
+        if not any(given[name] for name in ("sdk_container_image", "setup_file", "extra_packages")):
+            raise BadInput("--beam_options: workers of Dataflow need this package; add sdk_container_image=...")
 
 
 def make_pipeline(options: Sequence[str]) -> Any:
@@ -168,35 +156,21 @@ def make_pipeline(options: Sequence[str]) -> Any:
         parser: Any = importlib.import_module("apache_beam.options.pipeline_options")
     except ImportError as error:
         raise BadInput(f"--engine=beam needs Apache Beam ({error}); install the extra `beam`") from error
-    flags = [option if option.startswith("--") else f"--{option}" for option in options]
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(stderr):
-            parsed = parser.PipelineOptions(flags)
+            parsed = parser.PipelineOptions([f"--{option.removeprefix('--')}" for option in options])
             # Beam itself ignores unknown options.
             unknown = parsed.get_all_options(retain_unknown_options=True).keys() - parsed.get_all_options().keys()
         if unknown:
             raise BadInput(f"--beam_options: Apache Beam has no option {min(unknown)}")
         return beam.Pipeline(options=parsed)
-    except SystemExit as error:
-        raise BadInput(f"--beam_options: {stderr.getvalue().strip().rpartition('error: ')[2]}") from error
-    except (ValueError, ImportError) as error:
-        raise BadInput(f"--beam_options: {summary(error)}") from error
+    except (SystemExit, ValueError, ImportError) as error:
+        reason = stderr.getvalue().strip().rpartition("error: ")[2] or summary(error)
+        raise BadInput(f"--beam_options: {reason}") from error
 
 
-def _add_package(pipeline: Any, folder: str) -> None:
-    """Gives the workers of Dataflow, which have Beam alone, this package, unless the options say where it is from."""
-    kinds: Any = importlib.import_module("apache_beam.options.pipeline_options")
-    setup, workers = (pipeline.options.view_as(kind) for kind in (kinds.SetupOptions, kinds.WorkerOptions))
-    if _on_dataflow(pipeline) and not (setup.setup_file or setup.extra_packages or workers.sdk_container_image):
-        setup.extra_packages = [wheel.write(folder)]
-
-
-def _on_dataflow(pipeline: Any) -> bool:
-    return type(pipeline.runner).__name__ == "DataflowRunner"
-
-
-def add_units(pipeline: Any, output: str, units: Sequence[Unit], tokenizer: Tokenizer | None, request: Request) -> None:
+def add_units(pipeline: Any, output: str, units: Sequence[Unit], make: Make) -> None:
     """Adds the units to a pipeline, which has the same size for any number of them: a worker reads them from a file.
 
     Dataflow takes jobs of at most 20 MB; the units of a large text, each with the names of its files, may have more.
@@ -207,19 +181,16 @@ def add_units(pipeline: Any, output: str, units: Sequence[Unit], tokenizer: Toke
     path = os.path.join(output, work_unit.FOLDER, f"{hashlib.sha256(data).hexdigest()[:16]}.{_UNITS}")
     files.write(path, data)
     start = pipeline | beam.Create([path])
-    _ = start | beam.FlatMap(_read_units) | beam.Reshuffle() | beam.Map(_report_errors, output, tokenizer, request)
+    _ = start | beam.FlatMap(_read_units) | beam.Reshuffle() | beam.Map(_report_errors, output, make)
 
 
 def _read_units(path: str) -> list[Unit]:
-    """The units of a pipeline. Where a worker does not see the folder there are none: `_run_beam` reports it."""
-    return [
-        (index, tuple(Part(*part) for part in parts)) for index, parts in json.loads(files.read_if_there(path) or "[]")
-    ]
+    """The units of a pipeline; none where a worker does not see the folder, which `run` reports."""
+    units = json.loads(files.read_if_there(path) or "[]")
+    return [(index, tuple(Part(*part) for part in parts)) for index, parts in units]
 
 
-def _run_beam(output: str, notes: set[str], pipeline: Any) -> None:
-    """Runs a pipeline, which should write these notes."""
-    folder = os.path.join(output, work_unit.FOLDER)
+def _run_beam(folder: str, pipeline: Any) -> None:
     dataflow: Any = importlib.import_module("apache_beam.runners.dataflow.dataflow_runner")
     for path in _error_files(folder):
         files.remove(path)
@@ -228,25 +199,20 @@ def _run_beam(output: str, notes: set[str], pipeline: Any) -> None:
     except ImportError as error:
         raise BadInput(f"--beam_options: {error}; Dataflow needs apache-beam[gcp]") from error
     except dataflow.DataflowRuntimeException as error:
-        state = " ".join(str(error).split())
+        state = summary(error)
     if errors := _error_files(folder):
-        code, message = files.read_json(errors[0])
-        raise (RestartMe if code == RestartMe.exit_code else BadInput)(message)
+        raise error_of(*files.read_json(errors[0]))
     if state != "DONE":
-        raise RestartMe(f"{output}: the pipeline ended as {state}; rerun the same command to resume")
-    if missing := notes - files.listing(folder).keys():
-        raise BadInput(
-            f"{output}: the pipeline wrote no {min(missing)} here; workers on other machines need --output=gs://..."
-        )
+        raise RestartMe(f"{folder}: the pipeline ended as {state}; rerun the same command to resume")
 
 
 def _error_files(folder: str) -> list[str]:
     return [os.path.join(folder, name) for name in sorted(files.listing(folder)) if name.endswith(f".{_ERROR}")]
 
 
-def _report_errors(unit: Unit, output: str, tokenizer: Tokenizer | None, request: Request) -> None:
-    """Does a unit in a pipeline. An error goes to a file: the runners would retry it and wrap it in their own."""
+def _report_errors(unit: Unit, output: str, make: Make) -> None:
+    """Makes a unit in a pipeline. An error goes to a file: the runners would retry it and wrap it in their own."""
     try:
-        _do(output, *unit, tokenizer, request)
+        make(unit)
     except XLNetError as error:
         files.write(work_unit.file_name(output, unit[0], _ERROR), files.to_json([error.exit_code, str(error)]))

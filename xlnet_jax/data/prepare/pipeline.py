@@ -14,33 +14,31 @@ import dataclasses
 import hashlib
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from xlnet_jax.data import vocabulary as vocabularies
 from xlnet_jax.data.corpus import manifest as manifests
-from xlnet_jax.data.corpus.manifest import LARGEST_PAGE
-from xlnet_jax.data.prepare import counting, datasets, marks, resume, work_unit
+from xlnet_jax.data.prepare import datasets, marks, resume, work_unit
 from xlnet_jax.data.prepare import engine as engines
 from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
-from xlnet_jax.data.prepare.text import DOCUMENT_RULES, SENTENCE_RULES, Request, TextReader
+from xlnet_jax.data.prepare.text import Request, TextReader
+from xlnet_jax.data.prepare.work_unit import in_threads
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
-from xlnet_jax.data.vocabulary import LARGEST, LEVELS, PLAIN, Vocabulary, open_tokenizer
+from xlnet_jax.data.vocabulary import PLAIN, Vocabulary, open_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
 
-_VOCABULARIES = ("sentencepiece", *LEVELS)
 _BEFORE = {"vocabulary": "sentencepiece", "dataset": ""}
 # The tokenizer's sample consists of parts of this size, larger if the text has more parts than this: cutting a file in
 # a bucket costs a request per part.
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
 _TRAINING_THREADS = 8  # fixed: the model's bytes depend on it
 _PIECES = 32000  # of a trained tokenizer
-_REQUESTS = 16  # to a bucket, at the same time
 
 _log = logging.getLogger("xlnet_jax")
 
@@ -69,7 +67,8 @@ def prepare(
       sample_bytes: text the tokenizer is trained on, at most (exceeded by less than one document).
       seed: of the sample and of the tokenizer's training.
       document, sentences, field, normalization, heldout, errors, page_tokens: see `text.Request`.
-      shard_bytes: source text of a work unit, which becomes one shard per split; None = `default_shard_bytes`.
+      shard_bytes: source text of a work unit, which becomes one shard per split; None = 64 MB, or
+        1 GB from 1 TB of text on.
       data_dir: where TFDS has its data sets.
       workers: processes of the engine `local`; None = one per core. Neither workers nor engine change the result.
       engine: `local`, processes of this machine, or `beam`, an Apache Beam pipeline.
@@ -83,22 +82,6 @@ def prepare(
         file that cannot be written.
       RestartMe: a worker process was killed, or a bucket did not answer; the same call resumes.
     """
-    for name, value, good, rule in (
-        ("document", document, document in DOCUMENT_RULES, f"be one of {', '.join(DOCUMENT_RULES)}"),
-        ("sentences", sentences, sentences in SENTENCE_RULES, f"be one of {', '.join(SENTENCE_RULES)}"),
-        ("errors", errors, errors in ("strict", "replace"), "be one of strict, replace"),
-        ("engine", engine, engine in ("local", "beam"), "be one of local, beam"),
-        ("heldout", heldout, 0 <= heldout < 1, "lie in [0, 1)"),
-        ("seed", seed, 0 <= seed < 2**32, "lie in [0, 2^32)"),
-        ("vocab_size", vocab_size, vocab_size is None or 10 <= vocab_size <= LARGEST, f"lie in [10, {LARGEST}]"),
-        ("vocabulary", vocabulary, vocabulary in (None, *_VOCABULARIES), f"be one of {', '.join(_VOCABULARIES)}"),
-        ("page_tokens", page_tokens, 1 <= page_tokens <= LARGEST_PAGE, f"lie in [1, {LARGEST_PAGE}]"),
-        ("sample_bytes", sample_bytes, sample_bytes >= 1, "be at least 1"),
-        ("shard_bytes", shard_bytes, shard_bytes is None or shard_bytes >= 1, "be at least 1"),
-        ("workers", workers, workers is None or workers >= 1, "be at least 1"),
-    ):
-        if not good:
-            raise BadInput(f"--{name}={value} must {rule}")
     if "," in output:
         raise BadInput(f"--output={output}: commas separate the folders of data.corpus; choose a name without")
     if beam_options and engine != "beam":
@@ -106,12 +89,17 @@ def prepare(
     beam = list(beam_options) if engine == "beam" else None
     if beam is not None:
         engines.check_beam(beam, output)  # before anything is read
-    if dataset:
-        normalization = _checked(dataset, vocabulary, normalization)
-        vocabulary = datasets.parse(dataset).vocabulary
+    published = datasets.parse(dataset) if dataset else None
+    if published:
+        if vocabulary not in (None, published.vocabulary):
+            raise BadInput(f"--dataset={dataset} has a vocabulary of {published.vocabulary}; leave --vocabulary out")
+        if normalization != PLAIN:
+            raise BadInput(f"--dataset={dataset} is read as it is: leave out --uncased, --keep_accents and --nfkc")
+        vocabulary, normalization = published.vocabulary, Normalization(keep_accents=True, remove_space=False)
     with files.translate_errors(output):
-        found = datasets.parse(dataset).find(inputs) if dataset else find_sources(inputs, data_dir)
-        shard_bytes = shard_bytes or default_shard_bytes(found)
+        found = published.find(inputs) if published else find_sources(inputs, data_dir)
+        # So 10 TB are 10,000 shards and not 156,250.
+        shard_bytes = shard_bytes or (64_000_000 if sum(source.bytes for source in found) < 10**12 else 10**9)
         model = None if tokenizer is None else open_tokenizer(tokenizer)
         level = vocabulary or (model.level if model else "sentencepiece")
         if model and model.level != level:
@@ -139,8 +127,12 @@ def prepare(
                 _log.info("%s is finished already", output)
                 files.remove(os.path.join(output, work_unit.FOLDER))
                 return resume.check_finished(output)
-            used_splits = ("train", datasets.parse(dataset).heldout) if dataset else ()
-            units = _units(found, shard_bytes, request, used_splits)
+            if published:
+                units = published.plan(found, shard_bytes, ("train", published.heldout))
+                # All splits are counted: so the vocabulary does not depend on which one is held out.
+                counted = published.plan(found, shard_bytes, datasets.SPLITS)
+            else:
+                units = counted = plan(found, shard_bytes, request.document)
             name = (Tokenizer if level == "sentencepiece" else Vocabulary).file_name
             path = os.path.join(output, name)
             if name not in names:
@@ -149,11 +141,9 @@ def prepare(
                 elif level == "sentencepiece":
                     _train(path, found, request, **trained)
                 else:
-                    # Of a data set all splits: so its vocabulary does not depend on which one is held out.
-                    counted = _units(found, shard_bytes, request, datasets.SPLITS)
                     _log.info("counting %s", level)
                     engines.run(output, counted, None, request, workers, beam)
-                    counting.write_vocabulary(path, output, counted, request, vocab_size)
+                    _write_vocabulary(path, output, counted, request, vocab_size)
             used = open_tokenizer(path, normalization)
             if model is not None and used.sha256 != model.sha256:
                 raise BadInput(f"{path} is not {tokenizer}, though begun with it; remove {output} and prepare again")
@@ -166,34 +156,7 @@ def prepare(
                     raise
                 manifest = resume.check_finished(output)
             files.remove(os.path.join(output, work_unit.FOLDER))
-            for split, entry in manifest["splits"].items():
-                counts = (quantity(entry[name], name.removesuffix("s")) for name in work_unit.COUNTED)
-                _log.info("%s: %s", split, ", ".join(counts))
             return manifest
-
-
-def _checked(dataset: str, vocabulary: str | None, normalization: Normalization) -> Normalization:
-    """The normalization of a published data set: none. Raises BadInput if it, or the vocabulary, is to be another."""
-    level = datasets.parse(dataset).vocabulary
-    if vocabulary not in (None, level):
-        raise BadInput(f"--dataset={dataset} has a vocabulary of {level}, not --vocabulary={vocabulary}; leave it out")
-    if normalization != PLAIN:
-        raise BadInput(f"--dataset={dataset} is read as it is: leave out --uncased, --keep_accents and --nfkc")
-    return Normalization(keep_accents=True, remove_space=False)
-
-
-def _units(
-    sources: Sequence[Source], shard_bytes: int, request: Request, splits: Sequence[str]
-) -> list[tuple[Part, ...]]:
-    """The work units of the text; `splits` are those of a published data set."""
-    if request.dataset:
-        return datasets.parse(request.dataset).plan(sources, shard_bytes, splits)
-    return plan(sources, shard_bytes, request.document)
-
-
-def default_shard_bytes(sources: Sequence[Source]) -> int:
-    """64 MB, or 1 GB from 1 TB of text on: a corpus of 10 TB is 10,000 shards and not 156,250."""
-    return 64_000_000 if sum(source.bytes for source in sources) < 10**12 else 10**9
 
 
 def _train(
@@ -217,18 +180,35 @@ def _train(
             break
     _check_any(len(sample), held_out)
     # After a minute already: the corpus may take a day.
-    if warning := reader.dropped.warning():
+    if warning := marks.warning(reader.dropped):
         _log.warning("%s", warning)
     _log.info("training a tokenizer of %d pieces on %d bytes of text", vocab_size, size)
     train_tokenizer(sample, path, vocab_size, seed, _TRAINING_THREADS)
 
 
+def _write_vocabulary(
+    path: str, output: str, units: Sequence[tuple[Part, ...]], request: Request, bound: int | None
+) -> None:
+    """Adds up the counts of all units and writes the vocabulary to `path`; see `data.vocabulary.write`.
+
+    Raises BadInput: no text, too small a bound, or a published data set with other counts than the published ones.
+    """
+    counts, of_file = Counter[str](), Counter[str]()
+    paths = [work_unit.file_name(output, index, work_unit.COUNTS) for index in range(len(units))]
+    for note in in_threads(files.read_json, paths):
+        counts.update(note["counts"])
+        of_file[note["sources"][0]["path"]] += note["tokens"]
+    if not counts:
+        raise BadInput("no text to count: the inputs hold none, or all of it is held out; use a smaller --heldout")
+    if request.dataset:
+        datasets.parse(request.dataset).check_words(of_file)
+    vocabularies.write(path, request.vocabulary, counts, bound, verbatim=bool(request.dataset))
+
+
 def _check_any(train: int, held_out: int) -> None:
     if not train and held_out:
-        raise BadInput(
-            f"all of the text ({quantity(held_out, 'document')}) fell to the held-out split; choose another folder and "
-            "a smaller --heldout"
-        )
+        what = f"all of the text ({quantity(held_out, 'document')}) fell to the held-out split"
+        raise BadInput(f"{what}; choose another folder and a smaller --heldout")
     if not train:
         raise BadInput("the inputs hold no text")
 
@@ -237,14 +217,13 @@ def _assemble(
     output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Gives the shards their final names and writes the other files of the corpus; the manifest last."""
-    notes = _each(lambda index: resume.read_note(work_unit.file_name(output, index, "json")), range(len(units)))
+    paths = [work_unit.file_name(output, index, "json") for index in range(len(units))]
+    notes = list(in_threads(resume.read_note, paths))
     for index, (note, parts) in enumerate(zip(notes, units, strict=True)):
         read = [(part["path"], part["start"], part["end"]) for part in note["sources"]]
         if note["tokenizer"] != tokenizer.sha256 or read != list(parts):
-            raise BadInput(
-                f"{output}: unit {index} was made with another tokenizer or from other text than the folder now says; "
-                "remove the folder and prepare again"
-            )
+            made = f"unit {index} was made with another tokenizer or from other text than the folder now says"
+            raise BadInput(f"{output}: {made}; remove the folder and prepare again")
     splits = {}
     for split in work_unit.SPLITS:
         entries = {index: note["splits"][split] for index, note in enumerate(notes) if split in note["splits"]}
@@ -256,8 +235,10 @@ def _assemble(
         _log.warning("not UTF-8, and now U+FFFD: %s", quantity(counts["replaced"], "place"))
     if counts["empty"]:
         _log.warning("left out, without text: %s", quantity(counts["empty"], "document"))
-    dropped = sum((marks.Counts(**note["dropped"]) for note in notes), marks.Counts())
-    if warning := dropped.warning():
+    dropped = Counter[str]()
+    for note in notes:
+        dropped.update(note["dropped"])
+    if warning := marks.warning(dropped):
         _log.warning("%s", warning)
     manifest = {
         "format_version": manifests.FORMAT_VERSION,
@@ -268,7 +249,7 @@ def _assemble(
         "splits": splits,
         "options": options,
         **counts,
-        "dropped": dataclasses.asdict(dropped),
+        "dropped": dropped,
         "sources": [part for note in notes for part in note["sources"]],
     }
     if options["heldout"] and (warning := manifests.little_heldout(manifest)):
@@ -289,22 +270,21 @@ def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]], v
       entries: what the units' notes say of this split, by the number of the unit.
     """
     names = [manifests.shard_name(split, number, len(entries)) for number in range(len(entries))]
-    total_V, lock = np.zeros(vocab_size, np.int64), threading.Lock()
 
-    def finish(index: int, name: str) -> None:
+    def finish(index: int, name: str) -> np.ndarray:
         shard, counts, note = (work_unit.file_name(output, index, end) for end in (split, f"{split}.npy", "json"))
         try:
             counts_V = files.int64_of(files.read(counts), vocab_size)
         except ValueError as error:
             raise BadInput(f"{counts} is damaged ({error}); remove {note} and rerun the same command") from error
-        # Added as they come: the counts of all units together would be gigabytes.
-        with lock:
-            np.add(total_V, counts_V, out=total_V)
         # An earlier attempt may have been killed after some of the renames, or another process renames just now.
         with contextlib.suppress(FileNotFoundError):
             files.rename(shard, os.path.join(output, name))
+        return counts_V
 
-    _each(finish, entries, names)
+    total_V = np.zeros(vocab_size, np.int64)
+    for counts_V in in_threads(finish, entries, names):  # not all at once: they would be gigabytes
+        total_V += counts_V
     sizes = files.listing(output)
     for (index, entry), name in zip(entries.items(), names, strict=True):
         if sizes.get(name) != entry["shard"]["bytes"]:
@@ -320,9 +300,3 @@ def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]], v
         "token_counts_sha256": hashlib.sha256(data).hexdigest(),
         "shards": shards,
     }
-
-
-def _each(function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
-    """Calls in threads: in a bucket every request costs a round trip."""
-    with ThreadPoolExecutor(_REQUESTS) as threads:
-        return list(threads.map(function, *arguments))

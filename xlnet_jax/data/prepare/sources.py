@@ -18,7 +18,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 from xlnet_jax.data.prepare import parquet, tfds
@@ -45,6 +45,13 @@ class Part(NamedTuple):
     start: int
     end: int
 
+    def bad(self, number: int, message: str) -> BadInput:
+        """The error at a byte (of what is decompressed), row or example of the source."""
+        kind = kind_of(self.path)
+        noun = {"parquet": "row", "tfds": "example"}.get(kind.format, "byte")
+        place = f"{noun} {number} of the decompressed text" if kind.compression else f"{noun} {number}"
+        return BadInput(f"{self.path}, {place}: {message}")
+
 
 class Kind(NamedTuple):
     """How to read a source."""
@@ -53,12 +60,6 @@ class Kind(NamedTuple):
     """`text`, `json`, `parquet` or `tfds`."""
     compression: str | None
     """`gzip`, `zstd` or None; of text and json only."""
-
-    def place(self, number: int) -> str:
-        """The name of a byte, row or example in a message."""
-        if self.format in ("parquet", "tfds"):
-            return f"{'row' if self.format == 'parquet' else 'example'} {number}"
-        return f"byte {number}" + (" of the decompressed text" if self.compression else "")
 
 
 def kind_of(path: str) -> Kind:
@@ -84,18 +85,16 @@ def find_sources(
         that TFDS has built.
       data_dir: where TFDS has its data sets; None = its own default.
 
-    Raises:
-      BadInput: an input names nothing, or nothing that can be read.
-      RestartMe: the bucket does not answer.
+    Raises BadInput: an input names nothing, or nothing that can be read. RestartMe: the bucket does not answer.
     """
     found: dict[str, Source] = {}
+    wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
     for name in inputs:
         is_tfds = name.startswith(tfds.PREFIX)
         try:
             of_name, others = ([tfds.find(name, data_dir)], None) if is_tfds else files.find(name, suffixes)
         except OSError as error:
             raise BadInput(f"input {name}: {summary(error)}") from error
-        wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
         advice = f"give a pattern such as '{name.rstrip('/')}/**/*.md'"
         if not of_name and others is not None:
             raise BadInput(f"input {name}: this folder holds no {wanted} file; {advice}")
@@ -106,29 +105,19 @@ def find_sources(
             text = "input %s: files that are not %s are left out: %d, the first is %s; to read them, %s as well"
             _log.warning(text, name, wanted, len(others), min(others), advice)
         found.update((source.path, source) for source in of_name)
-    if not found:
-        raise BadInput("no input; name text files, folders or patterns")
     return [found[path] for path in sorted(found)]
 
 
 def plan(sources: Sequence[Source], unit_bytes: int, document: str) -> list[tuple[Part, ...]]:
     """Cuts the sources, in order, into work units of about `unit_bytes`.
 
-    Files larger than that are cut where their format allows it (see the module's docstring); a text file that is one
-    document is never cut.
-
-    Raises:
-      BadInput: a file cannot be read.
-      RestartMe: the bucket does not answer.
+    Larger files are cut where their format allows it (see the module's docstring); a text file that is one document is
+    never cut. Raises OSError and BadInput: a file cannot be read. RestartMe: the bucket does not answer.
     """
     units: list[list[Part]] = []
     size = 0
     for source in sources:
-        try:
-            parts = list(_parts(source, unit_bytes, document))
-        except OSError as error:
-            raise BadInput(f"{source.path}: {summary(error)}") from error
-        for part, part_bytes in parts:
+        for part, part_bytes in _parts(source, unit_bytes, document):
             if not units or size + part_bytes > unit_bytes:
                 units.append([])
                 size = 0
@@ -161,9 +150,15 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
         is_cut = kind.compression is None and (kind.format == "json" or document != "file")
         if is_cut and source.bytes > unit_bytes:
             rule = "line" if kind.format == "json" else document
+            whole = Part(source.path, 0, source.bytes)
             with files.open_to_read(source.path, _SMALL_BLOCK) as file:
                 while source.bytes - start > unit_bytes:
-                    end = _next_document(file, source.path, start + unit_bytes, rule)
+                    file.seek(start + unit_bytes)
+                    _read_line(file, whole)  # the rest of one
+                    # One of the first documents after it, or the end of the file.
+                    while rule != "line" and _read_line(file, whole).strip():
+                        pass
+                    end = file.tell()
                     if end >= source.bytes:
                         break
                     yield Part(source.path, start, end), end - start
@@ -173,21 +168,12 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
             yield Part(source.path, start, source.bytes), source.bytes - start
 
 
-def _next_document(file: IO[bytes], path: str, offset: int, document: str) -> int:
-    """Where one of the first documents after byte `offset` starts; the file's size if none does."""
-    file.seek(offset)
-    _read_line(file, path)  # the rest of one
-    while document != "line" and (line := _read_line(file, path)) and line.strip():
-        pass
-    return file.tell()
-
-
-def _read_line(file: IO[bytes], path: str, place: str | None = None) -> bytes:
-    """The rest of a line, which starts at `place`; None = where the file is."""
+def _read_line(file: IO[bytes], part: Part, start: int | None = None) -> bytes:
+    """The rest of a line, which starts at byte `start`; None = where the file is."""
     line = file.readline(LONGEST_LINE + 1)
     if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
-        where = place or f"byte {file.tell() - len(line)}"
-        raise BadInput(f"{path}: a line of more than {LONGEST_LINE} bytes at {where}; break it up")
+        start = file.tell() - len(line) if start is None else start
+        raise part.bad(start, f"a line of more than {LONGEST_LINE} bytes; break it up")
     return line
 
 
@@ -205,51 +191,29 @@ def _decompressed(part: Part) -> Iterator[IO[bytes]]:
             yield file
 
 
-def lines(part: Part) -> Iterator[tuple[int, bytes]]:
+def lines(part: Part, cut: bool = False) -> Iterator[tuple[int, bytes]]:
     """The bytes of a part of text or json as runs of whole lines, each with its offset in the (decompressed) file.
 
+    Args:
+      cut: the part may be cut inside a line, and so may the runs.
+
     Raises:
-      BadInput: the file cannot be read, is damaged, is shorter than it was, or has a line that is too long.
+      OSError, BadInput: the file cannot be read, is damaged, is shorter than it was, or has a line that is too long.
       RestartMe: the bucket does not answer.
     """
-    kind = kind_of(part.path)
-    offset, end = part.start, sys.maxsize if kind.compression else part.end
-    size = _SMALL_BLOCK if kind.compression else _BLOCK  # all blocks before damage are read
+    is_compressed = kind_of(part.path).compression is not None
+    offset, end = part.start, sys.maxsize if is_compressed else part.end
+    size = _SMALL_BLOCK if is_compressed else _BLOCK  # all blocks before damage are read
     try:
         with _decompressed(part) as text:
             while offset < end and (block := text.read(min(size, end - offset))):
-                if not block.endswith(b"\n"):
-                    block += _read_line(text, part.path, kind.place(offset + block.rfind(b"\n") + 1))
+                if not (cut or block.endswith(b"\n")):
+                    block += _read_line(text, part, offset + block.rfind(b"\n") + 1)
                 yield offset, block
                 offset += len(block)
-        if offset < end and not kind.compression:
-            raise BadInput(f"{part.path}: {end - offset} bytes shorter than it was; start over")
     except OSError as error:
-        reason = summary(error)
-        if kind.compression and not getattr(error, "strerror", None):
-            reason = f"damaged or cut short at {kind.place(offset)} ({reason}); fetch or compress it again"
-        raise BadInput(f"{part.path}: {reason}") from error
-
-
-def exactly(part: Part) -> bytes:
-    """The bytes of a part, which need not be whole lines. Raises as `lines`."""
-    try:
-        with files.open_to_read(part.path, _BLOCK) as file:
-            file.seek(part.start)
-            data = file.read(part.end - part.start)
-    except OSError as error:
-        raise BadInput(f"{part.path}: {summary(error)}") from error
-    if short := part.end - part.start - len(data):
-        raise BadInput(f"{part.path}: {short} bytes shorter than it was; start over")
-    return data
-
-
-def records(part: Part, field: str) -> Iterable[tuple[int, bytes | None]]:
-    """One field of the records of a Parquet or TFDS part, each with its number in the source; None where it is null.
-
-    Raises:
-      BadInput: no such field, one that is not text, or a file that is damaged.
-      RestartMe: the bucket does not answer.
-    """
-    read = tfds.examples if kind_of(part.path).format == "tfds" else parquet.strings
-    return read(part.path, part.start, part.end, field)
+        if not is_compressed or error.strerror:
+            raise
+        raise part.bad(offset, f"damaged or cut short ({summary(error)}); fetch or compress it again") from error
+    if offset < end and not is_compressed:
+        raise BadInput(f"{part.path}: {end - offset} bytes shorter than it was; start over")

@@ -19,13 +19,13 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from xlnet_jax.data.prepare import datasets, marks, sources, tfds
+from xlnet_jax.data.prepare import datasets, marks, parquet, sources, tfds
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.tokenizer import Normalization
-from xlnet_jax.errors import BadInput
 
 Document = list[list[str]]
 """Paragraphs, each a list of normalised sentences; neither is ever empty."""
@@ -42,15 +42,9 @@ _SENTENCE_END = re.compile(
     r"[.!?…。！？](?:(?<=[。！？])[。！？]*+[」』”’）]*+"
     r"|(?<=[.!?…])(?<![.!?…][.!?…])[.!?…]*+[\"'”’»)\]]*+(?=\s))"
 )
-_ASCII_SENTENCE_END = re.compile(r"[.!?](?<![.!?][.!?])[.!?]*+[\"')\]]*+ (?![a-z])")
 _VISIBLE = re.compile(r"\S")
-_LINE_END = re.compile(rb"(?<!\r)\r*+\n|\r")  # as `TextReader._normalise` has it
-_ASCII_SPACES = "\t\v\f\x1c\x1d\x1e\x1f"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # NUL, and what JSON may hold but UTF-8 cannot
-
-# From a chunk to its documents text is one string, because long strings are the fastest: "\n" ends a line, "\r" ends
-# each normalised sentence of a line but the last. A line that is not blank and has no sentence left is "\r".
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,22 +94,21 @@ class TextReader:
       rules: of the request.
       replaced: undecodable bytes or runs of them that were replaced by U+FFFD so far.
       empty: documents without a sentence that were left out so far.
-      dropped: what normalisation dropped so far.
+      dropped: what normalisation dropped so far, by `marks.NAMES`.
       hashes: SHA-256 of every part read to its end so far: of its bytes (decompressed), or of its records.
     """
 
     rules: Request
     replaced: int = dataclasses.field(default=0, init=False)
     empty: int = dataclasses.field(default=0, init=False)
-    dropped: marks.Counts = dataclasses.field(default=marks.Counts(), init=False)
+    dropped: Counter[str] = dataclasses.field(default_factory=Counter, init=False)
     hashes: list[str] = dataclasses.field(default_factory=list, init=False)
 
     def documents(self, part: Part) -> Iterator[Document]:
         """The documents of a part in order, each with at least one sentence.
 
-        Raises:
-          BadInput: not UTF-8, not text, empty, damaged, shorter than it was, or too long to hold in memory.
-          RestartMe: the bucket does not answer.
+        Raises BadInput: not UTF-8, not text, empty, damaged, shorter than it was, or too long to hold in memory.
+        RestartMe: the bucket does not answer.
         """
         read = {"text": self._text_documents, "json": self._json_documents}
         reader = read.get(sources.kind_of(part.path).format, self._record_documents)
@@ -125,20 +118,9 @@ class TextReader:
             elif document:
                 yield [[f"{sentence}\n" for sentence in paragraph] for paragraph in document]
             elif self.rules.errors == "strict":
-                raise _bad(part, number, "an empty document; leave such documents out with --errors=replace")
+                raise part.bad(number, "an empty document; leave such documents out with --errors=replace")
             else:
                 self.empty += 1
-
-    def lines(self, part: Part) -> Iterator[tuple[str, str]]:
-        """The normalised text of every line or record, after the name of its place. Only for messages."""
-        kind, are_lines = sources.kind_of(part.path), sources.kind_of(part.path).format in ("text", "json")
-        for number, raw in self._raw(part):
-            for line in (raw or b"").split(b"\n") if are_lines or self.rules.dataset else [raw or b""]:
-                text = line.decode(errors="surrogateescape")
-                if kind.format == "json":
-                    text = self._from_json(text, part, number) if text.strip() else ""
-                yield kind.place(number), text if self.rules.dataset else self.rules.normalization(text)
-                number += len(line) + 1
 
     def digest(self, part: Part) -> str:
         """The hash that `documents` adds to `hashes`, without checking the text. Raises as `documents` does."""
@@ -153,15 +135,13 @@ class TextReader:
     def _raw(self, part: Part) -> Iterator[tuple[int, Any]]:
         """Runs of whole lines, or records, each with its byte, row or example; at the end `hashes` gets one more."""
         digest = hashlib.sha256()
-        if self.rules.dataset:
-            digest.update(raw := sources.exactly(part))
-            yield part.start, raw
-        elif sources.kind_of(part.path).format in ("text", "json"):
-            for offset, raw in sources.lines(part):
+        if sources.kind_of(part.path).format in ("text", "json"):
+            for offset, raw in sources.lines(part, cut=bool(self.rules.dataset)):
                 digest.update(raw)
                 yield offset, raw
         else:
-            for number, value in sources.records(part, self.rules.field):
+            read = tfds.examples if sources.kind_of(part.path).format == "tfds" else parquet.strings
+            for number, value in read(part.path, part.start, part.end, self.rules.field):
                 # With its length, so that moving text from one record to the next changes the hash.
                 digest.update(b"\xff" * 8 if value is None else len(value).to_bytes(8, "big"))
                 digest.update(value or b"")
@@ -171,70 +151,73 @@ class TextReader:
     # These yield every document with its byte, row or example; an empty one as [].
 
     def _published(self, part: Part) -> Iterator[tuple[Document, int]]:
-        errors = "surrogateescape" if self.rules.vocabulary == "bytes" else "strict"
-        for offset, raw in self._raw(part):
-            try:
-                yield [_LINE.findall(raw.decode(errors=errors))], offset
-            except UnicodeDecodeError as error:
-                raise _bad(part, offset + error.start, "not UTF-8; fetch the file again") from error
+        raw = b"".join(raw for _, raw in self._raw(part))
+        try:
+            text = raw.decode(errors="surrogateescape" if self.rules.vocabulary == "bytes" else "strict")
+        except UnicodeDecodeError as error:
+            raise part.bad(part.start + error.start, "not UTF-8; fetch the file again") from error
+        yield [_LINE.findall(text)], part.start
 
     def _text_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
+        paragraphs = self._paragraphs(part, self._lines(part, is_text=True), self.rules.document)
         if self.rules.document == "file":
-            yield [sentences for sentences, _ in self._paragraphs(part) if sentences], part.start
+            yield [sentences for sentences, _ in paragraphs if sentences], part.start
         else:
-            for sentences, begin in self._paragraphs(part):
-                yield [sentences] if sentences else [], begin
+            for sentences, start in paragraphs:
+                yield [sentences] if sentences else [], start
 
-    def _paragraphs(self, part: Part) -> Iterator[tuple[list[str], int]]:
-        """The sentences between blank lines, or of every line; if there are none, also where the lines start."""
-        sentences: list[str] = []  # of a paragraph that may continue in the next chunk
-        begin: int | None = None
+    def _lines(self, part: Part, is_text: bool) -> Iterator[tuple[int, str]]:
+        """The lines of text or json without their ends, each with its byte."""
+        for offset, raw in self._raw(part):
+            raw = raw.removesuffix(b"\n")
+            text = self._decode(raw, part, offset)
+            if is_text:
+                self.dropped.update(marks.count(text, self.rules.normalization))
+            for line, raw_line in zip(text.split("\n"), raw.split(b"\n"), strict=True):
+                yield offset, line
+                offset += len(raw_line) + 1
+
+    def _paragraphs(
+        self, part: Part, lines: Iterable[tuple[int, str]], document: str
+    ) -> Iterator[tuple[list[str], int]]:
+        """The sentences between blank lines, or of every line that is not blank, each list with its place."""
         size = 0
-        newlines = 2 if self.rules.document == "line" else 1
-        for offset, raw in itertools.chain(self._raw(part), [(part.end, b"\n")]):  # a blank line ends the last one
-            text = self._normalise(self._decode(raw, part, offset)).replace("\n", "\n" * newlines)
-            position = 0
-            for block in text.split("\n\n"):
-                # A blank line before this block: only the first of a chunk may have none.
-                if (position or block.startswith("\n")) and (sentences or begin is not None):
-                    yield sentences, begin or 0
-                    sentences, begin = [], None
-                    size = size if self.rules.document == "file" else 0
-                sentences += _sentences_of(block)
-                if not sentences and begin is None and (visible := block.lstrip("\n")):
-                    number = text.count("\n", 0, position + len(block) - len(visible)) // newlines
-                    begin = offset + _line_start(raw, number)
-                size += len(block)
-                position += len(block) + 2
-                if size > LONGEST_DOCUMENT:
-                    raise BadInput(
-                        f"{part.path}: a document of more than {LONGEST_DOCUMENT} characters by "
-                        f"--document={self.rules.document}; use --document=line, or put blank lines between documents"
-                    )
+        # Old Mac files end their lines with a lone carriage return.
+        ended = ((place, line) for place, whole in lines for line in whole.rstrip("\r").split("\r"))
+        for is_blank, run in itertools.groupby(ended, lambda each: not each[1] or each[1].isspace()):
+            for paragraph in [] if is_blank else zip(run) if document == "line" else [run]:
+                sentences, start = list[str](), None
+                size = size if document == "file" else 0
+                for place, line in paragraph:
+                    start = place if start is None else start
+                    cut = split_sentences(line) if self.rules.sentences == "punctuation" else (line,)
+                    sentences += filter(None, map(self.rules.normalization, cut))
+                    size += len(line)
+                    if size > LONGEST_DOCUMENT:
+                        message = f"a document of more than {LONGEST_DOCUMENT} characters"
+                        raise part.bad(place, f"{message}; use --document=line, or put blank lines between documents")
+                yield sentences, start or 0
 
     def _json_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
-        for offset, raw in self._raw(part):
-            for line, raw_line in zip(self._decode(raw, part, offset).split("\n"), raw.split(b"\n"), strict=True):
-                # A blank line is no record.
-                if line and not line.isspace():
-                    yield self._record(self._from_json(line, part, offset), part, offset), offset
-                offset += len(raw_line) + 1
+        for offset, line in self._lines(part, is_text=False):
+            # A blank line is no record.
+            if line and not line.isspace():
+                yield self._record(self._from_json(line, part, offset), part, offset), offset
 
     def _from_json(self, line: str, part: Part, offset: int) -> str:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise _bad(part, offset, f"not JSON ({error}); every line must be one JSON object") from error
+            raise part.bad(offset, f"not JSON ({error}); every line must be one JSON object") from error
         if not isinstance(value, dict):
-            raise _bad(part, offset, f"a JSON {type(value).__name__}; every line must be one JSON object")
+            raise part.bad(offset, f"a JSON {type(value).__name__}; every line must be one JSON object")
         if self.rules.field not in value:
-            raise _bad(part, offset, tfds.no_field(self.rules.field, value))
-        # Null is no text, as in Parquet.
-        text = "" if value[self.rules.field] is None else value[self.rules.field]
-        if not isinstance(text, str):
-            kind = type(text).__name__
-            raise _bad(part, offset, f"field {self.rules.field!r} is {kind}, not a string; choose another with --field")
-        return text
+            raise part.bad(offset, tfds.no_field(self.rules.field, value))
+        text = value[self.rules.field]
+        if not isinstance(text, str | None):
+            wrong = f"field {self.rules.field!r} is {type(text).__name__}, not a string"
+            raise part.bad(offset, f"{wrong}; choose another with --field")
+        return text or ""  # null is no text, as in Parquet
 
     def _record_documents(self, part: Part) -> Iterator[tuple[Document, int]]:
         for number, value in self._raw(part):
@@ -242,59 +225,22 @@ class TextReader:
                 text = (value or b"").decode()
             except UnicodeDecodeError as error:
                 if self.rules.errors == "strict":
-                    raise _bad(part, number, "not UTF-8; continue with --errors=replace") from error
-                text = self._replace(value or b"", "utf-8")
+                    raise part.bad(number, "not UTF-8; continue with --errors=replace") from error
+                text = self._replace(value, "utf-8")
             yield self._record(text, part, number), number
 
     def _record(self, text: str, part: Part, number: int) -> Document:
-        if len(text) > LONGEST_DOCUMENT:
-            raise _bad(part, number, f"a record of more than {LONGEST_DOCUMENT} characters; break it up")
         text, count = _NO_CHARACTER.subn("\ufffd", text)
         if count and self.rules.errors == "strict":
-            raise _bad(part, number, "a NUL or half a surrogate pair in the text; continue with --errors=replace")
+            raise part.bad(number, "a NUL or half a surrogate pair in the text; continue with --errors=replace")
         self.replaced += count
-        return list(filter(None, map(_sentences_of, self._normalise(text).split("\n\n"))))
-
-    def _normalise(self, text: str) -> str:
-        self.dropped += marks.count(text, self.rules.normalization)
-        if "\r" in text:
-            # Old Mac files end their lines with a lone carriage return.
-            text = "\n".join(line.rstrip("\r").replace("\r", "\n") for line in text.split("\n"))
-        if not self.rules.normalization.remove_space:
-            return "\n".join(map(self._normalise_line, text.split("\n")))
-        if text.isascii():
-            return self._normalise_ascii(text)
-        out: list[str] = []
-        for is_ascii, lines in itertools.groupby(text.split("\n"), str.isascii):
-            if is_ascii:
-                out.append(self._normalise_ascii("\n".join(lines)))
-            else:
-                out.extend(map(self._normalise_line, lines))
-        return "\n".join(out)
-
-    def _normalise_line(self, line: str) -> str:
-        if not line or line.isspace():
-            return ""
-        pieces = split_sentences(line) if self.rules.sentences == "punctuation" else (line,)
-        return "\r".join(filter(None, map(self.rules.normalization, pieces))) or "\r"
-
-    def _normalise_ascii(self, text: str) -> str:
-        """The same for many lines at once, every run of white space made one space; ten times as fast."""
-        for space in _ASCII_SPACES:
-            text = text.replace(space, " ")
-        while "  " in text:
-            text = text.replace("  ", " ")
-        text = "\n".join([line.strip(" ") for line in text.split("\n")])
-        if self.rules.sentences == "punctuation":
-            text = _ASCII_SENTENCE_END.sub(lambda end: end[0][:-1] + "\r", text)
-        return dataclasses.replace(self.rules.normalization, remove_space=False)(text)
+        self.dropped.update(marks.count(text, self.rules.normalization))
+        paragraphs = self._paragraphs(part, ((number, line) for line in text.split("\n")), "file")
+        return [sentences for sentences, _ in paragraphs if sentences]
 
     def _decode(self, raw: bytes, part: Part, offset: int) -> str:
-        place = sources.kind_of(part.path).place
         if (nul := raw.find(b"\0")) >= 0:
-            self._decode(raw[: raw.rfind(b"\n", 0, nul) + 1], part, offset)  # there may be an error before it
-            where = place(offset + nul)
-            raise BadInput(f"{part.path}: a NUL byte at {where}, so it is not UTF-8 text; unpack or convert it")
+            raise part.bad(offset + nul, "a NUL byte, so it is not UTF-8 text; unpack or convert it")
         # Only the first line of a file may start with a byte order mark.
         encoding = "utf-8-sig" if offset == 0 else "utf-8"
         try:
@@ -302,29 +248,14 @@ class TextReader:
         except UnicodeDecodeError as error:
             if self.rules.errors == "strict":
                 mark = len(raw) - len(error.object)  # the codec may have removed the byte order mark
-                where = place(offset + mark + error.start)
-                advice = "convert the file, or continue with --errors=replace"
-                raise BadInput(f"{part.path}: not UTF-8 at {where}; {advice}") from error
+                message = "not UTF-8; convert the file, or continue with --errors=replace"
+                raise part.bad(offset + mark + error.start, message) from error
         return self._replace(raw, encoding)
 
     def _replace(self, raw: bytes, encoding: str) -> str:
         text = raw.decode(encoding, "replace")
         self.replaced += text.count("\ufffd") - raw.count("\ufffd".encode())
         return text
-
-
-def _bad(part: Part, number: int, message: str) -> BadInput:
-    return BadInput(f"{part.path}, {sources.kind_of(part.path).place(number)}: {message}")
-
-
-def _sentences_of(block: str) -> list[str]:
-    sentences = block.replace("\r", "\n").split("\n")
-    return list(filter(None, sentences)) if "" in sentences else sentences
-
-
-def _line_start(raw: bytes, number: int) -> int:
-    """Where line `number` of a chunk starts. Only for messages: it scans all lines before."""
-    return next(itertools.islice(_LINE_END.finditer(raw), number - 1, None)).end() if number else 0
 
 
 def split_sentences(line: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ set's code for the name of the default configuration, and that code often import
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,6 @@ PREFIX = "tfds:"
 
 _NAME = re.compile(r"tfds:(?P<name>(?:gs://)?[^:]+)(?::(?P<version>\d+\.\d+\.\d+))?(?::(?P<split>[^:]+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
-_INFO = "dataset_info.json"
 _EXAMPLES = 64  # read at once: an example may be a whole book
 
 
@@ -41,13 +41,12 @@ def find(name: str, data_dir: str | None) -> File:
         raise BadInput(f"input {name} is not tfds:NAME, tfds:NAME:SPLIT or tfds:NAME:VERSION:SPLIT")
     if match["name"].startswith(("/", "gs://")):
         folder = match["name"].rstrip("/")
-        if _INFO not in files.listing(folder):
-            raise BadInput(f"input {name}: {folder} is no data set of TFDS, {_INFO} is missing")
     else:
         folder = _find_folder(match["name"], match["version"], data_dir)
     path = f"{PREFIX}{folder}:{match['split'] or 'train'}"
-    (info,), _ = files.find(f"{folder}/{_INFO}", ())
-    return File(path, int(split(path).num_bytes), info.mtime_ns)
+    size = int(split(path).num_bytes)
+    (info,), _ = files.find(f"{folder}/dataset_info.json", ())
+    return File(path, size, info.mtime_ns)
 
 
 def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
@@ -56,13 +55,8 @@ def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
     root = files.resolve(os.path.expanduser(data_dir or constants.get_default_data_dir()))
     folder = f"{root}/{name.strip('/')}"
     versions = _versions(folder)
-    if not versions and "/" not in name:
-        configs = {config: found for config in _subfolders(folder) if (found := _versions(f"{folder}/{config}"))}
-        if len(configs) > 1:
-            raise BadInput(f"input tfds:{name} is built as {', '.join(configs)}; name one, as in tfds:{name}/CONFIG")
-        if configs:
-            ((config, versions),) = configs.items()
-            folder = f"{folder}/{config}"
+    if not versions and (configs := [each for each in _subfolders(folder) if _versions(f"{folder}/{each}")]):
+        raise BadInput(f"input tfds:{name} is built as {', '.join(configs)}; name one, as in tfds:{name}/{configs[0]}")
     if not versions:
         command = f"tfds build {name} --file_format=array_record" + (f" --data_dir={data_dir}" if data_dir else "")
         raise BadInput(f"input tfds:{name} is not built in {root}; build it with `{command}`, or give its --data_dir")
@@ -74,7 +68,7 @@ def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
 def _versions(folder: str) -> list[str]:
     """The versions in a folder, oldest first. An unfinished build has another name."""
     names = filter(_VERSION.fullmatch, _subfolders(folder))
-    return sorted(names, key=lambda name: [int(number) for number in name.split(".")])
+    return sorted(names, key=lambda name: tuple(map(int, name.split("."))))
 
 
 def _subfolders(folder: str) -> list[str]:
@@ -133,16 +127,9 @@ def _opened(path: str) -> tuple[Any, str]:
                 builder.info.set_file_format("array_record", override=True, override_if_initialized=True)
     except (OSError, ValueError, ImportError, json_format.ParseError) as error:
         raise BadInput(f"{folder}: no data set that TFDS can read ({summary(error)}); build it again") from error
-    if available == ["parquet"]:
-        raise BadInput(
-            f"{folder} is written as parquet, and TFDS loses rows when it writes that; build it again with "
-            "`tfds build --file_format=array_record`"
-        )
     if "array_record" not in available:
-        raise BadInput(
-            f"{folder} is written as {', '.join(available)}, which needs TensorFlow; convert it with `tfds "
-            f"convert_format --dataset_version_dir={folder} --out_file_format=array_record`"
-        )
+        command = "tfds build --file_format=array_record"
+        raise BadInput(f"{folder} is written as {', '.join(available)}; build it again with `{command}`")
     if name not in set(builder.info.splits):  # TFDS would accept a slice as a split
         raise BadInput(f"{folder} has no split {name!r}, only {', '.join(sorted(builder.info.splits))}")
     return builder, name
@@ -157,11 +144,19 @@ def examples(path: str, start: int, end: int, field: str) -> Iterator[tuple[int,
     """
     if (count := split(path).num_examples) < end:
         raise BadInput(f"{path}: {end - count} examples shorter than it was; start over")
-    number = start
-    for shard in split(path, f"[{start}:{end}]").file_instructions:
-        for record in _records(os.fspath(shard.filename), shard.skip, shard.skip + shard.take):
-            yield number, _field(path, number, record, field)
-            number += 1
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    shards = split(path, f"[{start}:{end}]").file_instructions
+    found = (_records(os.fspath(shard.filename), shard.skip, shard.skip + shard.take) for shard in shards)
+    for number, record in enumerate(itertools.chain.from_iterable(found), start):
+        example = tf_example_pb2.Example.FromString(record)  # pyright: ignore[reportAttributeAccessIssue]
+        fields = example.features.feature
+        if field not in fields:
+            raise BadInput(f"{path}, example {number}: {no_field(field, fields)}")
+        value = fields[field]
+        if value.WhichOneof("kind") != "bytes_list" or len(value.bytes_list.value) != 1:
+            raise BadInput(f"{path}, example {number}: field {field!r} is not one text; choose another with --field")
+        yield number, value.bytes_list.value[0]
 
 
 def _records(file: str, start: int, end: int) -> Iterator[bytes]:
@@ -174,33 +169,13 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
         for first in range(start, end, _EXAMPLES):
             yield from reader.read(first, min(first + _EXAMPLES, end))
         reader.close()
-    except RuntimeError as error:
-        where, why = f"{file}, record {first} or after it,", summary(error)
-        # Phrases of Google's client, which retries transient errors itself.
+    except (RuntimeError, IndexError) as error:
+        where = f"{file}, record {first} or after it"
+        # A phrase of Google's client, which retries transient errors itself.
         if "Retry policy exhausted" in str(error):
-            raise RestartMe(f"{where}: the bucket does not answer ({why}); rerun the same command") from error
-        missing = "Permanent error" in str(error)
-        what = "is missing from its bucket or not readable" if missing else "is damaged"
-        raise BadInput(f"{where} {what} ({why}); build it again") from error
-    except IndexError as error:
-        raise BadInput(f"{file} ends before record {end}; build it again") from error
-
-
-def _field(path: str, number: int, record: bytes, field: str) -> bytes:
-    from google.protobuf import message
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    try:
-        example = tf_example_pb2.Example.FromString(record)  # pyright: ignore[reportAttributeAccessIssue]
-    except message.DecodeError as error:
-        raise BadInput(f"{path}, example {number}: no tf.Example ({summary(error)}); build it again") from error
-    fields = example.features.feature
-    if field not in fields:
-        raise BadInput(f"{path}, example {number}: {no_field(field, fields)}")
-    value = fields[field]
-    if value.WhichOneof("kind") != "bytes_list" or len(value.bytes_list.value) != 1:
-        raise BadInput(f"{path}, example {number}: field {field!r} is not one text; choose another with --field")
-    return value.bytes_list.value[0]
+            why = f"the bucket does not answer ({summary(error)})"
+            raise RestartMe(f"{where}: {why}; rerun the same command") from error
+        raise BadInput(f"{where}: damaged or missing ({summary(error)}); build it again") from error
 
 
 def no_field(field: str, names: Iterable[str]) -> str:

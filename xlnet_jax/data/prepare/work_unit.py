@@ -7,33 +7,43 @@ same unit do no harm.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from xlnet_jax.data import vocabulary
 from xlnet_jax.data.corpus import pages
+from xlnet_jax.data.prepare import marks
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.prepare.text import Document, Request, TextReader
 from xlnet_jax.data.tokenizer import Tokenizer
-from xlnet_jax.data.vocabulary import Unseen
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
 SPLITS = ("train", "heldout")
 FOLDER = "units"
 COUNTS = "counts"
-"""Suffix of a unit's counts; see `counting`."""
+"""Suffix of a unit's counts; see `count_unit`."""
 COUNTED = ("tokens", "documents", "sentences", "paragraphs")
 
+_REQUESTS = 16  # to a bucket, at the same time
 _ENCODE_CHARACTERS = 500_000  # text per call of SentencePiece
 
 
 def file_name(output: str, index: int, suffix: str) -> str:
     """A file of unit `index` until the corpus is finished: suffix `json` is its note, a split's name its shard."""
     return os.path.join(output, FOLDER, f"{index:05d}.{suffix}")
+
+
+def in_threads(function: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
+    """As `map`, many calls at the same time: in a bucket every request costs a round trip."""
+    with ThreadPoolExecutor(_REQUESTS) as threads:
+        yield from threads.map(function, *arguments)
 
 
 class _SplitWriter:
@@ -99,14 +109,34 @@ class _SplitWriter:
 
 
 def _first_unseen(parts: tuple[Part, ...], tokenizer: Tokenizer, request: Request) -> str:
-    """The file and place of the first line or record with a character or byte that the vocabulary lacks."""
+    """The first character or byte that the vocabulary lacks, and its document, counted in a part of a file."""
     for part in parts:
-        for place, text in TextReader(request).lines(part):
+        for number, document in enumerate(TextReader(request).documents(part), 1):
             try:
-                tokenizer.encode_normalized([text])
-            except Unseen:
-                return f"{part.path}, {place}"
+                tokenizer.encode_normalized(list(itertools.chain.from_iterable(document)))
+            except vocabulary.Unseen as error:
+                return f"{part.path}[{part.start}:{part.end}], document {number}: {error}"
     return parts[0].path
+
+
+def count_unit(output: str, index: int, parts: tuple[Part, ...], request: Request) -> int:
+    """Writes the counts of one work unit; returns the number of pieces. Raises BadInput as `TextReader.documents`.
+
+    Words are counted in the training text alone: the others become `<unk>`. Characters and bytes are counted in all
+    text, held out or not, because every one of them needs a piece.
+    """
+    note = file_name(output, index, COUNTS)
+    reader, counts, tokens = TextReader(request), Counter[str](), 0
+    with files.translate_errors(note):
+        for part in parts:
+            for document in reader.documents(part):
+                of_document = vocabulary.count(itertools.chain.from_iterable(document), request.vocabulary)
+                tokens += of_document.total()
+                if request.vocabulary != "words" or request.split_of(document, part) == "train":
+                    counts.update(of_document)
+        content = {"sources": reader.read(parts), "tokens": tokens, "counts": counts}
+        files.write(note, files.to_json(content, indent=None))
+    return tokens
 
 
 def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: Tokenizer, request: Request) -> int:
@@ -125,10 +155,9 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
                 for document in reader.documents(part):
                     writers[request.split_of(document, part)].add(document)
             shards = {split: writer.close() for split, writer in writers.items()}
-        except Unseen as error:
-            raise BadInput(
-                f"{_first_unseen(parts, tokenizer, request)}: {error}; prepare with one of all the text"
-            ) from error
+        except vocabulary.Unseen as error:
+            where = _first_unseen(parts, tokenizer, request)
+            raise BadInput(f"{where}; prepare with one of all the text") from error
         for split, writer in writers.items():
             if shard := shards[split]:
                 splits[split] = {**writer.counted, "shard": shard}
@@ -137,6 +166,6 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
         content = {"tokenizer": tokenizer.sha256, "splits": splits, "sources": reader.read(parts),
                    "replaced": reader.replaced,
                    "empty": reader.empty + sum(writer.empty for writer in writers.values()),
-                   "dropped": dataclasses.asdict(reader.dropped)}  # fmt: skip
+                   "dropped": {name: reader.dropped[name] for name in marks.NAMES}}  # fmt: skip
         files.write(note, files.to_json(content, indent=None))
     return sum(writer.counted["tokens"] for writer in writers.values())
