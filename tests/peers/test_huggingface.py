@@ -18,6 +18,7 @@ import pytest
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.config import Config, DataConfig, ModelConfig
 from xlnet_jax.convert import huggingface
+from xlnet_jax.convert.formats import Trained
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.data.vocabulary import PLAIN
 from xlnet_jax.model.transformer import XLNet
@@ -128,7 +129,7 @@ def spiece(lines, tmp_path_factory) -> str:
 def export(model: ModelConfig, spiece: str, folder, normalization=PLAIN, **options) -> tuple[dict, str]:
     params = random_params(model)
     config = Config(model=model, data=DataConfig(segment_len=T))
-    huggingface.export(params, config, Tokenizer(spiece, normalization), str(folder), **options)
+    huggingface.write(Trained(config, Tokenizer(spiece, normalization), params), str(folder), **options)
     return params, str(folder)
 
 
