@@ -11,6 +11,7 @@ from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.commands.predict import predict
+from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import train_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import TaskEvaluator
@@ -159,7 +160,7 @@ def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path
 )  # fmt: skip
 def test_patience_counts_evaluations_since_the_best(scores, ends):
     evaluator = TaskEvaluator.__new__(TaskEvaluator)
-    evaluator._patience = 2
+    evaluator._config = Config().changed(finetune={"patience": 2})
     assert evaluator.ends([{"step": 4 * n, "score": score} for n, score in enumerate(scores, 1)]) is ends
 
 

@@ -13,7 +13,6 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import TaskEvaluator, best
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import Prepared, prepare
-from xlnet_jax.finetune.task import metric_of
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import read_jsonl
@@ -67,7 +66,7 @@ def finetune(
         return {
             "task": prepared.config.finetune.task,
             "step": lines[0]["step"],
-            "metric": metric_of(prepared.task, prepared.config),
+            "metric": prepared.task.metric,
             "score": statistics.fmean(known) if known else None,
             "scores": scores,
             "spread": statistics.stdev(known) if len(known) > 1 else None,
@@ -84,6 +83,6 @@ def _job(prepared: Prepared, workdir: str, seed: int, stop_at: int | None) -> Jo
     make_recipe = functools.partial(task_recipe, prepared.task, prepared.train.rows[0])
     make_recipe(config)  # refuses before a device is used
     dev = prepared.dev
-    make_evaluator = dev and (lambda recipe, mesh: TaskEvaluator(recipe, mesh, prepared.task, dev, workdir))
+    make_evaluator = dev and (lambda recipe, mesh: TaskEvaluator(recipe, mesh, dev, workdir))
     stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
     return Job(config, workdir, prepared.train, make_recipe, make_evaluator, stop)

@@ -12,16 +12,14 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any
 
-import jax
 import numpy as np
 
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.stream import Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch, batch_of
+from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch
 from xlnet_jax.messages import quantity
 
 
@@ -31,12 +29,17 @@ class TaskData:
 
     path: str
     """Where they are from."""
-    tokenizer: Tokenizer
+    task: Task
     examples: tuple[Example, ...]
     rows: tuple[Row, ...]
     sha256: str
     """Of all pieces and labels, in order."""
     names: tuple[str, ...] = ("train",)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """That of the task."""
+        return self.task.tokenizer
 
     def stream(self, config: Config) -> Stream:
         """The shuffled rows."""
@@ -44,11 +47,7 @@ class TaskData:
 
     def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> TaskBatch:
         """The batch of the rows that `where` names."""
-        del name, step
-        chosen = [self.rows[number] for number in where.block_B]
-        batch = batch_of(
-            chosen, config.finetune.segments, config.data.segment_len, len(rows), self.tokenizer.special.pad
-        )
+        batch = self.task.batch([self.rows[number] for number in where.block_B], len(rows))
         return dataclasses.replace(batch, weight=batch.weight * where.exists_B)
 
     def check(self, config: Config) -> None:
@@ -60,43 +59,14 @@ class TaskData:
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class InOrder:
-    """All rows once, `batch_size` at a time: `loader.Dispatches` of one batch each.
-
-    Attributes:
-      pad: the piece that pads.
-      local: which rows of a batch this host feeds.
-    """
-
-    rows: Sequence[Row]
-    segments: int
-    segment_len: int
-    batch_size: int
-    pad: int
-    local: np.ndarray
-
-    def __len__(self) -> int:
-        return -(-len(self.rows) // self.batch_size)
-
-    def __call__(self, index: int) -> Any:
-        """Batch with a leading axis of one; the last one is filled up with rows of weight 0."""
-        first = index * self.batch_size
-        chosen = self.rows[first : first + self.batch_size]
-        batch = batch_of(chosen, self.segments, self.segment_len, self.batch_size, self.pad)
-        return jax.tree.map(lambda x: x[None, self.local], batch)
-
-
-def encode(task: Task, tokenizer: Tokenizer, path: str, examples: Sequence[Example]) -> TaskData:
+def encode(task: Task, path: str, examples: Sequence[Example]) -> TaskData:
     """Encodes examples. Raises BadInput, with the file and row, for one that the task cannot use."""
-    if not examples:
-        raise BadInput(f"{path} has no examples")
     rows = rows_of(task, examples)
     digest = hashlib.sha256()
     for row in rows:
         for array in (*row.tokens, *row.segments, *(row.labels[name] for name in sorted(row.labels))):
             digest.update(str(array.shape).encode() + array.tobytes())
-    return TaskData(path, tokenizer, tuple(examples), tuple(rows), digest.hexdigest())
+    return TaskData(path, task, tuple(examples), tuple(rows), digest.hexdigest())
 
 
 def rows_of(task: Task, examples: Sequence[Example]) -> list[Row]:

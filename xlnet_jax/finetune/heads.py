@@ -48,7 +48,7 @@ class Summary(nn.Module):
         """[B, C, D]: one for each sequence."""
         linear = Linear(self.config, self.config.d_model)
         nn.share_scope(self, linear)
-        s_BCD = jnp.tanh(linear(hidden.h_BCTD[:, :, -1]))
+        s_BCD = jnp.tanh(linear(hidden.cls_BCD))
         return Dropout(self.config.dropout)(s_BCD, hidden.rows_B, deterministic=deterministic)
 
 

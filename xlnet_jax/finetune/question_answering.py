@@ -26,7 +26,7 @@ import numpy as np
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.data import offsets
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, readers, squad
+from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.heads import Linear, cross_entropy
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
 from xlnet_jax.model.layers import Dropout, accumulator, layer_norm, parameter, product
@@ -137,7 +137,7 @@ class AnswerHead(nn.Module):
     def _no_answer(self, hidden: Hidden, start_BT: jax.Array, deterministic: bool) -> jax.Array:
         h_BTD = hidden.h_BCTD[:, 0]
         start_BD = jnp.einsum("bt,btd->bd", jax.nn.softmax(start_BT).astype(h_BTD.dtype), h_BTD)
-        return self.answer_class(start_BD, h_BTD[:, -1], hidden.rows_B, deterministic=deterministic)
+        return self.answer_class(start_BD, hidden.cls_BCD[:, 0], hidden.rows_B, deterministic=deterministic)
 
 
 def _allowed(hidden: Hidden) -> jax.Array:
@@ -194,51 +194,35 @@ class QuestionAnswering(Task):
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row for each window. Training takes the first of several answers."""
-        (context, question), T = example.texts, self.config.data.segment_len
-        settings = self.config.finetune
-        paragraph = self._paragraph(context)
-        asked = self.tokenizer.encode(question)
+        (context, question), settings = example.texts, self.config.finetune
+        paragraph, asked = self._paragraph(context), self.tokenizer.encode(question)
         if not len(paragraph.tokens_N):
             raise BadInput(f"{example.where}: nothing is left of the context after normalisation; remove the question")
         answer = None
         if example.label:
             start, text = example.label[0]
             answer = paragraph.covering(start, start + len(text))
-        return [
-            self._row(number, window, paragraph, answer, example.label is None)
-            for window in layouts.windows(
-                self.tokenizer.special, T, paragraph.tokens_N, asked, settings.stride, settings.max_question
-            )
-        ]
+        windows = layouts.windows(self.tokenizer.special, self.config.data.segment_len, paragraph.tokens_N, asked,
+                                  settings.stride, settings.max_question)  # fmt: skip
+        return [self._row(number, window, paragraph, answer, example.label is None) for window in windows]
 
-    def _row(
-        self,
-        number: int,
-        window: layouts.Window,
-        paragraph: offsets.Pieces,
-        answer: tuple[int, int] | None,
-        unlabelled: bool,
-    ) -> Row:
+    def _row(self, number: int, window: layouts.Window, paragraph: offsets.Pieces, answer: tuple[int, int] | None,
+             unlabelled: bool) -> Row:  # fmt: skip
         T, (tokens, segments) = self.config.data.segment_len, window.sequence
-        first, count = -len(tokens), len(window.best_N)
+        first, part = -len(tokens), slice(window.start, window.start + len(window.best_N))
         start = end = 0 if unlabelled else T - 1
-        impossible = not unlabelled
-        if answer is not None and window.start <= answer[0] and answer[1] < window.start + count:
+        holds = answer is not None and part.start <= answer[0] and answer[1] < part.stop
+        if answer is not None and holds:
             start, end = (T + first + piece - window.start for piece in answer)
-            impossible = False
-        labels = {"start": start, "end": end, "impossible": impossible}
-        part = slice(window.start, window.start + count)
+        labels = {"start": start, "end": end, "impossible": not unlabelled and not holds}
         passage = Passage(first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
-        named = {name: np.array(value, np.int32) for name, value in labels.items()}
-        return Row((tokens,), (segments,), named, number, passage)
+        return Row((tokens,), (segments,), {name: np.int32(x) for name, x in labels.items()}, number, passage)
 
     def head(self, config: ModelConfig) -> AnswerHead:
         """See `AnswerHead`."""
         return AnswerHead(config, self.config.finetune.beam)
 
-    def outputs(
-        self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
-    ) -> list[dict[str, Any]]:
+    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
         """The best answer that is not empty, its first character and its score (log p), and the logit of no answer.
 
         `no_answer` is the lowest of all windows: one that holds the answer is enough.
@@ -271,9 +255,6 @@ class QuestionAnswering(Task):
         ]
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
-        """The official scores; see `squad.score`."""
-        names = [str(number) for number in range(len(examples))]
-        answers = {name: [text for _, text in each.label] for name, each in zip(names, examples, strict=True)}
-        predicted = {name: each["answer"] for name, each in zip(names, outputs, strict=True)}
-        no_answer = {name: each["no_answer"] for name, each in zip(names, outputs, strict=True)}
-        return squad.score(answers, predicted, no_answer)
+        """The official scores; see `metrics.squad`."""
+        true = [[text for _, text in example.label] for example in examples]
+        return metrics.squad(true, [each["answer"] for each in outputs], [each["no_answer"] for each in outputs])

@@ -18,7 +18,7 @@ import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, Memory, forward_text
 from xlnet_jax.config import Config
-from xlnet_jax.finetune.task import Hidden, Row, Task, TaskBatch, batch_of
+from xlnet_jax.finetune.task import Hidden, Row, Task, TaskBatch
 from xlnet_jax.model import flops, heads
 from xlnet_jax.model.layers import Dropout
 from xlnet_jax.model.transformer import Depths, Output, XLNet, empty_memory
@@ -36,8 +36,12 @@ class TaskModel:
 
     transformer: XLNet
     head: Any
-    pad: int
-    """The piece that pads."""
+    task: Task
+
+    @property
+    def pad(self) -> int:
+        """The piece that pads."""
+        return self.task.tokenizer.special.pad
 
     @property
     def depths(self) -> Depths:
@@ -153,20 +157,15 @@ def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
     Args:
       row: any one of the task: it has the number of sequences and the shapes of the labels.
     """
-    S, T = config.finetune.segments, config.data.segment_len
-    model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model), task.tokenizer.special.pad)
+    model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model), task)
 
     def example_batch(batch_size: int) -> TaskBatch:
-        return jax.tree.map(np.zeros_like, batch_of([row], S, T, batch_size, task.tokenizer.special.pad))
+        return jax.tree.map(np.zeros_like, task.batch([row], batch_size))
 
     # As of masked language modelling without targets and memory: the content stream alone.
     alone = config.changed(model={"memory_len": 0}, data={"num_predict": 0, "objective": "mlm"})
-    sequences = len(row.tokens)
-    work = sequences * (flops.step_flops(alone) + (S - 1) * _forward(config))
-    return assemble(config, model, example_batch, work)
-
-
-def _forward(config: Config) -> int:
-    """FLOPs of a segment that only fills the memory, of all rows."""
+    # A segment that only fills the memory needs the forward pass.
     bare = config.changed(data={"num_predict": 0, "objective": "mlm"})
-    return config.train.batch_size * sum(flops.forward_flops(bare).values())
+    forward = config.train.batch_size * sum(flops.forward_flops(bare).values())
+    work = len(row.tokens) * (flops.step_flops(alone) + (config.finetune.segments - 1) * forward)
+    return assemble(config, model, example_batch, work)

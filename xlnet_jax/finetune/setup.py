@@ -16,7 +16,7 @@ from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.data import TaskData, encode
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.task import Example, Task, metric_of
+from xlnet_jax.finetune.task import Example, Task
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.messages import quantity
 from xlnet_jax.run import workdir as workdirs
@@ -70,11 +70,10 @@ def prepare(config: Config, workdir: str) -> Prepared:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
     task, dev = kind(config, tokenizer), None
-    metric_of(task, config)
-    train = encode(task, tokenizer, config.finetune.train, examples)
+    train = encode(task, config.finetune.train, examples)
     train.check(config)
     if path := config.finetune.dev:
-        dev = encode(task, tokenizer, path, kind.read(config, path))
+        dev = encode(task, path, kind.read(config, path))
     log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
              quantity(len(train.rows), "row"), quantity(len(dev.examples) if dev else 0, "dev example"))  # fmt: skip
     return Prepared(config, task, train, dev)
