@@ -11,7 +11,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.prepare import tfds as catalogue
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers
-from xlnet_jax.finetune.data import rows_of
+from xlnet_jax.finetune.setup import rows_of
 from xlnet_jax.finetune.task import Example
 
 

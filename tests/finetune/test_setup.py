@@ -55,14 +55,14 @@ def test_a_task_has_the_whole_architecture_of_its_source_and_its_own_way_to_trai
     assert set(configs.ARCHITECTURE) == {*ARCHITECTURE, "vocab_size", "position_scheme"}
     of_run = {field.name for field in dataclasses.fields(asked.model)} - set(configs.ARCHITECTURE)
     assert of_run == {*OF_RUN, "same_length", "layer_losses"}  # these two are for `data.objective=clm`
-    prepared = prepare(asked, str(tmp_path / "task"))
-    found = vars(prepared.config.model)
+    train, _ = prepare(asked, str(tmp_path / "task"))
+    found = vars(train.task.config.model)
     assert {name: found[name] for name in ARCHITECTURE} == ARCHITECTURE
     assert {name: found[name] for name in OF_RUN} == {name: getattr(asked.model, name) for name in OF_RUN}
     before = vars(asked.model)
     assert all(before[name] != value for name, value in (ARCHITECTURE | OF_RUN).items())
     # All parameters are taken, but for the head.
-    recipe = task_recipe(prepared.task, prepared.train.rows[0], prepared.config)
+    recipe = task_recipe(train.task, train.rows[0], train.task.config)
     leaves = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     leaves = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), leaves)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
@@ -26,47 +26,23 @@ OWN = "xlnet_jax.json"
 """A file of ours beside config.json: values by dotted key."""
 
 
-class Only(NamedTuple):
-    """That library computes with this value alone."""
+NAMED = {
+    "vocab_size": "vocab_size", "layers": "n_layer", "d_model": "d_model", "heads": "n_head", "head_dim": "d_head",
+    "d_ff": "d_inner", "activation": "ff_activation", "biases_per_layer": "untie_r", "clamp_len": "clamp_len",
+    "dropout": "dropout", "init_std": "initializer_range", "layer_norm_epsilon": "layer_norm_eps",
+}  # fmt: skip
+"""Keys of `ModelConfig` with their names in config.json. Tied biases are copied to each layer there."""
+ONLY = {
+    "norm": "post", "scale_embedding": False, "cutoffs": "", "div_val": 1, "d_embed": 0, "tie_embedding": True,
+    "share_layers": False, "position_scheme": "relative", "layer_losses": False, "same_length": False,
+}  # fmt: skip
+"""Keys with the only value that the library computes with."""
+NO_PLACE = frozenset({
+    "tie_projections",  # there are none without `cutoffs` and `d_embed`
+    "memory_len", "attention_dropout", "activation_dropout", "compute_dtype", "remat", "attention", "unroll",
+})  # fmt: skip
+"""All other keys, which config.json has no place for."""
 
-    value: Any
-
-
-MODEL: dict[str, str | Only | None] = {
-    "vocab_size": "vocab_size",
-    "layers": "n_layer",
-    "d_model": "d_model",
-    "heads": "n_head",
-    "head_dim": "d_head",
-    "d_ff": "d_inner",
-    "activation": "ff_activation",
-    "biases_per_layer": "untie_r",  # always true: tied biases are copied to each layer
-    "norm": Only("post"),
-    "scale_embedding": Only(False),
-    "cutoffs": Only(""),
-    "div_val": Only(1),
-    "d_embed": Only(0),
-    "tie_embedding": Only(True),
-    "tie_projections": None,  # there are none without `cutoffs` and `d_embed`
-    "share_layers": Only(False),
-    "position_scheme": Only("relative"),
-    "layer_losses": Only(False),
-    "memory_len": None,
-    "same_length": Only(False),
-    "clamp_len": "clamp_len",
-    "dropout": "dropout",
-    "attention_dropout": None,
-    "activation_dropout": None,
-    "init_std": "initializer_range",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "compute_dtype": None,
-    "remat": None,
-    "attention": None,
-    "unroll": None,
-}
-"""A row for every key of `ModelConfig`: its name in config.json, its only value there, or None for no place there."""
-
-NAMED = {ours: theirs for ours, theirs in MODEL.items() if isinstance(theirs, str)}
 _TYPES = {
     **{theirs: type(getattr(ModelConfig(), ours)) for ours, theirs in NAMED.items()},
     "attn_type": str, "same_length": bool, "tie_word_embeddings": bool, "architectures": list, "id2label": dict,
@@ -97,15 +73,14 @@ def check(model: ModelConfig) -> None:
     """Raises BadInput if that library computes this model in another way, or has no parameters for it."""
     # A projection of the same width is none.
     values = vars(model) | ({"d_embed": 0} if model.d_embed == model.d_model else {})
-    only = {name: row.value for name, row in MODEL.items() if isinstance(row, Only) and values[name] != row.value}
-    if only:
-        found, wanted = (", ".join(f"model.{name}={of[name]}" for name in only) for of in (values, only))
+    if other := [name for name, value in ONLY.items() if values[name] != value]:
+        found, wanted = (", ".join(f"model.{name}={of[name]}" for name in other) for of in (values, ONLY))
         raise BadInput(f"{found}: Hugging Face's XLNet has only {wanted}; use --format=orbax")
 
 
 def own(config: Config) -> dict[str, Any]:
     """The content of `xlnet_jax.json`: values by dotted key."""
-    left_out = {f"model.{name}" for name, row in MODEL.items() if row is not None} | _IN_CONFIG_JSON | _OF_RUN
+    left_out = {f"model.{name}" for name in NAMED | ONLY} | _IN_CONFIG_JSON | _OF_RUN
     left_out |= {name for name, field in configs.fields().items() if field.metadata["resume"] == configs.FREE}
     sections = ("model.", "data.", "compat.", "finetune.")
     return {name: value for name, value in configs.flat(config).items()

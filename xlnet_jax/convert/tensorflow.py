@@ -42,8 +42,8 @@ def prefix_of(source: str) -> str:
         return source.removesuffix(".index")
     found = sorted(name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index"))
     if len(found) != 1:
-        listed = ", ".join(found) or "none"
-        raise BadInput(f"{source} holds {len(found)} TensorFlow checkpoints ({listed}); name one: {source}/NAME")
+        raise BadInput(f"{source} holds {len(found)} TensorFlow checkpoints ({', '.join(found) or 'none'}); name one: "
+                       f"{source}/NAME")  # fmt: skip
     return os.path.join(source, found[0])
 
 

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import Diverged
-from xlnet_jax.finetune.data import TaskData
+from xlnet_jax.finetune.setup import TaskData
 from xlnet_jax.finetune.task import Row, Task, TaskBatch
 from xlnet_jax.messages import quantity
 from xlnet_jax.run.metrics import read_jsonl

@@ -70,17 +70,12 @@ class TaskModel:
 
     def carried(self, rows: int) -> tuple[()]:
         """Nothing: examples do not follow each other."""
-        del rows
         return ()
 
     def row_losses(
-        self,
-        params: Any,
-        batch: TaskBatch,
-        memory: tuple[()],
-        dropout_key: jax.Array | None = None,
+        self, params: Any, batch: TaskBatch, memory: tuple[()], dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
-    ) -> RowLosses:
+    ) -> RowLosses:  # fmt: skip
         """The losses of a batch, or of some rows of it."""
         loss_B = self._losses(params, self.hidden(params, batch, dropout_key, rows_B), batch, dropout_key)
         weight_B = batch.weight.astype(loss_B.dtype)
@@ -93,18 +88,12 @@ class TaskModel:
         return self._losses(params, hidden, batch), predictions
 
     def _losses(self, params: Any, hidden: Hidden, batch: TaskBatch, dropout_key: jax.Array | None = None) -> jax.Array:
-        rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 2)}
         return self.head.apply(
-            {"params": params["head"]}, hidden, batch.labels, deterministic=dropout_key is None, rngs=rngs,
-            method="losses",
-        )  # fmt: skip
+            {"params": params["head"]}, hidden, batch.labels, method="losses", **_dropout(dropout_key, 2)
+        )
 
     def hidden(
-        self,
-        params: Any,
-        batch: TaskBatch,
-        dropout_key: jax.Array | None = None,
-        rows_B: jax.Array | None = None,
+        self, params: Any, batch: TaskBatch, dropout_key: jax.Array | None = None, rows_B: jax.Array | None = None
     ) -> Hidden:
         """Reads all segments of every sequence, and returns the vectors of the last one."""
         B, C, S, _ = batch.tokens.shape
@@ -113,11 +102,9 @@ class TaskModel:
 
         def run(params: Any, segment: int, memory: Memory) -> Output:
             # Every segment has its own dropout masks.
-            rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 3 + segment)}
             return self.transformer.apply(  # type: ignore[return-value]
-                {"params": params}, self._segment(batch, segment), memory, rows_N,
-                deterministic=dropout_key is None, rngs=rngs,
-            )  # fmt: skip
+                {"params": params}, self._segment(batch, segment), memory, rows_N, **_dropout(dropout_key, 3 + segment)
+            )
 
         slots = self.transformer.config.memory_len if S > 1 else 0
         memory = self._no_memory(batch, slots)
@@ -127,10 +114,8 @@ class TaskModel:
             real_N = (batch.tokens[:, :, : segment + 1] != self.pad).sum(axis=(2, 3)).reshape(-1)
             assert isinstance(filled, Memory)
             memory = Memory(filled.hidden_LBMD, jnp.minimum(filled.valid_B, real_N))
-        h_NTD = run(params, S - 1, memory).hidden_BTD
-        rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 1)}
         drop = Dropout(self.transformer.config.dropout)
-        h_NTD = drop.apply({}, h_NTD, rows_N, deterministic=dropout_key is None, rngs=rngs)
+        h_NTD = drop.apply({}, run(params, S - 1, memory).hidden_BTD, rows_N, **_dropout(dropout_key, 1))
         return self._as_hidden(batch, h_NTD, rows_B)  # type: ignore[arg-type]
 
     def _no_memory(self, batch: TaskBatch, slots: int) -> Memory:
@@ -149,6 +134,11 @@ class TaskModel:
         last, kinds = (x[:, :, -1] for x in (batch.tokens, batch.segments))
         h_BCTD = h_NTD.reshape(B, C, T, h_NTD.shape[-1])
         return Hidden(h_BCTD, last != self.pad, kinds, jnp.arange(B) if rows_B is None else rows_B)
+
+
+def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
+    """Arguments of `apply`: without a key dropout is off, and every use has a key of its own."""
+    return {"deterministic": key is None, "rngs": key if key is None else {"dropout": jax.random.fold_in(key, number)}}
 
 
 def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
