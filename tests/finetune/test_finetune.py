@@ -15,7 +15,6 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import train_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import TaskEvaluator
-from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 
 STEPS = 16
@@ -95,41 +94,6 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
         predict(str(undisturbed), texts=["bame", " "])
     with pytest.raises(BadInput, match=r"text 1: the number of texts is 3; this task takes 1 to 2"):
         predict(str(undisturbed), texts=["bame\tdono\tkira"])
-
-
-@pytest.mark.slow
-def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, settings, undisturbed, result, caplog):
-    """From a fine-tuned run, which is as good: only its head is not taken."""
-    more = {"checkpoint": {"init_from": str(undisturbed)}, "train": {"steps": 4}, "model": {"layers": 3, "d_ff": 8}}
-    config = settings(**more, finetune={"task": "regression", "tokenizer": "", "columns": "sentence,length"})
-    for name in ("train", "dev"):
-        rows = "".join(f"{'bame ' * n}\t{n}\n" for n in range(1, 10))
-        (tmp_path / f"{name}.tsv").write_text("sentence\tlength\n" + rows)
-    sources = {name: str(tmp_path / f"{name}.tsv") for name in ("train", "dev")}
-    config = config.changed(finetune=sources)
-    with caplog.at_level("INFO", "xlnet_jax"):
-        result = finetune(config, str(tmp_path / "run"))
-    (line,) = [record for record in caplog.records if "starting with the parameters of step 16" in record.getMessage()]
-    assert result["metric"] == "pearson" and line.levelname == "INFO"
-    assert "; new: params/head; not used: params/head/" in line.getMessage()
-    found, pretrained = (workdirs.load_config(str(path)).model for path in (tmp_path / "run", undisturbed))
-    assert found == pretrained
-    assert workdirs.tokenizer(str(tmp_path / "run")).sha256 == workdirs.tokenizer(str(undisturbed)).sha256
-
-
-@pytest.mark.slow
-def test_the_loss_does_not_depend_on_the_mesh_or_on_micro_batches(tmp_path, settings):
-    """Dropout and two segments included."""
-    found = []
-    meshes = ({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "zero1": True})
-    for number, mesh in enumerate(meshes):
-        train = {"steps": 4, "gradient_accumulation_steps": 1 + number % 2}
-        workdir = str(tmp_path / str(number))
-        finetune(settings(mesh=mesh, train=train, finetune={"segments": 2}, data={"segment_len": 8}), workdir)
-        found.append([line["loss"] for line in read_jsonl(os.path.join(workdir, "metrics.jsonl"))])
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], abs=1e-5)
-    assert len(set(found[0])) == 4
 
 
 @pytest.mark.slow

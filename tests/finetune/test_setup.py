@@ -91,3 +91,18 @@ def test_the_page_says_what_the_configuration_decides():
     (row,) = [line for line in page.splitlines() if line.endswith("| the configuration |")]
     named = {name for name in vars(configs.ModelConfig()) if f"`{name}`" in row}
     assert named == set(vars(configs.ModelConfig())) - set(configs.ARCHITECTURE)
+
+
+RECIPES = sorted((tiny.ROOT / "configs" / "finetune").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_published_recipe_loads_and_says_how_it_is_run_and_what_to_expect(path):
+    config = configs.load(str(path))
+    assert config.finetune.task != "none" and config.finetune.train and config.finetune.dev
+    assert config.optimizer.warmup_steps < config.train.steps
+    assert config.train.steps % config.evaluation.every == 0
+    text = path.read_text()
+    assert f"--config=configs/finetune/{path.name} " in text and "not measured" in text.replace("\n", " ")
+    wanted = "mnli qqp sst2 cola stsb mrpc rte squad2 squad2_base race imdb yelp5"
+    assert {path.stem for path in RECIPES} >= set(wanted.split())
