@@ -22,9 +22,8 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.classification import correlations
-from xlnet_jax.finetune.heads import cross_entropy
+from xlnet_jax.finetune.heads import cross_entropy, high
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Task
-from xlnet_jax.model.layers import accumulator
 
 _ROWS = 1024  # of the table of similarities at once
 
@@ -38,9 +37,9 @@ class EmbeddingHead(nn.Module):
 
     def vectors(self, hidden: Hidden) -> jax.Array:
         """[B, C, D], at least float32, of any length."""
-        h_BCTD = hidden.h_BCTD.astype(accumulator(hidden.h_BCTD.dtype))
         if self.pooling == "cls":
-            return hidden.cls_BCD.astype(h_BCTD.dtype)
+            return high(hidden.cls_BCD)
+        h_BCTD = high(hidden.h_BCTD)
         real_BCT = hidden.real_BCT.astype(h_BCTD.dtype)
         return jnp.einsum("bct,bctd->bcd", real_BCT, h_BCTD) / real_BCT.sum(axis=2)[:, :, None]
 

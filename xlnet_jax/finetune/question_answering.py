@@ -27,9 +27,9 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.data import offsets
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers
-from xlnet_jax.finetune.heads import Linear, cross_entropy
+from xlnet_jax.finetune.heads import Linear, cross_entropy, high
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
-from xlnet_jax.model.layers import Dropout, accumulator, layer_norm, parameter, product
+from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 
 FAR = -1e30
 """Logit of a position that cannot start or end an answer."""
@@ -43,7 +43,7 @@ class StartLogits(nn.Module):
     @nn.compact
     def __call__(self, h_BTD: jax.Array) -> jax.Array:
         """[B, T]."""
-        return Linear(self.config, 1, name="dense")(_high(h_BTD))[..., 0]
+        return Linear(self.config, 1, name="dense")(high(h_BTD))[..., 0]
 
 
 class EndLogits(nn.Module):
@@ -57,7 +57,7 @@ class EndLogits(nn.Module):
         x_BKTD = jnp.tanh(Joined(self.config, name="dense_0")(h_BTD, start_BKD))
         B, K, T, D = x_BKTD.shape
         x_BND = layer_norm("norm", self.config)(x_BKTD).reshape(B, K * T, D)
-        return Linear(self.config, 1, name="dense_1")(_high(x_BND)).reshape(B, K, T)
+        return Linear(self.config, 1, name="dense_1")(high(x_BND)).reshape(B, K, T)
 
 
 class Joined(nn.Module):
@@ -83,14 +83,14 @@ class AnswerClass(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(
-        self, start_BD: jax.Array, summary_BD: jax.Array, rows_B: jax.Array, *, deterministic: bool
-    ) -> jax.Array:
-        """[B], from the expected vector of the start and the vector at CLS."""
-        x_B1E = jnp.concatenate([start_BD, summary_BD], axis=-1)[:, None]
+    def __call__(self, hidden: Hidden, start_BT: jax.Array, *, deterministic: bool) -> jax.Array:
+        """[B], from the expected vector of the start, whose logits are given, and the vector of CLS."""
+        h_BTD = hidden.h_BCTD[:, 0]
+        start_BD = jnp.einsum("bt,btd->bd", jax.nn.softmax(start_BT).astype(h_BTD.dtype), h_BTD)
+        x_B1E = jnp.concatenate([start_BD, hidden.cls_BCD[:, 0]], axis=-1)[:, None]
         x_B1D = jnp.tanh(Linear(self.config, self.config.d_model, name="dense_0")(x_B1E))
-        x_B1D = Dropout(self.config.dropout)(x_B1D, rows_B, deterministic=deterministic)
-        return Linear(self.config, 1, use_bias=False, name="dense_1")(_high(x_B1D))[:, 0, 0]
+        x_B1D = Dropout(self.config.dropout)(x_B1D, hidden.rows_B, deterministic=deterministic)
+        return Linear(self.config, 1, use_bias=False, name="dense_1")(high(x_B1D))[:, 0, 0]
 
 
 class AnswerHead(nn.Module):
@@ -111,7 +111,7 @@ class AnswerHead(nn.Module):
         start_BT = jnp.where(allowed_BT, self.start_logits(h_BTD), FAR)
         end_BT = self.end_logits(h_BTD, _vectors(h_BTD, labels["start"][:, None]))[:, 0]
         end_BT = jnp.where(allowed_BT, end_BT, FAR)
-        logit_B = self._no_answer(hidden, start_BT, deterministic)
+        logit_B = self.answer_class(hidden, start_BT, deterministic=deterministic)
         # log(1 + exp(x)) - x y, without overflow.
         no_answer_B = jax.nn.softplus(logit_B) - logit_B * labels["impossible"].astype(logit_B.dtype)
         span_B = sum(
@@ -131,13 +131,8 @@ class AnswerHead(nn.Module):
         # Counted from the end, so that the padding of a batch does not matter.
         return {
             "start": start_BK - T, "start_score": start_score_BK, "end": end_BKK - T, "end_score": end_score_BKK,
-            "no_answer": self._no_answer(hidden, logits_BT, deterministic=True),
+            "no_answer": self.answer_class(hidden, logits_BT, deterministic=True),
         }  # fmt: skip
-
-    def _no_answer(self, hidden: Hidden, start_BT: jax.Array, deterministic: bool) -> jax.Array:
-        h_BTD = hidden.h_BCTD[:, 0]
-        start_BD = jnp.einsum("bt,btd->bd", jax.nn.softmax(start_BT).astype(h_BTD.dtype), h_BTD)
-        return self.answer_class(start_BD, hidden.cls_BCD[:, 0], hidden.rows_B, deterministic=deterministic)
 
 
 def _allowed(hidden: Hidden) -> jax.Array:
@@ -146,11 +141,6 @@ def _allowed(hidden: Hidden) -> jax.Array:
     before_a_BT = jnp.pad(is_a_BT[:, 1:], ((0, 0), (0, 1)))
     T = is_a_BT.shape[1]
     return (is_a_BT & before_a_BT) | (jnp.arange(T) == T - 1)[None]
-
-
-def _high(x: jax.Array) -> jax.Array:
-    """In at least float32, as logits are computed."""
-    return x.astype(accumulator(x.dtype))
 
 
 def _vectors(h_BTD: jax.Array, position_BK: jax.Array) -> jax.Array:
@@ -176,13 +166,9 @@ class QuestionAnswering(Task):
     read = staticmethod(readers.question_answering)
     options = frozenset({"stride", "max_question", "max_answer", "beam"})
     export = Export("XLNetForQuestionAnswering", {
-        "start_logits/dense": "start_logits.dense",
-        "end_logits/dense_0": "end_logits.dense_0",
-        "end_logits/norm": "end_logits.LayerNorm",
-        "end_logits/dense_1": "end_logits.dense_1",
-        "answer_class/dense_0": "answer_class.dense_0",
-        "answer_class/dense_1": "answer_class.dense_1",
-    })  # fmt: skip
+        name: name.replace("/", ".").replace("norm", "LayerNorm")
+        for name in ("start_logits/dense", "end_logits/dense_0", "end_logits/norm", "end_logits/dense_1",
+                     "answer_class/dense_0", "answer_class/dense_1")})  # fmt: skip
     texts = (2, 2)
     any_length = False
     ranking = ("best_f1", "best_exact", "f1", "exact")

@@ -18,9 +18,8 @@ import numpy as np
 from xlnet_jax.config import FinetuneConfig, ModelConfig
 from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.classification import index_of
-from xlnet_jax.finetune.heads import Linear, cross_entropy
+from xlnet_jax.finetune.heads import Linear, cross_entropy, high
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
-from xlnet_jax.model.layers import accumulator
 
 
 class TokenHead(nn.Module):
@@ -32,8 +31,7 @@ class TokenHead(nn.Module):
     @nn.compact
     def logits(self, hidden: Hidden) -> jax.Array:
         """[B, T, features], at least float32."""
-        h_BTD = hidden.h_BCTD[:, 0]
-        return Linear(self.config, self.features, name="logits")(h_BTD.astype(accumulator(h_BTD.dtype)))
+        return Linear(self.config, self.features, name="logits")(high(hidden.h_BCTD[:, 0]))
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
         """The mean -log p(label) over the words of each row, loss_B; labels: label [B, T], -1 = no word starts here."""
