@@ -98,6 +98,7 @@ def test_there_and_back(table, biases_per_layer):
             name: np.broadcast_to(bias, (3, *bias.shape)) for name, bias in params.pop("biases").items()
         }
     back = names.from_foreign(table, shapes_of(model), arrays)
+    assert names.from_foreign(table, shapes_of(model) | {"head": {}}, arrays)["head"] == {}, "one that only pools"
     assert jax.tree.structure(back) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, back, params)
     assert all(leaf.flags.c_contiguous for leaf in jax.tree.leaves(back))
