@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -51,30 +52,26 @@ def tensorflow_arrays(size: str) -> dict[str, np.ndarray]:
     }
 
 
+_RENAMED = (
+    (r"^model/", ""), (r"transformer/layer_(\d+)/", r"transformer.layer.\1."),
+    (r"rel_attn/([qkvro])/kernel", r"rel_attn.\1"),
+    ("LayerNorm/gamma", "layer_norm.weight"), ("LayerNorm/beta", "layer_norm.bias"),
+    ("lookup_table", "weight"), ("mask_emb/mask_emb", "mask_emb"), ("kernel", "weight"), ("/", "."),
+)  # fmt: skip
+
+
 def huggingface_arrays(variables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The same numbers as the state dict of `XLNetLMHeadModel`, by the rules of its converter, written down again."""
     arrays = {}
     for name, array in variables.items():
-        short = name.removeprefix("model/").removeprefix("transformer/")
+        short = name.rpartition("/")[2]
         if short in ("r_w_bias", "r_r_bias", "r_s_bias", "seg_embed"):
-            there = "seg_embed" if short == "seg_embed" else short
-            arrays |= {f"transformer.layer.{i}.rel_attn.{there}": part for i, part in enumerate(array)}
+            arrays |= {f"transformer.layer.{i}.rel_attn.{short}": part for i, part in enumerate(array)}
             continue
-        if short.startswith("layer_"):
-            layer, part, *rest = short.split("/")
-            new = f"transformer.layer.{layer.removeprefix('layer_')}.{part}."
-            if rest[0] == "LayerNorm":
-                new += "layer_norm." + {"gamma": "weight", "beta": "bias"}[rest[1]]
-            elif part == "ff":
-                new += f"{rest[0]}.{ {'kernel': 'weight', 'bias': 'bias'}[rest[1]] }"
-                array = array.T if rest[1] == "kernel" else array
-            else:
-                new += rest[0]
-            arrays[new] = array
-        else:
-            new = {"word_embedding/lookup_table": "transformer.word_embedding.weight",
-                   "mask_emb/mask_emb": "transformer.mask_emb", "lm_loss/bias": "lm_loss.bias"}[short]  # fmt: skip
-            arrays[new] = array
+        array = array.T if "/ff/" in name and short == "kernel" else array
+        for pattern, new in _RENAMED:
+            name = re.sub(pattern, new, name)
+        arrays[name] = array
     return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
 

@@ -15,6 +15,7 @@ from xlnet_jax import config as configs
 from xlnet_jax.batch import Batch
 from xlnet_jax.cli import main
 from xlnet_jax.convert import huggingface
+from xlnet_jax.convert.formats import Trained
 from xlnet_jax.data import vocabulary
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import XLNet, empty_memory
@@ -42,7 +43,7 @@ def batch(ids, masks):
 def folder(params, tmp_path_factory):
     """Of Hugging Face."""
     folder = str(tmp_path_factory.mktemp("library") / "model")
-    huggingface.export(params, CONFIG, data_fixtures.tokenizer(), folder)
+    huggingface.write(Trained(CONFIG, data_fixtures.tokenizer(), params), folder)
     return folder
 
 

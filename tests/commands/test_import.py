@@ -21,6 +21,7 @@ from xlnet_jax.cli import main
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.import_ import import_
 from xlnet_jax.convert import fields, huggingface, tensorflow, tokenizer_json
+from xlnet_jax.convert.formats import Trained
 from xlnet_jax.convert.names import Arrays
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
@@ -56,7 +57,7 @@ def folder(params, tmp_path_factory):
     """A Hugging Face folder."""
     path = str(tmp_path_factory.mktemp("folder") / "model")
     tokenizer = Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION)
-    huggingface.export(params, CONFIG, tokenizer, path)
+    huggingface.write(Trained(CONFIG, tokenizer, params), path)
     return path
 
 
@@ -103,7 +104,9 @@ def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(cop
     assert "assumed" not in caplog.text
     (copy / fields.OWN).unlink()
     edit(copy / "config.json", mem_len=7, reuse_len=0)
-    assert fields.read_lengths(str(copy)) == {"model": {"memory_len": 7}, "data": {}}, "0 is null there"
+    assert fields.read_lengths(fields.read_config_json(str(copy))) == {"model": {"memory_len": 7}, "data": {}}, (
+        "0 is null there"
+    )
     import_(str(copy), str(tmp_path / "untold"), overrides=words)
     assert (
         f"{copy} does not say how its model was trained; assumed: model.compute_dtype=bfloat16 data.objective=plm;"
@@ -160,8 +163,8 @@ def test_a_run_that_starts_from_an_import_writes_again_what_its_source_said(copy
 def test_shards_and_back(params, tmp_path):
     """No file is larger than asked for, and an array is in exactly one of them."""
     path = str(tmp_path / "model")
-    written = huggingface.export(params, CONFIG, data_fixtures.tokenizer(), path, shard_bytes=9000)
-    weights = [file for file in written if file.endswith(".safetensors")]
+    huggingface.write(Trained(CONFIG, data_fixtures.tokenizer(), params), path, shard_bytes=9000)
+    weights = sorted(f"{path}/{name}" for name in os.listdir(path) if name.endswith(".safetensors"))
     index = files.read_json_object(f"{path}/model.safetensors.index.json")
     arrays = [load_file(file) for file in weights]
     assert len(weights) > 3 and os.path.basename(weights[0]) == f"model-00001-of-{len(weights):05}.safetensors"
@@ -209,13 +212,13 @@ def test_orbax_and_back(share_layers, tmp_path):
 def test_buckets(params, tmp_path):
     """An export appears in a bucket, in shards, and is imported from there."""
     with fake_gcs.serve() as server:
-        tokenizer = data_fixtures.tokenizer()
-        written = huggingface.export(params, CONFIG, tokenizer, "gs://bucket/model", shard_bytes=9000)
-        assert {file.removeprefix("gs://") for file in written} == server.objects.keys()
+        trained = Trained(CONFIG, data_fixtures.tokenizer(), params)
+        huggingface.write(trained, "gs://bucket/model", shard_bytes=9000)
+        assert {f"bucket/model/{file}" for file in files.listing("gs://bucket/model")} == server.objects.keys()
         import_("gs://bucket/model", str(tmp_path / "work"), overrides=REST)
         assert_equal(imported_params(tmp_path / "work"), params)
         with pytest.raises(BadInput, match="gs://bucket/model: is not empty"):
-            huggingface.export(params, CONFIG, tokenizer, "gs://bucket/model")
+            huggingface.write(trained, "gs://bucket/model")
 
 
 def test_names_without_prefix_and_a_copied_embedding(copy, params, tmp_path):
@@ -267,10 +270,9 @@ def test_the_steps_of_a_nested_normalizer_are_found():
 def test_a_tokenizer_without_a_limit_says_no_length(tmp_path):
     """`transformers` writes int(1e30), which would be refused as a segment length."""
     classes = {"architectures": ["XLNetForSequenceClassification"]}
-    (tmp_path / "config.json").write_text(json.dumps(classes))
     for limit, expected in ((10**30 + 19884624838656, {}), (128, {"segment_len": 128})):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
-        assert huggingface.read_task(str(tmp_path))["data"] == expected
+        assert fields.read_task(str(tmp_path), classes)["data"] == expected
 
 
 def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys):

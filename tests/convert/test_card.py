@@ -1,10 +1,14 @@
 """The program of the model card for `<mask>` is the one of the page; `peers/test_model_card.py` runs it."""
 
+import data_fixtures
 import tiny
 
+from xlnet_jax.convert.formats import Trained
 from xlnet_jax.convert.model_card import model_card
 
-IDENTITY = {"corpus_sha256": "1", "tokenizer_sha256": "2"}
+
+def card(config):
+    return model_card(Trained(config, data_fixtures.tokenizer(), {}))
 
 
 def programs(page):
@@ -13,7 +17,7 @@ def programs(page):
 
 def test_the_page_has_the_program_of_the_card():
     """Ten lines, with what a plain call and the pipeline lack; a masked model needs neither of the two arguments."""
-    plm = model_card(tiny.config(), 1, IDENTITY, {})
+    plm = card(tiny.config())
     page = (tiny.ROOT / "docs" / "convert.md").read_text(encoding="utf-8")
     program = programs(plm)[1]
     assert program in programs(page) and "perm_mask=perm_mask, target_mapping=target_mapping" in program
@@ -21,7 +25,7 @@ def test_the_page_has_the_program_of_the_card():
     for text in (plm, page):
         assert 'a plain call `model(**given)` and `pipeline("fill-mask")`' in " ".join(text.split())
     data = {"objective": "mlm", "reuse_len": 29}
-    mlm = programs(model_card(tiny.config(data=data, model={"memory_len": 0}), 1, IDENTITY, {}))[1]
+    mlm = programs(card(tiny.config(data=data, model={"memory_len": 0})))[1]
     assert mlm.splitlines()[:6] == program.splitlines()[:6] and "perm_mask" not in mlm
     task = tiny.config(finetune={"task": "regression"})
-    assert len(programs(model_card(task, 1, IDENTITY, {}))) == 1, "its folder has no head for pieces"
+    assert len(programs(card(task))) == 1, "its folder has no head for pieces"

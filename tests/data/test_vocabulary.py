@@ -9,6 +9,7 @@ from special_ids import EOD, UNK
 
 from xlnet_jax.config import Config
 from xlnet_jax.convert import huggingface
+from xlnet_jax.convert.formats import Trained
 from xlnet_jax.data import offsets, vocabulary
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES
 from xlnet_jax.data.vocabulary import Unseen, Vocabulary, open_tokenizer
@@ -87,7 +88,7 @@ def test_what_needs_sentencepiece_says_so(tmp_path):
         offsets.encode(opened, "ab")
     config = Config().changed(model={"vocab_size": 11})
     with pytest.raises(BadInput, match="a vocabulary of characters; Hugging Face's XLNet needs SentencePiece pieces"):
-        huggingface.export({}, config, opened, str(tmp_path / "exported"))
+        huggingface.write(Trained(config, opened, {}), str(tmp_path / "exported"))
 
 
 @pytest.mark.parametrize(

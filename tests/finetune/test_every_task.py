@@ -4,12 +4,12 @@ import json
 import random
 
 import pytest
+from conftest import WORDS
 
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.commands.predict import predict
 from xlnet_jax.run.metrics import read_jsonl
 
-WORDS = [first + second for first in ("ba", "do", "ki", "lu") for second in ("me", "no", "ra", "si", "tu")]
 COUNT = 32
 
 
@@ -44,25 +44,24 @@ def _embeddings(draw):
 
 
 def _write(folder, task, examples):
-    """A file for training in the form that the task reads, and one for `predict`."""
-    labelled = folder / ("dev.json" if task == "question_answering" else "dev.jsonl")
+    """A file for training in the form that the task reads, with its columns, and one for `predict`."""
+    (folder / "texts.jsonl").write_text("".join(json.dumps(each) + "\n" for each, _ in examples))
     if task == "question_answering":
         paragraphs = [
             {"context": each["context"], "qas": [{"id": str(n), "question": each["question"], "answers": label}]}
             for n, (each, label) in enumerate(examples)
         ]
-        labelled.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-        columns = ""
-    else:
-        rows = []
-        for each, label in examples:
-            texts = [each["tokens"]] if task == "token_classification" else sum(
-                ([value] if isinstance(value, str) else value for value in each.values()), [])  # fmt: skip
-            rows.append({str(place): text for place, text in enumerate(texts)} | {"label": label})
-        labelled.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        columns = ",".join(name for name in rows[0] if task != "embeddings" or name != "label")
-    (folder / "texts.jsonl").write_text("".join(json.dumps(each) + "\n" for each, _ in examples))
-    return str(labelled), columns
+        (folder / "dev.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+        return str(folder / "dev.json"), ""
+    rows = []
+    for each, label in examples:
+        texts = [each["tokens"]] if task == "token_classification" else sum(
+            ([value] if isinstance(value, str) else value for value in each.values()), [])  # fmt: skip
+        rows.append(
+            {str(place): text for place, text in enumerate(texts)} | ({} if label is None else {"label": label})
+        )
+    (folder / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / "dev.jsonl"), ",".join(rows[0])
 
 
 @pytest.mark.slow
@@ -99,19 +98,19 @@ def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "make"), [("question_answering", _spans), ("embeddings", _embeddings)])
+@pytest.mark.parametrize(("task", "make"), [("question_answering", _spans), ("embeddings", _embeddings), ("", None)])
 def test_the_loss_of_a_task_does_not_depend_on_the_mesh(tmp_path, settings, task, make):
-    """The fault: negatives of one device, or a head's kernel that is cut where it is split."""
-    draw = random.Random(0)
-    path, columns = _write(tmp_path, task, [make(draw) for _ in range(COUNT)])
-    data = {"task": task, "columns": columns, "train": path, "dev": ""}
-    found = []
+    """The fault: negatives of one device, or a head's kernel that is cut where it is split; of the classes also dropout
+    and gradients of micro-batches and of two segments."""
+    draw, found = random.Random(0), []
+    changes = {"finetune": {"segments": 2, "dev": ""}, "data": {"segment_len": 8}}
+    if task:
+        path, columns = _write(tmp_path, task, [make(draw) for _ in range(COUNT)])
+        changes["finetune"] = {"task": task, "columns": columns, "train": path, "dev": ""}
+        changes["data"] = {"segment_len": 40}
     for number, mesh in enumerate(({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "zero1": True})):
-        config = settings(
-            finetune=data, data={"segment_len": 40}, train={"steps": 3, "batch_size": 16}, evaluation={"every": 0},
-            mesh=mesh,
-        )  # fmt: skip
-        finetune(config, str(tmp_path / str(number)))
+        train = {"steps": 3, "batch_size": 16, "gradient_accumulation_steps": 1 + (not task and number % 2)}
+        finetune(settings(**changes, train=train, evaluation={"every": 0}, mesh=mesh), str(tmp_path / str(number)))
         found.append([line["loss"] for line in read_jsonl(str(tmp_path / str(number) / "metrics.jsonl"))])
     assert len(set(found[0])) == 3
     for other in found[1:]:

@@ -3,18 +3,24 @@
 import hashlib
 import json
 import os
+import random
 import shutil
+import signal
+import time
 
+import data_fixtures
 import pytest
+from hosts import Hosts
+from tiny import TESTS
 
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.commands.predict import predict
+from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import train_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import TaskEvaluator
-from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
 
 STEPS = 16
@@ -97,41 +103,6 @@ def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path,
 
 
 @pytest.mark.slow
-def test_a_task_starts_from_pretrained_parameters_and_their_tokenizer(tmp_path, settings, undisturbed, result, caplog):
-    """From a fine-tuned run, which is as good: only its head is not taken."""
-    more = {"checkpoint": {"init_from": str(undisturbed)}, "train": {"steps": 4}, "model": {"layers": 3, "d_ff": 8}}
-    config = settings(**more, finetune={"task": "regression", "tokenizer": "", "columns": "sentence,length"})
-    for name in ("train", "dev"):
-        rows = "".join(f"{'bame ' * n}\t{n}\n" for n in range(1, 10))
-        (tmp_path / f"{name}.tsv").write_text("sentence\tlength\n" + rows)
-    sources = {name: str(tmp_path / f"{name}.tsv") for name in ("train", "dev")}
-    config = config.changed(finetune=sources)
-    with caplog.at_level("INFO", "xlnet_jax"):
-        result = finetune(config, str(tmp_path / "run"))
-    (line,) = [record for record in caplog.records if "starting with the parameters of step 16" in record.getMessage()]
-    assert result["metric"] == "pearson" and line.levelname == "INFO"
-    assert "; new: params/head; not used: params/head/" in line.getMessage()
-    found, pretrained = (workdirs.load_config(str(path)).model for path in (tmp_path / "run", undisturbed))
-    assert found == pretrained
-    assert workdirs.tokenizer(str(tmp_path / "run")).sha256 == workdirs.tokenizer(str(undisturbed)).sha256
-
-
-@pytest.mark.slow
-def test_the_loss_does_not_depend_on_the_mesh_or_on_micro_batches(tmp_path, settings):
-    """Dropout and two segments included."""
-    found = []
-    meshes = ({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "zero1": True})
-    for number, mesh in enumerate(meshes):
-        train = {"steps": 4, "gradient_accumulation_steps": 1 + number % 2}
-        workdir = str(tmp_path / str(number))
-        finetune(settings(mesh=mesh, train=train, finetune={"segments": 2}, data={"segment_len": 8}), workdir)
-        found.append([line["loss"] for line in read_jsonl(os.path.join(workdir, "metrics.jsonl"))])
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], abs=1e-5)
-    assert len(set(found[0])) == 4
-
-
-@pytest.mark.slow
 def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path, settings):
     """With a rate of nothing no evaluation is better than the first."""
     config = settings(optimizer={"learning_rate": 1e-12, "warmup_steps": 0}, finetune={"patience": 2})
@@ -159,7 +130,7 @@ def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path
 )  # fmt: skip
 def test_patience_counts_evaluations_since_the_best(scores, ends):
     evaluator = TaskEvaluator.__new__(TaskEvaluator)
-    evaluator._patience = 2
+    evaluator._config = Config().changed(finetune={"patience": 2})
     assert evaluator.ends([{"step": 4 * n, "score": score} for n, score in enumerate(scores, 1)]) is ends
 
 
@@ -200,3 +171,37 @@ def test_another_tokenizer_than_the_models_is_refused(tmp_path, settings, undist
     config = settings(checkpoint={"init_from": str(undisturbed)}, finetune={"tokenizer": path})
     with pytest.raises(BadInput, match=r"finetune.tokenizer=.* is not the tokenizer of"):
         finetune(config, str(tmp_path / "run"))
+
+
+def start(workdir, cache, examples, count=1):
+    return Hosts(
+        "finetune", workdir, f"--config={TESTS}/tiny_config.py", "--config.finetune.task=classification",
+        f"--config.finetune.tokenizer={data_fixtures.corpus_path()}/spiece.model", "--config.data.segment_len=16",
+        f"--config.finetune.train={examples['train']}", f"--config.finetune.dev={examples['dev']}",
+        "--config.train.steps=16", "--config.evaluation.every=4", "--config.evaluation.final=True",
+        "--config.optimizer.learning_rate=0.005", count=count, cache=cache,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_killed_at_a_random_moment_it_ends_with_the_same_bits_and_two_hosts_agree(tmp_path, examples):
+    cache, (whole, killed, two) = tmp_path / "cache", (tmp_path / name for name in ("whole", "killed", "two"))
+    result = json.loads(start(whole, cache, examples).finish()[0][0])
+    seed = random.randrange(2**32)
+    draw = random.Random(seed)
+    hosts = start(killed, cache, examples)
+    after = draw.choice((4, 8, 12))
+    while hosts.processes[0].poll() is None and not (killed / "checkpoints" / str(after)).exists():
+        time.sleep(0.005)
+    time.sleep(draw.uniform(0, 0.2))
+    hosts.processes[0].send_signal(signal.SIGKILL)
+    hosts.processes[0].communicate()
+    again = json.loads(start(killed, cache, examples).finish()[0][0])
+    assert again == result | {"workdir": str(killed)}, f"seed {seed}"
+    assert fingerprint(killed) == fingerprint(whole), f"seed {seed}"
+
+    outs = start(two, cache, examples, count=2).finish()
+    assert all(json.loads(out)["scores"] == result["scores"] for out, _ in outs.values())
+    one, other = (fingerprint(folder)[3] for folder in (whole, two))
+    assert [line["loss"] for line in other] == pytest.approx([line["loss"] for line in one], abs=1e-4)
+    assert os.path.exists(two / "predictions.jsonl")

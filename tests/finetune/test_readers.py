@@ -11,7 +11,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.prepare import tfds as catalogue
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers
-from xlnet_jax.finetune.data import rows_of
+from xlnet_jax.finetune.setup import rows_of
 from xlnet_jax.finetune.task import Example
 
 
@@ -114,7 +114,6 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
         ("labelled", "a.xml", "<a/>", "", "a name that ends in .csv"),
         ("multiple_choice", "a.jsonl", RACE % "[5]", "", "options"),
         ("multiple_choice", "a.jsonl", RACE % "[]", "", "row 1: 1 que"),
-        ("multiple_choice", "a.tsv", "c\tq\ta\tl\nx\ty\tz\tA\n", "c,q,a,l", "row 2: 1 options, and the first question"),
         ("question_answering", "a.json", _squad("a dog", ("Who?", [GOOD])), "", "question 0: the answer 'cat'"),
         ("question_answering", "a.json", '{"data": [{"paragraphs": [{"qas": 3}]}]}', "", "paragraph 1: not as in SQ"),
         ("token_classification", "a.conll", "EU B-ORG\nrejects\n", "", "row 2: 1 columns, and the row before has 2"),
@@ -133,13 +132,6 @@ def test_a_word_or_an_option_that_is_no_text():
     """A number or null in a list of JSON."""
     with pytest.raises(BadInput, match="a.jsonl, row 1: '5' is not a text"):
         rows_of(SimpleNamespace(texts=(1, 2)), [Example(("a", 5), None, "a.jsonl, row 1")])  # type: ignore[arg-type]
-
-
-def test_a_wrong_number_of_options(tmp_path):
-    article = {"article": "Text.", "questions": ["Q?", "P?"], "options": [list("abcd"), list("abc")]}
-    _write(tmp_path, "r/1.txt", json.dumps(article | {"answers": ["B", "A"]}))
-    with pytest.raises(BadInput, match="question 2: 3 options, and the first question has 4"):
-        readers.multiple_choice(_config(), str(tmp_path / "r"))
 
 
 def test_what_is_not_there(tmp_path):

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 import tiny
-from special_ids import CLS, PAD, SEP
+from special_ids import CLS, SEP
 
 from xlnet_jax.finetune.classification import Classification
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.task import Row, batch_of
+from xlnet_jax.finetune.task import Row
 from xlnet_jax.model import heads
 from xlnet_jax.train.loss import mean_loss
 from xlnet_jax.train.state import init_params
@@ -69,8 +69,8 @@ def params():
     return jax.jit(lambda: nn.meta.unbox(init_params(recipe_of())))()
 
 
-def hidden(recipe, params, rows, segments):
-    batch = batch_of([row(*pieces) for pieces in rows], segments, T, len(rows), PAD)
+def hidden(recipe, params, rows):
+    batch = recipe.model.task.batch([row(*pieces) for pieces in rows], len(rows))
     run = jax.jit(lambda params, batch: recipe.model.hidden(params, batch).h_BCTD[:, 0, -1])
     return np.asarray(run(params, batch))
 
@@ -78,19 +78,19 @@ def hidden(recipe, params, rows, segments):
 def test_earlier_segments_are_read_through_the_memory_and_their_padding_is_not(params):
     """Would fail if the memory were dropped, or if the padding before a text were seen in it."""
     recipe = recipe_of(finetune=TASK | {"segments": 2})
-    long, other, short = hidden(recipe, params, (LONG, OTHER, SHORT), 2)
+    long, other, short = hidden(recipe, params, (LONG, OTHER, SHORT))
     assert np.abs(long - other).max() > 1e-4, "the first piece is in the first segment"
-    (alone,) = hidden(recipe_of(), params, (SHORT,), 1)
+    (alone,) = hidden(recipe_of(), params, (SHORT,))
     np.testing.assert_allclose(short, alone, atol=1e-6)
     off = recipe_of(finetune=TASK | {"segments": 2}, model={"memory_len": 0})
-    long_off, other_off, _ = hidden(off, params, (LONG, OTHER, SHORT), 2)
+    long_off, other_off, _ = hidden(off, params, (LONG, OTHER, SHORT))
     np.testing.assert_array_equal(long_off, other_off)
     assert np.abs(long - long_off).max() > 1e-4
 
 
 def test_earlier_segments_get_no_gradient(params):
     recipe = recipe_of(finetune=TASK | {"segments": 2})
-    batch = batch_of([row(*LONG)], 2, T, 1, PAD)
+    batch = recipe.model.task.batch([row(*LONG)], 1)
     gradient = jax.jit(jax.grad(lambda params: mean_loss(params, recipe.model, batch, ())[0]))(params)
     table_V = np.abs(gradient["word_embedding"]).max(axis=1)
     assert (table_V[LONG[:5]] == 0).all() and (table_V[LONG[5:]] > 0).all()

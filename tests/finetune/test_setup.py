@@ -55,14 +55,14 @@ def test_a_task_has_the_whole_architecture_of_its_source_and_its_own_way_to_trai
     assert set(configs.ARCHITECTURE) == {*ARCHITECTURE, "vocab_size", "position_scheme"}
     of_run = {field.name for field in dataclasses.fields(asked.model)} - set(configs.ARCHITECTURE)
     assert of_run == {*OF_RUN, "same_length", "layer_losses"}  # these two are for `data.objective=clm`
-    prepared = prepare(asked, str(tmp_path / "task"))
-    found = vars(prepared.config.model)
+    train, _ = prepare(asked, str(tmp_path / "task"))
+    found = vars(train.task.config.model)
     assert {name: found[name] for name in ARCHITECTURE} == ARCHITECTURE
     assert {name: found[name] for name in OF_RUN} == {name: getattr(asked.model, name) for name in OF_RUN}
     before = vars(asked.model)
     assert all(before[name] != value for name, value in (ARCHITECTURE | OF_RUN).items())
     # All parameters are taken, but for the head.
-    recipe = task_recipe(prepared.task, prepared.train.rows[0], prepared.config)
+    recipe = task_recipe(train.task, train.rows[0], train.task.config)
     leaves = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     leaves = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), leaves)
@@ -91,3 +91,18 @@ def test_the_page_says_what_the_configuration_decides():
     (row,) = [line for line in page.splitlines() if line.endswith("| the configuration |")]
     named = {name for name in vars(configs.ModelConfig()) if f"`{name}`" in row}
     assert named == set(vars(configs.ModelConfig())) - set(configs.ARCHITECTURE)
+
+
+RECIPES = sorted((tiny.ROOT / "configs" / "finetune").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_published_recipe_loads_and_says_how_it_is_run_and_what_to_expect(path):
+    config = configs.load(str(path))
+    assert config.finetune.task != "none" and config.finetune.train and config.finetune.dev
+    assert config.optimizer.warmup_steps < config.train.steps
+    assert config.train.steps % config.evaluation.every == 0
+    text = path.read_text()
+    assert f"--config=configs/finetune/{path.name} " in text and "not measured" in text.replace("\n", " ")
+    wanted = "mnli qqp sst2 cola stsb mrpc rte squad2 squad2_base race imdb yelp5"
+    assert {path.stem for path in RECIPES} >= set(wanted.split())

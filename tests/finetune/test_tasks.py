@@ -15,8 +15,8 @@ from special_ids import CLS, SEP
 from xlnet_jax.config import Config, FinetuneConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.classification import MultipleChoice
 from xlnet_jax.finetune.embeddings import EmbeddingHead, Embeddings, contrastive_losses
-from xlnet_jax.finetune.multiple_choice import MultipleChoice
 from xlnet_jax.finetune.task import Example, Hidden
 from xlnet_jax.finetune.token_classification import TokenClassification, TokenHead
 

@@ -15,9 +15,8 @@ from xlnet_jax.checkpoint.restore import saved_parameters
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.import_ import import_
 from xlnet_jax.commands.predict import predict
-from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.task import Example, batch_of
+from xlnet_jax.finetune.task import Example
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.run import workdir as workdirs
 
@@ -52,7 +51,7 @@ def fine_tuned(task, workdir, **keys):
     generator = np.random.default_rng(0)
     params = jax.tree.map(lambda x: (0.3 * generator.standard_normal(x.shape)).astype(np.float32), nn.unbox(boxed))
     tiny.save_run(workdir, config, params)
-    return recipe.model, params, batch_of(rows, 1, T, len(rows), XLNET.pad)
+    return recipe.model, params, made.batch(rows, len(rows))
 
 
 @pytest.mark.parametrize("task", EXAMPLES)

@@ -109,9 +109,5 @@ def test_a_transformer_xl_comes_in(name, tmp_path, capsys):
     with vocabulary(tmp_path, SYMBOLS) as (_, ids):
         _, expected = read(variables, ids)
     jax.tree.map(np.testing.assert_array_equal, parameters(workdir), expected)
-    for source, said in ((prefix, "needs the symbols of its vocabulary"), (f"{prefix}.index", "needs the symbols")):
-        assert main(["import", source, f"--workdir={tmp_path}/other"]) == 2
-        assert said in capsys.readouterr().err
-    save(prefix, {each: array for each, array in variables.items() if "qkv" not in each})
-    assert main(["import", prefix, f"--workdir={tmp_path}/other", *words]) == 2
-    assert "missing (2): transformer/layer_0/rel_attn/qkv/kernel, transformer/layer_1/" in capsys.readouterr().err
+    assert main(["import", f"{prefix}.index", f"--workdir={tmp_path}/other"]) == 2
+    assert "needs the symbols of its vocabulary" in capsys.readouterr().err

@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 
-from xlnet_jax.convert.formats import SHARD_BYTES, Trained, check_output
+from xlnet_jax.convert.formats import Trained, check_output
 from xlnet_jax.convert.source import WRITERS
+from xlnet_jax.convert.weights import SHARD_BYTES
 from xlnet_jax.infer.opened import Stored, on_host, on_one_device
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
@@ -41,5 +42,11 @@ def export(
     tokenizer = workdirs.tokenizer(workdir, overrides)
     placed, at = on_one_device(Stored(workdir, config, tokenizer), step)
     params = jax.device_get(placed)  # so that Orbax stores no devices, which another machine lacks
-    WRITERS[format].write(Trained(workdir, config, tokenizer, params, at), output, shard_bytes)
+    identity, kept = workdirs.read_config(workdir) or {}, workdirs.source_config(workdir)
+    losses = {
+        "training": workdirs.line_of(workdir, "metrics", at).get("loss"),
+        "held-out": workdirs.heldout_loss(workdirs.line_of(workdir, "evaluations", at)),
+    }
+    known = {name: loss for name, loss in losses.items() if isinstance(loss, float)}
+    WRITERS[format].write(Trained(config, tokenizer, params, at, identity, kept, known), output, shard_bytes)
     return {"output": output, "step": at, "files": sorted(os.path.join(output, x) for x in files.listing(output))}

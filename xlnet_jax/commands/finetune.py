@@ -12,8 +12,7 @@ from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import TaskEvaluator, best
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.setup import Prepared, prepare
-from xlnet_jax.finetune.task import metric_of
+from xlnet_jax.finetune.setup import TaskData, prepare
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import read_jsonl
@@ -50,11 +49,10 @@ def finetune(
             workdirs.check_folder(folder)
         if seeds > 1 and workdirs.read_config(workdir) is not None:
             raise BadInput(f"--workdir={workdir} holds a run of one seed; name another folder for --seeds={seeds}")
-        prepared = prepare(config, folders[0])
-        jobs = [_job(prepared, folder, seed, stop_at) for seed, folder in enumerate(folders)]
-        equal = {"the examples (sha256)": prepared.train.sha256, "--stop_at": stop_at, "--dry_run": dry_run,
-                 "--seeds": seeds}  # fmt: skip
-        with session(prepared.config, equal) as processes:
+        train, dev = prepare(config, folders[0])
+        jobs = [_job(train, dev, folder, seed, stop_at) for seed, folder in enumerate(folders)]
+        equal = {"the examples (sha256)": train.sha256, "--stop_at": stop_at, "--dry_run": dry_run, "--seeds": seeds}
+        with session(train.task.config, equal) as processes:
             if dry_run:
                 return launch.dry_run(jobs[0], processes)
             lines = []
@@ -65,9 +63,9 @@ def finetune(
         scores = [line.get("score") for line in lines]
         known = [score for score in scores if score is not None]
         return {
-            "task": prepared.config.finetune.task,
+            "task": train.task.config.finetune.task,
             "step": lines[0]["step"],
-            "metric": metric_of(prepared.task, prepared.config),
+            "metric": train.task.metric,
             "score": statistics.fmean(known) if known else None,
             "scores": scores,
             "spread": statistics.stdev(known) if len(known) > 1 else None,
@@ -75,15 +73,14 @@ def finetune(
         }
 
 
-def _job(prepared: Prepared, workdir: str, seed: int, stop_at: int | None) -> Job:
+def _job(train: TaskData, dev: TaskData | None, workdir: str, seed: int, stop_at: int | None) -> Job:
     """One run. Its inputs are checked against what its work directory holds."""
-    seeds = {name: value + seed for name, value in vars(prepared.config.seeds).items()}
-    config = prepared.config.changed(seeds=seeds)
+    config = train.task.config
+    config = config.changed(seeds={name: value + seed for name, value in vars(config.seeds).items()})
     if (saved := workdirs.read_config(workdir)) is not None:
-        workdirs.check_resume(saved, config, prepared.train, workdir)
-    make_recipe = functools.partial(task_recipe, prepared.task, prepared.train.rows[0])
+        workdirs.check_resume(saved, config, train, workdir)
+    make_recipe = functools.partial(task_recipe, train.task, train.rows[0])
     make_recipe(config)  # refuses before a device is used
-    dev = prepared.dev
-    make_evaluator = dev and (lambda recipe, mesh: TaskEvaluator(recipe, mesh, prepared.task, dev, workdir))
+    make_evaluator = dev and (lambda recipe, mesh: TaskEvaluator(recipe, mesh, dev, workdir))
     stop = config.train.steps if stop_at is None else min(stop_at, config.train.steps)
-    return Job(config, workdir, prepared.train, make_recipe, make_evaluator, stop)
+    return Job(config, workdir, train, make_recipe, make_evaluator, stop)

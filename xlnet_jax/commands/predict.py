@@ -13,9 +13,8 @@ import numpy as np
 from xlnet_jax.commands.inputs import gathered, read_rows
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.data import rows_of
 from xlnet_jax.finetune.evaluation import Predictor
-from xlnet_jax.finetune.setup import trained
+from xlnet_jax.finetune.setup import rows_of, trained
 from xlnet_jax.finetune.task import Example, Row
 from xlnet_jax.infer.opened import find, opened
 

@@ -9,9 +9,10 @@ A folder of another program has no `xlnet_jax.json`; where the two disagree, con
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
@@ -25,47 +26,23 @@ OWN = "xlnet_jax.json"
 """A file of ours beside config.json: values by dotted key."""
 
 
-class Only(NamedTuple):
-    """That library computes with this value alone."""
+NAMED = {
+    "vocab_size": "vocab_size", "layers": "n_layer", "d_model": "d_model", "heads": "n_head", "head_dim": "d_head",
+    "d_ff": "d_inner", "activation": "ff_activation", "biases_per_layer": "untie_r", "clamp_len": "clamp_len",
+    "dropout": "dropout", "init_std": "initializer_range", "layer_norm_epsilon": "layer_norm_eps",
+}  # fmt: skip
+"""Keys of `ModelConfig` with their names in config.json. Tied biases are copied to each layer there."""
+ONLY = {
+    "norm": "post", "scale_embedding": False, "cutoffs": "", "div_val": 1, "d_embed": 0, "tie_embedding": True,
+    "share_layers": False, "position_scheme": "relative", "layer_losses": False, "same_length": False,
+}  # fmt: skip
+"""Keys with the only value that the library computes with."""
+NO_PLACE = frozenset({
+    "tie_projections",  # there are none without `cutoffs` and `d_embed`
+    "memory_len", "attention_dropout", "activation_dropout", "compute_dtype", "remat", "attention", "unroll",
+})  # fmt: skip
+"""All other keys, which config.json has no place for."""
 
-    value: Any
-
-
-MODEL: dict[str, str | Only | None] = {
-    "vocab_size": "vocab_size",
-    "layers": "n_layer",
-    "d_model": "d_model",
-    "heads": "n_head",
-    "head_dim": "d_head",
-    "d_ff": "d_inner",
-    "activation": "ff_activation",
-    "biases_per_layer": "untie_r",  # always true: tied biases are copied to each layer
-    "norm": Only("post"),
-    "scale_embedding": Only(False),
-    "cutoffs": Only(""),
-    "div_val": Only(1),
-    "d_embed": Only(0),
-    "tie_embedding": Only(True),
-    "tie_projections": None,  # there are none without `cutoffs` and `d_embed`
-    "share_layers": Only(False),
-    "position_scheme": Only("relative"),
-    "layer_losses": Only(False),
-    "memory_len": None,
-    "same_length": Only(False),
-    "clamp_len": "clamp_len",
-    "dropout": "dropout",
-    "attention_dropout": None,
-    "activation_dropout": None,
-    "init_std": "initializer_range",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "compute_dtype": None,
-    "remat": None,
-    "attention": None,
-    "unroll": None,
-}
-"""A row for every key of `ModelConfig`: its name in config.json, its only value there, or None for no place there."""
-
-NAMED = {ours: theirs for ours, theirs in MODEL.items() if isinstance(theirs, str)}
 _TYPES = {
     **{theirs: type(getattr(ModelConfig(), ours)) for ours, theirs in NAMED.items()},
     "attn_type": str, "same_length": bool, "tie_word_embeddings": bool, "architectures": list, "id2label": dict,
@@ -84,31 +61,30 @@ SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation
 """Our classifier, in config.json."""
 BOS_EOS_PAD = {"bos_token_id": XLNET.bos, "eos_token_id": XLNET.eos, "pad_token_id": XLNET.pad}
 
+REQUIRED = {"attn_type": "bi", "tie_word_embeddings": True, "same_length": False}
+"""What of config.json has one value in our models."""
+
 _IN_CONFIG_JSON = {"finetune.task", "finetune.labels", "finetune.pooling", "finetune.beam"}
-_OF_RUN = {
-    "model.remat", "model.attention", "model.unroll", "data.corpus", "data.weights", "data.read_threads",
-    "data.prefetch", "data.workers", "compat.cores", "finetune.train", "finetune.dev", "finetune.tokenizer",
-    "finetune.columns", "finetune.metric", "finetune.patience",
-}  # fmt: skip
+_OF_RUN = {"data.weights", "compat.cores", "finetune.columns", "finetune.metric"}
+"""Of no use to others, as are all keys that a resume may change but for this one: `finetune.max_answer`."""
 
 
 def check(model: ModelConfig) -> None:
     """Raises BadInput if that library computes this model in another way, or has no parameters for it."""
     # A projection of the same width is none.
     values = vars(model) | ({"d_embed": 0} if model.d_embed == model.d_model else {})
-    only = {name: row.value for name, row in MODEL.items() if isinstance(row, Only) and values[name] != row.value}
-    if only:
-        found, wanted = (", ".join(f"model.{name}={of[name]}" for name in only) for of in (values, only))
+    if other := [name for name, value in ONLY.items() if values[name] != value]:
+        found, wanted = (", ".join(f"model.{name}={of[name]}" for name in other) for of in (values, ONLY))
         raise BadInput(f"{found}: Hugging Face's XLNet has only {wanted}; use --format=orbax")
 
 
 def own(config: Config) -> dict[str, Any]:
     """The content of `xlnet_jax.json`: values by dotted key."""
-    model = {f"model.{name}" for name, row in MODEL.items() if row is not None}
-    left_out = model | _IN_CONFIG_JSON | _OF_RUN
-    sections = ("model", "data", "compat", "finetune")
+    left_out = {f"model.{name}" for name in NAMED | ONLY} | _IN_CONFIG_JSON | _OF_RUN
+    left_out |= {name for name, field in configs.fields().items() if field.metadata["resume"] == configs.FREE}
+    sections = ("model.", "data.", "compat.", "finetune.")
     return {name: value for name, value in configs.flat(config).items()
-            if name.split(".")[0] in sections and name not in left_out}  # fmt: skip
+            if name.startswith(sections) and name not in left_out - {"finetune.max_answer"}}  # fmt: skip
 
 
 def read_own(folder: str) -> dict[str, dict[str, Any]]:
@@ -133,10 +109,8 @@ def config_json(model: ModelConfig, task: FinetuneConfig, kept: Mapping[str, Any
         "dtype": "float32",  # it has no working half-precision two-stream attention
         **{theirs: getattr(model, ours) for ours, theirs in NAMED.items()},
         "ff_activation": ACTIVATIONS[model.activation],
-        "attn_type": "bi",
         "untie_r": True,
-        "tie_word_embeddings": True,
-        "same_length": False,
+        **REQUIRED,
         **{theirs: kept.get(theirs, value) for theirs, value in KEPT.items()},
         **SUMMARY,
         "summary_last_dropout": model.dropout,
@@ -161,8 +135,8 @@ def _task(task: FinetuneConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read_config_json(folder: str) -> tuple[str, dict[str, Any]]:
-    """The path and the content of config.json; keys that have several names there under one.
+def read_config_json(folder: str) -> dict[str, Any]:
+    """The content of config.json; keys that have several names there under one.
 
     Raises BadInput for a value of a wrong type.
     """
@@ -171,24 +145,82 @@ def read_config_json(folder: str) -> tuple[str, dict[str, Any]]:
     path = os.path.join(folder, "config.json")
     found = {other.get(name, name): value for name, value in files.read_json_object(path).items()}
     files.check_types(found, _TYPES, path)
-    return path, found
+    return found
 
 
-def read_lengths(folder: str) -> dict[str, dict[str, Any]]:
-    """The sections `model` and `data` as far as config.json has lengths of segments."""
-    _, found = read_config_json(folder)
+def _check_only(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str) -> None:
+    """Raises BadInput for a key that has another value than the only one that is known here."""
+    for key, value in wanted.items():
+        if (given := found.get(key, value)) != value:
+            raise BadInput(f"{path}: {key}={json.dumps(given)}; only {json.dumps(value)} can be imported")
+
+
+def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `ModelConfig` that the content of config.json sets.
+
+    Raises BadInput if the folder holds another architecture, or an XLNet that this package cannot express.
+    """
+    path = os.path.join(folder, "config.json")
+    if found.get("model_type") != "xlnet":
+        raise BadInput(f"{path}: model_type is {found.get('model_type')!r}; only 'xlnet' can be imported")
+    _check_only({key: value for key, value in found.items() if value is not None}, REQUIRED, path)
+    theirs, ours = found.get("ff_activation", "gelu"), {theirs: ours for ours, theirs in ACTIVATIONS.items()}
+    if theirs not in ours:
+        raise BadInput(f"{path}: ff_activation={theirs!r} is not one of {', '.join(ours)}")
+    values = {ours: found[theirs] for ours, theirs in NAMED.items() if theirs in found}
+    # Its default, which follows the width.
+    sizes = {name: values.get(name, getattr(ModelConfig(), name)) for name in ("d_model", "heads")}
+    if "head_dim" not in values and all(isinstance(size, int) and size > 0 for size in sizes.values()):
+        values["head_dim"] = sizes["d_model"] // sizes["heads"]
+    return values | {"activation": ours[theirs], "biases_per_layer": True}
+
+
+def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The sections `finetune` and `data` of a folder that `export` wrote of a fine-tuned model; {} of a pretrained one.
+
+    Raises BadInput if its head computes in another way than ours.
+    """
+    path, name = os.path.join(folder, "config.json"), (found.get("architectures") or [""])[0]
+    tasks = [task for task, kind in TASKS.items() if kind.export.architecture == name]
+    if not tasks or (tasks == ["embeddings"] and "modules.json" not in files.listing(folder)):
+        return {}
+    labels = found.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    if not all(key.isdecimal() and isinstance(x, str) for key, x in labels.items()):
+        raise BadInput(f"{path}: id2label={str(labels)[:60]!r} does not name the label of each number")
+    names_of = [labels[key] for key in sorted(labels, key=int)]
+    # Classification and regression are one class there.
+    regression = len(tasks) == 2 and (found.get("problem_type") == "regression" or len(names_of) == 1)
+    task = "regression" if regression else tasks[0]
+    _check_only(found, SUMMARY, path)
+    pooling = {}
+    if task == "embeddings":
+        pooling = files.read_json_object(os.path.join(folder, "1_Pooling", "config.json"))
+    length = files.read_json_object(os.path.join(folder, "tokenizer_config.json")).get("model_max_length")
+    return {
+        "finetune": {
+            "task": task,
+            "labels": ",".join(names_of) if "labels" in TASKS[task].options else "",
+            "beam": found.get("start_n_top", FinetuneConfig().beam),
+            "pooling": "cls" if pooling.get("pooling_mode_lasttoken") else "mean",
+        },
+        # int(1e30) is how transformers writes that there is no limit.
+        "data": {"segment_len": length} if isinstance(length, int) and length < int(1e30) else {},
+    }
+
+
+def read_lengths(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The sections `model` and `data` as far as the content of config.json has lengths of segments."""
     # That library reads a `reuse_len` of 0 as null.
     of = {"model": {"memory_len": found.get("mem_len")}, "data": {"reuse_len": found.get("reuse_len") or None}}
     return {name: {key: value for key, value in keys.items() if value is not None} for name, keys in of.items()}
 
 
-def read_kept(folder: str, config: Config) -> tuple[dict[str, Any], list[str]]:
+def read_kept(found: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], list[str]]:
     """The keys of `KEPT` as config.json has them, and KEY=VALUE of those with no place here: a later export lacks them.
 
     Args:
       config: what was read of the folder.
     """
-    _, found = read_config_json(folder)
     kept = {key: found[key] for key in KEPT if key in found}
     again = config_json(config.model, config.finetune, kept)
     known = {*NAMED.values(), "transformers_version", "_name_or_path"}

@@ -23,8 +23,6 @@ from xlnet_jax.train.state import init_params
 ASSUMED = {"data.objective", "data.segment_len", "data.reuse_len", "model.memory_len", "model.compute_dtype"}
 """Keys that change what a model makes of a text, and that only an export of ours names all."""
 NOTHING: Mapping[str, Any] = {}
-SHARD_BYTES = 5 * 10**9
-"""Size from which weights are split into several files, as Hugging Face does."""
 
 
 class Source(NamedTuple):
@@ -49,23 +47,28 @@ class Source(NamedTuple):
 
         Raises BadInput if any is missing, left over, of another form, or not finite.
         """
-        abstract = jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe)))
-        params = self.convert(abstract, self.arrays)
+        params = self.convert(jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))), self.arrays)
         leaves: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
-        bad = [name for name, leaf in leaves.items() if not np.isfinite(leaf).all()]
-        if bad:
+        if bad := [name for name, leaf in leaves.items() if not np.isfinite(leaf).all()]:
             raise BadInput(f"{self.path}: not finite: {', '.join(bad)}; copy it again")
         return params
 
 
 class Trained(NamedTuple):
-    """A model of ours that is to be written, with numpy arrays, and the step of its checkpoint."""
+    """A model of ours that is to be written."""
 
-    workdir: str
     config: Config
     tokenizer: Tokenizer
     params: Mapping[str, Any]
-    step: int
+    """The unboxed tree of the model with its head, numpy arrays."""
+    step: int = 0
+    """Of its checkpoint."""
+    identity: Mapping[str, Any] = NOTHING
+    """`config.json` of its work directory."""
+    kept: Mapping[str, Any] = NOTHING
+    """`Source.kept` of the model that the run started from."""
+    losses: Mapping[str, float] = NOTHING
+    """Of its step, by the words that describe them."""
 
 
 def configured(
@@ -91,14 +94,13 @@ def merged(*sections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, An
     return {name: {key: value for each in sections for key, value in each.get(name, {}).items()} for name in names}
 
 
-def checked(tokenizer: Tokenizer, config: Config, source: str) -> Tokenizer:
-    """The tokenizer of a source. Raises BadInput if it has not as many pieces as the model."""
+def check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
+    """Raises BadInput if a tokenizer has not as many pieces as the model."""
     if tokenizer.vocab_size != config.model.vocab_size:
         raise BadInput(
-            f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model {source} "
-            f"{config.model.vocab_size}; name its own with --tokenizer=spiece.model"
+            f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model {config.model.vocab_size}; "
+            "use the one that it was trained with (`import --tokenizer=spiece.model`)"
         )
-    return tokenizer
 
 
 def check_output(output: str) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import xlnet_jax
-from xlnet_jax.config import Config
+from xlnet_jax.convert.formats import Trained
 
 _HEADER = """\
 ---
@@ -17,7 +14,7 @@ tags:
 - pretraining
 ---
 
-# {title}
+# XLNet
 
 An XLNet pretrained with xlnet_jax {version}, exported at step {step:,}.
 
@@ -78,16 +75,9 @@ does, and needs neither `perm_mask` nor `target_mapping`.
 """
 
 
-def model_card(
-    config: Config, step: int, identity: Mapping[str, Any], losses: Mapping[str, Any], title: str = "XLNet"
-) -> str:
-    """The card as Markdown.
-
-    Args:
-      identity: of the run: hashes of corpus and tokenizer.
-      losses: from the run's `metrics.jsonl` and `evaluations.jsonl`, by the words that describe them; may be empty.
-      title: its first line.
-    """
+def model_card(trained: Trained) -> str:
+    """The card as Markdown."""
+    config, step = trained.config, trained.step
     model, data, train = config.model, config.data, config.train
     sections = {
         "Model": {
@@ -101,14 +91,14 @@ def model_card(
             "steps": f"{step:,} of {train.steps:,}",
         },
         "Data": {
-            "corpus (SHA-256)": identity["corpus_sha256"] or "unknown: the parameters were imported",
-            "tokenizer (SHA-256)": identity["tokenizer_sha256"],
+            "corpus (SHA-256)": trained.identity.get("corpus_sha256") or "unknown: the parameters were imported",
+            "tokenizer (SHA-256)": trained.tokenizer.sha256,
         },
-        "Losses": {name: f"{value:.4f} nats per target" for name, value in losses.items()},
+        "Losses": {name: f"{value:.4f} nats per target" for name, value in trained.losses.items()},
     }  # fmt: skip
     tables = (f"## {name}\n\n| | |\n|---|---|\n" + "".join(f"| {key} | {value} |\n" for key, value in rows.items())
               for name, rows in sections.items() if rows)  # fmt: skip
-    header = _HEADER.format(title=title, version=xlnet_jax.__version__, step=step)
+    header = _HEADER.format(version=xlnet_jax.__version__, step=step)
     use = _USE.replace("{max_length}", str(data.segment_len))
     if config.finetune.task == "none":
         use += _MASKS + (_OF_QUERY_STREAM if data.objective == "plm" else _OF_CONTENT_STREAM)

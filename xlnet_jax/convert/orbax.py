@@ -39,5 +39,5 @@ def write(trained: Trained, output: str, shard_bytes: int) -> None:
     """Orbax divides the arrays itself."""
     with files.translate_errors(output), files.new_folder(output) as partial:
         save_parameters(os.path.join(partial, PARAMS), trained.params)
-        files.write(os.path.join(partial, "config.json"), files.to_json(workdirs.read_config(trained.workdir)))
+        files.write(os.path.join(partial, "config.json"), files.to_json(trained.identity))
         workdirs.write_tokenizer(partial, trained.tokenizer)

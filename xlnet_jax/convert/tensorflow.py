@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from xlnet_jax.convert import names
-from xlnet_jax.convert.formats import Source, checked, configured
+from xlnet_jax.convert.formats import Source, check_tokenizer, configured
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
@@ -42,8 +42,8 @@ def prefix_of(source: str) -> str:
         return source.removesuffix(".index")
     found = sorted(name.removesuffix(".index") for name in os.listdir(source) if name.endswith(".index"))
     if len(found) != 1:
-        listed = ", ".join(found) or "none"
-        raise BadInput(f"{source} holds {len(found)} TensorFlow checkpoints ({listed}); name one: {source}/NAME")
+        raise BadInput(f"{source} holds {len(found)} TensorFlow checkpoints ({', '.join(found) or 'none'}); name one: "
+                       f"{source}/NAME")  # fmt: skip
     return os.path.join(source, found[0])
 
 
@@ -86,7 +86,8 @@ def recognise(path: str, listed: Collection[str]) -> bool:
 def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[Source]:
     """The SentencePiece model may be beside it."""
     config, assumed = configured(path, {"model": read_model(_folder(path))}, overrides)
-    opened = checked(Tokenizer(tokenizer or os.path.join(_folder(path), "spiece.model")), config, path)
+    opened = Tokenizer(tokenizer or os.path.join(_folder(path), "spiece.model"))
+    check_tokenizer(opened, config)
     convert = functools.partial(names.from_foreign, names.TENSORFLOW)
     yield Source(path, "tensorflow", config, opened, open_checkpoint(prefix_of(path)), convert, assumed)
 

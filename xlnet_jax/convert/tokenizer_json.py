@@ -92,10 +92,8 @@ def sentencepiece_model(document: dict[str, Any], name: str) -> bytes:
     trainer = made.trainer_spec
     trainer.model_type, trainer.vocab_size = proto.TrainerSpec.UNIGRAM, len(made.pieces)
     trainer.unk_id, trainer.bos_id, trainer.eos_id, trainer.pad_id = XLNET.unk, XLNET.bos, XLNET.eos, -1
-    maps = [
-        step["precompiled_charsmap"] for step in _steps(document.get("normalizer")) if step["type"] == "Precompiled"
-    ]
-    rule = made.normalizer_spec
+    normalizers, rule = _steps(document.get("normalizer")), made.normalizer_spec
+    maps = [step["precompiled_charsmap"] for step in normalizers if step["type"] == "Precompiled"]
     rule.name = "nmt_nfkc" if maps else "identity"
     rule.precompiled_charsmap = base64.b64decode(maps[0]) if maps else b""
     spaces = [step for step in _steps(document.get("pre_tokenizer")) if step["type"] == "Metaspace"]
@@ -183,13 +181,10 @@ def _added_token(index: int, piece: str) -> dict[str, Any]:
 
 def _template() -> dict[str, Any]:
     """A SEP CLS and A SEP B SEP CLS; A has type 0, B type 1, CLS type 2, each SEP the type of its segment."""
-
     a, b = ({"Sequence": {"id": letter, "type_id": segment}} for segment, letter in enumerate("AB"))
-    end_a, end_b, cls = (
-        {"SpecialToken": {"id": piece, "type_id": segment}} for segment, piece in enumerate(("<sep>", "<sep>", "<cls>"))
-    )
-    special = {
-        name: {"id": name, "ids": [i], "tokens": [name]} for name, i in (("<sep>", XLNET.sep), ("<cls>", XLNET.cls))
-    }
+    pieces = enumerate(("<sep>", "<sep>", "<cls>"))
+    end_a, end_b, cls = ({"SpecialToken": {"id": piece, "type_id": segment}} for segment, piece in pieces)
+    ids = {"<sep>": XLNET.sep, "<cls>": XLNET.cls}
+    special = {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()}
     pair = [a, end_a, b, end_b, cls]
     return {"type": "TemplateProcessing", "single": [a, end_a, cls], "pair": pair, "special_tokens": special}

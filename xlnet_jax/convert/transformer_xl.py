@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import os
 import re
@@ -50,7 +51,6 @@ BIAS_OF_SPECIAL_PIECES = -20.0
 """Beside the mean bias of the shortlist."""
 
 _ROOT, _EMBEDDING, _SOFTMAX = "transformer", "transformer/adaptive_embed", "transformer/adaptive_softmax"
-_BIASES = {"content_bias": "r_w_bias", "position_bias": "r_r_bias"}
 _MARK = f"{_ROOT}/r_w_bias"
 """A variable that no other checkpoint has."""
 _NAMES = {"words": {"<UNK>": SPECIAL_PIECES[XLNET.unk], "<S>": END_OF_LINE}, "characters": {"_": " "}}
@@ -75,9 +75,11 @@ def open_vocabulary(path: str | None, where: str) -> Iterator[tuple[Vocabulary, 
         symbols = files.read(path).decode().removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
         raise BadInput(f"--tokenizer={path}: {summary(error)}; name a text file of the original's symbols") from error
-    level = _level(symbols)
-    names_of = _NAMES.get(level, {})
-    pieces = [f"<0x{int(x):02X}>" for x in symbols] if level == "bytes" else [names_of.get(x, x) for x in symbols]
+    if all(re.fullmatch("[0-9]{1,3}", symbol) and int(symbol) < 256 for symbol in symbols):
+        level, pieces = "bytes", [f"<0x{int(symbol):02X}>" for symbol in symbols]
+    else:
+        level = "characters" if all(len(symbol) == 1 for symbol in symbols) else "words"
+        pieces = [_NAMES[level].get(symbol, symbol) for symbol in symbols]
     places = {piece: line for line, piece in reversed([*enumerate(pieces, 1)])}
     for line, (symbol, piece) in enumerate(zip(symbols, pieces, strict=True), 1):
         if symbol.split() != [symbol] or places[piece] != line:
@@ -91,12 +93,6 @@ def open_vocabulary(path: str | None, where: str) -> Iterator[tuple[Vocabulary, 
         yield Vocabulary(made), np.array([ids[piece] for piece in pieces])
 
 
-def _level(symbols: list[str]) -> str:
-    if all(re.fullmatch("[0-9]{1,3}", symbol) and int(symbol) < 256 for symbol in symbols):
-        return "bytes"
-    return "characters" if all(len(symbol) == 1 for symbol in symbols) else "words"
-
-
 def read_model(arrays: Arrays, ids_N: np.ndarray) -> dict[str, Any]:
     """The keys of `ModelConfig` that the shapes say.
 
@@ -108,25 +104,25 @@ def read_model(arrays: Arrays, ids_N: np.ndarray) -> dict[str, Any]:
     """
     *untied, heads, head_dim = _shape(arrays, _MARK, 2, 3)
     (d_model,) = _shape(arrays, f"{_ROOT}/layer_0/ff/layer_2/bias", 1)
-    (d_ff,) = _shape(arrays, f"{_ROOT}/layer_0/ff/layer_1/bias", 1)
-    layer = re.compile(rf"{_ROOT}/layer_\d+/rel_attn/r/kernel")
-    starts = _starts(arrays)
+    starts, width, second = _starts(arrays), 0, 0
     if starts[-1] != len(ids_N):
         raise BadInput(f"{arrays.where}: the model has {starts[-1]} symbols, the file of --tokenizer {len(ids_N)}")
     _, *cuts, _ = starts
     if cuts and (ids_N[cuts[0] :] < len(SPECIAL_PIECES)).any():
         raise BadInput(f"{arrays.where}: <unk> is not one of its {cuts[0]} most frequent words, as it must be here")
-    divided = f"{_EMBEDDING}/lookup_table" not in arrays.forms
-    first = f"{_EMBEDDING}/cutoff_{{}}/lookup_table" if divided else f"{_EMBEDDING}/lookup_table"
-    width = _shape(arrays, first.format(0), 2)[1]
+    if f"{_EMBEDDING}/lookup_table" in arrays.forms:
+        width = second = _shape(arrays, f"{_EMBEDDING}/lookup_table", 2)[1]
+    else:
+        width, second = (_shape(arrays, f"{_EMBEDDING}/cutoff_{i}/lookup_table", 2)[1] for i in range(2))
     # `cutoff_i/proj`: a projection of the softmax that is not the embedding's.
     own = [f"{_SOFTMAX}/cutoff_{i}/proj" in arrays.forms for i in range(len(starts) - 1)]
     return {
         "vocab_size": int(ids_N.max()) + 1,
-        "layers": sum(bool(layer.fullmatch(name)) for name in arrays.forms),
-        "d_model": d_model, "heads": heads, "head_dim": head_dim, "d_ff": d_ff, "biases_per_layer": bool(untied),
+        "layers": sum(bool(re.fullmatch(rf"{_ROOT}/layer_\d+/rel_attn/r/kernel", name)) for name in arrays.forms),
+        "d_model": d_model, "heads": heads, "head_dim": head_dim, "biases_per_layer": bool(untied),
+        "d_ff": _shape(arrays, f"{_ROOT}/layer_0/ff/layer_1/bias", 1)[0],
         "cutoffs": ",".join(str(ids_N[cut]) for cut in cuts),
-        "div_val": width // max(1, _shape(arrays, first.format(1), 2)[1]) if divided else 1,
+        "div_val": width // max(1, second),
         "d_embed": 0 if width == d_model else width,
         "tie_projections": "none" if any(own[1:]) else "rest" if own[0] else "all",
     }  # fmt: skip
@@ -145,10 +141,9 @@ def _starts(arrays: Arrays) -> list[int]:
     """Where the clusters of symbols start, and the last one ends."""
     if f"{_SOFTMAX}/bias" in arrays.forms:
         return [0, *_shape(arrays, f"{_SOFTMAX}/bias", 1)]
-    starts = [0, *_shape(arrays, f"{_SOFTMAX}/cutoff_0/b", 1)]
-    while f"{_SOFTMAX}/cutoff_{len(starts) - 1}/b" in arrays.forms:
-        starts.append(starts[-1] + _shape(arrays, f"{_SOFTMAX}/cutoff_{len(starts) - 1}/b", 1)[0])
-    return starts
+    biases = itertools.takewhile(arrays.forms.get, (f"{_SOFTMAX}/cutoff_{i}/b" for i in itertools.count(1)))
+    names_of = [f"{_SOFTMAX}/cutoff_0/b", *biases]
+    return [0, *itertools.accumulate(_shape(arrays, name, 1)[0] for name in names_of)]
 
 
 class Part(NamedTuple):
@@ -160,66 +155,62 @@ class Part(NamedTuple):
     take: Callable[[np.ndarray], np.ndarray] = np.asarray
 
 
-class Variable(NamedTuple):
-    """One of their variables."""
-
-    name: str
-    shape: tuple[int, ...]
-    parts: tuple[Part, ...]
+Variable = tuple[str, tuple[int, ...], tuple[Part, ...]]
+"""Name and shape of one of their variables, and its parts."""
 
 
 def table(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Variable]:
     """All variables of a model: one table of names, shapes and places."""
     L, D, F, H, E = model.layers, model.d_model, model.d_ff, model.heads, model.head_dim
-    for ours, theirs in _BIASES.items():
-        shape, scope = ((L, H, E), "layers/attention") if model.biases_per_layer else ((H, E), "biases")
-        yield Variable(f"{_ROOT}/{theirs}", shape, (Part(f"{scope}/{ours}"),))
+    shape, scope = ((L, H, E), "layers/attention") if model.biases_per_layer else ((H, E), "biases")
+    yield f"{_ROOT}/r_w_bias", shape, (Part(f"{scope}/content_bias"),)
+    yield f"{_ROOT}/r_r_bias", shape, (Part(f"{scope}/position_bias"),)
     for i in range(L):
-        attention, dense = f"{_ROOT}/layer_{i}/rel_attn", f"{_ROOT}/layer_{i}/ff"
-        qkv = (Part(f"layers/attention/{ours}", i, itemgetter(np.s_[:, k * H * E : (k + 1) * H * E]))
+        at, attention, dense = f"{_ROOT}/layer_{i}", "layers/attention", "layers/feed_forward"
+        qkv = (Part(f"{attention}/{ours}", i, itemgetter(np.s_[:, k * H * E : (k + 1) * H * E]))
                for k, ours in enumerate(("query", "key", "value")))  # fmt: skip
-        yield Variable(f"{attention}/qkv/kernel", (D, 3 * H * E), tuple(qkv))
-        yield Variable(f"{attention}/r/kernel", (D, H * E), (Part("layers/attention/position", i),))
-        yield Variable(f"{attention}/o/kernel", (H * E, D), (Part("layers/attention/output", i, np.transpose),))
-        for ours, theirs, shape in (("inner", "layer_1", (D, F)), ("outer", "layer_2", (F, D))):
-            at = f"layers/feed_forward/{ours}"
-            yield Variable(f"{dense}/{theirs}/kernel", shape, (Part(f"{at}/kernel", i),))
-            yield Variable(f"{dense}/{theirs}/bias", shape[1:], (Part(f"{at}/bias", i),))
-        for ours, theirs in (("attention", attention), ("feed_forward", dense)):
-            yield Variable(f"{theirs}/LayerNorm/gamma", (D,), (Part(f"layers/{ours}/norm/scale", i),))
-            yield Variable(f"{theirs}/LayerNorm/beta", (D,), (Part(f"layers/{ours}/norm/bias", i),))
+        yield f"{at}/rel_attn/qkv/kernel", (D, 3 * H * E), tuple(qkv)
+        yield f"{at}/rel_attn/r/kernel", (D, H * E), (Part(f"{attention}/position", i),)
+        yield f"{at}/rel_attn/o/kernel", (H * E, D), (Part(f"{attention}/output", i, np.transpose),)
+        yield f"{at}/ff/layer_1/kernel", (D, F), (Part(f"{dense}/inner/kernel", i),)
+        yield f"{at}/ff/layer_1/bias", (F,), (Part(f"{dense}/inner/bias", i),)
+        yield f"{at}/ff/layer_2/kernel", (F, D), (Part(f"{dense}/outer/kernel", i),)
+        yield f"{at}/ff/layer_2/bias", (D,), (Part(f"{dense}/outer/bias", i),)
+        for ours, theirs in ((attention, "rel_attn"), (dense, "ff")):
+            yield f"{at}/{theirs}/LayerNorm/gamma", (D,), (Part(f"{ours}/norm/scale", i),)
+            yield f"{at}/{theirs}/LayerNorm/beta", (D,), (Part(f"{ours}/norm/bias", i),)
     yield from _words(model, ids_N, arrays)
 
 
 def _words(model: ModelConfig, ids_N: np.ndarray, arrays: Arrays) -> Iterator[Variable]:
     """Of embedding and softmax; the parts of tables and biases by cluster."""
     starts, parts, every = _starts(arrays), clusters(model), range(len(clusters(model)))
-    rows = [slice(a, b) for a, b in zip(starts, starts[1:], strict=False)]
+    rows = [slice(a, b) for a, b in itertools.pairwise(starts)]
     tables = [Part(f"word_embedding/table_{i}" if model.adaptive else "word_embedding", ids_N[rows[i]] - parts[i].first)
               for i in every]  # fmt: skip
     if model.div_val == 1:
         whole = tuple(part._replace(take=itemgetter(row)) for part, row in zip(tables, rows, strict=True))
-        yield Variable(f"{_EMBEDDING}/lookup_table", (len(ids_N), parts[0].width), whole)
+        yield f"{_EMBEDDING}/lookup_table", (len(ids_N), parts[0].width), whole
     else:
         for i in every:
             size = len(ids_N[rows[i]])
-            yield Variable(f"{_EMBEDDING}/cutoff_{i}/lookup_table", (size, parts[i].width), (tables[i],))
+            yield f"{_EMBEDDING}/cutoff_{i}/lookup_table", (size, parts[i].width), (tables[i],)
     stored = [i for i in every if i or not _is_identity(model, arrays)]
     for i in stored[: projections(model)]:
         name = f"{_EMBEDDING}/cutoff_{i}/proj_W" if model.div_val > 1 else f"{_EMBEDDING}/proj_W"
-        yield Variable(name, (parts[i].width, model.d_model), (Part(f"word_embedding/projection_{i}"),))
+        yield name, (parts[i].width, model.d_model), (Part(f"word_embedding/projection_{i}"),)
     for i in stored if projections(model) else []:
         if model.tie_projections == "none" or (model.tie_projections == "rest" and i == 0):
             at = (Part(f"lm_head/projection_{i}"),)
-            yield Variable(f"{_SOFTMAX}/cutoff_{i}/proj", (parts[i].width, model.d_model), at)
+            yield f"{_SOFTMAX}/cutoff_{i}/proj", (parts[i].width, model.d_model), at
     if not model.cutoffs:
-        yield Variable(f"{_SOFTMAX}/bias", (len(ids_N),), (Part("lm_head/bias", ids_N),))
+        yield f"{_SOFTMAX}/bias", (len(ids_N),), (Part("lm_head/bias", ids_N),)
         return
     for i in every:
-        yield Variable(f"{_SOFTMAX}/cutoff_{i}/b", (len(ids_N[rows[i]]),), (Part("lm_head/bias", ids_N[rows[i]]),))
+        yield f"{_SOFTMAX}/cutoff_{i}/b", (len(ids_N[rows[i]]),), (Part("lm_head/bias", ids_N[rows[i]]),)
     tails = slice(model.vocab_size, None)
-    yield Variable(f"{_SOFTMAX}/cutoff_0/cluster_W", (len(every) - 1, parts[0].width), (Part("lm_head/cluster_table"),))
-    yield Variable(f"{_SOFTMAX}/cutoff_0/cluster_b", (len(every) - 1,), (Part("lm_head/bias", tails),))
+    yield f"{_SOFTMAX}/cutoff_0/cluster_W", (len(every) - 1, parts[0].width), (Part("lm_head/cluster_table"),)
+    yield f"{_SOFTMAX}/cutoff_0/cluster_b", (len(every) - 1,), (Part("lm_head/bias", tails),)
 
 
 def _is_identity(model: ModelConfig, arrays: Arrays) -> bool:
@@ -241,11 +232,13 @@ def from_original(model: ModelConfig, ids_N: np.ndarray, params: Mapping[str, An
     variables = list(table(model, ids_N, arrays))
     names.check({name: jax.ShapeDtypeStruct(shape, np.dtype(np.float32)) for name, shape, _ in variables}, arrays)
     flat: dict[str, Any] = dict(traverse_util.flatten_dict(dict(params), sep="/"))
-    found = {path: np.full(_joined(leaf.shape), np.nan, leaf.dtype) for path, leaf in flat.items()}
+    # The kernels of attention [L, D, H, E] as [L, D, H E].
+    joined = {path: (*x.shape[:2], math.prod(x.shape[2:])) if x.ndim == 4 else x.shape for path, x in flat.items()}
+    found = {path: np.full(joined[path], np.nan, leaf.dtype) for path, leaf in flat.items()}
     for name, _, parts in variables:
         array = arrays.read(name)
-        for part in parts:
-            found[part.ours][part.at] = part.take(array)
+        for ours, at, take in parts:
+            found[ours][at] = take(array)
     if _is_identity(model, arrays):
         for path in ("word_embedding/projection_0", "lm_head/projection_0"):
             if path in found:
@@ -256,11 +249,6 @@ def from_original(model: ModelConfig, ids_N: np.ndarray, params: Mapping[str, An
     words[special] = words[shortlist].mean(axis=0, dtype=np.float64)
     bias[special] = bias[shortlist].mean(dtype=np.float64) + BIAS_OF_SPECIAL_PIECES
     return traverse_util.unflatten_dict({path: x.reshape(flat[path].shape) for path, x in found.items()}, sep="/")
-
-
-def _joined(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The kernels of attention [L, D, H, E] as [L, D, H E]."""
-    return (*shape[:2], math.prod(shape[2:])) if len(shape) == 4 else shape
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:

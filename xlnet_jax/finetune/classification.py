@@ -1,11 +1,13 @@
-"""Classes and numbers for a sentence or a pair: the tasks of GLUE, and the smallest complete `Task`s.
+"""Classes, numbers and choices for texts, from the vectors of CLS: GLUE and RACE, and the smallest complete `Task`s.
 
-Classes are trained with the cross-entropy, numbers with the squared error.
+Classes are trained with the cross-entropy, numbers with the squared error. Of a multiple choice every option is a
+sequence of its own, `context SEP question+option SEP CLS`, and the softmax is over the options' logits.
 """
 
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +17,9 @@ from xlnet_jax.config import FinetuneConfig, ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.heads import CLASSIFIER, Classifier, cross_entropy, probabilities, squared_error
-from xlnet_jax.finetune.task import Example, Export, Row, Task
+from xlnet_jax.finetune.task import Example, Export, Labels, Task
 
+LETTERS = string.ascii_uppercase
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -30,29 +33,18 @@ class Classification(Task):
     )
     ranking = ("accuracy", "f1", "matthews")
 
-    @staticmethod
-    def labels_of(examples: Sequence[Example]) -> set[str]:
+    def target(self, example: Example) -> Labels:
         """See `Task`."""
-        return {str(example.label) for example in examples}
+        return {"label": np.int32(0 if example.label is None else index_of(example.label, self.labels, example.where))}
 
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""
         return Classifier(config, len(self.labels), cross_entropy)
 
-    def encode(self, number: int, example: Example) -> list[Row]:
-        """See `Task`."""
-        label = 0 if example.label is None else index_of(str(example.label), self.labels, example.where)
-        return [_sentence_row(self, number, example, np.int32(label))]
-
-    def outputs(
-        self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
-    ) -> list[dict[str, Any]]:
+    def output(self, prediction: Labels) -> dict[str, Any]:
         """`label`, and `scores`: the probability of each class."""
-        del rows, examples
-        return [
-            {"label": self.labels[share_N.argmax()], "scores": dict(zip(self.labels, share_N.tolist(), strict=True))}
-            for share_N in probabilities(predictions["logits"][:, 0])
-        ]
+        share_N = probabilities(prediction["logits"][0])
+        return {"label": self.labels[share_N.argmax()], "scores": dict(zip(self.labels, share_N.tolist(), strict=True))}
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """Accuracy, F1 (of the second of two classes, or the mean over several) and Matthews' correlation."""
@@ -71,42 +63,74 @@ class Regression(Task):
     export = Export("XLNetForSequenceClassification", CLASSIFIER, "regression", lambda _: ["score"])
     ranking = ("pearson", "spearman")
 
+    def target(self, example: Example) -> Labels:
+        """See `Task`."""
+        return {"label": np.float32(0 if example.label is None else number_of(example))}
+
     def head(self, config: ModelConfig) -> Classifier:
         """See `Task`."""
         return Classifier(config, 1, squared_error)
 
-    def encode(self, number: int, example: Example) -> list[Row]:
-        """See `Task`."""
-        label = 0.0 if example.label is None else number_of(example)
-        return [_sentence_row(self, number, example, np.float32(label))]
-
-    def outputs(
-        self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
-    ) -> list[dict[str, Any]]:
+    def output(self, prediction: Labels) -> dict[str, Any]:
         """`score`: the number."""
-        del rows, examples
-        return [{"score": float(value)} for value in predictions["logits"][:, 0, 0]]
+        return {"score": float(prediction["logits"][0, 0])}
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """Pearson's and Spearman's correlation."""
         return correlations(examples, [output["score"] for output in outputs])
 
 
-def _sentence_row(task: Task, number: int, example: Example, label: np.generic) -> Row:
-    """The row of one sentence or a pair. Raises BadInput if normalisation leaves nothing of a text."""
-    parts = [task.tokenizer.encode(text) for text in example.texts]
-    if not all(map(len, parts)):
-        raise BadInput(f"{example.where}: a text is empty after normalisation; correct the row or remove it")
-    sequence = layouts.sentences(task.tokenizer.special, task.length, *parts)
-    return Row((sequence.tokens,), (sequence.segments,), {"label": np.asarray(label)}, number)
+class MultipleChoice(Task):
+    """One of several options answers a question about a context. Labels are letters from A, or numbers from 0."""
+
+    read = staticmethod(readers.multiple_choice)
+    options = frozenset({"max_question", "segments"})
+    export = Export("XLNetForMultipleChoice", CLASSIFIER)
+    texts = (4, 2 + len(LETTERS))
+    ranking = ("accuracy",)
+
+    def sequences(self, example: Example) -> list[layouts.Sequence]:
+        """One for each option."""
+        context, question, *options = example.texts
+        context_N, most = self.tokenizer.encode(context), self.config.finetune.max_question
+        asked = [self.tokenizer.encode(layouts.question_with_option(question, each)) for each in options]
+        return [layouts.choice(self.tokenizer.special, self.length, context_N, each, most) for each in asked]
+
+    def target(self, example: Example) -> Labels:
+        """See `Task`."""
+        return {"label": np.int32(0 if example.label is None else _option(example, len(example.texts) - 2))}
+
+    def head(self, config: ModelConfig) -> Classifier:
+        """One logit for each sequence."""
+        return Classifier(config, 1, cross_entropy)
+
+    def output(self, prediction: Labels) -> dict[str, Any]:
+        """`label`: the letter of the best option, and `scores`: the probabilities of all."""
+        share_C = probabilities(prediction["logits"][:, 0])
+        return {"label": LETTERS[share_C.argmax()], "scores": share_C.tolist()}
+
+    def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
+        """The share of right answers."""
+        right = [_option(example, len(each["scores"])) for each, example in zip(outputs, examples, strict=True)]
+        return {"accuracy": metrics.accuracy(np.array(right), np.array([LETTERS.index(x["label"]) for x in outputs]))}
 
 
-def index_of(label: str, labels: Sequence[str], where: str) -> int:
+def _option(example: Example, options: int) -> int:
+    """The number of the right option. Raises BadInput."""
+    label = str(example.label).strip()
+    index = int(label) if label.isdecimal() else LETTERS.find(label.upper()) if len(label) == 1 else -1
+    if not 0 <= index < min(options, len(LETTERS)):
+        raise BadInput(f"{example.where}: the label {label!r} is none of {options} options; use A to "
+                       f"{LETTERS[options - 1]}, or 0 to {options - 1}")  # fmt: skip
+    return index
+
+
+def index_of(label: Any, labels: Sequence[str], where: str) -> int:
     """The number of a label. Raises BadInput."""
-    if label not in labels:
+    if str(label) not in labels:
         some = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
-        raise BadInput(f"{where}: unknown label {label[:60]!r}; finetune.labels are {some}")
-    return labels.index(label)
+        raise BadInput(f"{where}: unknown label {str(label)[:60]!r}; finetune.labels are {some}")
+    return labels.index(str(label))
 
 
 def number_of(example: Example) -> float:

@@ -22,9 +22,8 @@ from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.classification import correlations
-from xlnet_jax.finetune.heads import cross_entropy
-from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
-from xlnet_jax.model.layers import accumulator
+from xlnet_jax.finetune.heads import cross_entropy, high
+from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Task
 
 _ROWS = 1024  # of the table of similarities at once
 
@@ -38,15 +37,14 @@ class EmbeddingHead(nn.Module):
 
     def vectors(self, hidden: Hidden) -> jax.Array:
         """[B, C, D], at least float32, of any length."""
-        h_BCTD = hidden.h_BCTD.astype(accumulator(hidden.h_BCTD.dtype))
         if self.pooling == "cls":
-            return h_BCTD[:, :, -1]
+            return high(hidden.cls_BCD)
+        h_BCTD = high(hidden.h_BCTD)
         real_BCT = hidden.real_BCT.astype(h_BCTD.dtype)
         return jnp.einsum("bct,bctd->bcd", real_BCT, h_BCTD) / real_BCT.sum(axis=2)[:, :, None]
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
         """loss_B of rows of two texts."""
-        del labels, deterministic
         return contrastive_losses(self.vectors(hidden), self.temperature)
 
     def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
@@ -78,6 +76,7 @@ class Embeddings(Task):
 
     def __post_init__(self) -> None:
         """Raises BadInput if the configuration asks for micro-batches."""
+        super().__post_init__()
         if (parts := self.config.train.gradient_accumulation_steps) > 1:
             raise BadInput(
                 f"train.gradient_accumulation_steps={parts}: the negatives are the other rows of the batch, and "
@@ -89,30 +88,20 @@ class Embeddings(Task):
         """See `Task`."""
         return ("spearman", "pearson") if self.config.finetune.columns.count(",") > 1 else ("accuracy",)
 
-    def encode(self, number: int, example: Example) -> list[Row]:
-        """One row of as many sequences as there are texts."""
-        sequences = [
-            layouts.sentences(self.tokenizer.special, self.length, self.tokenizer.encode(text))
-            for text in example.texts
-        ]
-        tokens, segments = zip(*sequences, strict=True)
-        return [Row(tokens, segments, {}, number)]
+    def sequences(self, example: Example) -> list[layouts.Sequence]:
+        """One for each text."""
+        tokenizer = self.tokenizer
+        return [layouts.sentences(tokenizer.special, self.length, tokenizer.encode(text)) for text in example.texts]
 
     def head(self, config: ModelConfig) -> EmbeddingHead:
         """See `EmbeddingHead`."""
-        del config
         return EmbeddingHead(self.config.finetune.pooling, self.config.finetune.temperature)
 
-    def outputs(
-        self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
-    ) -> list[dict[str, Any]]:
+    def output(self, prediction: Labels) -> dict[str, Any]:
         """The vector of each text, and the cosine of two."""
-        vectors_NCD = predictions["vectors"]
-        outputs = [{"vectors": vectors_CD.tolist()} for vectors_CD in vectors_NCD]
-        if vectors_NCD.shape[1] == 2:
-            for output, (a_D, b_D) in zip(outputs, _unit(vectors_NCD), strict=True):
-                output["similarity"] = float(a_D @ b_D)
-        return outputs
+        vectors_CD = prediction["vectors"]
+        pair = {"similarity": float(np.dot(*_unit(vectors_CD)))} if len(vectors_CD) == 2 else {}
+        return {"vectors": vectors_CD.tolist()} | pair
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """Spearman's correlation of cosines with the labels; without labels the share of first texts whose own second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import logging
@@ -17,8 +18,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import Diverged
-from xlnet_jax.finetune.data import InOrder, TaskData
-from xlnet_jax.finetune.task import Row, Task, TaskBatch, metric_of
+from xlnet_jax.finetune.setup import TaskData
+from xlnet_jax.finetune.task import Row, Task, TaskBatch
 from xlnet_jax.messages import quantity
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.retries import until_it_works
@@ -31,6 +32,25 @@ log = logging.getLogger("xlnet_jax")
 PREDICTIONS = "predictions.jsonl"
 
 
+@dataclasses.dataclass(frozen=True)
+class InOrder:
+    """All rows once, `size` at a time: `loader.Dispatches` of one batch each, of which this host feeds `local`."""
+
+    task: Task
+    rows: Sequence[Row]
+    size: int
+    segment_len: int
+    local: np.ndarray
+
+    def __len__(self) -> int:
+        return -(-len(self.rows) // self.size)
+
+    def __call__(self, index: int) -> Any:
+        """Batch with a leading axis of one; the last one is filled up with rows of weight 0."""
+        chosen = self.rows[index * self.size : (index + 1) * self.size]
+        return jax.tree.map(lambda x: x[None, self.local], self.task.batch(chosen, self.size, self.segment_len))
+
+
 class Predictor:
     """Predictions and losses of rows, in their order, on every host. Compiles once for a length of segments.
 
@@ -40,7 +60,7 @@ class Predictor:
 
     def __init__(self, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> None:
         self._batch_size = rows_at_once(recipe.config, mesh, batch_size)
-        self._config, self._mesh, self._pad = recipe.config, mesh, recipe.model.pad
+        self._config, self._mesh, self._task = recipe.config, mesh, recipe.model.task
 
         def run(params: Any, batches: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
             batch = jax.tree.map(lambda x: x[0], batches)
@@ -52,17 +72,11 @@ class Predictor:
         self._executables: dict[int, Any] = {}
 
     def __call__(
-        self,
-        params: Any,
-        rows: Sequence[Row],
-        hooks: Hooks = NO_HOOKS,
-        segment_len: int | None = None,
+        self, params: Any, rows: Sequence[Row], hooks: Hooks = NO_HOOKS, segment_len: int | None = None
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """loss_N and `Head.predictions` of all N rows, whose segments have this length; None = as configured."""
         size, length = self._batch_size, segment_len or self._config.data.segment_len
-        batches = InOrder(
-            rows, self._config.finetune.segments, length, size, self._pad, meshes.rows_here(size, self._mesh)
-        )
+        batches = InOrder(self._task, rows, size, length, meshes.rows_here(size, self._mesh))
 
         def send(batch: TaskBatch) -> Any:
             batch = meshes.place(batch, self._mesh, size)
@@ -80,20 +94,17 @@ class TaskEvaluator:
     """Scores a dev set; keeps the outputs of the best evaluation in `predictions.jsonl`.
 
     Args:
-      workdir: of the run.
       dev: its examples.
+      workdir: of the run.
     """
 
-    def __init__(self, recipe: Recipe, mesh: Mesh, task: Task, dev: TaskData, workdir: str) -> None:
-        self._predictor = Predictor(recipe, mesh)
-        self._task, self._dev, self._workdir = task, dev, workdir
-        self._metric = metric_of(task, recipe.config)
-        self._patience = recipe.config.finetune.patience
-        self._deadline = recipe.config.checkpoint.io_deadline_seconds
+    def __init__(self, recipe: Recipe, mesh: Mesh, dev: TaskData, workdir: str) -> None:
+        self._predictor, self._config, self._dev = Predictor(recipe, mesh), recipe.config, dev
+        self._workdir, self._metric = workdir, dev.task.metric
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
-        """`score` (of `metric_of` the task), all scores of the task by name, the mean `loss`, and `rank` = -score."""
-        task, dev = self._task, self._dev
+        """`score` (of `Task.metric`), all scores of the task by name, the mean `loss`, and `rank` = -score."""
+        task, dev = self._dev.task, self._dev
         loss_N, predictions = self._predictor(params, dev.rows, hooks)
         outputs = task.outputs(predictions, dev.rows, dev.examples)
         scores = task.score(outputs, dev.examples)
@@ -106,7 +117,7 @@ class TaskEvaluator:
             text = "".join(json.dumps({"where": example.where, **output}) + "\n" for example, output in lines)
             path = os.path.join(self._workdir, PREDICTIONS)
             write = functools.partial(files.write, path, text.encode())
-            until_it_works(write, path, self._deadline, lambda: None)
+            until_it_works(write, path, self._config.checkpoint.io_deadline_seconds, lambda: None)
         loss = float(loss_N.mean(dtype=np.float64))
         return {"loss": loss if math.isfinite(loss) else None, "score": score, **scores, "rank": -score}
 
@@ -118,10 +129,10 @@ class TaskEvaluator:
 
     def ends(self, lines: list[dict[str, Any]]) -> bool:
         """Whether the last `finetune.patience` evaluations have all been no better than the best before them."""
-        best_line = best(lines)
-        if not self._patience or best_line is None:
+        best_line, patience = best(lines), self._config.finetune.patience
+        if not patience or best_line is None:
             return False
-        return sum(line["step"] > best_line["step"] for line in lines) >= self._patience
+        return sum(line["step"] > best_line["step"] for line in lines) >= patience
 
 
 def best_step(workdir: str, steps: Sequence[int]) -> int | None:

@@ -20,6 +20,11 @@ CLASSIFIER = {"summary": "sequence_summary.summary", "logits": "logits_proj"}
 """The layers of `Classifier` in Hugging Face's transformers; see `task.Export`."""
 
 
+def high(x: jax.Array) -> jax.Array:
+    """In at least float32, as logits are computed."""
+    return x.astype(accumulator(x.dtype))
+
+
 class Linear(nn.Module):
     """x W + b with kernel [in, out]; the outputs are not split over devices, as they may be two classes."""
 
@@ -48,7 +53,7 @@ class Summary(nn.Module):
         """[B, C, D]: one for each sequence."""
         linear = Linear(self.config, self.config.d_model)
         nn.share_scope(self, linear)
-        s_BCD = jnp.tanh(linear(hidden.h_BCTD[:, :, -1]))
+        s_BCD = jnp.tanh(linear(hidden.cls_BCD))
         return Dropout(self.config.dropout)(s_BCD, hidden.rows_B, deterministic=deterministic)
 
 
@@ -70,8 +75,7 @@ class Classifier(nn.Module):
 
     def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
         """logits_BCO, at least float32."""
-        s_BCD = self.summary(hidden, deterministic=deterministic)
-        return self.logits(s_BCD.astype(accumulator(s_BCD.dtype)))
+        return self.logits(high(self.summary(hidden, deterministic=deterministic)))
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
         """loss_B."""

@@ -1,15 +1,22 @@
 """Metrics of predictions, on the host, in float64.
 
 Each takes the labels and the predictions of a whole split, because most of them are no means over examples. They
-agree with scikit-learn (`tests/peers/test_scores.py`). `squad` scores answers to questions.
+agree with scikit-learn (`tests/peers/test_scores.py`). `squad` scores answers to questions by the official rules of
+SQuAD 1.1 and 2.0: they are compared without case, punctuation, English articles and extra white space.
 """
 
 from __future__ import annotations
 
+import collections
+import re
+import string
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def accuracy(label_N: np.ndarray, predicted_N: np.ndarray) -> float:
@@ -88,6 +95,77 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
         else:
             entities.append((position, position + 1, kind))
     return entities
+
+
+def normalized(answer: str) -> str:
+    """An answer in lower case, no ASCII punctuation, no articles, single spaces: in this order."""
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact(answer: str, predicted: str) -> float:
+    """1 if two answers are equal after `normalized`, else 0."""
+    return float(normalized(answer) == normalized(predicted))
+
+
+def words_f1(answer: str, predicted: str) -> float:
+    """F1 of the words that two answers have. If one has no words, 1 if neither has any, else 0."""
+    words, predicted_words = normalized(answer).split(), normalized(predicted).split()
+    if not words or not predicted_words:
+        return float(words == predicted_words)
+    common = sum((collections.Counter(words) & collections.Counter(predicted_words)).values())
+    return 2 * common / (len(words) + len(predicted_words))
+
+
+def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer: Sequence[float]) -> dict[str, float]:
+    """Scores of answers to the questions of a split, as shares between 0 and 1.
+
+    Args:
+      answers: the true answers to each question, of which the nearest counts; none if it has no answer.
+      predicted: the best answer to each question that is not empty, or "" for no answer.
+      no_answer: how much speaks against any answer, on any scale.
+
+    Returns:
+      `exact` and `f1`; for questions with and without an answer, if there are both, `has_answer_exact` and so on;
+      `best_exact` and `best_f1`, the scores if no answer is given above the best threshold for each, and these
+      thresholds.
+    """
+    # An answer of nothing but articles and punctuation is none.
+    nearest = [[answer for answer in true if normalized(answer)] or [""] for true in answers]
+    by_metric = {
+        name: [max(metric(answer, said) for answer in true) for true, said in zip(nearest, predicted, strict=True)]
+        for name, metric in (("exact", exact), ("f1", words_f1))
+    }
+    has_answer = [bool(true) for true in answers]
+    groups = {"": [True, False], "has_answer_": [True], "no_answer_": [False]}
+    scores = {}
+    for prefix, group in groups.items() if len(set(has_answer)) > 1 else [("", [True, False])]:
+        for name, score_N in by_metric.items():
+            chosen = [score for score, has in zip(score_N, has_answer, strict=True) if has in group]
+            scores[prefix + name] = sum(chosen) / len(chosen)
+    for name, score_N in by_metric.items():
+        gains = [score if has else -float(bool(said))
+                 for score, has, said in zip(score_N, has_answer, predicted, strict=True)]  # fmt: skip
+        best = best_threshold(gains, has_answer.count(False), no_answer)
+        scores[f"best_{name}"], scores[f"best_{name}_threshold"] = best
+    return scores
+
+
+def best_threshold(gains: Sequence[float], silent: int, no_answer: Sequence[float]) -> tuple[float, float]:
+    """The best score and its threshold: questions with `no_answer` above the threshold get no answer.
+
+    The answers are given one by one, the surest first. The lowest of equal thresholds wins. If it is best to answer
+    nothing, the threshold is below every `no_answer`.
+
+    Args:
+      gains: what the answer to each question adds to the summed score.
+      silent: the summed score without any answer.
+    """
+    order_N = np.argsort(no_answer, kind="stable")
+    sure_N, score_M = np.array(no_answer)[order_N], np.cumsum([silent, *np.array(gains)[order_N]])
+    # One threshold cannot separate equal values.
+    score_M[1:-1][sure_N[1:] == sure_N[:-1]] = -np.inf
+    given = int(score_M.argmax())
+    return float(score_M[given]) / len(gains), float(sure_N[given - 1] if given else sure_N[0] - 1)
 
 
 def _ratio(above: Any, below: Any) -> float:

@@ -26,10 +26,10 @@ import numpy as np
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.data import offsets
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune import layouts, readers, squad
-from xlnet_jax.finetune.heads import Linear, cross_entropy
+from xlnet_jax.finetune import layouts, metrics, readers
+from xlnet_jax.finetune.heads import Linear, cross_entropy, high
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
-from xlnet_jax.model.layers import Dropout, accumulator, layer_norm, parameter, product
+from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 
 FAR = -1e30
 """Logit of a position that cannot start or end an answer."""
@@ -43,7 +43,7 @@ class StartLogits(nn.Module):
     @nn.compact
     def __call__(self, h_BTD: jax.Array) -> jax.Array:
         """[B, T]."""
-        return Linear(self.config, 1, name="dense")(_high(h_BTD))[..., 0]
+        return Linear(self.config, 1, name="dense")(high(h_BTD))[..., 0]
 
 
 class EndLogits(nn.Module):
@@ -57,7 +57,7 @@ class EndLogits(nn.Module):
         x_BKTD = jnp.tanh(Joined(self.config, name="dense_0")(h_BTD, start_BKD))
         B, K, T, D = x_BKTD.shape
         x_BND = layer_norm("norm", self.config)(x_BKTD).reshape(B, K * T, D)
-        return Linear(self.config, 1, name="dense_1")(_high(x_BND)).reshape(B, K, T)
+        return Linear(self.config, 1, name="dense_1")(high(x_BND)).reshape(B, K, T)
 
 
 class Joined(nn.Module):
@@ -83,14 +83,14 @@ class AnswerClass(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(
-        self, start_BD: jax.Array, summary_BD: jax.Array, rows_B: jax.Array, *, deterministic: bool
-    ) -> jax.Array:
-        """[B], from the expected vector of the start and the vector at CLS."""
-        x_B1E = jnp.concatenate([start_BD, summary_BD], axis=-1)[:, None]
+    def __call__(self, hidden: Hidden, start_BT: jax.Array, *, deterministic: bool) -> jax.Array:
+        """[B], from the expected vector of the start, whose logits are given, and the vector of CLS."""
+        h_BTD = hidden.h_BCTD[:, 0]
+        start_BD = jnp.einsum("bt,btd->bd", jax.nn.softmax(start_BT).astype(h_BTD.dtype), h_BTD)
+        x_B1E = jnp.concatenate([start_BD, hidden.cls_BCD[:, 0]], axis=-1)[:, None]
         x_B1D = jnp.tanh(Linear(self.config, self.config.d_model, name="dense_0")(x_B1E))
-        x_B1D = Dropout(self.config.dropout)(x_B1D, rows_B, deterministic=deterministic)
-        return Linear(self.config, 1, use_bias=False, name="dense_1")(_high(x_B1D))[:, 0, 0]
+        x_B1D = Dropout(self.config.dropout)(x_B1D, hidden.rows_B, deterministic=deterministic)
+        return Linear(self.config, 1, use_bias=False, name="dense_1")(high(x_B1D))[:, 0, 0]
 
 
 class AnswerHead(nn.Module):
@@ -111,7 +111,7 @@ class AnswerHead(nn.Module):
         start_BT = jnp.where(allowed_BT, self.start_logits(h_BTD), FAR)
         end_BT = self.end_logits(h_BTD, _vectors(h_BTD, labels["start"][:, None]))[:, 0]
         end_BT = jnp.where(allowed_BT, end_BT, FAR)
-        logit_B = self._no_answer(hidden, start_BT, deterministic)
+        logit_B = self.answer_class(hidden, start_BT, deterministic=deterministic)
         # log(1 + exp(x)) - x y, without overflow.
         no_answer_B = jax.nn.softplus(logit_B) - logit_B * labels["impossible"].astype(logit_B.dtype)
         span_B = sum(
@@ -131,13 +131,8 @@ class AnswerHead(nn.Module):
         # Counted from the end, so that the padding of a batch does not matter.
         return {
             "start": start_BK - T, "start_score": start_score_BK, "end": end_BKK - T, "end_score": end_score_BKK,
-            "no_answer": self._no_answer(hidden, logits_BT, deterministic=True),
+            "no_answer": self.answer_class(hidden, logits_BT, deterministic=True),
         }  # fmt: skip
-
-    def _no_answer(self, hidden: Hidden, start_BT: jax.Array, deterministic: bool) -> jax.Array:
-        h_BTD = hidden.h_BCTD[:, 0]
-        start_BD = jnp.einsum("bt,btd->bd", jax.nn.softmax(start_BT).astype(h_BTD.dtype), h_BTD)
-        return self.answer_class(start_BD, h_BTD[:, -1], hidden.rows_B, deterministic=deterministic)
 
 
 def _allowed(hidden: Hidden) -> jax.Array:
@@ -146,11 +141,6 @@ def _allowed(hidden: Hidden) -> jax.Array:
     before_a_BT = jnp.pad(is_a_BT[:, 1:], ((0, 0), (0, 1)))
     T = is_a_BT.shape[1]
     return (is_a_BT & before_a_BT) | (jnp.arange(T) == T - 1)[None]
-
-
-def _high(x: jax.Array) -> jax.Array:
-    """In at least float32, as logits are computed."""
-    return x.astype(accumulator(x.dtype))
 
 
 def _vectors(h_BTD: jax.Array, position_BK: jax.Array) -> jax.Array:
@@ -176,13 +166,9 @@ class QuestionAnswering(Task):
     read = staticmethod(readers.question_answering)
     options = frozenset({"stride", "max_question", "max_answer", "beam"})
     export = Export("XLNetForQuestionAnswering", {
-        "start_logits/dense": "start_logits.dense",
-        "end_logits/dense_0": "end_logits.dense_0",
-        "end_logits/norm": "end_logits.LayerNorm",
-        "end_logits/dense_1": "end_logits.dense_1",
-        "answer_class/dense_0": "answer_class.dense_0",
-        "answer_class/dense_1": "answer_class.dense_1",
-    })  # fmt: skip
+        name: name.replace("/", ".").replace("norm", "LayerNorm")
+        for name in ("start_logits/dense", "end_logits/dense_0", "end_logits/norm", "end_logits/dense_1",
+                     "answer_class/dense_0", "answer_class/dense_1")})  # fmt: skip
     texts = (2, 2)
     any_length = False
     ranking = ("best_f1", "best_exact", "f1", "exact")
@@ -194,51 +180,35 @@ class QuestionAnswering(Task):
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """One row for each window. Training takes the first of several answers."""
-        (context, question), T = example.texts, self.config.data.segment_len
-        settings = self.config.finetune
-        paragraph = self._paragraph(context)
-        asked = self.tokenizer.encode(question)
+        (context, question), settings = example.texts, self.config.finetune
+        paragraph, asked = self._paragraph(context), self.tokenizer.encode(question)
         if not len(paragraph.tokens_N):
             raise BadInput(f"{example.where}: nothing is left of the context after normalisation; remove the question")
         answer = None
         if example.label:
             start, text = example.label[0]
             answer = paragraph.covering(start, start + len(text))
-        return [
-            self._row(number, window, paragraph, answer, example.label is None)
-            for window in layouts.windows(
-                self.tokenizer.special, T, paragraph.tokens_N, asked, settings.stride, settings.max_question
-            )
-        ]
+        windows = layouts.windows(self.tokenizer.special, self.config.data.segment_len, paragraph.tokens_N, asked,
+                                  settings.stride, settings.max_question)  # fmt: skip
+        return [self._row(number, window, paragraph, answer, example.label is None) for window in windows]
 
-    def _row(
-        self,
-        number: int,
-        window: layouts.Window,
-        paragraph: offsets.Pieces,
-        answer: tuple[int, int] | None,
-        unlabelled: bool,
-    ) -> Row:
+    def _row(self, number: int, window: layouts.Window, paragraph: offsets.Pieces, answer: tuple[int, int] | None,
+             unlabelled: bool) -> Row:  # fmt: skip
         T, (tokens, segments) = self.config.data.segment_len, window.sequence
-        first, count = -len(tokens), len(window.best_N)
+        first, part = -len(tokens), slice(window.start, window.start + len(window.best_N))
         start = end = 0 if unlabelled else T - 1
-        impossible = not unlabelled
-        if answer is not None and window.start <= answer[0] and answer[1] < window.start + count:
+        holds = answer is not None and part.start <= answer[0] and answer[1] < part.stop
+        if answer is not None and holds:
             start, end = (T + first + piece - window.start for piece in answer)
-            impossible = False
-        labels = {"start": start, "end": end, "impossible": impossible}
-        part = slice(window.start, window.start + count)
+        labels = {"start": start, "end": end, "impossible": not unlabelled and not holds}
         passage = Passage(first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
-        named = {name: np.array(value, np.int32) for name, value in labels.items()}
-        return Row((tokens,), (segments,), named, number, passage)
+        return Row((tokens,), (segments,), {name: np.int32(x) for name, x in labels.items()}, number, passage)
 
     def head(self, config: ModelConfig) -> AnswerHead:
         """See `AnswerHead`."""
         return AnswerHead(config, self.config.finetune.beam)
 
-    def outputs(
-        self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
-    ) -> list[dict[str, Any]]:
+    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
         """The best answer that is not empty, its first character and its score (log p), and the logit of no answer.
 
         `no_answer` is the lowest of all windows: one that holds the answer is enough.
@@ -271,9 +241,6 @@ class QuestionAnswering(Task):
         ]
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
-        """The official scores; see `squad.score`."""
-        names = [str(number) for number in range(len(examples))]
-        answers = {name: [text for _, text in each.label] for name, each in zip(names, examples, strict=True)}
-        predicted = {name: each["answer"] for name, each in zip(names, outputs, strict=True)}
-        no_answer = {name: each["no_answer"] for name, each in zip(names, outputs, strict=True)}
-        return squad.score(answers, predicted, no_answer)
+        """The official scores; see `metrics.squad`."""
+        true = [[text for _, text in example.label] for example in examples]
+        return metrics.squad(true, [each["answer"] for each in outputs], [each["no_answer"] for each in outputs])

@@ -15,15 +15,16 @@ the reader of a task makes `Example`s of them. Every error is one line with the 
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from xlnet_jax.config import Config
 from xlnet_jax.data.prepare import tfds
 from xlnet_jax.errors import BadInput, check_link, summary
-from xlnet_jax.finetune.task import Example
+from xlnet_jax.finetune.task import Example, Read
 from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
 
@@ -43,147 +44,138 @@ class Record(NamedTuple):
     """`train.tsv, row 12`."""
     fields: dict[str, Any]
 
+    def field(self, name: str) -> Any:
+        """A field. Raises BadInput if there is none."""
+        if name not in self.fields:
+            raise BadInput(f"{self.where}: no column {name!r}, but {self.names or 'none at all'}; set finetune.columns")
+        return self.fields[name]
+
+    def text(self, name: str) -> str:
+        """A field that must be a text. Raises BadInput."""
+        value = self.field(name)
+        if not isinstance(value, str) or not value.strip():
+            what = "is empty" if value is None or isinstance(value, str) else f"is {value!r}, not a text"
+            raise BadInput(f"{self.where}: {name!r} {what}; correct the row or remove it")
+        return value
+
+    def list(self, name: str) -> list[Any]:
+        """A field that must be a list. Raises BadInput."""
+        value = self.field(name)
+        if not isinstance(value, list):
+            raise BadInput(f"{self.where}: {name!r} must be a list, and is {str(value)[:60]!r}")
+        return value
+
+    def first(self, names: Iterable[tuple[str, ...]], what: str) -> tuple[str, ...]:
+        """The first of several lists of names whose fields are there. Raises BadInput."""
+        for each in names:
+            if all(name in self.fields for name in each):
+                return each
+        raise BadInput(f"{self.where}: no {what} under a usual name among {self.names}; set finetune.columns")
+
     @property
     def names(self) -> str:
         """Of its fields, for messages."""
         return ", ".join(repr(name[:40]) for name in list(self.fields)[:20])
 
 
-def labelled(config: Config, source: str) -> list[Example]:
-    """Texts and a label: for classification, regression, and multiple choice from a table.
+def reader(examples_of: Callable[[Record, list[str]], Iterable[Example]]) -> Read:
+    """A reader of sources, from one of a record, which also gets the names in `finetune.columns`."""
 
-    Raises:
-      BadInput: a column is missing, a text or a label is empty, or the source cannot be read.
-    """
-    return [_labelled(config, record) for record in records(config, source)]
+    @functools.wraps(examples_of)
+    def read(config: Config, source: str) -> list[Example]:
+        columns = _columns(config)
+        return [example for record in records(config, source) for example in examples_of(record, columns)]
 
-
-def multiple_choice(config: Config, source: str) -> list[Example]:
-    """(context, question, option, option, ...) and the right one's letter: RACE, or a table. Raises BadInput."""
-    examples: list[Example] = []
-    for record in records(config, source):
-        examples += _race(record) if "article" in record.fields else [_labelled(config, record)]
-    for example in examples:
-        if len(example.texts) < 4 or len(example.texts) != len(examples[0].texts):
-            options, first = len(example.texts) - 2, len(examples[0].texts) - 2
-            raise BadInput(f"{example.where}: {max(0, options)} options, and the first question has {max(0, first)}; "
-                           "every question needs the same number, at least 2")  # fmt: skip
-    return examples
-
-
-def question_answering(config: Config, source: str) -> list[Example]:
-    """(context, question) and a tuple of answers (first character, text), empty if there is none. Raises BadInput."""
-    examples = []
-    for record in records(config, source):
-        context, question, answers = _text(record, "context"), _text(record, "question"), _field(record, "answers")
-        try:
-            given = tuple(zip(answers["answer_start"], answers["text"], strict=True))
-        except (TypeError, KeyError, ValueError) as error:
-            raise BadInput(f"{record.where}: 'answers' needs lists 'text' and 'answer_start' of one length") from error
-        if record.fields.get("is_impossible"):
-            given = ()  # only plausible ones
-        answers = tuple(_found(record, context, *each) for each in given)
-        examples.append(Example((context, question), answers, record.where))
-    return examples
-
-
-def token_classification(config: Config, source: str) -> list[Example]:
-    """The words of a sentence and a tuple of their tags. Raises BadInput."""
-    examples = []
-    for record in records(config, source):
-        names = _columns(config) or (["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"])
-        if len(names) != 2:
-            raise BadInput(f"finetune.columns={config.finetune.columns} must name the words and the tags")
-        words, tags = (_list(record, name) for name in names)
-        if len(words) != len(tags) or not words:
-            raise BadInput(f"{record.where}: {len(words)} words and {len(tags)} tags; every word needs one")
-        examples.append(Example(tuple(words), tuple(tags), record.where))
-    return examples
-
-
-def pairs(config: Config, source: str) -> list[Example]:
-    """Two texts of the same meaning, and how similar they are, if a third column is named. Raises BadInput."""
-    examples = []
-    for record in records(config, source):
-        names = _columns(config) or list(_first(record, TEXTS[:5], "pair of texts"))
-        if not 2 <= len(names) <= 3:
-            raise BadInput(f"finetune.columns={config.finetune.columns} must name two texts, or two and a similarity")
-        label = _field(record, names[2]) if len(names) == 3 else None
-        examples.append(Example(tuple(_text(record, name) for name in names[:2]), label, record.where))
-    return examples
-
-
-def _labelled(config: Config, record: Record) -> Example:
-    names = _columns(config)
-    if len(names) == 1:
-        raise BadInput(f"finetune.columns={config.finetune.columns} must name a text and a label")
-    if names:
-        *texts, label = names
-    else:
-        texts = _first(record, TEXTS, "text")
-        (label,) = _first(record, [(name,) for name in LABELS], "label")
-    value = _field(record, label)
-    if value is None or value == "":
-        raise BadInput(f"{record.where}: {label!r} is empty; give a label, or remove the row")
-    return Example(tuple(_text(record, name) for name in texts), value, record.where)
-
-
-def _race(record: Record) -> Iterator[Example]:
-    article = _text(record, "article")
-    questions, options, answers = (_list(record, name) for name in ("questions", "options", "answers"))
-    if not len(questions) == len(options) == len(answers):
-        raise BadInput(f"{record.where}: {len(questions)} questions, {len(options)} lists of options and "
-                       f"{len(answers)} answers; they must be equal")  # fmt: skip
-    for number, (question, each, answer) in enumerate(zip(questions, options, answers, strict=True), 1):
-        where = f"{record.where}, question {number}"
-        if not isinstance(each, list):
-            raise BadInput(f"{where}: the options must be a list, and are {str(each)[:60]!r}")
-        yield Example((article, question, *each), answer, where)
-
-
-def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:
-    """An answer with its first character: if it is elsewhere, the occurrence nearest to `start`."""
-    if type(start) is int and isinstance(answer, str) and answer.strip():
-        if context.startswith(answer, max(0, start)):
-            return max(0, start), answer
-        before, after = context.rfind(answer, 0, max(0, start) + len(answer)), context.find(answer, max(0, start))
-        if starts := [first for first in (before, after) if first >= 0]:
-            return min(starts, key=lambda first: abs(first - start)), answer
-        raise BadInput(f"{record.where}: the answer {answer[:60]!r} is not in the context; correct it or remove it")
-    raise BadInput(f"{record.where}: an answer needs a text and a whole number as its start, not {start!r}, {answer!r}")
+    return read
 
 
 def _columns(config: Config) -> list[str]:
     return [name.strip() for name in config.finetune.columns.split(",")] if config.finetune.columns else []
 
 
-def _first(record: Record, names: Any, what: str) -> tuple[str, ...]:
-    """The first of several lists of names that a record has."""
-    for each in names:
-        if all(name in record.fields for name in each):
-            return each
-    raise BadInput(f"{record.where}: no {what} under a usual name among {record.names}; set finetune.columns")
+@reader
+def labelled(record: Record, columns: list[str]) -> Iterator[Example]:
+    """Texts and a label: for classification, regression, and multiple choice from a table.
+
+    Raises:
+      BadInput: a column is missing, a text or a label is empty, or the source cannot be read.
+    """
+    yield _labelled(record, columns)
 
 
-def _field(record: Record, name: str) -> Any:
-    if name not in record.fields:
-        raise BadInput(f"{record.where}: no column {name!r}, but {record.names or 'none at all'}; set finetune.columns")
-    return record.fields[name]
+def _labelled(record: Record, columns: list[str]) -> Example:
+    names = columns or [*record.first(TEXTS, "text"), *record.first([(name,) for name in LABELS], "label")]
+    *texts, label = names
+    if not texts:
+        raise BadInput(f"finetune.columns={label} must name a text and a label")
+    value = record.field(label)
+    if value is None or value == "":
+        raise BadInput(f"{record.where}: {label!r} is empty; give a label, or remove the row")
+    return Example(tuple(map(record.text, texts)), value, record.where)
 
 
-def _text(record: Record, name: str) -> str:
-    value = _field(record, name)
-    if not isinstance(value, str) or not value.strip():
-        what = "is empty" if value is None or value == "" or isinstance(value, str) else f"is {value!r}, not a text"
-        raise BadInput(f"{record.where}: {name!r} {what}; correct the row or remove it")
-    return value
+@reader
+def multiple_choice(record: Record, columns: list[str]) -> Iterator[Example]:
+    """(context, question, option, option, ...) and the right one's letter: RACE, or a table. Raises BadInput."""
+    if "article" not in record.fields:
+        yield _labelled(record, columns)
+        return
+    article, lists = record.text("article"), [record.list(name) for name in ("questions", "options", "answers")]
+    if len({len(each) for each in lists}) > 1:
+        counts = "{} questions, {} lists of options and {} answers".format(*map(len, lists))
+        raise BadInput(f"{record.where}: {counts}; they must be equal")
+    for number, (question, options, answer) in enumerate(zip(*lists, strict=True), 1):
+        where = f"{record.where}, question {number}"
+        if not isinstance(options, list):
+            raise BadInput(f"{where}: the options must be a list, and are {str(options)[:60]!r}")
+        yield Example((article, question, *options), answer, where)
 
 
-def _list(record: Record, name: str) -> list[Any]:
-    value = _field(record, name)
-    if not isinstance(value, list):
-        raise BadInput(f"{record.where}: {name!r} must be a list, and is {str(value)[:60]!r}")
-    return value
+@reader
+def question_answering(record: Record, columns: list[str]) -> Iterator[Example]:
+    """(context, question) and a tuple of answers (first character, text), empty if there is none. Raises BadInput."""
+    context, question, answers = record.text("context"), record.text("question"), record.field("answers")
+    try:
+        given = tuple(zip(answers["answer_start"], answers["text"], strict=True))
+    except (TypeError, KeyError, ValueError) as error:
+        raise BadInput(f"{record.where}: 'answers' needs lists 'text' and 'answer_start' of one length") from error
+    if record.fields.get("is_impossible"):
+        given = ()  # only plausible ones
+    yield Example((context, question), tuple(_found(record, context, *each) for each in given), record.where)
+
+
+@reader
+def token_classification(record: Record, columns: list[str]) -> Iterator[Example]:
+    """The words of a sentence and a tuple of their tags. Raises BadInput."""
+    names = columns or (["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"])
+    if len(names) != 2:
+        raise BadInput(f"finetune.columns={','.join(names)} must name the words and the tags")
+    words, tags = map(record.list, names)
+    if len(words) != len(tags) or not words:
+        raise BadInput(f"{record.where}: {len(words)} words and {len(tags)} tags; every word needs one")
+    yield Example(tuple(words), tuple(tags), record.where)
+
+
+@reader
+def pairs(record: Record, columns: list[str]) -> Iterator[Example]:
+    """Two texts of the same meaning, and how similar they are, if a third column is named. Raises BadInput."""
+    names = columns or record.first(TEXTS[:5], "pair of texts")
+    if not 2 <= len(names) <= 3:
+        raise BadInput(f"finetune.columns={','.join(names)} must name two texts, or two and a similarity")
+    label = record.field(names[2]) if len(names) == 3 else None
+    yield Example(tuple(map(record.text, names[:2])), label, record.where)
+
+
+def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:
+    """An answer with its first character: if it is elsewhere, the occurrence nearest to `start`."""
+    if type(start) is not int or not isinstance(answer, str) or not answer.strip():
+        raise BadInput(f"{record.where}: an answer needs a text and a whole number as its start, not {start!r}, "
+                       f"{answer!r}")  # fmt: skip
+    start_at = max(0, start)
+    places = (context.rfind(answer, 0, start_at + len(answer)), context.find(answer, start_at))
+    if found := [place for place in places if place >= 0]:
+        return min(found, key=lambda place: abs(place - start)), answer
+    raise BadInput(f"{record.where}: the answer {answer[:60]!r} is not in the context; correct it or remove it")
 
 
 def records(config: Config, source: str) -> Iterator[Record]:
@@ -193,7 +185,7 @@ def records(config: Config, source: str) -> Iterator[Record]:
       BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind.
       RestartMe: the bucket does not answer.
     """
-    for name in filter(None, map(str.strip, source.split(","))):
+    for name in [name.strip() for name in source.split(",") if name.strip()] or [source]:
         record = None
         for record in _records(config, name):
             yield record

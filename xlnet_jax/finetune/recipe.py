@@ -18,7 +18,7 @@ import numpy as np
 
 from xlnet_jax.batch import NEVER, Batch, Memory, forward_text
 from xlnet_jax.config import Config
-from xlnet_jax.finetune.task import Hidden, Row, Task, TaskBatch, batch_of
+from xlnet_jax.finetune.task import Hidden, Row, Task, TaskBatch
 from xlnet_jax.model import flops, heads
 from xlnet_jax.model.layers import Dropout
 from xlnet_jax.model.transformer import Depths, Output, XLNet, empty_memory
@@ -36,8 +36,12 @@ class TaskModel:
 
     transformer: XLNet
     head: Any
-    pad: int
-    """The piece that pads."""
+    task: Task
+
+    @property
+    def pad(self) -> int:
+        """The piece that pads."""
+        return self.task.tokenizer.special.pad
 
     @property
     def depths(self) -> Depths:
@@ -66,17 +70,12 @@ class TaskModel:
 
     def carried(self, rows: int) -> tuple[()]:
         """Nothing: examples do not follow each other."""
-        del rows
         return ()
 
     def row_losses(
-        self,
-        params: Any,
-        batch: TaskBatch,
-        memory: tuple[()],
-        dropout_key: jax.Array | None = None,
+        self, params: Any, batch: TaskBatch, memory: tuple[()], dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
-    ) -> RowLosses:
+    ) -> RowLosses:  # fmt: skip
         """The losses of a batch, or of some rows of it."""
         loss_B = self._losses(params, self.hidden(params, batch, dropout_key, rows_B), batch, dropout_key)
         weight_B = batch.weight.astype(loss_B.dtype)
@@ -89,18 +88,12 @@ class TaskModel:
         return self._losses(params, hidden, batch), predictions
 
     def _losses(self, params: Any, hidden: Hidden, batch: TaskBatch, dropout_key: jax.Array | None = None) -> jax.Array:
-        rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 2)}
         return self.head.apply(
-            {"params": params["head"]}, hidden, batch.labels, deterministic=dropout_key is None, rngs=rngs,
-            method="losses",
-        )  # fmt: skip
+            {"params": params["head"]}, hidden, batch.labels, method="losses", **_dropout(dropout_key, 2)
+        )
 
     def hidden(
-        self,
-        params: Any,
-        batch: TaskBatch,
-        dropout_key: jax.Array | None = None,
-        rows_B: jax.Array | None = None,
+        self, params: Any, batch: TaskBatch, dropout_key: jax.Array | None = None, rows_B: jax.Array | None = None
     ) -> Hidden:
         """Reads all segments of every sequence, and returns the vectors of the last one."""
         B, C, S, _ = batch.tokens.shape
@@ -109,11 +102,9 @@ class TaskModel:
 
         def run(params: Any, segment: int, memory: Memory) -> Output:
             # Every segment has its own dropout masks.
-            rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 3 + segment)}
             return self.transformer.apply(  # type: ignore[return-value]
-                {"params": params}, self._segment(batch, segment), memory, rows_N,
-                deterministic=dropout_key is None, rngs=rngs,
-            )  # fmt: skip
+                {"params": params}, self._segment(batch, segment), memory, rows_N, **_dropout(dropout_key, 3 + segment)
+            )
 
         slots = self.transformer.config.memory_len if S > 1 else 0
         memory = self._no_memory(batch, slots)
@@ -123,10 +114,8 @@ class TaskModel:
             real_N = (batch.tokens[:, :, : segment + 1] != self.pad).sum(axis=(2, 3)).reshape(-1)
             assert isinstance(filled, Memory)
             memory = Memory(filled.hidden_LBMD, jnp.minimum(filled.valid_B, real_N))
-        h_NTD = run(params, S - 1, memory).hidden_BTD
-        rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 1)}
         drop = Dropout(self.transformer.config.dropout)
-        h_NTD = drop.apply({}, h_NTD, rows_N, deterministic=dropout_key is None, rngs=rngs)
+        h_NTD = drop.apply({}, run(params, S - 1, memory).hidden_BTD, rows_N, **_dropout(dropout_key, 1))
         return self._as_hidden(batch, h_NTD, rows_B)  # type: ignore[arg-type]
 
     def _no_memory(self, batch: TaskBatch, slots: int) -> Memory:
@@ -147,26 +136,26 @@ class TaskModel:
         return Hidden(h_BCTD, last != self.pad, kinds, jnp.arange(B) if rows_B is None else rows_B)
 
 
+def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
+    """Arguments of `apply`: without a key dropout is off, and every use has a key of its own."""
+    return {"deterministic": key is None, "rngs": key if key is None else {"dropout": jax.random.fold_in(key, number)}}
+
+
 def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
     """The recipe of a task.
 
     Args:
       row: any one of the task: it has the number of sequences and the shapes of the labels.
     """
-    S, T = config.finetune.segments, config.data.segment_len
-    model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model), task.tokenizer.special.pad)
+    model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model), task)
 
     def example_batch(batch_size: int) -> TaskBatch:
-        return jax.tree.map(np.zeros_like, batch_of([row], S, T, batch_size, task.tokenizer.special.pad))
+        return jax.tree.map(np.zeros_like, task.batch([row], batch_size))
 
     # As of masked language modelling without targets and memory: the content stream alone.
     alone = config.changed(model={"memory_len": 0}, data={"num_predict": 0, "objective": "mlm"})
-    sequences = len(row.tokens)
-    work = sequences * (flops.step_flops(alone) + (S - 1) * _forward(config))
-    return assemble(config, model, example_batch, work)
-
-
-def _forward(config: Config) -> int:
-    """FLOPs of a segment that only fills the memory, of all rows."""
+    # A segment that only fills the memory needs the forward pass.
     bare = config.changed(data={"num_predict": 0, "objective": "mlm"})
-    return config.train.batch_size * sum(flops.forward_flops(bare).values())
+    forward = config.train.batch_size * sum(flops.forward_flops(bare).values())
+    work = len(row.tokens) * (flops.step_flops(alone) + (config.finetune.segments - 1) * forward)
+    return assemble(config, model, example_batch, work)

@@ -2,21 +2,33 @@
 
 The architecture (`config.ARCHITECTURE`) and the tokenizer are those of the pretrained run (`checkpoint.init_from`), or
 later of the work directory itself; a run from scratch takes them from the configuration.
+
+The rows of a task in batches are a function of the step:
+
+    row number = permutation_epoch(n % N)     n = first + (step - start) * B + row of the batch     epoch = n // N
+
+This is the stream of pretraining with windows of one "token" (a row) and one window per block: (start, first, B) is an
+entry of its data plan. So the batch size may change, and a resumed run reads what an undisturbed one would have read.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
+import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config
+from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.data import TaskData, encode
 from xlnet_jax.finetune.recipe import task_recipe
-from xlnet_jax.finetune.task import Example, Task, metric_of
+from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.messages import quantity
 from xlnet_jax.run import workdir as workdirs
@@ -27,18 +39,65 @@ log = logging.getLogger("xlnet_jax")
 
 
 @dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A task that is ready to be trained."""
+class TaskData:
+    """Encoded examples: the `loader.TrainingData` of a task."""
 
-    config: Config
-    """With all that was decided: the architecture, the labels."""
+    path: str
+    """Where they are from."""
     task: Task
-    train: TaskData
-    dev: TaskData | None
+    examples: tuple[Example, ...]
+    rows: tuple[Row, ...]
+    sha256: str
+    """Of all pieces and labels, in order."""
+    names: tuple[str, ...] = ("train",)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """That of the task."""
+        return self.task.tokenizer
+
+    def stream(self, config: Config) -> Stream:
+        """The shuffled rows."""
+        return Stream((ShuffledBlocks(len(self.rows), 1, 1, config.seeds.data),), bidirectional=False)
+
+    def build(self, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray) -> TaskBatch:
+        """The batch of the rows that `where` names."""
+        batch = self.task.batch([self.rows[number] for number in where.block_B], len(rows))
+        return dataclasses.replace(batch, weight=batch.weight * where.exists_B)
 
 
-def prepare(config: Config, workdir: str) -> Prepared:
-    """Reads and encodes the examples.
+def encode(task: Task, path: str, examples: Sequence[Example]) -> TaskData:
+    """Encodes examples. Raises BadInput, with the file and row, for one that the task cannot use."""
+    rows = rows_of(task, examples)
+    digest = hashlib.sha256()
+    for row in rows:
+        for array in (*row.tokens, *row.segments, *(row.labels[name] for name in sorted(row.labels))):
+            digest.update(str(array.shape).encode() + array.tobytes())
+    return TaskData(path, task, tuple(examples), tuple(rows), digest.hexdigest())
+
+
+def rows_of(task: Task, examples: Sequence[Example]) -> list[Row]:
+    """The rows of all examples. Raises BadInput, with the place, for an example that the task cannot use."""
+    rows: list[Row] = []
+    low, high = task.texts
+    for number, example in enumerate(examples):
+        count = len(example.texts)
+        if not low <= count <= high:
+            wanted = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {high}"
+            raise BadInput(f"{example.where}: the number of texts is {count}; this task takes {wanted}")
+        if strange := [text for text in example.texts if not isinstance(text, str)]:
+            raise BadInput(f"{example.where}: {str(strange[0])[:60]!r} is not a text; correct the row or remove it")
+        if not all(map(str.strip, example.texts)):
+            raise BadInput(f"{example.where}: a text is empty; correct the row or remove it")
+        rows += task.encode(number, example)
+        if len(rows[-1].tokens) != len(rows[0].tokens):
+            raise BadInput(f"{example.where}: {count} texts, and {examples[0].where} has {len(examples[0].texts)}; "
+                           "every example needs the same number")  # fmt: skip
+    return rows
+
+
+def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
+    """Reads and encodes the examples, for training and of the dev set; all that was decided is in their `task.config`.
 
     Args:
       workdir: of the run; if it has started, its model and tokenizer are taken from here, and `checkpoint.init_from`
@@ -70,22 +129,20 @@ def prepare(config: Config, workdir: str) -> Prepared:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
     task, dev = kind(config, tokenizer), None
-    metric_of(task, config)
-    train = encode(task, tokenizer, config.finetune.train, examples)
-    train.check(config)
+    train = encode(task, config.finetune.train, examples)
+    if len(train.rows) < config.train.batch_size:
+        raise BadInput(f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
+                       f"train.batch_size={config.train.batch_size}; use a smaller batch")  # fmt: skip
     if path := config.finetune.dev:
-        dev = encode(task, tokenizer, path, kind.read(config, path))
+        dev = encode(task, path, kind.read(config, path))
     log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
              quantity(len(train.rows), "row"), quantity(len(dev.examples) if dev else 0, "dev example"))  # fmt: skip
-    return Prepared(config, task, train, dev)
+    return train, dev
 
 
 def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
-    """The configuration with the architecture of the parameters, and their tokenizer.
-
-    Args:
-      started: the work directory, if the run has started.
-    """
+    """The configuration with the architecture of the parameters, those of the work directory if the run has `started`,
+    and their tokenizer."""
     init_from, named = config.checkpoint.init_from, config.finetune.tokenizer
     source = started or (restore.run_of(init_from)[0] if init_from else "")
     if source:
@@ -100,16 +157,12 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
         except BadInput as error:
             raise BadInput(f"the model of {source} does not fit this task: {error}") from error
         if named and (other := _tokenizer(named)).sha256 != tokenizer.sha256:
-            raise BadInput(
-                f"finetune.tokenizer={named} ({other.sha256[:12]}) is not the tokenizer of {source} "
-                f"({tokenizer.sha256[:12]}); leave it empty"
-            )
+            raise BadInput(f"finetune.tokenizer={named} ({other.sha256[:12]}) is not the tokenizer of {source} "
+                           f"({tokenizer.sha256[:12]}); leave it empty")  # fmt: skip
         return config, tokenizer
     if not named:
-        raise BadInput(
-            "checkpoint.init_from is empty; name a pretrained work directory, or for a run from scratch "
-            "finetune.tokenizer"
-        )
+        raise BadInput("checkpoint.init_from is empty; name a pretrained work directory, or for a run from scratch "
+                       "finetune.tokenizer")  # fmt: skip
     tokenizer = _tokenizer(named)
     return config.changed(model={"vocab_size": tokenizer.vocab_size}), tokenizer
 

@@ -3,8 +3,9 @@
     files or TFDS -> Example -> Row(s) -> TaskBatch -> transformer -> Hidden -> Head.losses       in a training step
                                                                             -> Head.predictions -> Task.outputs, .score
 
-A task is data and a head: State, step, loop, checkpoints and resume are those of pretraining. `classification` is the
-smallest complete task.
+A task is data and a head: State, step, loop, checkpoints and resume are those of pretraining. It says four things:
+`sequences` lay an example out, `target` is its label, `head` reads the vectors, `output` is what `predict` gives.
+`classification` is the smallest complete task.
 
 Letters: B rows, C sequences of a row (the options of a multiple choice, else 1), S segments of a sequence
 (`finetune.segments`, else 1), T tokens of a segment. Sequences are padded on the left, so that every sequence ends at
@@ -26,12 +27,13 @@ import numpy as np
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import layouts
 
 Array = Any
 """numpy.ndarray on the host, jax.Array on the device."""
 
 Labels = Mapping[str, Array]
-"""Arrays with rows first; the task names them."""
+"""Labels or predictions: arrays, as a rule with rows first; the task names them."""
 
 
 class Example(NamedTuple):
@@ -58,7 +60,7 @@ class Row:
     """C sequences, int32 [n] each with n <= S * T: pieces with SEP, and CLS as the last."""
     segments: tuple[np.ndarray, ...]
     """The same shapes: 0 for A, 1 for B, 2 for CLS."""
-    labels: Mapping[str, np.ndarray]
+    labels: Labels
     """Of one row."""
     example: int
     """Number of its example."""
@@ -94,6 +96,11 @@ class Hidden:
     """int32, as in `Row`."""
     rows_B: jax.Array
     """Row numbers in the global batch: they key dropout masks."""
+
+    @property
+    def cls_BCD(self) -> jax.Array:
+        """The vectors of CLS, which ends every sequence."""
+        return self.h_BCTD[:, :, -1]
 
 
 class Head(Protocol):
@@ -161,23 +168,27 @@ class Task(abc.ABC):
     ranking: ClassVar[tuple[str, ...]] = ()
     """See `metrics`, of a task with the same ones for all examples."""
 
+    def __post_init__(self) -> None:
+        """Raises BadInput if the task has no score `finetune.metric`."""
+        if self.metric not in self.metrics:
+            raise BadInput(f"finetune.metric={self.metric} is no score of {self.config.finetune.task}; use "
+                           f"{' or '.join(self.metrics)}")  # fmt: skip
+
     @classmethod
     def check_options(cls, config: Config) -> None:
         """Raises BadInput if the user has set a key of `finetune` that this task would not read."""
         usual, known = vars(FinetuneConfig()), OF_ALL_TASKS | cls.options
         for name, value in vars(config.finetune).items():
             if value != usual[name] and name not in known:
-                read = ", ".join(f"finetune.{option}" for option in sorted(cls.options))
-                raise BadInput(
-                    f"finetune.{name}={value} has no meaning with finetune.task={config.finetune.task}, which reads "
-                    f"{read or 'no such key'}; leave it at {usual[name]!r}"
-                )
+                read = ", ".join(f"finetune.{option}" for option in sorted(cls.options)) or "no such key"
+                raise BadInput(f"finetune.{name}={value} has no meaning with finetune.task={config.finetune.task}, "
+                               f"which reads {read}; leave it at {usual[name]!r}")  # fmt: skip
 
-    @staticmethod
-    def labels_of(examples: Sequence[Example]) -> set[str]:
+    @classmethod
+    def labels_of(cls, examples: Sequence[Example]) -> set[str]:
         """The names of all labels of examples; empty for a task whose labels are no names."""
-        del examples
-        return set()
+        each = [example.label if isinstance(example.label, tuple) else (example.label,) for example in examples]
+        return {str(label) for labels in each for label in labels} if "labels" in cls.options else set()
 
     @functools.cached_property
     def labels(self) -> list[str]:
@@ -194,48 +205,59 @@ class Task(abc.ABC):
         """The names in `score` that may rank checkpoints, the usual one first; all are better if they are higher."""
         return self.ranking
 
-    @abc.abstractmethod
+    @property
+    def metric(self) -> str:
+        """The score that ranks checkpoints."""
+        return self.config.finetune.metric or self.metrics[0]
+
     def encode(self, number: int, example: Example) -> list[Row]:
-        """The rows of example `number`. Raises BadInput, starting with `example.where`."""
+        """The rows of example `number`, as a rule one. Raises BadInput, starting with `example.where`."""
+        tokens, segments = zip(*self.sequences(example), strict=True)
+        return [Row(tokens, segments, self.target(example), number)]
+
+    def sequences(self, example: Example) -> Sequence[layouts.Sequence]:
+        """Its sequences; as a rule one of all texts. Raises BadInput if normalisation leaves nothing of a text."""
+        parts = [self.tokenizer.encode(text) for text in example.texts]
+        if not all(map(len, parts)):
+            raise BadInput(f"{example.where}: a text is empty after normalisation; correct the row or remove it")
+        return [layouts.sentences(self.tokenizer.special, self.length, *parts)]
+
+    def target(self, example: Example) -> Labels:
+        """The labels of its row; zeros if it has none. Raises BadInput."""
+        return {}
 
     @abc.abstractmethod
     def head(self, config: ModelConfig) -> Any:
         """Its `Head`."""
 
-    @abc.abstractmethod
-    def outputs(
-        self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
-    ) -> list[dict[str, Any]]:
-        """One JSON object for each example: label and scores, answer, vector.
+    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """One JSON object for each example, as a rule the `output` of its row.
 
         Args:
           predictions: `Head.predictions` of `rows`, in their order, on the host.
           rows: all rows of `examples`, which they number from 0.
         """
+        return [self.output({name: array[b] for name, array in predictions.items()}) for b in range(len(rows))]
+
+    def output(self, prediction: Labels) -> dict[str, Any]:
+        """The JSON object of a row: label and scores, answer, vector."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
         """The scores of what `outputs` has returned for labelled examples: sums divided once, on the host."""
 
-
-def batch_of(rows: Sequence[Row], segments: int, segment_len: int, batch_size: int, pad: int) -> TaskBatch:
-    """Pads rows with the piece `pad` into a batch of `batch_size`; missing ones repeat the first with weight 0."""
-    filled = [*rows, *[rows[0]] * (batch_size - len(rows))]
-    shape = (batch_size, len(rows[0].tokens), segments * segment_len)
-    tokens, kinds = np.full(shape, pad, np.int32), np.zeros(shape, np.int32)
-    for b, row in enumerate(filled):
-        for c, (pieces, kind) in enumerate(zip(row.tokens, row.segments, strict=True)):
-            tokens[b, c, shape[2] - len(pieces) :] = pieces
-            kinds[b, c, shape[2] - len(pieces) :] = kind
-    split = (*shape[:2], segments, segment_len)
-    labels = {name: np.stack([row.labels[name] for row in filled]) for name in rows[0].labels}
-    weight = (np.arange(batch_size) < len(rows)).astype(np.float32)
-    return TaskBatch(tokens.reshape(split), kinds.reshape(split), labels, weight)
-
-
-def metric_of(task: Task, config: Config) -> str:
-    """The score that ranks checkpoints. Raises BadInput if the task has no score `finetune.metric`."""
-    name = config.finetune.metric or task.metrics[0]
-    if name not in task.metrics:
-        raise BadInput(f"finetune.metric={name} is no score of {config.finetune.task}; use {' or '.join(task.metrics)}")
-    return name
+    def batch(self, rows: Sequence[Row], size: int, segment_len: int | None = None) -> TaskBatch:
+        """Pads rows into a batch of `size`; missing ones repeat the first with weight 0. None = as configured."""
+        T = segment_len or self.config.data.segment_len
+        filled = [*rows, *[rows[0]] * (size - len(rows))]
+        shape = (size, len(rows[0].tokens), self.config.finetune.segments * T)
+        tokens, kinds = np.full(shape, self.tokenizer.special.pad, np.int32), np.zeros(shape, np.int32)
+        for b, row in enumerate(filled):
+            for c, (pieces, kind) in enumerate(zip(row.tokens, row.segments, strict=True)):
+                tokens[b, c, shape[2] - len(pieces) :] = pieces
+                kinds[b, c, shape[2] - len(pieces) :] = kind
+        labels = {name: np.stack([row.labels[name] for row in filled]) for name in rows[0].labels}
+        weight = (np.arange(size) < len(rows)).astype(np.float32)
+        tokens, kinds = (x.reshape(*shape[:2], -1, T) for x in (tokens, kinds))
+        return TaskBatch(tokens, kinds, labels, weight)

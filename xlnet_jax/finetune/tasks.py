@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from xlnet_jax.finetune.classification import Classification, Regression
+from xlnet_jax.finetune.classification import Classification, MultipleChoice, Regression
 from xlnet_jax.finetune.embeddings import Embeddings
-from xlnet_jax.finetune.multiple_choice import MultipleChoice
 from xlnet_jax.finetune.question_answering import QuestionAnswering
 from xlnet_jax.finetune.task import Task
 from xlnet_jax.finetune.token_classification import TokenClassification

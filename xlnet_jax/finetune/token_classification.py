@@ -18,9 +18,8 @@ import numpy as np
 from xlnet_jax.config import FinetuneConfig, ModelConfig
 from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.classification import index_of
-from xlnet_jax.finetune.heads import Linear, cross_entropy
+from xlnet_jax.finetune.heads import Linear, cross_entropy, high
 from xlnet_jax.finetune.task import Example, Export, Hidden, Labels, Row, Task
-from xlnet_jax.model.layers import accumulator
 
 
 class TokenHead(nn.Module):
@@ -32,12 +31,10 @@ class TokenHead(nn.Module):
     @nn.compact
     def logits(self, hidden: Hidden) -> jax.Array:
         """[B, T, features], at least float32."""
-        h_BTD = hidden.h_BCTD[:, 0]
-        return Linear(self.config, self.features, name="logits")(h_BTD.astype(accumulator(h_BTD.dtype)))
+        return Linear(self.config, self.features, name="logits")(high(hidden.h_BCTD[:, 0]))
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
         """The mean -log p(label) over the words of each row, loss_B; labels: label [B, T], -1 = no word starts here."""
-        del deterministic  # the transformer's last dropout is the only one
         is_word_BT, logits_BTO = labels["label"] >= 0, self.logits(hidden)
         logits_NO = logits_BTO.reshape(-1, self.features)
         nll_BT = cross_entropy(logits_NO, {"label": labels["label"].reshape(-1)}).reshape(is_word_BT.shape)
@@ -58,11 +55,6 @@ class TokenClassification(Task):
     texts = (1, math.inf)
     any_length = False
 
-    @staticmethod
-    def labels_of(examples: Sequence[Example]) -> set[str]:
-        """See `Task`."""
-        return {str(label) for example in examples for label in example.label}
-
     @property
     def metrics(self) -> tuple[str, ...]:
         """See `Task`."""
@@ -82,7 +74,7 @@ class TokenClassification(Task):
         words = [word if len(word) else np.array([self.tokenizer.special.unk], np.int32) for word in words]
         labels = [0] * len(words)
         if example.label is not None:
-            labels = [index_of(str(name), self.labels, example.where) for name in example.label]
+            labels = [index_of(name, self.labels, example.where) for name in example.label]
         rows, first = [], 0
         while first < len(words):
             pieces = np.cumsum([len(word) for word in words[first:]])
@@ -103,9 +95,7 @@ class TokenClassification(Task):
         """See `TokenHead`."""
         return TokenHead(config, len(self.labels))
 
-    def outputs(
-        self, predictions: Mapping[str, np.ndarray], rows: Sequence[Row], examples: Sequence[Example]
-    ) -> list[dict[str, Any]]:
+    def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
         """`labels` of all words; `Row.more` has their first pieces, counted from the end."""
         outputs: list[dict[str, Any]] = [{"labels": []} for _ in examples]
         for row, label_T in zip(rows, predictions["label"], strict=True):
