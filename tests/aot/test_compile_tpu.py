@@ -26,8 +26,7 @@ from xlnet_jax.train.step import build_step
 KEYS = {
     "fits", "peak_hbm_bytes", "hbm_bytes", "arguments", "temp_bytes", "gradient_bytes", "collectives",
     "analytic_flops", "compiler_bytes", "projected_step_seconds", "projected_days", "compile_seconds", "advice",
-    "devices", "topology", "attention", "projected_mfu", "projection", "bound", "mfu_bound", "traffic_bytes",
-    "traffic",
+    "devices", "topology", "attention", "projected_mfu", "projection", "bound", "mfu_bound",
 }  # fmt: skip
 CONFIG = tiny_tpu.config()
 LARGE = str(pathlib.Path(__file__).parents[2] / "configs" / "xlnet_large_512.py")
@@ -65,7 +64,6 @@ def test_one_json_object_with_the_promised_keys(capsys):
     at_peak = flops.step_flops(CONFIG) / 4 / 197e12
     assert result["projected_mfu"] == pytest.approx(at_peak / result["projected_step_seconds"])
     assert result["projected_mfu"] <= result["mfu_bound"] < 1
-    assert len(result["traffic"]) == 10 and result["traffic"][0]["bytes"] > 0
     days = result["projected_step_seconds"] * CONFIG.train.steps / 86400
     assert result["projected_days"] == pytest.approx(days)
 

@@ -1,7 +1,7 @@
 """Fused relative attention on NVIDIA GPUs, in Pallas on Triton: no array of queries times keys is in global memory.
 
 The interface and the results are those of `xla.attend`, but for the probabilities, which never exist. Formulas and the
-gradient: `reference`. What one program does: `gpu_kernels`. This module pads the arguments, packs the integers, and
+gradient: `packing`. What one program does: `gpu_kernels`. This module pads the arguments, packs the integers, and
 ties forward and backward together.
 
 Arrays stay [B, rows, H, E], as the projections make them. Every sum has a fixed order, so two runs give equal bits.

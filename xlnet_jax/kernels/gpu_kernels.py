@@ -1,6 +1,6 @@
 """The bodies of the fused attention on GPU: what one program does for one row of the batch and one head.
 
-Formulas: `reference`. Scores are computed in tiles of Q queries and S keys, on Triton. Four kernels: the output; the
+Formulas: `packing`. Scores are computed in tiles of Q queries and S keys, on Triton. Four kernels: the output; the
 gradients of a, b and c; those of the keys and values; those of the position keys. The last three compute the scores
 again, each in its own order, so that a program owns what it sums: no atomics, and two runs give equal bits.
 

@@ -1,7 +1,7 @@
 """Fused relative attention on TPU, v4 and later: no array of queries times keys leaves the chip's vector memory.
 
 The interface and the results are those of `xla.attend`, but for the probabilities, which never exist. Formulas and the
-gradient: `reference`. What one program does: `tpu_forward` and `tpu_backward`, on the units of `tpu_units`. This module
+gradient: `packing`. What one program does: `tpu_forward` and `tpu_backward`, on the units of `tpu_units`. This module
 pads the arguments, packs the integers, chooses the blocks, and ties forward and backward together.
 
 Arrays stay [B, rows, H E], as the projections make them. Every sum has a fixed order, so two runs give equal bits.

@@ -1,6 +1,6 @@
 """What a program of the fused attention on TPU works on: its plan and its units, each one head of a strip of queries.
 
-Formulas: `reference`. A program handles 128 lanes of the model width: 128 / E heads, whose queries, keys and values are
+Formulas: `packing`. A program handles 128 lanes of the model width: 128 / E heads, whose queries, keys and values are
 where the projections put them. It goes through its queries in strips of up to 128, head by head, and through its keys
 in parts of 128: an array of a strip and a part is 16 registers.
 
