@@ -95,7 +95,7 @@ CASES = {
 
 
 def path(name: str) -> str:
-    """The file of a case, or of the weights."""
+    """The file of a case, or of the weights; in a folder, as `xl/plain`, a case of `xl_replay`."""
     return os.path.join(FOLDER, f"{name}.npz")
 
 

@@ -19,7 +19,9 @@ Backward, from the gradient do of o; a sum over the rows of the batch where an i
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +35,33 @@ FAR = 1e30
 LN2 = math.log(2)
 _INT = jnp.iinfo(jnp.int32)
 """A rank that no limit exceeds is `max`, a limit that no rank is below is `min`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """The static facts of a call that both kernels have, after padding."""
+
+    positions: int
+    """T."""
+    keys: int
+    """K."""
+    chosen: bool
+    """Queries are at chosen positions, not in order."""
+    own_tables: bool
+    """Every row of the batch has its own position keys; else there are two tables, one per direction."""
+    rate: float
+    """Of dropout."""
+    farthest: int | None
+    """A key is hidden if the query's position minus the key's number is larger."""
+
+
+def call(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
+    """The fields of `Call`; the sizes are the padded ones."""
+    return {
+        "positions": positions, "keys": keys, "chosen": a.query_position_BQ is not None, "own_tables": a.own_tables,
+        "rate": 0.0 if a.dropout is None else a.dropout.rate,
+        "farthest": None if a.max_distance is None else a.max_distance - a.memory_len,
+    }  # fmt: skip
 
 
 def up(size: int, multiple: int) -> int:

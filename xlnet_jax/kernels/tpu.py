@@ -73,10 +73,8 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
     groups = next(n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * Np <= blocks.rows or n == 1)
     r_SNHE, table_B = packing.position_keys(a)
     plan = Plan(
-        groups=groups, positions=Tp, keys=Kp, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
-        window=window if chosen else LANES, chosen=chosen, own_tables=a.own_tables, strided=blocks.strided,
-        rate=0.0 if a.dropout is None else a.dropout.rate,
-        farthest=None if a.max_distance is None else a.max_distance - M,
+        groups=groups, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
+        window=window if chosen else LANES, strided=blocks.strided, **packing.call(a, Tp, Kp),
     )  # fmt: skip
     biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
     small_8HE = jnp.stack([x.astype(jnp.float32) for x in (*biases, packing.other_segment(a))])
@@ -163,8 +161,10 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 
 def _specs(plan: Plan, N: int, lanes_first: bool) -> tuple[Any, list[pl.BlockSpec], pl.BlockSpec]:
-    """A block by (row, lanes, queries, keys, table) in a grid that starts with row and lanes, or lanes and row; those of
-    the inputs, and of the logarithms of the sums."""
+    """A block by (row, lanes, queries, keys, table) in a grid that starts with row and lanes, or with lanes and row.
+
+    Then the blocks of the inputs, and of the logarithms of the sums.
+    """
     lanes, queries, keys = plan.groups * LANES, plan.query_block, plan.key_block
 
     def spec(shape: tuple[int, ...], index: Any) -> pl.BlockSpec:
