@@ -82,12 +82,11 @@ def moved(tile: Callable[[int], jax.Array | None], unit: Unit, sign: int) -> Cal
     """
     plan = unit.plan
     backward = plan.rolled and sign < 0
-    offset_QL = unit.start_QL & (plan.window - 1)
+    lane_QL = jax.lax.broadcasted_iota(jnp.int32, (plan.strip, LANES), 1)
     start_QL = unit.start_QL & LANES - 1
-    to_QL = jax.lax.broadcasted_iota(jnp.int32, (plan.strip, LANES), 1) + sign * (
-        flip(start_QL) if backward else start_QL
-    )
+    to_QL = lane_QL + sign * (flip(start_QL) if backward else start_QL)
     same_QL = to_QL < LANES if sign > 0 else to_QL >= 0
+    offset_QL = unit.start_QL & (plan.window - 1)
 
     def select(which: jax.Array, one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
         if one is None and other is None:

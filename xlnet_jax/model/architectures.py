@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.errors import BadInput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +51,5 @@ ROWS = {
 
 
 def architecture(config: ModelConfig, objective: str) -> Architecture:
-    """The parts of a model that is trained by `objective`.
-
-    Raises BadInput if the objective cannot use one of them.
-    """
-    row = ROWS.get((objective, config.position_scheme))
-    if row is None or (row.positions != "relative" and config.memory_len):
-        raise BadInput(
-            f"model.position_scheme={config.position_scheme} cannot have data.objective={objective} and "
-            f"model.memory_len={config.memory_len}; use model.position_scheme=relative"
-        )
-    return dataclasses.replace(row, norm=config.norm)
+    """The parts of a model that is trained by `objective`; `config.model.rules` refuses what has no row."""
+    return dataclasses.replace(ROWS[objective, config.position_scheme], norm=config.norm)
