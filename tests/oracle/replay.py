@@ -199,7 +199,7 @@ class Observed:
     """
 
     def __init__(self, model: XLNet) -> None:
-        self.model, self.out, self.layers = model, None, None
+        self.model, self.config, self.out, self.layers = model, model.config, None, None
 
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Output:
         self.out, seen = self.model.apply(variables, *args, mutable=["intermediates"], **kwargs)
