@@ -1,4 +1,4 @@
-"""Attention of one layer, both streams, forward and backward: fused, XLA's and the plain reference, T 512 to 8192.
+"""Attention of one layer, both streams, forward and backward: fused and XLA's, T 512 to 8192.
 
     python benchmarks/attention.py --json                          time on this CPU, temporaries by the TPU compiler
     python benchmarks/attention.py --device=gpu --json             time on a GPU (or tpu): fused and XLA at every T
@@ -30,7 +30,7 @@ from typing import Any
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 CHIP = "v5e:2x2"
-LONGEST_ON_CPU = {"xla": 1024, "reference": 512}
+LONGEST_ON_CPU = {"xla": 1024}
 
 
 def drawn(stream: dict[str, Any], T: int) -> dict[str, Any]:
@@ -58,16 +58,16 @@ def milliseconds(T: int, name: str, rounds: int) -> dict[str, float] | None:
     import numpy as np
     from _attention import sizes_of, streams, train
 
-    from xlnet_jax.kernels import fused, reference, xla
+    from xlnet_jax.kernels import fused, xla
 
     device = jax.devices()[0]
     cpu = device.platform == "cpu"
     dtype = jnp.dtype("float32" if cpu else "bfloat16")
     if name == "fused" and fused.problem(device.device_kind, 64, dtype):
         return None
-    if (name == "reference" and T > 2048) or (cpu and LONGEST_ON_CPU.get(name, 0) < T):
+    if cpu and LONGEST_ON_CPU.get(name, 0) < T:
         return None
-    attend = {"fused": fused.attend, "xla": xla.attend, "reference": reference.attend}[name]
+    attend = {"fused": fused.attend, "xla": xla.attend}[name]
     inputs = jax.device_put(([drawn(stream, T) for stream in streams(sizes_of(T), dtype)], np.uint32(1)))
     mesh = jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,), devices=[device])
     seconds = []
@@ -117,7 +117,7 @@ def main() -> None:
             before, now = (each.get(f"{name}_temp_bytes") for each in (rows[-1] if rows else {}, row))
             row[key] = round(now / before, 2) if before and now else None
         wall, cpu = time.perf_counter(), time.process_time()
-        names = () if args.no_time else ("fused", "xla", "reference")
+        names = () if args.no_time else ("fused", "xla")
         row["milliseconds"] = {name: milliseconds(T, name, args.rounds) for name in names}
         row["cpu_per_wall"] = round((time.process_time() - cpu) / max(time.perf_counter() - wall, 1e-9), 2)
         rows.append(row)
@@ -135,14 +135,14 @@ def main() -> None:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    print("| T | fused, MB of temporaries | growth | XLA, MB | growth | fused, ms | XLA, ms | reference, ms |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| T | fused, MB of temporaries | growth | XLA, MB | growth | fused, ms | XLA, ms |")
+    print("|---|---|---|---|---|---|---|")
     for row in rows:
         cells = [str(row["T"])]
         for name, key in (("fused", "growth"), ("xla", "xla_growth")):
             size = row[f"{name}_temp_bytes"]
             cells += ["not measured" if size is None else f"{size / 1e6:,.1f}", str(row[key] or "")]
-        for name in ("fused", "xla", "reference"):
+        for name in ("fused", "xla"):
             one = row["milliseconds"].get(name)
             cells.append(f"{one['median']} ({one['smallest']} to {one['largest']})" if one else "not measured")
         print(f"| {' | '.join(cells)} |")

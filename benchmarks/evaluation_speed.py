@@ -6,8 +6,8 @@
 To predict a token from A tokens of context, a model without memory computes a window of A tokens for this one token. A
 model with A slots of memory computes it once, with a whole segment (Transformer-XL, section 4.5 and table 9). Both
 sides have the same layers, widths and vocabulary; they differ in the parameters of their positions. Each takes the
-batch that is fastest for it, the memory side also the segment length. The sliding side is jitted, and computes the last
-layer and the logits for the last position only (`train.sliding`). The memory side sees at least as much: A slots, and
+batch that is fastest for it, the memory side also the segment length. The sliding side is jitted, and computes the
+logits for the last position only (`train.sliding`). The memory side sees at least as much: A slots, and
 the tokens before in its segment. It is the pass with memory of `xlnet-jax evaluate` alone, without
 `loss_without_memory`. Both forward passes only; compilation is not in the figures; the sides take turns.
 
@@ -170,11 +170,9 @@ def flops_of(sizes: Sizes, length: int, memory: Side) -> float:
     table = L * 2 * (length + 2 * memory.segment_len - 1) * D * W
     ours = (sum(flops.forward_flops(config).values()) + table / memory.batch) / memory.segment_len
 
-    def layer(rows: int) -> int:
-        """Queries, output, scores, values and feed-forward of some rows; keys and values of all."""
-        return rows * (4 * D * W + 4 * length * W + 4 * D * F) + 4 * length * D * W
-
-    return ((L - 1) * layer(length) + layer(1) + 2 * D * V) / ours
+    # Queries, keys, values, output, scores, weighted values and feed-forward of all rows.
+    layer = length * (8 * D * W + 4 * length * W + 4 * D * F)
+    return (L * layer + 2 * D * V) / ours
 
 
 def main() -> None:

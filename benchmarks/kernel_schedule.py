@@ -1,4 +1,4 @@
-"""The fused attention by the static schedule of libtpu: cycles, spills, use of the units, for every TPU with a kernel.
+"""The fused attention by the static schedule of libtpu: cycles, for every TPU with a kernel.
 
     python benchmarks/kernel_schedule.py [--chips v5e v6e] [T=512 M=384 P=85 B=2 H=16 E=64] [--json]
 
@@ -38,16 +38,10 @@ def measure(chip: str, sizes: Sizes) -> dict[str, Any]:
     device = describe(TOPOLOGIES[chip]).devices[0]
     with schedule.collected() as found:
         lowered(fused.KERNELS[device.device_kind], sizes, device).compile()
-    parts = {name: [one for key, one in found.items() if name in key] for name in ("forward", "backward")}
-    bundles = {name: sum(one.bundles for one in part) for name, part in parts.items()}
-    total = sum(bundles.values())
-    units = found[next(iter(found))].use
+    bundles = {part: sum(n for name, n in found.items() if part in name) for part in ("forward", "backward")}
     return {
         **{f"{name}_bundles": n // sizes.B for name, n in bundles.items()},
-        "microseconds_per_row_and_layer": round(total / CHIPS[chip].clock / sizes.B * 1e6, 1),
-        "spills": sum(one.spills for one in found.values()) // sizes.B,
-        "use": {unit: round(sum(one.use[unit] * one.bundles for one in found.values()) / total, 3) for unit in units},
-        "unknown_loops": sum(one.unknown_loops for one in found.values()),
+        "microseconds_per_row_and_layer": round(sum(bundles.values()) / CHIPS[chip].clock / sizes.B * 1e6, 1),
         "clock": CHIPS[chip].clock,
     }
 
@@ -70,17 +64,16 @@ def main() -> None:
     sizes = Sizes(**given)
     chips = {}
     if not args.json:
-        print("| chip | bundles forward | backward | us per row and layer | spill stores | MATMUL | VALU | XLU |")
-        print("|---|---|---|---|---|---|---|---|")
+        print("| chip | bundles forward | backward | us per row and layer |")
+        print("|---|---|---|---|")
     for chip in args.chips:
         print(f"compiling for {chip}", file=sys.stderr)
         one = chips[chip] = measure(chip, sizes)
         if "not_compiled" in one:
-            cells = [chip, f"not compiled: {one['not_compiled']}"] + [""] * 6
+            cells = [chip, f"not compiled: {one['not_compiled']}"] + [""] * 2
         else:
-            use = [f"{100 * one['use'][unit]:.0f} %" for unit in ("MATMUL", "VALU", "XLU")]
             cells = [chip, f"{one['forward_bundles']:,}", f"{one['backward_bundles']:,}",
-                     f"{one['microseconds_per_row_and_layer']:.1f}", f"{one['spills']:,}", *use]  # fmt: skip
+                     f"{one['microseconds_per_row_and_layer']:.1f}"]  # fmt: skip
         if not args.json:
             print(f"| {' | '.join(cells)} |", flush=True)
     versions = {"jax": jax.__version__, "libtpu": libtpu_version()}

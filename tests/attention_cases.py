@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.batch import MEMORY_RANK, NEVER
-from xlnet_jax.kernels import reference, tpu
+from xlnet_jax.kernels import tpu
 from xlnet_jax.kernels.xla import Arguments
 
 GATHERED = functools.partial(
@@ -47,14 +47,3 @@ def draw(T, M, B=2, tables=1, chosen=None, seed=0, H=2, E=3):
 def cast(arguments, dtype):
     """The same as arrays of JAX: the numbers in `dtype`, the integers in int32."""
     return jax.tree.map(lambda x: jnp.asarray(x, dtype if x.dtype == float else jnp.int32), arguments)
-
-
-def differentiated(attend, arguments, do_BQHE):
-    """(o, probabilities) of an implementation and the gradients of sum(do * o), in the form of the reference's."""
-    results, pull = reference.differentiated(attend, arguments)
-    return results, pull(do_BQHE)
-
-
-def by_reference(arguments, do_BQHE):
-    """The same by the reference and its written-out gradient."""
-    return reference.attend(arguments), reference.gradients(arguments, do_BQHE)

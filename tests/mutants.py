@@ -195,7 +195,7 @@ MUTANTS = (
            recurrence("div_4")),
     Mutant("first_word_of_a_cluster_left_out", "xlnet_jax/model/embeddings.py", "(tokens >= self.first)", "(tokens > self.first)",
            one("model/adaptive", "test_probabilities_add_up_and_are_those_of_the_loss")),
-    Mutant("projected_back_by_nothing", HEADS, 'embedding["projection_0"])', '0.5 * embedding["projection_0"])',
+    Mutant("projected_back_by_nothing", HEADS, "vectors_BPD, projection)", "vectors_BPD, 0.5 * projection)",
            one("model/adaptive", "test_a_factorised_embedding_is_the_full_one_with_the_product_as_its_table")),
     Mutant("projection_of_the_embedding_everywhere", HEADS, "if projection is not None and untied:", "if False:",
            recurrence("div_4")),

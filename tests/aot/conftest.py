@@ -3,13 +3,15 @@
 import os
 import shutil
 
+import jax
 import pytest
 
 from xlnet_jax.aot import schedule
 from xlnet_jax.aot.topology import prepare_environment
 
-# Before libtpu is loaded.
+# Before libtpu is loaded. JAX is there already.
 prepare_environment()
+jax.config.update("jax_enable_compilation_cache", False)
 SCHEDULES = schedule.prepare()
 
 

@@ -2,10 +2,6 @@
 
 import functools
 import json
-import os
-import pathlib
-import subprocess
-import sys
 import types
 
 import jax
@@ -14,9 +10,9 @@ import tiny_tpu
 
 from xlnet_jax.aot import compile
 from xlnet_jax.aot import report as compiling
-from xlnet_jax.aot.topology import CHIPS, describe
+from xlnet_jax.aot.topology import describe
 from xlnet_jax.cli import main
-from xlnet_jax.config import load, override
+from xlnet_jax.config import override
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
@@ -26,11 +22,9 @@ from xlnet_jax.train.step import build_step
 KEYS = {
     "fits", "peak_hbm_bytes", "hbm_bytes", "arguments", "temp_bytes", "gradient_bytes", "collectives",
     "analytic_flops", "compiler_bytes", "projected_step_seconds", "projected_days", "compile_seconds", "advice",
-    "devices", "topology", "attention", "projected_mfu", "projection", "bound", "mfu_bound", "traffic_bytes",
-    "traffic",
+    "devices", "topology", "attention", "projected_mfu", "projection", "bound", "mfu_bound",
 }  # fmt: skip
 CONFIG = tiny_tpu.config()
-LARGE = str(pathlib.Path(__file__).parents[2] / "configs" / "xlnet_large_512.py")
 FSDP = ("--config.mesh.fsdp=4", "--config.mesh.data=-1")
 
 
@@ -65,7 +59,6 @@ def test_one_json_object_with_the_promised_keys(capsys):
     at_peak = flops.step_flops(CONFIG) / 4 / 197e12
     assert result["projected_mfu"] == pytest.approx(at_peak / result["projected_step_seconds"])
     assert result["projected_mfu"] <= result["mfu_bound"] < 1
-    assert len(result["traffic"]) == 10 and result["traffic"][0]["bytes"] > 0
     days = result["projected_step_seconds"] * CONFIG.train.steps / 86400
     assert result["projected_days"] == pytest.approx(days)
 
@@ -177,63 +170,14 @@ def test_three_of_four_slices_take_the_batch_of_four():
     assert result["arguments"]["memory"] == 11 * (2 * 64 * 128 * 2 + 4)
 
 
-@pytest.mark.parametrize(("topology", "n"), [("v5e:1x1", 1), ("v5e:2x2", 4), ("v5e:4x4", 16), ("v5e:8x8", 64)])
-def test_fsdp_leaves_each_device_its_share_of_parameters_and_optimizer(topology, n):
-    """XLNet-Large: all but the replicated vectors are divided, and those are listed."""
-    config = override(load(LARGE), [f"--config.mesh.fsdp={n}", "--config.train.batch_size=64"])
-    mesh = make_mesh(config.mesh, describe(topology).devices)
-    with jax.set_mesh(mesh):
-        built = build_step(make_recipe(config), mesh)
-    leaves = jax.tree_util.tree_leaves_with_path(built.abstract_state.params)
-    whole = {jax.tree_util.keystr(path): leaf for path, leaf in leaves if leaf.sharding.is_fully_replicated}
-    if n > 1:
-        names = {path.split("'")[-2] for path in whole}
-        assert names == {"content_bias", "position_bias", "segment_bias", "segment_embedding", "scale", "bias"}
-    replicated = 4 * sum(leaf.size for leaf in whole.values()) if n > 1 else 0
-    total = 4 * 360_300_800
-    bytes_of = compile.argument_bytes(built)
-    assert replicated < 0.004 * total
-    assert bytes_of["parameters"] == pytest.approx(replicated + (total - replicated) / n, rel=0.02)
-    # Two moments, and two counts of updates.
-    assert bytes_of["optimizer"] == pytest.approx(2 * (replicated + (total - replicated) / n) + 8, rel=0.02)
-
-
-COMPILE_BY_LAYERS = """
-import time
-from xlnet_jax.aot.topology import describe, prepare_environment
-
-prepare_environment()
-import tiny_tpu
-from xlnet_jax.aot import compile
-from xlnet_jax.config import override
-from xlnet_jax.train.recipe import make_recipe
-
-seconds = {12: [], 48: []}
-for turn in range(4):
-    for layers in seconds:
-        config = override(tiny_tpu.config(), [f"--config.model.layers={layers}", "--config.model.remat=full"])
-        began = time.process_time()
-        compile.attempt(make_recipe(config), describe("v5e:2x2"))
-        seconds[layers].append(time.process_time() - began)
-    # One turn alone could pass because the smaller one was held up.
-    if turn and min(seconds[48]) < 1.2 * min(seconds[12]):
-        print("as fast")
-        break
-print(seconds)
-"""
-
-
-@pytest.mark.prove
-def test_the_time_to_compile_does_not_grow_with_the_layers():
-    """The layers are one scan. Processor time, the best of up to four: the machine may be busy with other things.
-
-    In a process of its own: in this one libtpu also writes schedules, for which it needs three times as long.
-    """
-    environment = {name: value for name, value in os.environ.items() if name != "LIBTPU_INIT_ARGS"}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    words = [sys.executable, "-c", COMPILE_BY_LAYERS]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=900)
-    assert "as fast" in done.stdout, done.stdout + done.stderr
+def test_the_program_does_not_grow_with_the_layers():
+    """The layers are one scan; else a large model would take hours to compile."""
+    sizes = []
+    for layers in (12, 48):
+        config = override(CONFIG, [f"--config.model.layers={layers}", "--config.model.remat=full"])
+        mesh = make_mesh(config.mesh, describe("v5e:2x2").devices)
+        sizes.append(len(compile.lower(make_recipe(config), mesh)[1].as_text()))
+    assert sizes[0] < sizes[1] < 1.01 * sizes[0]
 
 
 def test_what_does_not_fit_is_told_and_the_advice_fits():
@@ -285,34 +229,6 @@ def test_a_program_with_collectives_on_sparse_cores_is_read():
     result = compiling.compile_for(CONFIG, "tpu7x:2x2x1")
     reduced = sum(one["bytes"] for one in result["collectives"])
     assert result["fits"] and kinds(result) == {"all-reduce"} and reduced >= 2 * parameters()
-
-
-def test_every_example_is_a_topology():
-    for chip in CHIPS.values():
-        assert describe(chip.example).chips >= 64
-
-
-@pytest.mark.parametrize(
-    ("name", "words", "message"),
-    [
-        ("v5e:2x2", ["--config.train.batch_size=6"], "train.batch_size=6 does not divide over the 4 devices"),
-        ("v5e:2x2", ["--config.mesh.data=8"], "mesh.data=8 .* does not fit 4 devices"),
-        ("v5e:2x2", ["--config.mesh.tensor=4", "--config.model.heads=2"], "model.heads=2 does not divide"),
-        (
-            "v3:2x2",
-            ["--config.model.attention=fused"],
-            "model.attention=fused: there is no kernel for TPU v3, only for TPU v4, .*; use model.attention=xla",
-        ),
-        (
-            "v5e:2x2",
-            ["--config.model.attention=fused", "--config.model.head_dim=129"],
-            "model.attention=fused: model.head_dim=129 is above 128; use model.attention=xla",
-        ),
-    ],
-)
-def test_refusals(name, words, message):
-    with pytest.raises(BadInput, match=message):
-        compiling.compile_for(override(CONFIG, words), name)
 
 
 @pytest.mark.prove

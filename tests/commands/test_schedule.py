@@ -1,7 +1,5 @@
 """Schedules of kernels, read from texts in the form of libtpu's; `tests/aot/` has libtpu."""
 
-import pytest
-
 from xlnet_jax.aot import schedule
 
 # Two programs of a kernel, in the form of libtpu's text, with a loop of 3 turns and one whose end is not a constant.
@@ -19,24 +17,12 @@ LB: loop body
    0x9   :  { %v3 = vadd.f32 %v1, %v1 } /* exit bundle
  of more than one line */
 """
-USE = """\
-== CAPACTIY:
-MATMUL, VALU, VSTORE:SPILL
-    4     2     1
-== UTILIZATION:
-""" + "\n".join(["0 2 0", *["4 0 1"] * 8, "0 0 0"])
 
 
 def test_a_schedule_counts_every_bundle_as_often_as_its_loops_run():
     """A bundle between those of a loop is in it, whatever its mark; the stages add two turns that do no work."""
-    whole = schedule.parse(BUNDLES, USE)
     # Outside 2; in two programs 4 bundles, and 4 more three times.
-    assert whole.bundles == 2 + 2 * (4 + 3 * 4) and whole.unknown_loops == 1
-    assert whole.spills == 2 * (4 + 3 * 4)
-    assert whole.use == pytest.approx({"MATMUL": 32 / 34, "VALU": 2 / 2 / 34, "VSTORE:SPILL": 32 / 34})
-    assert schedule.parse(BUNDLES) == schedule.Schedule(whole.bundles, {}, 0, 1)
-    with pytest.raises(ValueError, match="9 rows of utilization for 10 bundles"):
-        schedule.parse(BUNDLES, USE.rsplit("\n", 1)[0])
+    assert schedule.bundles(BUNDLES) == 2 + 2 * (4 + 3 * 4)
 
 
 def test_schedules_are_collected_by_kernel_and_removed(tmp_path, monkeypatch):
@@ -47,7 +33,7 @@ def test_schedules_are_collected_by_kernel_and_removed(tmp_path, monkeypatch):
         for name in ("17-fusion.2-01", "18-xlnet_attention_forward.3-00"):
             (folder / f"{name}-final_bundles.txt").write_text(BUNDLES)
         (folder / "18-xlnet_attention_forward.3-01-schedule-analysis_final_bundles.txt").write_text("other")
-    assert found == {"xlnet_attention_forward.3": schedule.parse(BUNDLES)}
+    assert found == {"xlnet_attention_forward.3": schedule.bundles(BUNDLES)}
     assert not folder.exists() and tmp_path.exists()
     assert schedule.prepare() == folder, "libtpu reads the flags only once"
     monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_jf_dump_to={tmp_path}")

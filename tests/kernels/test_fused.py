@@ -1,4 +1,4 @@
-"""The fused kernels in interpret mode against the reference: shapes drawn by hypothesis, dropout, blocks, shards."""
+"""The fused kernels in interpret mode against `xla`: shapes drawn by hypothesis, dropout, blocks, shards."""
 
 import functools
 from dataclasses import replace
@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_cases import GATHERED, by_reference, cast, differentiated, draw
+from attention_cases import GATHERED, cast, draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlnet_jax.batch import NEVER
 from xlnet_jax.errors import BadInput
-from xlnet_jax.kernels import fused, gpu, reference, tpu
+from xlnet_jax.kernels import fused, gpu, tpu, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.model.transformer import REMAT_POLICIES
 
@@ -25,6 +25,7 @@ GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.Blocks(queries=32
 """Two blocks of queries in order in a window."""
 TILES = functools.partial(GPU, blocks=gpu.Blocks(queries=16, keys=16, chosen=16))
 NAMES = ["tpu", "gpu"]
+differentiated = jax.jit(xla.differentiated, static_argnums=0)
 EACH = pytest.mark.parametrize("kernel", [GATHERED, pytest.param(GPU, marks=pytest.mark.slow)], ids=NAMES)
 
 
@@ -48,16 +49,16 @@ def compare(arguments, attend, limit=(1e-5, 1e-4)):
     """Forward and every gradient, relative to the largest element, at most `limit`; returns the kernel's results."""
     rng = np.random.default_rng(1)
     do_BQHE = jnp.asarray(rng.standard_normal(arguments.q_BQHE.shape), arguments.q_BQHE.dtype)
-    (o_BQHE, _), ours = jax.jit(functools.partial(differentiated, attend))(arguments, do_BQHE)
+    o_BQHE, _, ours = differentiated(attend, arguments, do_BQHE)
     exact = jax.tree.map(
         lambda x: x.astype(jnp.float32) if jnp.result_type(x) == jnp.bfloat16 else x, (arguments, do_BQHE)
     )
-    (expected_BQHE, probability_BHQK), theirs = jax.jit(by_reference)(*exact)
+    expected_BQHE, probability_BHQK, theirs = differentiated(xla.attend, *exact)
     for bound, ours_, theirs_ in ((limit[0], o_BQHE, expected_BQHE), (limit[1], ours, theirs)):
         jax.tree.map(functools.partial(close, bound), ours_, theirs_)
     blind_BQH = ~np.any(np.asarray(probability_BHQK), axis=-1).transpose(0, 2, 1)
     assert not np.any(np.asarray(o_BQHE, np.float32)[blind_BQH]), "a query that sees nothing has an output"
-    assert not np.any(np.asarray(ours["q_BQHE"], np.float32)[blind_BQH]), "a query that sees nothing has a gradient"
+    assert not np.any(np.asarray(ours.q_BQHE, np.float32)[blind_BQH]), "a query that sees nothing has a gradient"
     return o_BQHE, ours
 
 
@@ -71,7 +72,7 @@ def close(bound, ours, theirs):
 @pytest.mark.parametrize("kernels", [(SMALL, GATHERED, STRIPS), (GPU,)], ids=NAMES)
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(case=cases(), rate=st.sampled_from([0, 0.1]), far=st.sampled_from([None, 0, 50]), data=st.data())
-def test_equals_the_reference(kernels, case, rate, far, data):
+def test_equals_the_plain_attention(kernels, case, rate, far, data):
     """Catches an error in padding, windows, shifts, masks, running softmax, dropout's indices or any gradient."""
     dropout = AttentionDropout(jnp.uint32(4), rate, 1, first_head=3) if rate else None
     arguments = replace(cast(draw(**case), jnp.float32), rows_B=jnp.arange(case["B"]) * 7 + 2, dropout=dropout,
@@ -98,7 +99,7 @@ def test_tables_of_rows_and_blind_queries(chosen, kernel):
     limit_BQ = arguments.limit_BQ.at[0].set(NEVER + 1).at[1].set(-5).at[2, -3:].set(-5)
     arguments = replace(arguments, limit_BQ=limit_BQ, rank_BK=arguments.rank_BK.at[0, ::2].set(NEVER))
     o_BQHE, grads = compare(arguments, kernel)
-    assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads["position"][0][1])
+    assert not np.any(o_BQHE[1]) and np.any(o_BQHE[0]) and not np.any(grads.position[0][1])
 
 
 @pytest.mark.slow
@@ -125,7 +126,7 @@ def test_two_runs_are_equal_and_blocks_draw_the_same_dropout(kernels):
         attend = jax.jit(kernel)
         one, two = (attend(arguments)[0] for _ in range(2))
         np.testing.assert_array_equal(one, two)
-        close(1e-5, one, reference.attend(arguments)[0])
+        close(1e-5, one, xla.attend(arguments)[0])
 
 
 @EACH
@@ -140,9 +141,9 @@ def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
         devices=jax.devices()[:4],
     )  # fmt: skip
     with jax.set_mesh(mesh):
-        (o_BQHE, _), grads = jax.jit(functools.partial(differentiated, fused.attend))(arguments, do_BQHE)
+        o_BQHE, _, grads = differentiated(fused.attend, arguments, do_BQHE)
     assert o_BQHE.sharding.spec == jax.P("fsdp", None, "tensor")
-    (expected_BQHE, _), expected = jax.jit(by_reference)(arguments, do_BQHE)
+    expected_BQHE, _, expected = differentiated(xla.attend, arguments, do_BQHE)
     jax.tree.map(functools.partial(close, 1e-4), (o_BQHE, grads), (expected_BQHE, expected))
 
 

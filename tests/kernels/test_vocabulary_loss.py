@@ -38,8 +38,8 @@ def case(dtype: Any = np.float64, shape=(V, D, B, P)):
 
 
 def loss(params, target, weights):
-    nll_BP = LMHead().apply({"params": {"bias": params["bias"]}}, params["table"], params["inputs"], target,
-                            method="nll")  # fmt: skip
+    head = LMHead(dataclasses.replace(tiny.config().model, vocab_size=V))
+    nll_BP = head.apply({"params": {"bias": params["bias"]}}, params["table"], params["inputs"], target, method="nll")
     return jnp.sum(jnp.where(weights != 0, nll_BP, 0) * weights)
 
 
@@ -96,7 +96,7 @@ def test_pieces_of_probability_0(monkeypatch):
 class EmbeddingsOnly:
     """In place of the transformer: each target is predicted from the embedding of a token."""
 
-    config = dataclasses.replace(tiny.config().model, d_model=12)
+    config = dataclasses.replace(tiny.config().model, d_model=12, vocab_size=96)
 
     def init(self, key, batch, memory, *, deterministic):
         return {"params": {"word_embedding": nn.LogicallyPartitioned(jnp.zeros((96, 12)), ("vocab", "embed"))}}

@@ -18,7 +18,7 @@ from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import vocabulary_loss
 from xlnet_jax.model.embeddings import WordEmbedding, clusters
-from xlnet_jax.model.heads import AdaptiveHead, LMHead, head
+from xlnet_jax.model.heads import LMHead
 from xlnet_jax.train import gradients
 from xlnet_jax.train.recipe import make_recipe
 
@@ -28,10 +28,10 @@ KINDS = [CUTS, {"cutoffs": "3,12,13"}, {"cutoffs": "7", "d_embed": 6, "tie_proje
          {"cutoffs": "10,20", "div_val": 2, "tie_embedding": False, "tie_projections": "none"}]  # fmt: skip
 
 
-def head_and_params(**changes) -> tuple[AdaptiveHead, dict, dict]:
+def head_and_params(**changes) -> tuple[LMHead, dict, dict]:
     """With the embedding's parameters and the head's own: none at a value that hides its term."""
     config = dataclasses.replace(CONFIG, vocab_size=31, **changes)
-    head, rng = AdaptiveHead(config), np.random.default_rng(0)
+    head, rng = LMHead(config), np.random.default_rng(0)
 
     def drawn(module, *arguments):
         shapes = jax.eval_shape(lambda: nn.meta.unbox(module.init(jax.random.key(0), *arguments)))
@@ -86,7 +86,6 @@ def test_a_factorised_embedding_is_the_full_one_with_the_product_as_its_table(x6
     """Also in the softmax, whose vectors are projected back. Catches a projection that either of them leaves out."""
     narrow, full = make_model(d_embed=6), make_model()
     params, batch, memory = make_params(narrow), make_batch(), make_memory()
-    assert type(head(narrow.transformer.config, narrow.transformer.parts)) is LMHead
     factors = params["word_embedding"]
     whole = params | {"word_embedding": factors["table_0"] @ factors["projection_0"]}
     ours, theirs = narrow.row_losses(params, batch, memory), full.row_losses(whole, batch, memory)

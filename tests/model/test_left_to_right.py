@@ -12,7 +12,6 @@ import tiny
 from xlnet_jax.batch import Batch, Memory, forward_text
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model.architectures import architecture
 from xlnet_jax.model.transformer import XLNet, empty_memory
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import example_batch
@@ -124,11 +123,3 @@ def test_a_text_in_two_segments_is_the_text_in_one(norm, x64):
 def test_settings_that_cannot_work_are_refused(model, data, message):
     with pytest.raises(BadInput, match=message):
         tiny.config(model=model, data=data)
-
-
-@pytest.mark.parametrize(("objective", "memory_len"), [("plm", 0), ("mlm", 0), ("clm", M)])
-def test_an_architecture_refuses_what_its_objective_cannot_use(objective, memory_len):
-    """Catches a row that is taken in silence for a model that no configuration can have."""
-    config = ModelConfig(position_scheme="absolute", memory_len=memory_len)
-    with pytest.raises(BadInput, match=f"absolute cannot have data.objective={objective} and .*={memory_len}; use"):
-        architecture(config, objective)

@@ -95,7 +95,7 @@ CASES = {
 
 
 def path(name: str) -> str:
-    """The file of a case, or of the weights."""
+    """The file of a case, or of the weights; in a folder, as `xl/plain`, a case of `xl_replay`."""
     return os.path.join(FOLDER, f"{name}.npz")
 
 
@@ -199,7 +199,7 @@ class Observed:
     """
 
     def __init__(self, model: XLNet) -> None:
-        self.model, self.out, self.layers = model, None, None
+        self.model, self.config, self.out, self.layers = model, model.config, None, None
 
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Output:
         self.out, seen = self.model.apply(variables, *args, mutable=["intermediates"], **kwargs)

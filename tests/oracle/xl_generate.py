@@ -21,7 +21,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import numpy as np
 import torch
 import transformers
-from oracle import xl_replay
+from oracle import replay
 from oracle.xl_replay import CASES, SEGMENTS, Arrays, B, T
 
 from xlnet_jax.config import ModelConfig
@@ -112,8 +112,8 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
     for name in CASES:
-        np.savez_compressed(xl_replay.path(name), **recorded(name))
-        print(f"{name:16} {os.path.getsize(xl_replay.path(name)):8} bytes")
+        np.savez_compressed(replay.path(f"xl/{name}"), **recorded(name))
+        print(f"{name:16} {os.path.getsize(replay.path(f'xl/{name}')):8} bytes")
 
 
 if __name__ == "__main__":

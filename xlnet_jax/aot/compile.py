@@ -5,16 +5,13 @@ The step is the one of `train`, from the same `build_step`; nothing is executed.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
 from xlnet_jax.aot import schedule
@@ -42,8 +39,8 @@ class Trial:
     temp: int | None = None
     """None if it did not compile."""
     executable: Any = None
-    kernels: dict[str, schedule.Schedule] = dataclasses.field(default_factory=dict)
-    """Schedules of the fused kernels, by the name of their instruction."""
+    kernels: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Cycles of the fused kernels by their schedule, by the name of their instruction."""
 
     @property
     def config(self) -> Config:
@@ -73,7 +70,7 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
     built, lowered = lower(recipe, mesh)
     arguments = argument_bytes(built)
     try:
-        with _uncached(), schedule.collected() as kernels:
+        with schedule.collected() as kernels:
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         required, available = out_of_memory(str(error))
@@ -85,33 +82,18 @@ def attempt(recipe: Recipe, topology: Topology) -> Trial:
         memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
         + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
     )  # fmt: skip
-    seconds = time.monotonic() - began
-    temp = memory.temp_size_in_bytes
+    seconds, temp = time.monotonic() - began, memory.temp_size_in_bytes
     return Trial(recipe, mesh, arguments, seconds, needed, topology.hbm_bytes, temp, compiled, kernels)
-
-
-@contextlib.contextmanager
-def _uncached() -> Iterator[None]:
-    """Disables JAX's persistent cache: a program for devices that are not present cannot be loaded from it."""
-    before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", before)
-        compilation_cache.reset_cache()
 
 
 def out_of_memory(message: str) -> tuple[int, int]:
     """(bytes needed, bytes available) from the compiler's out-of-memory message. RuntimeError for any other message."""
     found = re.search(
-        r"total memory required for HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"
-        r"|Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", message
-    )  # fmt: skip
+        r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT]?)\)?(?: exceeds available HBM \(| of )([\d.]+)([KMGT]?)", message
+    )
     if "RESOURCE_EXHAUSTED" not in message or not found:
         raise RuntimeError(f"the TPU compiler failed: {message}")
-    wanted, wanted_unit, there, there_unit = [group for group in found.groups() if group is not None]
+    wanted, wanted_unit, there, there_unit = found.groups()
     return int(float(wanted) * _UNITS[wanted_unit]), int(float(there) * _UNITS[there_unit])
 
 
@@ -129,8 +111,3 @@ def device_bytes(tree: Any, shardings: Any) -> int:
         return math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
     return sum(jax.tree.leaves(jax.tree.map(size, tree, shardings)))
-
-
-def gib(size: int) -> str:
-    """A number of bytes in GiB, for messages."""
-    return f"{size / 2**30:.3f} GiB"

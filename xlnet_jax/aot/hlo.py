@@ -12,14 +12,16 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 BITS = {"pred": 8, "bf16": 16, "token": 0, "s4": 4, "u4": 4}
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z0-9\-]*)\((.*)$")
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z0-9\-]*)\((.*?)\)(.*)$")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_CALLED = re.compile(r"\b(calls|to_apply|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)")
+_CALLERS = {"to_apply": "call", "called_computations": "custom-call-start"}
+"""The only opcode whose computations under this name run by themselves; those of a custom call on the SparseCores."""
 _ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all"}
 """Opcodes that move no bytes themselves."""
@@ -61,61 +63,37 @@ class Program:
 
     def __init__(self, text: str) -> None:
         self.computations: dict[str, dict[str, Instruction]] = {}
-        self.entry = ""
-        self._read(text)
-        if not self.entry:
+        entry, current = "", {}
+        for line in text.splitlines():
+            if header := _COMPUTATION.match(line):
+                current = self.computations.setdefault(header[2], {})
+                entry = header[2] if header[1] else entry
+            elif found := _INSTRUCTION.match(line):
+                root, name, kind, opcode, inner, attributes = found.groups()
+                # The value of a constant and the number of a parameter are in the place of the operands.
+                operands = re.findall(r"%([\w.\-]+)", inner) or [inner]
+                current[name] = Instruction(name, kind, opcode, tuple(operands), attributes, bool(root))
+        if not entry:
             raise ValueError("the text has no ENTRY computation")
         self.runs: collections.Counter[str] = collections.Counter()
         """How often each computation runs."""
-        self._found: dict[tuple[str, ...], tuple[str, str, Instruction]] = {}
-        self._times: collections.Counter[tuple[str, ...]] = collections.Counter()
-        self._visit(self.entry, 1, self.entry)
-        self._fused = {_attribute(one, "calls") for body in self.computations.values() for one in body.values()
-                       if one.opcode == "fusion"}  # fmt: skip
+        self._loops: dict[str, str] = {}
+        """The loop body that each computation is in."""
+        self._visit(entry, 1, entry)
 
-    def _read(self, text: str) -> None:
-        current: dict[str, Instruction] = {}
-        for line in text.splitlines():
-            if not line.startswith(" "):
-                header = _COMPUTATION.match(line)
-                if header:
-                    current = self.computations.setdefault(header[2], {})
-                    self.entry = header[2] if header[1] else self.entry
-                continue
-            found = _INSTRUCTION.match(line)
-            if found:
-                name, kind, opcode, rest = found.groups()
-                end = _closing(rest)
-                inner = rest[:end]
-                # The value of a constant and the number of a parameter are in the place of the operands.
-                words = (inner,) if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.\-]+)", inner))
-                current[name] = Instruction(name, kind, opcode, words, rest[end:], line.lstrip().startswith("ROOT"))
-
-    def _visit(self, name: str, times: int, scope: str) -> None:
-        """Adds `times` runs of a computation and of everything it calls; `scope` is the loop body that contains it."""
+    def _visit(self, name: str, times: int, loop: str) -> None:
+        """Adds `times` runs of a computation and of everything it calls."""
         self.runs[name] += times
+        self._loops[name] = loop
         for one in self.computations[name].values():
             if one.opcode == "while":
-                turns = self.trip_count(name, one)
-                self._visit(_attribute(one, "condition"), times * (turns + 1), scope)
-                self._visit(_attribute(one, "body"), times * turns, _attribute(one, "body"))
-                continue
-            kind = _kind(name, one)
-            if kind:
-                chain = re.search(r'chain_id="(\d+)"', one.attributes)
-                channel = re.search(r"channel_id=(\d+)", one.attributes)
-                key = (scope, chain[1], channel[1]) if chain and channel else (name, one.name)
-                # Only the first of the pieces of a collective counts.
-                if self._found.setdefault(key, (kind, name, one))[2] is one:
-                    self._times[key] += times
-            called = re.findall(r"\b(?:calls|to_apply)=%?([\w.\-]+)" if one.opcode == "call" else
-                                r"\bcalls=%?([\w.\-]+)", one.attributes)  # fmt: skip
-            # Those called by a custom call run on the SparseCores.
-            kinds = "branch|called" if one.opcode == "custom-call-start" else "branch"
-            for names in re.findall(rf"(?:{kinds})_computations=\{{([^}}]*)\}}", one.attributes):
-                called += re.findall(r"%?([\w.\-]+)", names)
-            for each in called:
-                self._visit(each, times, scope)
+                turns, body = self.trip_count(name, one), _attribute(one, "body")
+                self._visit(_attribute(one, "condition"), times * (turns + 1), loop)
+                self._visit(body, times * turns, body)
+            for field, names in _CALLED.findall(one.attributes):
+                if _CALLERS.get(field, one.opcode) == one.opcode:
+                    for each in re.findall(r"[\w.\-]+", names):
+                        self._visit(each, times, loop)
 
     def trip_count(self, where: str, loop: Instruction) -> int:
         """Iterations of a loop that counts in steps of 1 up to a constant, as scans do: from 0, or from a constant
@@ -147,25 +125,29 @@ class Program:
         """All collectives, equal ones merged, most bytes first; `axes` are the mesh's names and sizes in order."""
         counted: collections.Counter[tuple[str, str, str, int, str]] = collections.Counter()
         moved: collections.Counter[tuple[str, str, str, int, str]] = collections.Counter()
-        for place, (kind, name, one) in self._found.items():
-            times = self._times[place]
-            # A send also has a token operand, which has no bytes.
-            operands = one.operands[:1] if one.opcode == "send" else one.operands
-            types = [self.computations[name][operand].type for operand in operands]
-            size = sum(map(array_bytes, types))
-            dtype = "+".join(sorted({dtype for dtype, _ in _ARRAY.findall(" ".join(types))}))
-            if one.opcode == "send":
-                # Between slices; slices are the first mesh axis, see mesh.make_mesh.
-                slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
-                group = len(slices[1].split(",")) if slices else 2
-                key = (kind, next(iter(axes)), "dcn", group, dtype)
-            else:
-                groups = device_groups(one.attributes, math.prod(axes.values()))
-                key = (kind, axes_of(groups, axes), "ici", max(len(group) for group in groups), dtype)
-            if kind == "all-gather":
-                size *= key[3]
-            counted[key] += times
-            moved[key] += times * size
+        chains: set[tuple[str, ...]] = set()
+        for name, times in self.runs.items():
+            for one in self.computations[name].values():
+                kind = _kind(name, one)
+                chain = re.search(r"channel_id=(\d+).*chain_id=(\S+)", one.attributes)
+                piece = (self._loops[name], *chain.groups()) if chain else (name, one.name)
+                # Only the first of the pieces of a collective counts.
+                if kind is None or piece in chains:
+                    continue
+                chains.add(piece)
+                # A send also has a token operand, which has no bytes.
+                operands = one.operands[:1] if one.opcode == "send" else one.operands
+                types = " ".join(self.computations[name][operand].type for operand in operands)
+                size, dtype = array_bytes(types), "+".join(sorted({dtype for dtype, _ in _ARRAY.findall(types)}))
+                if one.opcode == "send":
+                    # Between slices; slices are the first mesh axis, see mesh.make_mesh.
+                    slices = re.search(r'megascale_target="\{([\d,]+)\}', one.attributes)
+                    key = (kind, next(iter(axes)), "dcn", len(_ints(slices[1])) if slices else 2, dtype)
+                else:
+                    groups = device_groups(one.attributes, math.prod(axes.values()))
+                    key = (kind, axes_of(groups, axes), "ici", max(map(len, groups)), dtype)
+                counted[key] += times
+                moved[key] += times * size * (key[3] if kind == "all-gather" else 1)
         found = [Collective(*key, counted[key], moved[key]) for key in counted]
         return sorted(found, key=lambda each: -each.bytes)
 
@@ -180,48 +162,13 @@ class Program:
         return {one.name: (times, sum(array_bytes(each.type) for each in (one, *map(body.__getitem__, one.operands))))
                 for body, one, times in self._executed() if "tpu_custom_call" in one.attributes}  # fmt: skip
 
-    def traffic(self) -> collections.Counter[str]:
-        """HBM bytes read and written by operation of the model, of all runs: what is in on-chip memory does not count.
-
-        Of an array from which only slices are taken, or that is updated in place, the slices count.
-        """
-        moved: collections.Counter[str] = collections.Counter()
-        for body, one, times in self._executed():
-            # The compiler's own memory without a value, for the stacks of a loop.
-            if one.opcode in FREE or one.opcode.endswith("-start") or "AllocateBuffer" in one.attributes:
-                continue
-            # A copy that overlaps with others: its start has operand and result in one type.
-            if one.opcode in ("copy-done", "slice-done"):
-                size = array_bytes(one.type)
-            else:
-                written = min(self._written(body, one), hbm_bytes(one.type))
-                size = written + sum(self._taken(body, operand, one) for operand in set(one.operands) & body.keys())
-            if size:
-                moved[operation(one)] += times * size
-        return moved
-
     def _executed(self) -> Iterator[tuple[dict[str, Instruction], Instruction, int]]:
         """Every instruction that is not inside of a fusion, with its computation before it and its runs after it."""
+        every = [one for body in self.computations.values() for one in body.values()]
+        fused = {_attribute(one, "calls") for one in every if one.opcode == "fusion"}
         for name, times in self.runs.items():
-            body = self.computations[name] if name not in self._fused else {}
+            body = self.computations[name] if name not in fused else {}
             yield from ((body, one, times) for one in body.values())
-
-    def _taken(self, body: dict[str, Instruction], array: str, user: Instruction) -> int:
-        """HBM bytes that an instruction reads of one array of its computation."""
-        size = hbm_bytes(body[array].type)
-        if user.opcode in ("dynamic-slice", "slice") and user.operands[0] == array:
-            return min(size, array_bytes(user.type))
-        if user.opcode == "dynamic-update-slice" and user.operands[0] == array:
-            return 0
-        if user.opcode == "bitcast":
-            inner, name = body, user.name
-        elif user.opcode == "fusion":
-            inner, place = self.computations[_attribute(user, "calls")], str(user.operands.index(array))
-            name = next(one.name for one in inner.values() if one.opcode == "parameter" and one.operands[0] == place)
-        else:
-            return size
-        taken = sum(self._taken(inner, name, one) for one in inner.values() if name in one.operands)
-        return min(size, taken)
 
     def _written(self, body: dict[str, Instruction], one: Instruction) -> int:
         """Bytes of the result; of an array that is updated in place only the slice."""
@@ -233,15 +180,6 @@ class Program:
         updates = [each for each in within if each.opcode == "dynamic-update-slice"]
         kept = sum(array_bytes(each.type) - array_bytes(body[each.operands[1]].type) for each in updates)
         return max(array_bytes(one.type) - kept, 0)
-
-
-def _closing(text: str) -> int:
-    depth = 1
-    for index, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if not depth:
-            return index
-    return len(text)
 
 
 def _attribute(one: Instruction, name: str) -> str:
@@ -263,15 +201,6 @@ def _kind(computation: str, one: Instruction) -> str | None:
     return kind if kind in COLLECTIVES else None
 
 
-def operation(one: Instruction) -> str:
-    """The place in the model that an instruction comes from, without loops; opcode and type if it has none."""
-    found = re.search(r'op_name="([^"]*)"', one.attributes)
-    skipped = {"jit(steps)", "eval_jaxpr", "while", "body", "closed_call", "shard_map", "checkpoint"}
-    if not found:
-        return f"{one.opcode} {one.type.partition('{')[0]}"
-    return "/".join(part for part in found[1].split("/") if part not in skipped)
-
-
 def array_bytes(kind: str) -> int:
     """Bytes of an array type, or of all arrays of a tuple type, without padding."""
     total = 0
@@ -280,11 +209,6 @@ def array_bytes(kind: str) -> int:
         bits = BITS[dtype] if dtype in BITS else int(digits[0]) if digits else 0
         total += bits * math.prod(int(size) for size in dims.split(",") if size) // 8
     return total
-
-
-def hbm_bytes(kind: str) -> int:
-    """As `array_bytes`, without arrays in on-chip memory: their layout names another memory space, as in S(1)."""
-    return array_bytes(re.sub(r"\w+\[[\d,]*\]\{[^}]*S\(\d+\)\}", "", kind))
 
 
 def device_groups(attributes: str, devices: int) -> list[list[int]]:
@@ -333,6 +257,6 @@ def axes_of(groups: Sequence[Sequence[int]], axes: dict[str, int]) -> str:
     """Names of the mesh axes along which members of one group differ, joined by +; devices are in mesh order."""
     varying: set[str] = set()
     for group in groups:
-        coordinates: Any = np.array(np.unravel_index(np.asarray(group), tuple(axes.values())))
+        coordinates = np.array(np.unravel_index(np.asarray(group), tuple(axes.values())))
         varying |= {name for name, row in zip(axes, coordinates, strict=True) if len(set(row.tolist())) > 1}
     return "+".join(name for name in axes if name in varying) or "none"

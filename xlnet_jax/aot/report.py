@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.aot import hlo, schedule
-from xlnet_jax.aot.compile import Trial, attempt, device_bytes, gib
+from xlnet_jax.aot.compile import Trial, attempt, device_bytes
 from xlnet_jax.aot.topology import Chip, Topology, check, check_readable, describe
 from xlnet_jax.config import Config, override
 from xlnet_jax.distributed import mesh as meshes
@@ -82,7 +82,7 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
     if trial.executable is None:
         return result | dict.fromkeys((
             "compiler_bytes", "projected_step_seconds", "projected_tokens_per_second", "projected_days",
-            "projected_mfu", "projection", "bound", "mfu_bound", "traffic_bytes", "traffic",
+            "projected_mfu", "projection", "bound", "mfu_bound",
         ))  # fmt: skip
     steps = config.train.steps_per_dispatch
     program = hlo.Program(trial.executable.as_text())
@@ -95,8 +95,6 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
     seconds["compute"] *= result["rows"] / config.train.batch_size
     step = step_seconds(seconds)
     least = at_peak(trial.recipe.flops_per_step, topology)
-    moved = program.traffic()
-    total = sum(moved.values())
     # All positions, like the metrics of training.
     tokens = config.train.batch_size * config.data.segment_len
     return result | {
@@ -112,11 +110,6 @@ def report(trial: Trial, topology: Topology) -> dict[str, Any]:
         "projection": seconds,
         "bound": max(seconds.keys() - {"attention"}, key=lambda name: seconds[name]),
         "mfu_bound": least / step_seconds({name: seconds.get(name, 0) for name in ("attention", "compute")}),
-        "traffic_bytes": total // steps,
-        "traffic": [
-            {"operation": name, "bytes": _per_step(size, steps), "share": size / total}
-            for name, size in moved.most_common(10)
-        ],
     }  # fmt: skip
 
 
@@ -148,17 +141,15 @@ def kernel_calls(trial: Trial, chip: Chip, program: hlo.Program) -> KernelCalls:
     """All calls of fused kernels in a program. Zero if there are none; RuntimeError if libtpu wrote no schedule."""
     seconds, total, calls = 0.0, 0, program.kernels()
     # libtpu compiles equal kernels once, and writes one schedule: that of the same kernel with as many bytes.
-    schedules = {
-        (name.partition(".")[0], calls[name][1]): trial.kernels[name] for name in calls.keys() & trial.kernels.keys()
-    }
+    cycles = {(name.partition(".")[0], calls[name][1]): trial.kernels[name] for name in calls.keys() & trial.kernels}
     for name, (times, size) in calls.items():
-        found = trial.kernels.get(name) or schedules.get((name.partition(".")[0], size))
+        found = trial.kernels.get(name) or cycles.get((name.partition(".")[0], size))
         if found is None:
             raise RuntimeError(
                 f"libtpu wrote no schedule of the kernel {name}; it was loaded before aot.schedule.prepare()"
             )
-        at_once = max(found.bundles / chip.clock, size / (chip.hbm_bandwidth / chip.devices))
-        seconds, total = seconds + times * at_once, total + times * size
+        seconds += times * max(found / chip.clock, size / (chip.hbm_bandwidth / chip.devices))
+        total += times * size
     return KernelCalls(seconds, total)
 
 
@@ -291,28 +282,9 @@ def print_report(result: dict[str, Any]) -> None:
         label = f"PROJECTION {name}" if name.startswith("proj") else name
         for row in value if isinstance(value, list) else [value]:
             table.add_row(label, _shown(name, row))
-    if result.get("projected_mfu"):
-        table.add_row("PROJECTION in words", in_words(result))
     if not result["fits"] and not result["advice"]:
         table.add_row("advice", "nothing tried fits; use a larger topology or a smaller model")
     Console(width=160).print(table)
-
-
-_TERMS = {
-    "attention": "fused kernels", "compute": "compute", "hbm": "memory traffic", "ici": "network in a slice",
-    "dcn": "network between slices",
-}  # fmt: skip
-
-
-def in_words(result: dict[str, Any]) -> str:
-    """The projected MFU, the terms of the step with the one that binds first, and the bound of compute alone."""
-    terms = sorted(result["projection"].items(), key=lambda term: -term[1])
-    first, *others = (f"{_TERMS[name]} ({seconds:.3g} s)" for name, seconds in terms)
-    alone = "compute and the fused kernels" if "attention" in result["projection"] else "compute"
-    return (
-        f"MFU {result['projected_mfu']:.1%}; bound by {first}, then {', '.join(others)}; if only {alone} took time: "
-        f"MFU {result['mfu_bound']:.1%}"
-    )
 
 
 def _shown(name: str, value: Any) -> str:
@@ -320,5 +292,5 @@ def _shown(name: str, value: Any) -> str:
         unit = "bytes" if name == "arguments" else ""
         return ", ".join(f"{key} {_shown(key + unit, part)}" for key, part in value.items())
     if isinstance(value, int) and name.endswith("bytes"):
-        return gib(value)
+        return f"{value / 2**30:.3f} GiB"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

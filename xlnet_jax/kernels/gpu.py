@@ -1,7 +1,7 @@
 """Fused relative attention on NVIDIA GPUs, in Pallas on Triton: no array of queries times keys is in global memory.
 
 The interface and the results are those of `xla.attend`, but for the probabilities, which never exist. Formulas and the
-gradient: `reference`. What one program does: `gpu_kernels`. This module pads the arguments, packs the integers, and
+gradient: `packing`. What one program does: `gpu_kernels`. This module pads the arguments, packs the integers, and
 ties forward and backward together.
 
 Arrays stay [B, rows, H, E], as the projections make them. Every sum has a fixed order, so two runs give equal bits.
@@ -72,11 +72,7 @@ def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = Fals
     blocks = blocks or next(x for size, x in BLOCKS.items() if size >= Ep * dtype.itemsize)
     query_block, tile = blocks.chosen if chosen else blocks.queries, blocks.keys
     Tp, Kp, Qp = up(T, tile), up(K, tile), up(Q, query_block)
-    plan = Plan(
-        positions=Tp, keys=Kp, queries=query_block, tile=tile, chosen=chosen, own_tables=a.own_tables,
-        rate=0.0 if a.dropout is None else a.dropout.rate,
-        farthest=None if a.max_distance is None else a.max_distance - M, interpret=interpret,
-    )  # fmt: skip
+    plan = Plan(queries=query_block, tile=tile, interpret=interpret, **packing.call(a, Tp, Kp))
     r_SNHE, table_B = packing.position_keys(a)
     a_BQHE, b_BQHE, c_BQHE = (
         (a.q_BQHE.astype(jnp.float32) + a.biases[f"{name}_bias"].astype(jnp.float32)[None, None]) * (E**-0.5 / LN2)

@@ -1,6 +1,6 @@
 """The bodies of the fused attention on GPU: what one program does for one row of the batch and one head.
 
-Formulas: `reference`. Scores are computed in tiles of Q queries and S keys, on Triton. Four kernels: the output; the
+Formulas: `packing`. Scores are computed in tiles of Q queries and S keys, on Triton. Four kernels: the output; the
 gradients of a, b and c; those of the keys and values; those of the position keys. The last three compute the scores
 again, each in its own order, so that a program owns what it sums: no atomics, and two runs give equal bits.
 
@@ -27,6 +27,7 @@ from jax.experimental import pallas as pl
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.dropout import keep, upscale
 from xlnet_jax.kernels.packing import FAR, LN2
 
@@ -53,27 +54,17 @@ def lower_take() -> None:
     lowering.register_lowering(take_p)(lambda _, x, index: triton.dialect.gather(x, index, axis=1))
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """The static facts of a call, after padding. `queries` and `tile` are powers of 2, `queries` at most `tile`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(packing.Call):
+    """The static facts of a call, after padding.
 
-    positions: int
-    """T, a multiple of `tile`."""
-    keys: int
-    """K, a multiple of `tile`."""
+    `queries` and `tile` are powers of 2, `queries` at most `tile`; T and K are multiples of `tile`.
+    """
+
     queries: int
     """Q: in a block."""
     tile: int
     """S: keys in a block, positions in a window."""
-    chosen: bool
-    """Queries are at chosen positions, not in order."""
-    own_tables: bool
-    """Every row of the batch has its own position keys; else there are two tables, one per direction."""
-    rate: float
-    """Of dropout."""
-    farthest: int | None
-    """A key is hidden if the query's position minus the key's number is larger."""
-
     interpret: bool
     """Runs as plain JAX, on any device."""
 

@@ -1,8 +1,27 @@
-"""Constants of the fused kernels for TPU and GPU, and the arguments of `attend` in the form that both take."""
+"""What the fused kernels for TPU and GPU have in common: formulas, constants, and the form of their arguments.
+
+Forward, for a query i at the position t_i and a key j (letters and distances as in `xla`):
+
+    a_i = q_i + u    b_i = q_i + v    c_i = q_i + w    row n_ij = T - 1 - t_i + j    r = even + direction odd
+    s_ij = E^(-1/2) [ a_i . k_j + b_i . r[n_ij] + c_i . S[g_ij] ]      g_ij = 0 in the same segment, 1 in another one
+    p_ij = exp(s_ij) / sum of exp(s_ij') over the visible j'           0 for hidden keys and for rows that see nothing
+    o_i  = sum_j p_ij z_ij v_j                                         z: dropout, 0 or 1 / share kept
+
+Backward, from the gradient do of o; a sum over the rows of the batch where an input has no row:
+
+    dv_j = sum_i p_ij z_ij do_i
+    ds_ij = E^(-1/2) p_ij (z_ij do_i . v_j - do_i . o_i)               do_i . o_i = sum_j p_ij z_ij do_i . v_j
+    da_i = sum_j ds_ij k_j    db_i = sum_j ds_ij r[n_ij]    dc_i = sum_j ds_ij S[g_ij]
+    dq_i = da_i + db_i + dc_i    du = sum_i da_i    dv = sum_i db_i (the bias)    dw = sum_i dc_i
+    dk_j = sum_i ds_ij a_i    dr[n] = sum of ds_ij b_i where n_ij = n    dS[g] = sum of ds_ij c_i where g_ij = g
+    deven = dr    dodd = direction dr
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +35,33 @@ FAR = 1e30
 LN2 = math.log(2)
 _INT = jnp.iinfo(jnp.int32)
 """A rank that no limit exceeds is `max`, a limit that no rank is below is `min`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """The static facts of a call that both kernels have, after padding."""
+
+    positions: int
+    """T."""
+    keys: int
+    """K."""
+    chosen: bool
+    """Queries are at chosen positions, not in order."""
+    own_tables: bool
+    """Every row of the batch has its own position keys; else there are two tables, one per direction."""
+    rate: float
+    """Of dropout."""
+    farthest: int | None
+    """A key is hidden if the query's position minus the key's number is larger."""
+
+
+def call(a: Arguments, positions: int, keys: int) -> dict[str, Any]:
+    """The fields of `Call`; the sizes are the padded ones."""
+    return {
+        "positions": positions, "keys": keys, "chosen": a.query_position_BQ is not None, "own_tables": a.own_tables,
+        "rate": 0.0 if a.dropout is None else a.dropout.rate,
+        "farthest": None if a.max_distance is None else a.max_distance - a.memory_len,
+    }  # fmt: skip
 
 
 def up(size: int, multiple: int) -> int:

@@ -1,7 +1,7 @@
 """Fused relative attention on TPU, v4 and later: no array of queries times keys leaves the chip's vector memory.
 
 The interface and the results are those of `xla.attend`, but for the probabilities, which never exist. Formulas and the
-gradient: `reference`. What one program does: `tpu_forward` and `tpu_backward`, on the units of `tpu_units`. This module
+gradient: `packing`. What one program does: `tpu_forward` and `tpu_backward`, on the units of `tpu_units`. This module
 pads the arguments, packs the integers, chooses the blocks, and ties forward and backward together.
 
 Arrays stay [B, rows, H E], as the projections make them. Every sum has a fixed order, so two runs give equal bits.
@@ -50,29 +50,6 @@ class Blocks:
     """Limit for the compiler; v5e and v6e have 128 MiB."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Integers:
-    """Everything that has no gradient, int32."""
-
-    table_B: jax.Array
-    """Number of the row's position keys."""
-    word_A: jax.Array
-    """Hash of dropout up to row and head, A = B H."""
-    first_A: jax.Array
-    """First window of each block of queries, A = B blocks."""
-    last_A: jax.Array
-    queries_B8Q: jax.Array
-    """Limit, segment, position, and zeros."""
-    keys_B8K: jax.Array
-    """Rank, segment, and zeros."""
-
-    @property
-    def scalars(self) -> tuple[jax.Array, ...]:
-        """What the programs know before they start."""
-        return self.table_B, self.word_A, self.first_A, self.last_A
-
-
 def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) -> tuple[jax.Array, None]:
     """Attention of one stream of one layer, numbers in float32 or bfloat16.
 
@@ -96,131 +73,118 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
     groups = next(n for n in (8, 4, 2, 1) if H * Ep % (n * LANES) == 0 and n * Np <= blocks.rows or n == 1)
     r_SNHE, table_B = packing.position_keys(a)
     plan = Plan(
-        groups=groups, positions=Tp, keys=Kp, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
-        window=window if chosen else LANES, chosen=chosen, own_tables=a.own_tables, strided=blocks.strided,
-        rate=0.0 if a.dropout is None else a.dropout.rate,
-        farthest=None if a.max_distance is None else a.max_distance - M,
+        groups=groups, head_dim=Ep, scale=E**-0.5, query_block=query_block, key_block=key_block,
+        window=window if chosen else LANES, strided=blocks.strided, **packing.call(a, Tp, Kp),
     )  # fmt: skip
     biases = (a.biases[f"{name}_bias"] for name in ("content", "position", "segment"))
     small_8HE = jnp.stack([x.astype(jnp.float32) for x in (*biases, packing.other_segment(a))])
     heads = up(H * Ep, LANES) // Ep
     lanes = functools.partial(_in_lanes, heads=heads, head_dim=Ep)
     queries = packing.queries(a, Qp)
-    integers = Integers(
-        table_B,
-        jax.lax.bitcast_convert_type(packing.words(a, heads), jnp.int32).reshape(-1),
-        *_windows(queries[2], plan),
-        _packed(*queries),
-        _packed(*packing.keys(a, Kp)),
-    )
+    word_BH = jax.lax.bitcast_convert_type(packing.words(a, heads), jnp.int32)
     o_BQD: Any = _fused(
-        (plan, blocks.vmem_bytes, interpret), lanes(a.q_BQHE, (0, Qp - Q)), lanes(a.k_BKHE, (0, Kp - K)),
+        (plan, blocks.vmem_bytes, interpret), table_B, word_BH.reshape(-1), *_windows(queries[2], plan),
+        lanes(a.q_BQHE, (0, Qp - Q)), lanes(a.k_BKHE, (0, Kp - K)), lanes(a.v_BKHE, (0, Kp - K)),
         # The kernel's row for the query at t and key j is T - 1 - t + j, with the padded T.
-        lanes(a.v_BKHE, (0, Kp - K)),
         lanes(r_SNHE.astype(jnp.float32), (Tp - T, Np - (Tp - T) - r_SNHE.shape[1])).swapaxes(1, 2),
-        lanes(small_8HE[None], (0, SUBLANES - len(small_8HE)))[0], integers,
+        lanes(small_8HE[None], (0, SUBLANES - len(small_8HE)))[0], _packed(*queries), _packed(*packing.keys(a, Kp)),
     )  # fmt: skip
     return o_BQD[:, :Q].reshape(B, Q, heads, Ep)[:, :, :H, :E], None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(
-    static: tuple[Plan, int, bool], q_BQD: jax.Array, k_BKD: jax.Array, v_BKD: jax.Array, r_SDN: jax.Array,
-    small_8D: jax.Array, integers: Integers,
-) -> jax.Array:  # fmt: skip
-    """The output [B, Q, D] of padded arguments. r and the small inputs are float32, and so is their gradient."""
-    return _fused_forward(static, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers)[0]
+def _fused(static: tuple[Plan, int, bool], *arguments: jax.Array) -> jax.Array:
+    """The output [B, Q, D] of padded arguments.
+
+    Args:
+      arguments: what programs know before they start: number of each row's position keys [B], hash of dropout up to row
+        and head [B H], first and last window of each block of queries [B blocks]; then q, k and v [B, Q or K, D], r
+        [S, D, N] and the small inputs [8, D], which are float32, as their gradient; then limit, segment, position and
+        zeros [B, 8, Q], and rank, segment and zeros [B, 8, K].
+    """
+    return _fused_forward(static, *arguments)[0]
 
 
-def _fused_forward(
-    static: tuple[Plan, int, bool], q_BQD: jax.Array, k_BKD: jax.Array, v_BKD: jax.Array, r_SDN: jax.Array,
-    small_8D: jax.Array, integers: Integers,
-) -> tuple[jax.Array, Any]:  # fmt: skip
-    plan = static[0]
-    (B, Q, D), N = q_BQD.shape, r_SDN.shape[2]
-    r_SDN = r_SDN.astype(q_BQD.dtype)
-    queries, keys = plan.query_block, plan.key_block
-    lanes = plan.groups * LANES
-    by_query = pl.BlockSpec((1, queries, lanes), lambda b, g, i, j, *_: (b, i, g))
-    by_key = pl.BlockSpec((1, keys, lanes), lambda b, g, i, j, *_: (b, j, g))
-    by_head = pltpu.VMEM((plan.heads, queries, LANES), jnp.float32)
+def _fused_forward(static: tuple[Plan, int, bool], *arguments: Any) -> tuple[jax.Array, Any]:
+    plan, (*scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, queries_B8Q, keys_B8K) = static[0], arguments
+    inputs = *scalars, q_BQD, k_BKD, v_BKD, r_SDN.astype(q_BQD.dtype), small_8D, queries_B8Q, keys_B8K
+    (B, Q, D), lanes = q_BQD.shape, plan.groups * LANES
+    _, in_specs, log = _specs(plan, r_SDN.shape[2], lanes_first=False)
+    by_head = pltpu.VMEM((plan.heads, plan.query_block, LANES), jnp.float32)
     o_BQD, log_BG8Q = _call(
-        forward, static, (B, D // lanes, Q // queries, plan.keys // keys), (*["parallel"] * 3, "arbitrary"),
-        in_specs=[
-            by_query, by_key, by_key, pl.BlockSpec((1, lanes, N), lambda b, g, i, j, table, *_: (table[b], g, 0)),
-            pl.BlockSpec((SUBLANES, lanes), lambda b, g, i, j, *_: (0, g)),
-            pl.BlockSpec((1, SUBLANES, queries), lambda b, g, i, j, *_: (b, 0, i)),
-            pl.BlockSpec((1, SUBLANES, keys), lambda b, g, i, j, *_: (b, 0, j)),
-        ],
-        out_specs=[by_query, pl.BlockSpec((1, plan.groups, SUBLANES, queries), lambda b, g, i, j, *_: (b, g, 0, i))],
+        forward, static, (B, D // lanes, Q // plan.query_block, plan.keys // plan.key_block),
+        (*["parallel"] * 3, "arbitrary"), in_specs=in_specs, out_specs=[in_specs[0], log],
         out_shape=[
             jax.ShapeDtypeStruct(q_BQD.shape, v_BKD.dtype),
             jax.ShapeDtypeStruct((B, D // LANES, SUBLANES, Q), jnp.float32),
         ],
         scratch_shapes=[
-            _columns(plan), _scores(plan), pltpu.VMEM((lanes, keys), v_BKD.dtype),
-            pltpu.VMEM((lanes, queries), jnp.float32),
+            pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32), pltpu.VMEM((2, plan.strip, plan.key_block), jnp.float32),
+            pltpu.VMEM((lanes, plan.key_block), v_BKD.dtype), pltpu.VMEM((lanes, plan.query_block), jnp.float32),
             by_head, by_head,
         ],
-    )(*integers.scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers.queries_B8Q, integers.keys_B8K)  # fmt: skip
+    )(*inputs)  # fmt: skip
     # Kept by remat `dots`, as the products are: the backward pass does not run this again.
     o_BQD, log_BG8Q = checkpoint_name((o_BQD, log_BG8Q), "fused_attention")
-    return o_BQD, (q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers, o_BQD, log_BG8Q)
+    return o_BQD, (inputs, o_BQD, log_BG8Q)
 
 
 def _fused_backward(static: tuple[Plan, int, bool], saved: Any, do_BQD: jax.Array) -> tuple[Any, ...]:
-    plan = static[0]
-    q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers, o_BQD, log_BG8Q = saved
-    (B, Q, D), (S, _, N) = q_BQD.shape, r_SDN.shape
+    plan, (inputs, o_BQD, log_BG8Q) = static[0], saved
+    *_, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, _, _ = inputs
+    (B, Q, D), (S, _, N), lanes = q_BQD.shape, r_SDN.shape, plan.groups * LANES
     queries, keys = plan.query_block, plan.key_block
-    lanes = plan.groups * LANES
-    by_query = pl.BlockSpec((1, queries, lanes), lambda g, b, i, j, *_: (b, i, g))
-    by_key = pl.BlockSpec((1, keys, lanes), lambda g, b, i, j, *_: (b, j, g))
-    all_keys = pl.BlockSpec((1, plan.keys, lanes), lambda g, b, i, j, *_: (b, 0, g))
-    small = pl.BlockSpec((SUBLANES, lanes), lambda g, b, i, j, *_: (0, g))
-    if plan.own_tables:
-        dr = pl.BlockSpec((1, lanes, N), lambda g, b, i, j, *_: (b, g, 0))
-    else:
-        dr = pl.BlockSpec((S, lanes, N), lambda g, b, i, j, *_: (0, g, 0))
-    by_lane = pltpu.VMEM((lanes, queries), jnp.float32)
-    sum_of_keys = pltpu.VMEM((lanes, plan.keys), jnp.float32)
+    spec, in_specs, log = _specs(plan, N, lanes_first=True)
+    by_query, small = in_specs[0], in_specs[4]
+    all_keys = spec((1, plan.keys, lanes), lambda b, g, i, j, _: (b, 0, g))
+    dr = spec((1 if plan.own_tables else S, lanes, N), lambda b, g, i, j, _: (b if plan.own_tables else 0, g, 0))
+    by_lane, sum_of_keys = (pltpu.VMEM((lanes, n), jnp.float32) for n in (queries, plan.keys))
+    scores = pltpu.VMEM((2, plan.strip, keys), jnp.float32)
     gradients = _call(
         backward, static, (D // lanes, B, Q // queries, plan.keys // keys), ("parallel", *["arbitrary"] * 3),
-        in_specs=[
-            by_query, by_key, by_key, pl.BlockSpec((1, lanes, N), lambda g, b, i, j, table, *_: (table[b], g, 0)),
-            small, pl.BlockSpec((1, SUBLANES, queries), lambda g, b, i, j, *_: (b, 0, i)),
-            pl.BlockSpec((1, SUBLANES, keys), lambda g, b, i, j, *_: (b, 0, j)),
-            by_query, pl.BlockSpec((1, plan.groups, SUBLANES, queries), lambda g, b, i, j, *_: (b, g, 0, i)), by_query,
-        ],
-        out_specs=[by_query, all_keys, all_keys, dr, small],
+        in_specs=[*in_specs, by_query, log, by_query], out_specs=[by_query, all_keys, all_keys, dr, small],
         out_shape=[
             *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q_BQD, k_BKD, v_BKD)),
             *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (r_SDN, small_8D)),
         ],
         scratch_shapes=[
-            _columns(plan), _scores(plan), _scores(plan), pltpu.VMEM((lanes, keys), k_BKD.dtype),
+            pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32), scores, scores, pltpu.VMEM((lanes, keys), k_BKD.dtype),
             pltpu.VMEM((3, lanes, queries), k_BKD.dtype), by_lane, by_lane,
             pltpu.VMEM((plan.heads, queries, LANES), jnp.float32), pltpu.VMEM((queries, lanes), jnp.float32),
             sum_of_keys, sum_of_keys,
         ],
-    )(
-        *integers.scalars, q_BQD, k_BKD, v_BKD, r_SDN, small_8D, integers.queries_B8Q, integers.keys_B8K,
-        o_BQD, log_BG8Q, do_BQD,
-    )  # fmt: skip
-    return *gradients, None
+    )(*inputs, o_BQD, log_BG8Q, do_BQD)  # fmt: skip
+    return *[None] * 4, *gradients, None, None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def _call(
-    body: Any,
-    static: tuple[Plan, int, bool],
-    grid: tuple[int, ...],
-    order: Any,
-    out_shape: Any,
-    **specs: Any,
-) -> Any:
+def _specs(plan: Plan, N: int, lanes_first: bool) -> tuple[Any, list[pl.BlockSpec], pl.BlockSpec]:
+    """A block by (row, lanes, queries, keys, table) in a grid that starts with row and lanes, or with lanes and row.
+
+    Then the blocks of the inputs, and of the logarithms of the sums.
+    """
+    lanes, queries, keys = plan.groups * LANES, plan.query_block, plan.key_block
+
+    def spec(shape: tuple[int, ...], index: Any) -> pl.BlockSpec:
+        return pl.BlockSpec(
+            shape, lambda x, y, i, j, table, *_: index(*((y, x) if lanes_first else (x, y)), i, j, table)
+        )
+
+    by_key = spec((1, keys, lanes), lambda b, g, i, j, _: (b, j, g))
+    inputs = [
+        spec((1, queries, lanes), lambda b, g, i, j, _: (b, i, g)), by_key, by_key,
+        spec((1, lanes, N), lambda b, g, i, j, table: (table[b], g, 0)),
+        spec((SUBLANES, lanes), lambda b, g, i, j, _: (0, g)),
+        spec((1, SUBLANES, queries), lambda b, g, i, j, _: (b, 0, i)),
+        spec((1, SUBLANES, keys), lambda b, g, i, j, _: (b, 0, j)),
+    ]  # fmt: skip
+    return spec, inputs, spec((1, plan.groups, SUBLANES, queries), lambda b, g, i, j, _: (b, g, 0, i))
+
+
+def _call(body: Any, static: tuple[Plan, int, bool], grid: tuple[int, ...], order: Any, out_shape: Any, **specs: Any
+          ) -> Any:  # fmt: skip
     plan, vmem_bytes, interpret = static
     return pl.pallas_call(
         functools.partial(body, plan),
@@ -230,15 +194,6 @@ def _call(
         name=f"xlnet_attention_{body.__name__}",
         interpret=interpret,
     )
-
-
-def _columns(plan: Plan) -> Any:
-    return pltpu.VMEM((2, 4, plan.strip, LANES), jnp.int32)
-
-
-def _scores(plan: Plan) -> Any:
-    """For two units."""
-    return pltpu.VMEM((2, plan.strip, plan.key_block), jnp.float32)
 
 
 def _windows(position_BQ: jax.Array, plan: Plan) -> tuple[jax.Array, jax.Array]:

@@ -75,11 +75,17 @@ def moved(tile: Callable[[int], jax.Array | None], unit: Unit, sign: int) -> Cal
 
     Args:
       tile: the tile of a number, None for zeros.
-      sign: 1: row q from column e[q] on; -1: the transpose of that, row q after e[q] zeros, rows as `Move.ordered`.
+      sign: 1: row q from column e[q] on; -1: the transpose of that, row q after e[q] zeros, where the offsets fall by 1
+        per row with the rows of each 8 reversed (`flip`).
 
-    Inside a tile `Move`; whole tiles move by selects.
+    Inside a tile rows turn, and a select joins neighbours; whole tiles move by selects.
     """
-    plan, move = unit.plan, Move(unit, sign)
+    plan = unit.plan
+    backward = plan.rolled and sign < 0
+    lane_QL = jax.lax.broadcasted_iota(jnp.int32, (plan.strip, LANES), 1)
+    start_QL = unit.start_QL & LANES - 1
+    to_QL = lane_QL + sign * (flip(start_QL) if backward else start_QL)
+    same_QL = to_QL < LANES if sign > 0 else to_QL >= 0
     offset_QL = unit.start_QL & (plan.window - 1)
 
     def select(which: jax.Array, one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
@@ -89,48 +95,30 @@ def moved(tile: Callable[[int], jax.Array | None], unit: Unit, sign: int) -> Cal
 
     @functools.cache
     def turned(t: int) -> jax.Array | None:
-        x = tile(t)
-        return None if x is None else move.turn(x)
-
-    @functools.cache
-    def level(n: int, t: int) -> Any:
-        if n == 0:
-            return select(move.same_QL, turned(t), turned(t + sign))
-        far = offset_QL & LANES << (n - 1) != 0
-        return select(far, level(n - 1, t + sign * 2 ** (n - 1)), level(n - 1, t))
-
-    return functools.partial(level, (plan.window // LANES - 1).bit_length())
-
-
-class Move:
-    """Moves row q of tiles [Q, 128] by its offset e[q] in the window, modulo 128; then a select joins neighbours.
-
-    A strided roll turns later rows by more. Offsets fall by 1 per row: to the right, it reverses the rows of each 8.
-    """
-
-    def __init__(self, unit: Unit, sign: int) -> None:
-        self.unit, self.sign = unit, sign
-        lane_QL = jax.lax.broadcasted_iota(jnp.int32, (unit.plan.strip, LANES), 1)
-        self.to_QL = lane_QL + sign * self.ordered(unit.start_QL & LANES - 1)
-        self.same_QL = self.to_QL < LANES if sign > 0 else self.to_QL >= 0
-
-    def turn(self, x_QL: jax.Array) -> jax.Array:
-        """The tile turned, its rows in the order of `ordered`."""
-        unit = self.unit
-        if not unit.plan.rolled:
-            return jnp.take_along_axis(x_QL, self.to_QL & LANES - 1, axis=1)
-        if self.sign > 0:
+        """The tile of a number, each row turned by its offset modulo 128."""
+        x_QL = tile(t)
+        if x_QL is None:
+            return None
+        if not plan.rolled:
+            return jnp.take_along_axis(x_QL, to_QL & LANES - 1, axis=1)
+        # A strided roll turns later rows by more. Offsets fall by 1 per row: to the right, it needs reversed rows.
+        if not backward:
             return pltpu.roll(x_QL, unit.start + 1, 1, stride=1, stride_axis=0)
-        x_QL, last = self.ordered(x_QL), 2 * LANES - SUBLANES - unit.start
+        x_QL, last = flip(x_QL), 2 * LANES - SUBLANES - unit.start
         parts = [
             pltpu.roll(x_QL[n : n + SUBLANES], (last - n) % LANES, 1, stride=1, stride_axis=0)
             for n in range(0, len(x_QL), SUBLANES)
         ]
         return jnp.concatenate(parts, axis=0)
 
-    def ordered(self, x_QL: jax.Array) -> jax.Array:
-        """The rows in the order of the turned tiles; twice is the first order."""
-        return flip(x_QL) if self.unit.plan.rolled and self.sign < 0 else x_QL
+    @functools.cache
+    def level(n: int, t: int) -> Any:
+        if n == 0:
+            return select(same_QL, turned(t), turned(t + sign))
+        far = offset_QL & LANES << (n - 1) != 0
+        return select(far, level(n - 1, t + sign * 2 ** (n - 1)), level(n - 1, t))
+
+    return functools.partial(level, (plan.window // LANES - 1).bit_length())
 
 
 def flip(x: jax.Array) -> jax.Array:

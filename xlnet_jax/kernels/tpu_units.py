@@ -1,6 +1,6 @@
 """What a program of the fused attention on TPU works on: its plan and its units, each one head of a strip of queries.
 
-Formulas: `reference`. A program handles 128 lanes of the model width: 128 / E heads, whose queries, keys and values are
+Formulas: `packing`. A program handles 128 lanes of the model width: 128 / E heads, whose queries, keys and values are
 where the projections put them. It goes through its queries in strips of up to 128, head by head, and through its keys
 in parts of 128: an array of a strip and a part is 16 registers.
 
@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.dropout import bits, keep
 from xlnet_jax.kernels.packing import LN2
 
@@ -35,13 +36,10 @@ NT, NN = ((1,), (1,)), ((1,), (0,))
 """Contractions of two matrices: a b' and a b."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(packing.Call):
     """The static facts of a call, after padding."""
 
-    positions: int
-    """T."""
-    keys: int
     head_dim: int
     """E: 32, 64 or 128."""
     scale: float
@@ -52,16 +50,8 @@ class Plan:
     key_block: int
     window: int
     """S, a power of 2; 128 for queries in order."""
-    chosen: bool
-    """Queries are at chosen positions, not in order."""
-    own_tables: bool
-    """Every row of the batch has its own position keys; else there are two tables, one per direction."""
     strided: bool
     """The chip can roll row n of a tile by n lanes more than row 0 (v5e and later)."""
-    rate: float
-    """Of dropout."""
-    farthest: int | None
-    """A key is hidden if the query's position minus the key's number is larger."""
 
     @property
     def heads(self) -> int:

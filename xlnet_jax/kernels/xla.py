@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -73,6 +74,15 @@ class Arguments:
         if self.query_position_BQ is None:
             return jnp.broadcast_to(jnp.arange(self.limit_BQ.shape[1]), self.limit_BQ.shape)
         return self.query_position_BQ
+
+
+def differentiated(
+    attend: Callable[[Arguments], tuple[jax.Array, Any]], a: Arguments, do_BQHE: jax.Array | None = None
+) -> tuple[jax.Array, Any, Arguments]:
+    """The results of any implementation, and the gradient of sum(do * o) in place of all numbers; do is o if None."""
+    o_BQHE, pull, probability_BHQK = jax.vjp(attend, a, has_aux=True)
+    (grads,) = pull(o_BQHE if do_BQHE is None else do_BQHE)
+    return o_BQHE, probability_BHQK, jax.tree.map(lambda x: None if x.dtype == jax.dtypes.float0 else x, grads)
 
 
 def attend(a: Arguments) -> tuple[jax.Array, jax.Array]:

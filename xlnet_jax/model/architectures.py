@@ -7,8 +7,8 @@
     streams                  2                2                1                 1
     targets                  query            content          content           content
 
-Embedding, head and norm are chosen by keys of their own. A new architecture is a row here; a new part is a value of a
-field and a case in the module that has the part.
+The word embedding with its head, and the norm, are chosen by keys of their own. A new architecture is a row here; a new
+part is a value of a field and a case in the module that has the part.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.errors import BadInput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +30,6 @@ class Architecture:
     """2: there is a learned vector that query streams start with."""
     targets: str = "query"
     """The stream that predicts the targets: query, or content."""
-    embedding: str = "full"
-    """full; factorised: narrow vectors and a projection; clustered: widths by frequency."""
-    head: str = "tied"
-    """tied: one softmax, by the word embedding; adaptive: one for each cluster, or with weights of its own."""
     norm: str = "post"
     """post: after each residual sum; pre: before attention and feed-forward."""
 
@@ -56,22 +51,5 @@ ROWS = {
 
 
 def architecture(config: ModelConfig, objective: str) -> Architecture:
-    """The parts of a model that is trained by `objective`.
-
-    Raises BadInput if the objective cannot use one of them.
-    """
-    row = ROWS.get((objective, config.position_scheme))
-    if row is None or (row.positions != "relative" and config.memory_len):
-        raise BadInput(
-            f"model.position_scheme={config.position_scheme} cannot have data.objective={objective} and "
-            f"model.memory_len={config.memory_len}; use model.position_scheme=relative"
-        )
-    narrow = config.d_embed not in (0, config.d_model)
-    shared = config.tie_embedding and (config.tie_projections == "all" or not narrow)
-    clustered = bool(config.cutoffs) or not shared
-    return dataclasses.replace(
-        row,
-        embedding="clustered" if clustered else "factorised" if narrow else "full",
-        head="adaptive" if clustered else row.head,
-        norm=config.norm,
-    )
+    """The parts of a model that is trained by `objective`; `config.model.rules` refuses what has no row."""
+    return dataclasses.replace(ROWS[objective, config.position_scheme], norm=config.norm)

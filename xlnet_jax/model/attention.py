@@ -69,8 +69,6 @@ class AttentionInputs:
     positions are learned."""
     slot_BT: jax.Array | None = None
     """Slots of the content rows in a cache; None: they follow the memory."""
-    only_BP: jax.Array | None = None
-    """Positions of the content rows that are computed, from the keys of all, as in `streams`; None: all."""
 
 
 class Attention(nn.Module):
@@ -125,9 +123,6 @@ class Attention(nn.Module):
             fresh_BKD = jnp.concatenate([memory_BMD, fresh_BKD], axis=1)
         k_BKHE = product("bkd,dhe->bkhe", fresh_BKD, kernel["key"])
         v_BKHE = product("bkd,dhe->bkhe", fresh_BKD, kernel["value"])
-        if inputs.only_BP is not None:
-            at_BP1 = inputs.only_BP[:, :, None]
-            x_BSD, y_BSD = (jnp.take_along_axis(x, at_BP1, axis=1) for x in (x_BSD, y_BSD))
         q_BSHE = product("bsd,dhe->bshe", y_BSD, kernel["query"])
         # Only the parameters' shapes count at initialisation: `fused` needs its device.
         implementation = "xla" if self.is_initializing() else config.attention

@@ -92,8 +92,10 @@ def declare_projection(module: Any, i: int) -> jax.Array:
     return parameter(module, f"projection_{i}", shape, (None, "embed"), nn.initializers.normal(PROJECTION_STD))
 
 
-def tables(config: ModelConfig, params: dict[str, jax.Array]) -> list[tuple[jax.Array, jax.Array | None]]:
-    """Table and projection of each cluster, from the parameters of `WordEmbedding`."""
+def tables(config: ModelConfig, params: Any) -> list[tuple[jax.Array, jax.Array | None]]:
+    """Table and projection of each cluster, from the parameters of an embedding."""
+    if not config.adaptive:
+        return [(params, None)]
     number = projections(config)
     return [
         (params[f"table_{i}"], params[f"projection_{min(i, number - 1)}"] if number else None)
@@ -123,11 +125,11 @@ class Embedding(nn.Module):
     def __call__(self, batch: Batch, rows_B: jax.Array, *, deterministic: bool) -> tuple[jax.Array, jax.Array | None]:
         """Content stream h_BTD and query stream g_BPD, None if there is none; in the compute dtype."""
         config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
-        if self.parts.embedding == "full":
+        if config.adaptive:
+            h_BTD = WordEmbedding(config, name="word_embedding")(batch.tokens)
+        else:
             table_VD = parameter(self, "word_embedding", (config.vocab_size, config.d_model), ("vocab", "embed"))
             h_BTD = lookup(table_VD, batch.tokens, config).astype(dtype)
-        else:
-            h_BTD = WordEmbedding(config, name="word_embedding")(batch.tokens)
         mask_D = None
         if self.parts.streams == 2:
             glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None

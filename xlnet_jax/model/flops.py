@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import jax
 
-from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.config import Config
 from xlnet_jax.model.architectures import architecture
 from xlnet_jax.model.embeddings import clusters, projections
 
@@ -30,58 +30,42 @@ PEAK_FLOPS = {
 
 
 def forward_flops(config: Config) -> dict[str, int]:
-    """Forward FLOPs of one row, by part: content stream, query stream, key side (keys, values, positions), softmax."""
+    """Forward FLOPs of one row, by part: content stream, query stream, key side (keys, values, positions), softmax;
+    where there are any, projections of the embedding, and auxiliary losses, also those that no longer count."""
     model, data = config.model, config.data
     T, P, M = data.segment_len, data.num_predict, model.memory_len
     D, F, W = model.d_model, model.d_ff, model.heads * model.head_dim
-    K, parts = M + T, architecture(model, data.objective)
-
-    def stream(rows: int) -> int:
-        """`rows` queries through one layer."""
-        projections = 2 * 2 * rows * D * W
-        content = values = 2 * rows * K * W
-        position = content * (parts.positions == "relative")
-        segment = 2 * rows * 2 * W * (parts.segments == "relative")
-        feed_forward = 2 * 2 * rows * D * F
-        return projections + content + position + segment + values + feed_forward
-
-    keys = 2 * 2 * K * D * W
+    parts, groups, rows = architecture(model, data.objective), clusters(model), rows_of_layers(config)
+    # Query and output projection, segment scores, feed-forward.
+    row = 2 * 2 * D * W + 2 * 2 * W * (parts.segments == "relative") + 2 * 2 * D * F
+    # Of one vector through the projections of all clusters; of a softmax all clusters count, as all are computed.
+    projected = sum(2 * part.width * D for part in groups) if projections(model) else 0
+    columns = sum(part.size * part.width for part in groups) + (len(groups) - 1) * groups[0].width
+    softmaxes = data.multi_token_prediction - 1 + model.layer_losses * (model.layers - 1) * data.multi_token_prediction
     return {
-        # With two streams nothing uses the last layer's content output: the targets attend to its input.
-        "content": (model.layers - parts.two_streams) * stream(T),
-        "query": model.layers * stream(P) * parts.two_streams,
-        "keys": model.layers * keys,
-        "softmax": softmax_flops(model, P),
-        **({"embedding": T * projection_flops(model)} if projections(model) else {}),
-        **({"auxiliary": auxiliary_flops(config)} if auxiliary_flops(config) else {}),
+        **{name: n * row + attention_flops(config, n) for name, n in rows.items()},
+        "keys": model.layers * 2 * 2 * (M + T) * D * W,
+        "softmax": P * (2 * columns + projected),
+        **({"embedding": T * projected} if projected else {}),
+        **({"auxiliary": softmaxes * 2 * P * D * model.vocab_size} if softmaxes else {}),
     }
 
 
-def auxiliary_flops(config: Config) -> int:
-    """Forward FLOPs of one row in `auxiliary.AuxiliaryHeads`; all are computed, also those that no longer count."""
-    model, data = config.model, config.data
-    softmaxes = data.multi_token_prediction - 1 + model.layer_losses * (model.layers - 1) * data.multi_token_prediction
-    return softmaxes * 2 * data.num_predict * model.d_model * model.vocab_size
+def rows_of_layers(config: Config) -> dict[str, int]:
+    """Rows of each stream in all layers. With two streams nothing uses the last layer's content output: the targets
+    attend to its input."""
+    layers, two_streams = config.model.layers, architecture(config.model, config.data.objective).two_streams
+    return {
+        "content": (layers - two_streams) * config.data.segment_len,
+        "query": layers * config.data.num_predict * two_streams,
+    }
 
 
-def softmax_flops(model: ModelConfig, rows: int) -> int:
-    """Forward FLOPs of the logits of some rows; of an adaptive softmax all clusters count, as all are computed."""
-    parts = clusters(model)
-    columns = sum(part.size * part.width for part in parts) + (len(parts) - 1) * parts[0].width
-    return rows * (2 * columns + projection_flops(model))
-
-
-def projection_flops(model: ModelConfig) -> int:
-    """Forward FLOPs of one vector through the projections of all clusters."""
-    return sum(2 * part.width * model.d_model for part in clusters(model)) if projections(model) else 0
-
-
-def attention_flops(config: Config) -> int:
-    """Forward FLOPs of one row inside attention: scores of content and relative position, and values, of all layers."""
-    model, data, parts = config.model, config.data, architecture(config.model, config.data.objective)
-    rows = (model.layers - parts.two_streams) * data.segment_len + model.layers * data.num_predict * parts.two_streams
-    products = 3 if parts.positions == "relative" else 2
-    return rows * products * 2 * (model.memory_len + data.segment_len) * model.heads * model.head_dim
+def attention_flops(config: Config, rows: int | None = None) -> int:
+    """Forward FLOPs inside attention: scores of content and relative position, and values; of all rows by default."""
+    model, rows = config.model, sum(rows_of_layers(config).values()) if rows is None else rows
+    products = 3 if architecture(model, config.data.objective).positions == "relative" else 2
+    return rows * products * 2 * (model.memory_len + config.data.segment_len) * model.heads * model.head_dim
 
 
 def step_flops(config: Config) -> int:

@@ -1,7 +1,6 @@
 """Heads: from vectors of the transformer to predictions. Each declares its own parameters.
 
-A head is above all layers. Training calls only `nll` of the language modelling head, so that a fused or adaptive loss
-can replace it.
+A head is above all layers. Training calls only `nll` of the language modelling head.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import vocabulary_loss
-from xlnet_jax.model.architectures import Architecture
 from xlnet_jax.model.embeddings import clusters, declare_projection, declare_table, tables
 from xlnet_jax.model.layers import accumulator, parameter, product
 
@@ -24,46 +22,17 @@ DEPTH = math.inf
 
 
 class LMHead(nn.Module):
-    """The softmax over the vocabulary, tied to the word embedding, with its own bias (`lm_loss` of the original).
+    """The softmax over the vocabulary, with its own bias (`lm_loss` of the original); no transform layer before it.
 
-    There is no transform layer before it. With a factorised embedding the vectors are projected back to its width.
-    """
-
-    def __call__(self, embedding: Any, vectors_BPD: jax.Array) -> jax.Array:
-        """Logits [B, P, V], accumulated in at least float32: for tests, generation and export.
-
-        Args:
-          embedding: the parameters `word_embedding`: a table [V, D], or those of `embeddings.WordEmbedding`.
-        """
-        return logits(*self._softmax(embedding, vectors_BPD))
-
-    def nll(self, embedding: Any, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
-        """-log p(target) in nats: [B, P], at least float32. Many targets never have all their logits at once."""
-        return softmax_nll(*self._softmax(embedding, vectors_BPD), target_tokens_BP)
-
-    @nn.compact
-    def _softmax(self, embedding: Any, vectors_BPD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, str | None]:
-        table, axis = embedding, "vocab"
-        if isinstance(embedding, dict):
-            table, axis = embedding["table_0"], None
-            vectors_BPD = product("bpd,cd->bpc", vectors_BPD, embedding["projection_0"])
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, (axis,))
-        bias_V: Any = self.param("bias", zeros, (len(table),), jnp.float32)
-        return table, bias_V, vectors_BPD, axis
-
-
-class AdaptiveHead(nn.Module):
-    """The adaptive softmax: rare words have narrow vectors, and are predicted in two steps.
-
-    With the clusters of `embeddings`, cluster 0 being the shortlist and i > 0 the tail clusters,
+    Its weights are those of the word embedding, or its own (`tie_embedding`, `tie_projections`). With the clusters of
+    `embeddings`, cluster 0 being the shortlist and i > 0 the tail clusters, rare words are predicted in two steps:
 
         p(x) = p_0(x)                      x in the shortlist
         p(x) = p_0(cluster i) p_i(x)       x in tail cluster i
 
     p_0 is a softmax over the words of the shortlist and the tail clusters, p_i one over the words of its cluster; their
-    logits are W_i' P_i' h + b_i. W' and P' may be W and P of the embedding (`tie_embedding`, `tie_projections`). All
-    clusters are computed for all positions: shapes are static, and nothing is sorted or gathered. Grave et al. 2017,
-    Baevski and Auli 2019; Transformer-XL, section 4.1. Without cut-offs it is one softmax with weights of its own.
+    logits are W_i' P_i' h + b_i. All clusters are computed for all positions: shapes are static, and nothing is sorted
+    or gathered. Grave et al. 2017, Baevski and Auli 2019; Transformer-XL, section 4.1.
 
     Its parameters: `bias` [V + K], of the words and then of the tail clusters; `cluster_table` [K, E_0]; and `table_i`
     and `projection_i` where they are not the embedding's.
@@ -71,15 +40,21 @@ class AdaptiveHead(nn.Module):
 
     config: ModelConfig
 
-    def __call__(self, embedding: dict[str, jax.Array], vectors_BPD: jax.Array) -> jax.Array:
-        """Log-probabilities [B, P, V] in at least float32. `embedding`: the parameters of `WordEmbedding`."""
-        logs = [jax.nn.log_softmax(logits(*parts)) for parts in self._softmaxes(embedding, vectors_BPD)]
-        head_BPN, size = logs[0], clusters(self.config)[0].size
-        tails = [head_BPN[..., size + i : size + i + 1] + tail for i, tail in enumerate(logs[1:])]
-        return jnp.concatenate([head_BPN[..., :size], *tails], axis=-1)
+    def __call__(self, embedding: Any, vectors_BPD: jax.Array) -> jax.Array:
+        """Logits [B, P, V] in at least float32, with clusters log-probabilities: for tests, generation and export.
 
-    def nll(self, embedding: dict[str, jax.Array], vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
-        """-log p(target) in nats: [B, P], at least float32."""
+        Args:
+          embedding: the parameters `word_embedding`: a table [V, D], or those of `embeddings.WordEmbedding`.
+        """
+        head_BPN, *tails = (logits(*parts) for parts in self._softmaxes(embedding, vectors_BPD))
+        if not tails:
+            return head_BPN
+        head_BPN, size = jax.nn.log_softmax(head_BPN), clusters(self.config)[0].size
+        logs = [head_BPN[..., size + i : size + i + 1] + jax.nn.log_softmax(tail) for i, tail in enumerate(tails)]
+        return jnp.concatenate([head_BPN[..., :size], *logs], axis=-1)
+
+    def nll(self, embedding: Any, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:
+        """-log p(target) in nats: [B, P], at least float32. Many targets never have all their logits at once."""
         shortlist, *tails = clusters(self.config)
         head, *softmaxes = self._softmaxes(embedding, vectors_BPD)
         column_BP = target_tokens_BP
@@ -93,17 +68,17 @@ class AdaptiveHead(nn.Module):
 
     @nn.compact
     def _softmaxes(
-        self, embedding: dict[str, jax.Array], vectors_BPD: jax.Array
-    ) -> list[tuple[jax.Array, jax.Array, jax.Array, None]]:
-        """Table, bias and vectors of the shortlist with the tail clusters, and of each tail cluster; none is split."""
+        self, embedding: Any, vectors_BPD: jax.Array
+    ) -> list[tuple[jax.Array, jax.Array, jax.Array, str | None]]:
+        """Table, bias and vectors of the shortlist with the tail clusters, and of each tail cluster, and the logical
+        axis of the rows: those of clusters are never split."""
         config, parts = self.config, clusters(self.config)
-        tails = len(parts) - 1
-        bias = parameter(self, "bias", (config.vocab_size + tails,), (None,), nn.initializers.zeros)
-        weights = tables(config, embedding)
-        if not config.tie_embedding:
-            weights = [(declare_table(self, i), projection) for i, (_, projection) in enumerate(weights)]
+        tails, axis = len(parts) - 1, None if config.adaptive else "vocab"
+        bias = parameter(self, "bias", (config.vocab_size + tails,), (axis,), nn.initializers.zeros)
         softmaxes = []
-        for i, (cluster, (table, projection)) in enumerate(zip(parts, weights, strict=True)):
+        for i, (cluster, (table, projection)) in enumerate(zip(parts, tables(config, embedding), strict=True)):
+            if not config.tie_embedding:
+                table = declare_table(self, i)
             untied = config.tie_projections == "none" or (config.tie_projections == "rest" and i == 0)
             if projection is not None and untied:
                 projection = declare_projection(self, i)
@@ -112,13 +87,8 @@ class AdaptiveHead(nn.Module):
                 cluster_table = parameter(self, "cluster_table", (tails, cluster.width), (None, None))
                 table, bias_N = jnp.concatenate([table, cluster_table]), jnp.concatenate([bias_N, bias[-tails:]])
             x = vectors_BPD if projection is None else product("bpd,cd->bpc", vectors_BPD, projection)
-            softmaxes.append((table, bias_N, x, None))
+            softmaxes.append((table, bias_N, x, axis))
         return softmaxes
-
-
-def head(config: ModelConfig, parts: Architecture) -> LMHead | AdaptiveHead:
-    """The head of an architecture."""
-    return AdaptiveHead(config) if parts.head == "adaptive" else LMHead()
 
 
 def logits(table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, axis: str | None = None) -> jax.Array:

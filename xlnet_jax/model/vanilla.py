@@ -4,14 +4,10 @@ Every layer predicts the next tokens from its own content stream, not only the l
 tokens, each pair of layer and target with a softmax of its own. Only training computes these auxiliary losses, and
 inference needs none of their parameters. The batch says which of them count (`batch.Auxiliary`).
 
-There is no memory, and a segment cannot be longer than in training: evaluation slides one token at a time, and computes
-the last layer only for that token.
+There is no memory, and a segment cannot be longer than in training: evaluation slides one token at a time.
 """
 
 from __future__ import annotations
-
-import dataclasses
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -19,10 +15,8 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.model.attention import AttentionInputs, content_stream
 from xlnet_jax.model.heads import plain_nll
 from xlnet_jax.model.layers import accumulator, parameter, product
-from xlnet_jax.model.transformer import Layer, XLNet, empty_memory
 
 
 class AuxiliaryHeads(nn.Module):
@@ -74,25 +68,3 @@ class AuxiliaryHeads(nn.Module):
             return loss_B + losses(stream_BTD, kernel_AVD, tokens_BAT, weight_BA), None
 
         return jax.lax.scan(layer, loss_B, inputs)[0]
-
-
-def target_vectors(model: XLNet, params: Any, batch: Batch) -> jax.Array:
-    """What predicts the targets, [B, P, D], without dropout and memory: the last layer computes only their rows."""
-    config, below = model.config, model.config.layers - 1
-    lower = last = params["layers"]
-    if not config.share_layers:
-        lower, last = jax.tree.map(lambda x: x[:below], lower), jax.tree.map(lambda x: x[below], last)
-    at_BP, rows_B = batch.target_positions, jnp.arange(len(batch.tokens))
-    lower_model = model.clone(config=dataclasses.replace(config, layers=below))
-    out: Any = lower_model.apply(
-        {"params": {**params, "layers": lower}}, dataclasses.replace(batch, target_positions=at_BP[:, :0]),
-        empty_memory(lower_model.config, len(rows_B), 0), deterministic=True,
-    )  # fmt: skip
-    rank_BP, segment_BP = (jnp.take_along_axis(x, at_BP, axis=1) for x in (batch.rank, batch.segments))
-    inputs = AttentionInputs(
-        rows_B, batch.direction, batch.rank, batch.segments, (content_stream(rank_BP, segment_BP, at_BP),), at_BP,
-        only_BP=at_BP,
-    )  # fmt: skip
-    layer = Layer(config, model.parts, model.reuse_len, True)
-    none_BMD = empty_memory(config, len(rows_B), 0).hidden_LBMD[0]
-    return layer.apply({"params": last}, out.hidden_BTD, none_BMD, inputs, None)[0]  # type: ignore[index]

@@ -24,7 +24,6 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.model import heads
-from xlnet_jax.model.heads import AdaptiveHead, LMHead
 from xlnet_jax.model.transformer import Depths, XLNet, empty_memory
 from xlnet_jax.model.vanilla import AuxiliaryHeads
 
@@ -88,8 +87,12 @@ class LanguageModel:
     """
 
     transformer: XLNet
-    head: LMHead | AdaptiveHead = dataclasses.field(default_factory=LMHead)
     auxiliary: AuxiliaryHeads | None = None
+
+    @property
+    def head(self) -> heads.LMHead:
+        """Its parameters are under `lm_head`."""
+        return heads.LMHead(self.transformer.config)
 
     @property
     def depths(self) -> Depths:
@@ -131,7 +134,7 @@ class LanguageModel:
         )
 
     def logits(self, params: Any, vectors_BPD: jax.Array) -> jax.Array:
-        """[B, P, V]; of an adaptive softmax log-probabilities; see `LMHead` and `AdaptiveHead`."""
+        """[B, P, V]; with clusters log-probabilities; see `LMHead`."""
         return self._head(params, vectors_BPD)
 
     def nll(self, params: Any, vectors_BPD: jax.Array, target_tokens_BP: jax.Array) -> jax.Array:

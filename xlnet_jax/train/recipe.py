@@ -19,7 +19,7 @@ import optax
 from xlnet_jax.batch import Auxiliary, Batch, forward_text
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
-from xlnet_jax.model import flops, heads
+from xlnet_jax.model import flops
 from xlnet_jax.model.transformer import XLNet
 from xlnet_jax.model.vanilla import AuxiliaryHeads
 from xlnet_jax.train.loss import LanguageModel, Model
@@ -78,7 +78,7 @@ def make_recipe(config: Config) -> Recipe:
 def language_model(config: Config) -> LanguageModel:
     """The transformer of the objective, with its head."""
     transformer = XLNet(config.model, config.data.reuse_len, config.compat, config.data.objective)
-    return LanguageModel(transformer, heads.head(config.model, transformer.parts), auxiliary_heads(config))
+    return LanguageModel(transformer, auxiliary_heads(config))
 
 
 def assemble(config: Config, model: Model, example_batch: Callable[[int], Any], flops_per_step: int) -> Recipe:

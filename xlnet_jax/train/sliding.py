@@ -23,7 +23,6 @@ from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
-from xlnet_jax.model import vanilla
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run.progress import BUSY_SECONDS
 from xlnet_jax.train.evaluation import bits_of_text, rows_at_once, scores
@@ -110,17 +109,12 @@ def in_batches(run: Callable[[np.ndarray], jax.Array], count: int, size: int) ->
 
 
 def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: int) -> jax.Array:
-    """-log p of the last tokens of each window given all before them, at least float32 [B, slots].
-
-    With absolute positions the last layer is computed for these alone.
-    """
+    """-log p of the last tokens of each window given all before them, at least float32 [B, slots]."""
     B, T = windows_BN.shape[0], windows_BN.shape[1] - 1
     at_BT = np.tile(np.arange(T, dtype=np.int32), (B, 1))
     batch = forward_text(windows_BN[:, :T], at_BT, np.zeros_like(at_BT), at_BT[:, -slots:], windows_BN[:, -slots:])
-    transformer = model.transformer
-    if transformer.parts.positions == "per_layer":
-        return model.nll(params, vanilla.target_vectors(transformer, params, batch), batch.target_tokens)
-    out: Any = transformer.apply({"params": params}, batch, empty_memory(transformer.config, B, 0), deterministic=True)
+    none = empty_memory(model.transformer.config, B, 0)
+    out: Any = model.transformer.apply({"params": params}, batch, none, deterministic=True)
     return model.nll(params, out.target_vectors_BPD, batch.target_tokens)
 
 
