@@ -18,7 +18,7 @@ from xlnet_jax import cli, messages
 from xlnet_jax.cli import main
 from xlnet_jax.commands import inspect, quickstart
 from xlnet_jax.commands.corpus import show_samples
-from xlnet_jax.commands.inputs import read_lines
+from xlnet_jax.commands.texts import read_lines
 from xlnet_jax.distributed import mesh
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.messages import print_lines

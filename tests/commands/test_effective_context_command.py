@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax.commands import effective_context, evaluate
+from xlnet_jax.commands import evaluate
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run import workdir as workdirs
 
@@ -35,16 +35,16 @@ def asked(monkeypatch):
     monkeypatch.setattr(workdirs, "load_config", lambda name, words: runs[name])
     monkeypatch.setattr(workdirs, "check_tokenizer", lambda name, mixture: compared.append((name, mixture)))
     monkeypatch.setattr(evaluate, "open_mixture", lambda config, split, weighted: heldout)
-    monkeypatch.setattr(effective_context, "session", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(effective_context, "opened", opened)
-    monkeypatch.setattr(effective_context.contexts, "losses", losses)
-    monkeypatch.setattr(effective_context.loss_curve, "draw_context", lambda workdir, steps, curves: sorted(curves))
+    monkeypatch.setattr(evaluate, "session", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(evaluate, "opened", opened)
+    monkeypatch.setattr(evaluate.contexts, "losses", losses)
+    monkeypatch.setattr(evaluate.loss_curve, "draw_context", lambda workdir, steps, curves: sorted(curves))
     return scored, compared, heldout
 
 
 def test_models_are_compared_on_contexts_that_all_of_them_have(asked):
     scored, compared, heldout = asked
-    found = effective_context.context("far", against=["near", "far"], targets=50)
+    found = evaluate.by_context("far", against=["near", "far"], targets=50)
     # 40 + 32 tokens and 24 + 32: both are asked for up to 32.
     assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == 50
     assert scored == [("far", 40, (50, 33)), ("near", 24, (50, 33))], "each once"
@@ -54,9 +54,9 @@ def test_models_are_compared_on_contexts_that_all_of_them_have(asked):
     losses = {name: (each["step"], each["loss"]) for name, each in found["models"].items()}
     assert losses == {"far": (7, [1.0] * 6), "near": (7, [2.0] * 6)} and found["picture"] == ["far", "near"]
     scored.clear()
-    assert effective_context.context("far", memory_len=200)["lengths"][-1] == 128 and scored[0][1] == 200
+    assert evaluate.by_context("far", memory_len=200)["lengths"][-1] == 128 and scored[0][1] == 200
 
 
 def test_a_model_that_sees_both_sides_is_refused(asked):
     with pytest.raises(BadInput, match="left-to-right models .* but plm has data.objective=plm"):
-        effective_context.context("far", against=["plm"])
+        evaluate.by_context("far", against=["plm"])

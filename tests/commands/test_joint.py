@@ -16,6 +16,7 @@ from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.train.effective_context import windows
 
 WHOLE = ("--config.data.factorization_order=uniform", "--config.data.reuse_len=32", "--config.data.num_predict=32")
 
@@ -63,7 +64,7 @@ def test_joint_likelihoods_equal_those_of_the_library_window_by_window(run, caps
     assert evaluated(capsys, run, *words, "--batch_size=1")["left"] == pytest.approx(found["left"], rel=1e-6)
 
     corpus = Mixture((Corpus(data_fixtures.corpus_path(), "heldout"),))
-    tokens = joint.held_out_windows(corpus, 32, 3)
+    tokens = windows(corpus, 32, 3, every=32)
     known = joint.known_places(tokens.shape, 0.5)
     model = xlnet_jax.load(run)
     left, backwards = (model.log_prob(tokens, known, order=order) for order in ("left", "reversed"))
@@ -88,12 +89,11 @@ def test_windows_are_evenly_spaced_and_short_splits_are_refused():
     mixture = tiny.mixture(tiny.Words(tokens=100))
     text = mixture.corpora[0].text
     starts = [text[:32].tolist(), text[32:64].tolist(), text[64:96].tolist()]
-    assert joint.held_out_windows(mixture, 32, 0).tolist() == starts
-    assert joint.held_out_windows(mixture, 32, 9).tolist() == starts
-    assert joint.held_out_windows(mixture, 32, 2).tolist() == [starts[0], starts[1]]
-    assert joint.held_out_windows(tiny.mixture(tiny.Words(100), tiny.Words(40, seed=1)), 32, 0).shape == (4, 32)
-    with pytest.raises(BadInput, match="has 31 tokens, but a window has data.segment_len=32"):
-        joint.held_out_windows(tiny.mixture(tiny.Words(tokens=31)), 32, 4)
+    assert windows(mixture, 32, 0, every=32).tolist() == windows(mixture, 32, 9, every=32).tolist() == starts
+    assert windows(mixture, 32, 2, every=32).tolist() == [starts[0], starts[1]]
+    assert windows(tiny.mixture(tiny.Words(100), tiny.Words(40, seed=1)), 32, 0, every=32).shape == (4, 32)
+    with pytest.raises(BadInput, match="has 31 tokens, but a window needs 32"):
+        windows(tiny.mixture(tiny.Words(tokens=31)), 32, 4, every=32)
 
 
 def test_the_same_share_is_unknown_in_every_window_at_other_places():
@@ -124,9 +124,9 @@ def test_another_law_keeps_the_segment():
     [
         (["--target_share=1.5"], "--target_share=1.5 must be a share above 0 and at most 1"),
         (["--target_share=nan"], "--target_share=nan must be a share above 0"),
-        (["--target_share=0.5", "--factorization_order=spans"], "--target_share scores windows of text; next to it"),
-        (["--target_share=0.5", "--memory_len=4"], "--target_share scores windows of text; next to it"),
-        (["--orders=3"], "--orders and --windows are for --target_share=SHARE"),
+        (["--target_share=0.5", "--factorization_order=spans"], "--factorization_order is not for --target_share"),
+        (["--target_share=0.5", "--memory_len=4"], "--memory_len is not for --target_share"),
+        (["--orders=3"], "--orders is not for the loss of the split"),
     ],
 )
 def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_path, capsys):

@@ -9,7 +9,7 @@ import data_fixtures
 import jax
 import pytest
 import tiny
-from test_generate_command import write_workdir
+from test_texts import write_workdir
 
 import xlnet_jax as xj
 from xlnet_jax.cli import main

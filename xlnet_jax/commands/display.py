@@ -129,7 +129,7 @@ class Display:
 
     def finish(self, results: Sequence[Infilled] = ()) -> None:
         """Prints all texts whole, each with its gaps if there are `results`, and what the colours mean."""
-        if self._console is None:
+        if self._console is None or not self._texts:
             return
         for number, (text, filled) in enumerate(zip(self._texts, self._filled, strict=True)):
             self._console.print(drawn(self._tokenizer, text, filled))

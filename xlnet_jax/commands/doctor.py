@@ -204,12 +204,13 @@ def rights(host: Host) -> str:
     if not (folder := host.workdir):
         return "not checked: no --workdir"
     if not (in_bucket := "://" in folder):
-        check_folder(folder)
+        check_folder(folder)  # lists it, too
         folder = files.nearest_folder(folder)
     path, doing = f"{folder.rstrip('/')}/.doctor-{uuid.uuid4().hex}", "list"
     try:
         with files.translate_errors(path):
-            files.listing(folder)
+            if in_bucket:
+                files.listing(folder)
             doing = "write"
             files.write_new(path, b"xlnet-jax doctor")
             doing = "read"
