@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import json
 import textwrap
 
 import pytest
@@ -123,8 +122,6 @@ def test_a_loop_without_a_constant_bound_is_no_guess():
     # The first iteration taken out: the loop starts at a copy of 1.
     peeled = MODULE.replace("%none = s32[] constant(0)", "%one = s32[] constant(1)\n      %none = s32[] copy(%one)")
     assert hlo.Program(peeled).runs["step"] == 9
-    with pytest.raises(ValueError, match="no ENTRY"):
-        hlo.Program("nothing")
 
 
 @pytest.mark.parametrize(
@@ -154,16 +151,11 @@ def test_groups_that_cannot_be_read_are_an_error(attributes):
         hlo.device_groups(attributes, 4)
 
 
-def test_axes_of_groups():
+def test_axes_of_groups_and_bytes_of_types():
     axes = {"data": 2, "fsdp": 2, "tensor": 2}
-    assert hlo.axes_of([[0, 4], [1, 5], [2, 6], [3, 7]], axes) == "data"
-    assert hlo.axes_of([[0, 1], [2, 3], [4, 5], [6, 7]], axes) == "tensor"
-    assert hlo.axes_of([[0, 2, 4, 6], [1, 3, 5, 7]], axes) == "data+fsdp"
+    for groups, name in (([[0, 4], [1, 5], [2, 6], [3, 7]], "data"), ([[0, 2, 4, 6], [1, 3, 5, 7]], "data+fsdp")):
+        assert hlo.axes_of(groups, axes) == name
     assert hlo.axes_of([[0], [1]], axes) == "none"
-
-
-def test_bytes_of_types():
-    assert hlo.array_bytes("bf16[4,32]{1,0:T(4,128)(2,1)S(1)}") == 256
     assert hlo.array_bytes("(f32[]{:T(128)}, /*index=1*/pred[8]{0}, s32[2,2], f8e4m3fn[16], token[])") == 44
 
 
@@ -242,12 +234,6 @@ def slice_of(name, devices, slices=1):
     return Topology(name, slices, CHIPS[name.partition(":")[0]], (None,) * devices)
 
 
-def test_devices_and_chips_are_told_apart():
-    v3, v4 = slice_of("v3:2x2", 8), slice_of("v4:2x2x1", 4)
-    assert (v3.chips, v3.hbm_bytes) == (4, 16 * 2**30)
-    assert (v4.chips, v4.hbm_bytes) == (4, 32 * 2**30)
-
-
 NONE = compiling.KernelCalls(0.0, 0)
 
 
@@ -312,17 +298,12 @@ def test_slices_are_what_the_devices_say(wanted, message):
     ("words", "message"),
     [
         (["--topology=v9:2x2"], "no such TPU; use for example v3:16x16, v4:8x8x4"),
-        (["--topology=v5e"], "v5e has 2 dimensions of chips, as in v5e:16x16"),
         (["--topology=v4:8x8"], "v4 has 3 dimensions of chips, as in v4:8x8x4"),
         (["--topology=v5e:0x4"], "--topology=v5e:0x4: no such slice is rented"),
         (["--topology=v5e:3x5"], "v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16, up to 256 chips, and --slices"),
-        (["--topology=v6e:32x16"], "up to 256 chips"),
         (["--topology=v5e:32x32"], "up to 256 chips"),
         (["--topology=v5p:16x16x28"], "2x4x4, or multiples of 4, up to 6144 chips"),
-        (["--topology=v5p:4x4x6"], "no such slice is rented"),
         (["--topology=v3:16x16", "--slices=2"], "--slices=2: v3 slices cannot be joined"),
-        (["--topology=v5e:2x2", "--slices=0"], "--slices=0 must be at least 1"),
-        (["--topology=v5e:2x2", "--config.model.remt=full"], "Did you mean 'model.remat'?"),
     ],
 )
 def test_refusals_are_one_line(capsys, words, message):
@@ -350,18 +331,6 @@ def test_without_libtpu_the_extra_is_named(monkeypatch, capsys):
         topology.check("v5e:2x2")
 
 
-def test_the_environment_is_set_only_where_it_is_not(monkeypatch):
-    monkeypatch.setenv("JAX_PLATFORMS", "tpu,cpu")
-    monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)
-    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "here")
-    topology.prepare_environment()
-    import os
-
-    assert [os.environ[name] for name in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY", "TPU_WORKER_HOSTNAMES")] == [
-        "tpu,cpu", "1", "here",
-    ]  # fmt: skip
-
-
 def test_the_projection_in_words_names_the_term_that_binds():
     """`bound` leaves out the kernels, beside which a core does nothing: they may be the longest term."""
     seconds = {"compute": 0.02, "hbm": 0.025, "attention": 0.04, "ici": 0.001}
@@ -373,20 +342,14 @@ def test_the_projection_in_words_names_the_term_that_binds():
 
 
 def test_a_report_for_people_says_projection(capsys):
-    chips = CHIPS["v5e"]
     result = {
-        "topology": "v5e:2x2", "slices": 2, "devices": 8, "chips": 8, "mesh": {"data": 8}, "batch_size": 8,
-        "remat": "none", "fits": False, "peak_hbm_bytes": 2**35, "hbm_bytes": chips.hbm_bytes,
-        "arguments": {"parameters": 2**20}, "temp_bytes": None, "gradient_bytes": 2**20,
-        "collectives": [{"kind": "all-reduce", "dtype": "f32", "count": 9, "bytes": 2**30}],
-        "analytic_flops": 10**9, "compiler_bytes": 10**6, "projected_step_seconds": 0.5,
-        "projected_tokens_per_second": 100.0, "projected_days": 1.5, "projection": {"compute": 0.5, "hbm": 0.1},
-        "compile_seconds": 1.0, "advice": [],
+        "slices": 2, "fits": False, "peak_hbm_bytes": 2**35, "arguments": {"parameters": 2**20}, "advice": [],
+        "projected_days": 1.5, "collectives": [{"kind": "all-reduce", "bytes": 2**30}],
     }  # fmt: skip
-    compiling.print_report(json.loads(json.dumps(result)))
+    compiling.print_report(result)
     shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert {"slices 2", "fits False", "peak_hbm_bytes 32.000 GiB", "arguments parameters 0.001 GiB",
-            "PROJECTION projected_days 1.5", "collectives kind all-reduce, dtype f32, count 9, bytes 1.000 GiB",
+    assert {"slices 2", "peak_hbm_bytes 32.000 GiB", "arguments parameters 0.001 GiB",
+            "PROJECTION projected_days 1.5", "collectives kind all-reduce, bytes 1.000 GiB",
             "advice nothing tried fits; use a larger topology or a smaller model"} <= set(shown)  # fmt: skip
 
 
@@ -394,22 +357,16 @@ def test_a_report_for_people_says_projection(capsys):
 @pytest.mark.parametrize("fit", [0, 1, 7, 64, 1000])
 def test_the_largest_batch_is_found_however_memory_grows(fit, grows, monkeypatch):
     """Without the compiler: catches a search that stops early, or steps over the limit."""
-    fixed, limit, tried = 100, 100 + max(fit, 0.5) ** grows * 1000, []
+    fixed, limit, tried = 100, int(100 + max(fit, 0.5) ** grows * 1000), []
 
     def attempt(recipe, topology):
-        rows = recipe.config.train.batch_size // 4
-        tried.append(rows)
-        needed = int(fixed + rows**grows * 1000)
+        tried.append(recipe.config.train.batch_size // 4)
+        needed = int(fixed + tried[-1] ** grows * 1000)
         executable = "" if needed <= limit else None
-        return compile.Trial(
-            recipe, None, {"parameters": 60, "optimizer": 40}, 0.0, needed, int(limit), executable=executable
-        )
+        sizes = {"parameters": 60, "optimizer": 40}
+        return compile.Trial(recipe, None, sizes, 0.0, needed, limit, executable=executable)
 
     monkeypatch.setattr(compiling, "attempt", attempt)
-    config = tiny_tpu.config().changed(train={"batch_size": 64})
-    best = compiling.largest_batch(config, None, 4)
-    if not fit:
-        assert best is None
-        return
-    rows = best.config.train.batch_size // 4
+    best = compiling.largest_batch(tiny_tpu.config().changed(train={"batch_size": 64}), None, 4)
+    rows = best.config.train.batch_size // 4 if best else 0
     assert rows <= fit < rows + max(rows // 16, 1) + 1 and len(tried) < 20

@@ -29,13 +29,12 @@ from xlnet_jax.distributed import links
 from xlnet_jax.distributed.place import find_process_info
 from xlnet_jax.errors import BadInput, XLNetError, summary
 from xlnet_jax.messages import how_to_install, printable
-from xlnet_jax.storage import files, local
+from xlnet_jax.storage import files
 
 LIMIT = 120.0  # seconds for a check: the first use of TPUs takes up to a minute
 _DEVICE_SECONDS, _CLUSTER_SECONDS = 100.0, 60.0
 _LITTLE_SPACE, _TOO_LITTLE_SPACE = 20 * 10**9, 10**9  # bytes
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint")
-TPU_LOCK = "/tmp/libtpu_lockfile"
 _PROBE = """import json; from xlnet_jax.distributed.mesh import available_devices; found = available_devices()
 print(json.dumps([found[0].platform, found[0].device_kind, len(found)]))"""
 
@@ -156,11 +155,6 @@ def devices(host: Host) -> str:
     from jax._src.hardware_utils import has_visible_nvidia_gpu  # private, see `_chips`
 
     chips, chosen = _chips(), os.environ.get("JAX_PLATFORMS", "").split(",")[0]
-    if chips and os.path.exists(TPU_LOCK):
-        if not os.access(TPU_LOCK, os.R_OK | os.W_OK):
-            raise BadInput(f"{TPU_LOCK} belongs to another user; when no process uses the TPU: sudo rm {TPU_LOCK}")
-        if holder := local.lock_holder(TPU_LOCK):
-            raise BadInput(f"the TPU is held by process {holder}; wait for its end, or stop it: kill {holder}")
     if chips and not host.alone and chosen in ("", "tpu"):
         if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
             raise BadInput(f"{chips} TPU chips, but libtpu is not installed; {how_to_install('tpu')}")
@@ -188,8 +182,7 @@ def disk(host: Host) -> str:
     texts, free = [], []
     for name, folder in {"TMPDIR": tempfile.gettempdir(), "--workdir": host.workdir}.items():
         if folder and "://" not in folder:
-            status = os.statvfs(path := files.nearest_folder(folder))
-            free.append(0 if status.f_files and not status.f_favail else shutil.disk_usage(path).free)
+            free.append(shutil.disk_usage(path := files.nearest_folder(folder)).free)
             texts.append(f"{name} {path}: {free[-1] / 1e9:.1f} GB free")
     if min(free) < _LITTLE_SPACE:
         kind = BadInput if min(free) < _TOO_LITTLE_SPACE else Doubt

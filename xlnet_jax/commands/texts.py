@@ -171,16 +171,12 @@ def gathered(given: Iterable[_T], path: str | None, read: Callable[[str], Iterab
 
 def read_lines(path: str) -> list[str]:
     """The lines of `--input`, a file or `-` for stdin. Raises BadInput."""
-    if path == "-":
-        if sys.stdin is None:
-            raise BadInput("--input=-: stdin is closed; give a file, or send the lines to stdin")
-        data = sys.stdin.buffer.read()
-    else:
-        with files.translate_errors(path):
-            content = files.read_if_there(path)
-        if content is None:
-            raise BadInput(f"--input={path}: no such file{suggest_file(path)}")
-        data = content
+    if path == "-" and sys.stdin is None:
+        raise BadInput("--input=-: stdin is closed; give a file, or send the lines to stdin")
+    with files.translate_errors(path):
+        data = sys.stdin.buffer.read() if path == "-" else files.read_if_there(path)
+    if data is None:
+        raise BadInput(f"--input={path}: no such file{suggest_file(path)}")
     try:
         return [line.rstrip("\r") for line in data.decode("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
