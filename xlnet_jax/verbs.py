@@ -204,7 +204,7 @@ VERBS = (
             _option("--engine", "local: processes of this machine (default); beam: an Apache Beam pipeline", "local",
                     choices=("local", "beam")),
             _option("--beam_options", "of the Beam pipeline", "", metavar="NAME=VALUE,..."),
-        ), _of("commands.corpus", "show_prepared"), overrides=False, stops=True),
+        ), overrides=False, stops=True),
     Verb("corpus info", "Show the contents of a corpus and how it was made.", "xlnet-jax corpus info corpus --json",
          _of("data.corpus.verify", "info"), (_CORPUS,), overrides=False),
     Verb("corpus verify", "Read a whole corpus and compare it with all its hashes and counts.",

@@ -10,7 +10,6 @@ import tiny_tpu
 from xlnet_jax.aot import compile, hlo, topology
 from xlnet_jax.aot import report as compiling
 from xlnet_jax.aot.topology import CHIPS, Topology
-from xlnet_jax.cli import main
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
@@ -292,24 +291,6 @@ def test_slices_are_what_the_devices_say(wanted, message):
     config = dataclasses.replace(tiny_tpu.config().mesh, **wanted)
     with pytest.raises(BadInput, match=message):
         make_mesh(config, [OfSlice(0), OfSlice(0), OfSlice(1), OfSlice(1)])
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--topology=v9:2x2"], "no such TPU; use for example v3:16x16, v4:8x8x4"),
-        (["--topology=v4:8x8"], "v4 has 3 dimensions of chips, as in v4:8x8x4"),
-        (["--topology=v5e:0x4"], "--topology=v5e:0x4: no such slice is rented"),
-        (["--topology=v5e:3x5"], "v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16, up to 256 chips, and --slices"),
-        (["--topology=v5e:32x32"], "up to 256 chips"),
-        (["--topology=v5p:16x16x28"], "2x4x4, or multiples of 4, up to 6144 chips"),
-        (["--topology=v3:16x16", "--slices=2"], "--slices=2: v3 slices cannot be joined"),
-    ],
-)
-def test_refusals_are_one_line(capsys, words, message):
-    assert main(["compile", f"--config={tiny_tpu.__file__}", *words]) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err and captured.err.count("\n") == 1 and captured.out == ""
 
 
 @pytest.mark.parametrize("name", ["v5p:8x8x8", "v6e:16x16", "tpu7x:4x4x4"])

@@ -111,26 +111,6 @@ def test_more_time_and_a_faster_machine_give_a_larger_model_and_no_more_epochs_t
     assert layers == sorted(layers) and layers[0] == fitting[0].model.layers < layers[-1]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nowhere"], "nowhere: no such folder"),
-        (["CORPUS", "--minutes=0"], "--minutes=0.0 must lie in"),
-        (["CORPUS", "--minutes=nan"], "--minutes=nan must lie in"),
-        (["CORPUS", "--output=config.json"], "give a file that ends in .py"),
-        (["CORPUS", "--output=no/config.py"], "in a folder that exists"),
-        (["CORPUS", "--config.train.steps=3"], "unknown option"),
-        ([""], "corpus is empty; give a value"),
-    ],
-)
-def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, message):
-    monkeypatch.chdir(tmp_path)
-    words = [data_fixtures.corpus_path() if word == "CORPUS" else word for word in words]
-    assert main(["configure", *words]) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1 and os.listdir(tmp_path) == []
-
-
 def test_a_corpus_without_held_out_documents_is_configured_without_evaluations(tmp_path, caplog, speed):
     corpus = str(tmp_path / "corpus")
     data_fixtures.make_corpus(corpus, heldout=0.0)

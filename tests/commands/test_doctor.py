@@ -5,6 +5,7 @@ import json
 import socket
 import subprocess
 import time
+from unittest import mock
 
 import data_fixtures
 import fake_gcs
@@ -27,10 +28,8 @@ def machine(monkeypatch):
 
 
 def found_by_probe(monkeypatch, *found):
-    def run(argv, **_):
-        return subprocess.CompletedProcess(argv, 0, f"a library's own line\n{json.dumps(found)}\n", "")
-
-    monkeypatch.setattr(subprocess, "run", run)
+    done = subprocess.CompletedProcess("probe", 0, f"a library's own line\n{json.dumps(found)}\n", "")
+    monkeypatch.setattr(subprocess, "run", mock.Mock(return_value=done))
 
 
 def examined(check, folder=None, alone=True):
@@ -50,30 +49,21 @@ def test_a_healthy_host(tmp_path, capsys):
 
 
 def test_a_fault_ends_with_2_and_the_other_checks_go_on(monkeypatch, capsys):
-    def broken(host):
-        raise KeyError("unforeseen")
-
-    def silent(host):
-        raise RestartMe("the server does not answer")
-
-    def hangs(host):
-        time.sleep(5)
-
-    def wrong(host):
-        raise BadInput("no disk; buy one")
-
+    faults = {"broken": KeyError("unforeseen"), "silent": RestartMe("no answer"), "wrong": BadInput("no disk; buy one")}
+    checks = [mock.Mock(side_effect=fault, __name__=name) for name, fault in faults.items()]
+    hangs = mock.Mock(side_effect=lambda host: time.sleep(5), __name__="hangs")
     monkeypatch.setattr(doctor, "LIMIT", 0.05)
-    monkeypatch.setattr(doctor, "CHECKS", (broken, silent, hangs, wrong))
+    monkeypatch.setattr(doctor, "CHECKS", (*checks, hangs))
     assert main(["doctor"]) == 2
     shown = capsys.readouterr()
     assert [line.split()[:2] for line in shown.err.splitlines()] == [
-        ["warning", "broken"], ["warning", "silent"], ["stop", "hangs"], ["stop", "wrong"], ["xlnet-jax", "doctor:"],
+        ["warning", "broken"], ["warning", "silent"], ["stop", "wrong"], ["stop", "hangs"], ["xlnet-jax", "doctor:"],
     ]  # fmt: skip
     assert "Traceback" not in shown.err and "no answer within" in shown.err and "no disk; buy one" in shown.err
-    assert shown.err.endswith("a launch would fail here: see hangs, wrong\n") and shown.out == ""
+    assert shown.err.endswith("a launch would fail here: see wrong, hangs\n") and shown.out == ""
     assert main(["doctor", "--json"]) == 2
     result = json.loads(capsys.readouterr().out)
-    assert result["exit_code"] == 2 and [each["check"] for each in result["checks"]][-1] == "wrong"
+    assert result["exit_code"] == 2 and [each["check"] for each in result["checks"]][-1] == "hangs"
 
 
 def test_versions_that_do_not_fit(monkeypatch):
@@ -82,10 +72,8 @@ def test_versions_that_do_not_fit(monkeypatch):
     status, text = examined(doctor.versions)
     assert status == "warning" and "tested with jax 0.0.1: run `pip install" in text
 
-    def load(name):
-        raise RuntimeError("jaxlib is older than jax")
-
-    monkeypatch.setattr(importlib, "import_module", load)
+    older = RuntimeError("jaxlib is older than jax")
+    monkeypatch.setattr(importlib, "import_module", mock.Mock(side_effect=older))
     status, text = examined(doctor.versions)
     assert status == "stop" and text.startswith("RuntimeError: jaxlib is older than jax; run `pip install")
 
@@ -110,11 +98,7 @@ def test_devices(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     found_by_probe(monkeypatch, "cpu", "cpu", 1)
     assert examined(doctor.devices)[0] == "warning"
-
-    def run(argv, timeout, **_):
-        raise subprocess.TimeoutExpired(argv, timeout)
-
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", mock.Mock(side_effect=subprocess.TimeoutExpired("probe", 100)))
     assert "no device within 100 s" in examined(doctor.devices)[1]
 
 
@@ -172,11 +156,7 @@ def test_a_right_that_a_bucket_refuses(refused, doing):
 
 def test_rights_of_a_folder_on_disk(tmp_path, monkeypatch):
     assert examined(doctor.rights, tmp_path / "new" / "run")[0] == "ok"
-
-    def full(path, data):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files, "write_new", full)
+    monkeypatch.setattr(files, "write_new", mock.Mock(side_effect=OSError(28, "No space left on device")))
     assert examined(doctor.rights, tmp_path / "new")[1].startswith(f"cannot write: {tmp_path}/.doctor-")
     (tmp_path / "file").touch()
     status, text = examined(doctor.rights, tmp_path / "file")

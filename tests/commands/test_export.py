@@ -6,6 +6,7 @@ import os
 import re
 import unicodedata
 from pydoc_data import topics
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -90,20 +91,13 @@ def test_tensors(exported):
     for i in range(2):
         layer = f"transformer.layer.{i}"
         expected |= {f"{layer}.rel_attn.{letter}": attention[name][i] for letter, name in letters.items()}
-        expected |= {
-            f"{layer}.rel_attn.r_w_bias": attention["content_bias"][i],
-            f"{layer}.rel_attn.r_r_bias": attention["position_bias"][i],
-            f"{layer}.rel_attn.r_s_bias": attention["segment_bias"][i],
-            f"{layer}.rel_attn.seg_embed": attention["segment_embedding"][i],
-            f"{layer}.rel_attn.layer_norm.weight": attention["norm"]["scale"][i],
-            f"{layer}.rel_attn.layer_norm.bias": attention["norm"]["bias"][i],
-            f"{layer}.ff.layer_1.weight": forward["inner"]["kernel"][i].T,
-            f"{layer}.ff.layer_1.bias": forward["inner"]["bias"][i],
-            f"{layer}.ff.layer_2.weight": forward["outer"]["kernel"][i].T,
-            f"{layer}.ff.layer_2.bias": forward["outer"]["bias"][i],
-            f"{layer}.ff.layer_norm.weight": forward["norm"]["scale"][i],
-            f"{layer}.ff.layer_norm.bias": forward["norm"]["bias"][i],
-        }
+        for letter, name in (("w", "content"), ("r", "position"), ("s", "segment")):
+            expected[f"{layer}.rel_attn.r_{letter}_bias"] = attention[f"{name}_bias"][i]
+        expected[f"{layer}.rel_attn.seg_embed"] = attention["segment_embedding"][i]
+        for name, part in (("rel_attn.layer_norm", attention["norm"]), ("ff.layer_norm", forward["norm"])):
+            expected |= {f"{layer}.{name}.weight": part["scale"][i], f"{layer}.{name}.bias": part["bias"][i]}
+        for name, part in (("layer_1", forward["inner"]), ("layer_2", forward["outer"])):
+            expected |= {f"{layer}.ff.{name}.weight": part["kernel"][i].T, f"{layer}.ff.{name}.bias": part["bias"][i]}
     assert set(tensors) == set(expected)
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
@@ -200,10 +194,7 @@ def test_a_folder_in_use_is_refused(name, message, tokenizer, tmp_path):
 
 @pytest.mark.parametrize(("error", "raised"), [(OSError(28, "No space left"), BadInput), (KeyboardInterrupt(), None)])
 def test_an_export_that_fails_leaves_nothing(error, raised, tokenizer, tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr(huggingface, "save_file", fail)
+    monkeypatch.setattr(huggingface, "save_file", mock.Mock(side_effect=error))
     with pytest.raises(raised or type(error)):
         write(tokenizer, tmp_path / "model")
     assert not os.listdir(tmp_path)

@@ -18,6 +18,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train.effective_context import windows
 
+CAUSAL = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
 WHOLE = ("--config.data.factorization_order=uniform", "--config.data.reuse_len=32", "--config.data.num_predict=32")
 
 
@@ -108,15 +109,14 @@ def test_the_same_share_is_unknown_in_every_window_at_other_places():
 def test_another_law_keeps_the_segment():
     config = tiny.config(data={"factorization_order": "uniform", "reuse_len": 32, "num_predict": 32})
     assert under_law(config, None) is config and under_law(config, "uniform") is config
-    spans = under_law(config, "spans").data
-    assert (spans.factorization_order, spans.segment_len, spans.reuse_len, spans.num_predict) == ("spans", 32, 16, 5)
-    left = under_law(tiny.config(), "left_within").data
-    assert (left.factorization_order, left.segment_len, left.reuse_len, left.num_predict) == ("left_within", 32, 32, 32)
-    causal = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
+    for law, old, expected in (("spans", config, (16, 5)), ("left_within", tiny.config(), (32, 32))):
+        data = under_law(old, law).data
+        assert (data.factorization_order, data.segment_len) == (law, 32)
+        assert (data.reuse_len, data.num_predict) == expected
     with pytest.raises(
-        BadInput, match="--factorization_order is for permutation models .data.objective=plm., but this one has"
+        BadInput, match="--factorization_order is for permutation models .data.objective=plm., but this"
     ):
-        under_law(causal, "uniform")
+        under_law(CAUSAL, "uniform")
 
 
 @pytest.mark.parametrize(
@@ -129,16 +129,14 @@ def test_another_law_keeps_the_segment():
         (["--orders=3"], "--orders is not for the loss of the split"),
     ],
 )
-def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_path, capsys):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workdirs, "load_config", lambda *_: tiny.config())
-        assert main(["evaluate", f"--workdir={tmp_path}", *words]) == 2
+def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(workdirs, "load_config", lambda *_: tiny.config())
+    assert main(["evaluate", f"--workdir={tmp_path}", *words]) == 2
     told = capsys.readouterr().err
     assert message in told and told.count("\n") == 1
 
 
 def test_a_left_to_right_model_has_no_such_windows(tmp_path, monkeypatch):
-    causal = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
-    monkeypatch.setattr(workdirs, "load_config", lambda *_: causal)
+    monkeypatch.setattr(workdirs, "load_config", lambda *_: CAUSAL)
     with pytest.raises(BadInput, match="--target_share is for permutation models .*, but .* has data.objective=clm"):
         joint.joint(str(tmp_path), target_share=0.5)

@@ -15,7 +15,7 @@ import pytest
 import tiny
 
 from xlnet_jax.cli import main
-from xlnet_jax.commands.evaluate import TARGETS, as_asked
+from xlnet_jax.commands.evaluate import as_asked
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import MeshConfig
 from xlnet_jax.data.batches.stream import ContiguousStreams
@@ -190,7 +190,7 @@ def test_a_run_is_evaluated_with_another_memory_and_its_context_is_drawn(tmp_pat
     config = as_asked(workdirs.load_config(workdir), {"memory_len": 40, "clamp_len": 9, "same_length": True})
     assert (config.model.memory_len, config.model.clamp_len, config.model.same_length) == (40, 9, True)
     found = evaluated("--context", f"--against={workdir}", "--memory_len=24")
-    assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == TARGETS
+    assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == 2000
     assert len(found["models"][workdir]["loss"]) == 6 and os.path.exists(found["picture"])
     for words, message in (
         (["--against=x"], "--against is not for the loss of the split"),

@@ -49,7 +49,6 @@ _PROBE_SECONDS = 5.0  # of steps, after compiling
 _START_SECONDS = 75.0  # of a run, with two compilations: the step and the evaluation
 _TRAINING_SHARE = 0.95  # the rest is for evaluations and saves
 _DISPATCH_SECONDS, _CHECKPOINT_SECONDS = 5.0, 300.0
-_EVALUATIONS = 4
 
 
 class Size(NamedTuple):
@@ -179,7 +178,7 @@ def choose(fitting: list[Config], mixture: Mixture, seconds: float) -> tuple[Con
 def measured(config: Config, mixture: Mixture) -> float:
     """FLOPs per second of two steps that run on a batch of the corpus for `_PROBE_SECONDS`."""
     config = implementation.decided(config.changed(train={"steps_per_dispatch": 2}), Session())
-    log.info("measuring %s", _described(config))
+    log.info("measuring %d layers of width %d", config.model.layers, config.model.d_model)
     mesh = meshes.make_mesh(config.mesh)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     rows = meshes.rows_here(config.train.batch_size, mesh)
@@ -218,7 +217,7 @@ def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) 
     # What training leaves, in batches of blocks; at least one, at the end. A window is scored with memory and without,
     # each a third of a step.
     batches = max(1, int((1 - _TRAINING_SHARE) * steps / (config.data.windows_per_block * 2 / 3)))
-    times = min(_EVALUATIONS, batches)
+    times = min(4, batches)
     # Rounded up, so that the one after the last step is one of them.
     every = -(-steps // (times * dispatch)) * dispatch
     evaluation = {"every": every, "blocks": batches // times * config.train.batch_size}
@@ -252,18 +251,14 @@ def _about(config: Config, result: dict[str, Any]) -> list[str]:
     ]
 
 
-def _described(config: Config) -> str:
-    model, T = config.model, config.data.segment_len
-    return f"{model.layers} layers of width {model.d_model}, segments of {T}, batch {config.train.batch_size}"
-
-
 def _source(config: Config, result: dict[str, Any], minutes: float) -> str:
     """The Python source: a docstring, and every key that differs from its default."""
     hardware = f"Hardware: {jax.device_count()} x {jax.devices()[0].device_kind}, {cores()} cores."
     ours = "Nothing here is published: sizes and rates are a starting point."
     about = textwrap.fill(" ".join([hardware, *_about(config, result), ours]), width=118, break_long_words=False)
     head = (
-        f"{_described(config)}, {result['parameters']:,} parameters: made by `xlnet-jax configure "
+        f"{config.model.layers} layers of width {config.model.d_model}, segments of {config.data.segment_len}, batch "
+        f"{config.train.batch_size}, {result['parameters']:,} parameters: made by `xlnet-jax configure "
         f"--minutes={minutes:g}`.\n\n    {result['command']}\n\n{about}\n"
     )
     head = head.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')

@@ -30,9 +30,6 @@ from xlnet_jax.train.sliding import SlidingLoss
 
 log = logging.getLogger("xlnet_jax")
 
-TARGETS = 2000
-"""Tokens that `context` scores with every length."""
-
 _REACH = {"memory_len", "segment_len", "clamp_len", "same_length"}
 
 
@@ -95,7 +92,7 @@ def evaluate(
 
 def by_context(
     workdir: str, *, against: Sequence[str] = (), step: int | None = None, batch_size: int | None = None,
-    targets: int = TARGETS, overrides: Sequence[str] = (), **reach: Any,
+    targets: int = 2000, overrides: Sequence[str] = (), **reach: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Scores the same held-out tokens with contexts of 1, 2, 4, ... tokens, up to the smallest memory + segment.
 
@@ -110,8 +107,7 @@ def by_context(
     Raises:
       BadInput: see `evaluate`; a model that is not left to right, another tokenizer, a split shorter than the context.
     """
-    folders = dict.fromkeys([workdir, *against])
-    asked = {name: as_asked(configured(name, overrides, batch_size), reach) for name in folders}
+    asked = {name: as_asked(configured(name, overrides, batch_size), reach) for name in [workdir, *against]}
     for name, config in asked.items():
         check_objective(config, "clm", "--context", name)
     heldout = held_out(workdir, asked[workdir])
@@ -130,7 +126,7 @@ def by_context(
                 losses.append(contexts.losses(model.recipe, model.mesh, model.params, windows_NX, lengths))
             del model  # two do not fit into memory
         described = contexts.described(lengths, np.stack(losses))
-        models = {name: {"step": at, **each} for name, at, each in zip(folders, steps, described, strict=True)}
+        models = {name: {"step": at, **each} for name, at, each in zip(asked, steps, described, strict=True)}
         curves = {name: each["loss"] for name, each in models.items()}
         picture = loss_curve.draw_context(workdir, lengths, curves) if jax.process_index() == 0 else None
         return {"targets": len(windows_NX), "lengths": lengths, "models": models, "picture": picture}

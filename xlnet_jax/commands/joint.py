@@ -33,15 +33,12 @@ from xlnet_jax.train.recipe import make_recipe
 
 log = logging.getLogger("xlnet_jax")
 
-WINDOWS = 64
-"""Windows of each corpus, evenly spaced, unless another number is asked for."""
-
 SEED = 0
 """Of places and orders. Not that of the run: all models get the same questions."""
 
 
 def joint(
-    workdir: str, *, target_share: float, orders: int = 8, windows: int = WINDOWS, step: int | None = None,
+    workdir: str, *, target_share: float, orders: int = 8, windows: int = 64, step: int | None = None,
     batch_size: int | None = None, overrides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Scores windows of the held-out split of which a share is unknown.
