@@ -7,7 +7,7 @@ import textwrap
 import pytest
 import tiny_tpu
 
-from xlnet_jax.aot import compile, hlo, topology
+from xlnet_jax.aot import compile, hlo, schedule, topology
 from xlnet_jax.aot import report as compiling
 from xlnet_jax.aot.topology import CHIPS, Topology
 from xlnet_jax.distributed.mesh import make_mesh
@@ -351,3 +351,55 @@ def test_the_largest_batch_is_found_however_memory_grows(fit, grows, monkeypatch
     best = compiling.largest_batch(tiny_tpu.config().changed(train={"batch_size": 64}), None, 4)
     rows = best.config.train.batch_size // 4 if best else 0
     assert rows <= fit < rows + max(rows // 16, 1) + 1 and len(tried) < 20
+
+
+# Two programs of a kernel, in the form of libtpu's text, with a loop of 3 turns and one whose end is not a constant.
+BUNDLES = """\
+LB: loop body
+     0   :  { %s1 = smov.u32 [#allocation9] }
+   0x1 LB: > { %s2 = sadd.s32 1, %s3 /* iteration index, stage = 1 */ }
+   0x2 LB: >> { %v1 = vld [vmem:[%s4] sm:$0xff] }
+   0x3   : >> { %p1 = scmp.ge.s32.totalorder %s5, 3 /* loop exit test */ }
+   0x4   : > { %v2 = vadd.f32 (%p1), %v1, %v1 }
+   0x5   : >> { %6 = sbr.rel (!%p1) target = $region1 }
+   0x6   :  {}
+   0x7 LB: >> { %p2 = scmp.ge.s32.totalorder %s6, %s7 /* loop exit test */ }
+   0x8   : > { %p3 = scmp.ge.s32.totalorder %s8, 4 /* loop exit test */ }
+   0x9   :  { %v3 = vadd.f32 %v1, %v1 } /* exit bundle
+ of more than one line */
+"""
+USE = """\
+== CAPACTIY:
+MATMUL, VALU, VSTORE:SPILL
+    4     2     1
+== UTILIZATION:
+""" + "\n".join(["0 2 0", *["4 0 1"] * 8, "0 0 0"])
+
+
+def test_a_schedule_counts_every_bundle_as_often_as_its_loops_run():
+    """A bundle between those of a loop is in it, whatever its mark; the stages add two turns that do no work."""
+    whole = schedule.parse(BUNDLES, USE)
+    # Outside 2; in two programs 4 bundles, and 4 more three times.
+    assert whole.bundles == 2 + 2 * (4 + 3 * 4) and whole.unknown_loops == 1
+    assert whole.spills == 2 * (4 + 3 * 4)
+    assert whole.use == pytest.approx({"MATMUL": 32 / 34, "VALU": 2 / 2 / 34, "VSTORE:SPILL": 32 / 34})
+    assert schedule.parse(BUNDLES) == schedule.Schedule(whole.bundles, {}, 0, 1)
+    with pytest.raises(ValueError, match="9 rows of utilization for 10 bundles"):
+        schedule.parse(BUNDLES, USE.rsplit("\n", 1)[0])
+
+
+def test_schedules_are_collected_by_kernel_and_removed(tmp_path, monkeypatch):
+    """Of the folder of the user's flags, which come first, nothing is read or removed."""
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_jf_dump_to={tmp_path}")
+    folder = schedule.prepare()
+    with schedule.collected() as found:
+        for name in ("17-fusion.2-01", "18-xlnet_attention_forward.3-00"):
+            (folder / f"{name}-final_bundles.txt").write_text(BUNDLES)
+        (folder / "18-xlnet_attention_forward.3-01-schedule-analysis_final_bundles.txt").write_text("other")
+    assert found == {"xlnet_attention_forward.3": schedule.parse(BUNDLES)}
+    assert not folder.exists() and tmp_path.exists()
+    assert schedule.prepare() == folder, "libtpu reads the flags only once"
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_jf_dump_to={tmp_path}")
+    with schedule.collected() as none:
+        pass
+    assert none == {}

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+from unittest import mock
 
 import pytest
 import tiny
@@ -28,15 +29,13 @@ def test_the_filled_texts_are_shown_with_their_probability(capsys):
 
 
 def test_a_quick_start_of_an_older_version_is_shown(tmp_path, monkeypatch):
-    """Its line of the evaluation has `tokens` in place of `targets`, and no share."""
-    line = {"step": 4, "loss": 5.0, "loss_without_memory": 5.5, "tokens": 60, "unigram_cross_entropy": 6.0}
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
-    trained = {"step": 4, "heldout_loss": 5.0, "heldout_share": None, "unigram_cross_entropy": 6.0, "picture": None}
-    answers, manifest = [{} for _ in QUESTIONS], {"tokenizer": {"vocab_size": 200}}
-    for name, result in (("prepare", manifest), ("train", trained), ("fill", answers), ("speeches", "text"),
-                         ("export", {})):  # fmt: skip
-        monkeypatch.setattr(quickstart, name, lambda *_, result=result, **__: result)
+    """Its line of the evaluation has no `targets`, and its run no share."""
+    trained = dict.fromkeys(("heldout_loss", "heldout_share", "unigram_cross_entropy", "picture")) | {"step": 4}
+    results = {"prepare": {"tokenizer": {"vocab_size": 200}}, "train": trained, "fill": [{}] * len(QUESTIONS),
+               "speeches": "text", "export": {}}  # fmt: skip
+    for name, result in results.items():
+        monkeypatch.setattr(quickstart, name, mock.Mock(return_value=result))
+    monkeypatch.setattr(quickstart.workdirs, "line_of", lambda *_: {"step": 4, "loss_without_memory": 5.5})
     found = quickstart.quickstart(configs.load(CONFIG), str(tmp_path))
     assert found["loss_without_memory"] == 5.5 and found["targets"] is found["heldout_share"] is None
 

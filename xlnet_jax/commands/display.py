@@ -20,7 +20,6 @@ from rich.text import Text
 from xlnet_jax import messages
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.infer.infill import Gapped, Infilled, seam
-from xlnet_jax.messages import quantity
 
 COLOURS = ("bright_blue", "cyan", "green", "yellow", "magenta", "red")
 """Of pieces, the first filled first. Every terminal with colours has them."""
@@ -124,7 +123,9 @@ class Display:
             yield show
 
     def _view(self, at: int, ended: int) -> Group:
-        count = [Text(f"{ended} of {quantity(len(self._texts), 'text')}", "dim")] if len(self._texts) > 1 else []
+        count = (
+            [Text(f"{ended} of {messages.quantity(len(self._texts), 'text')}", "dim")] if len(self._texts) > 1 else []
+        )
         return Group(drawn(self._tokenizer, self._texts[at], self._filled[at]), *count)
 
     def finish(self, results: Sequence[Infilled] = ()) -> None:

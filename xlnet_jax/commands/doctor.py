@@ -45,13 +45,7 @@ class Doubt(XLNetError):
 
 @dataclasses.dataclass
 class Host:
-    """What the checks are about.
-
-    Attributes:
-      workdir: of the run, or None.
-      corpus: as `data.corpus`; may be empty.
-      alone: whether there is one process only; `processes` finds it.
-    """
+    """The work directory or None, `data.corpus` or "", and whether there is one process only: `processes` finds it."""
 
     workdir: str | None
     corpus: str
@@ -96,7 +90,9 @@ def examined(check: Callable[[Host], str], host: Host) -> dict[str, str]:
 
 
 def versions(host: Host) -> str:
-    """All that `train` imports is installed and fits together; then the versions of constraints.txt, if any."""
+    """All that `train` imports is installed and fits together; then the versions of constraints.txt, in a checkout."""
+    from packaging.requirements import Requirement  # tensorboardX brings it
+
     fix = how_to_install("tpu" if _chips() else "dev")
     try:
         importlib.import_module("xlnet_jax.commands.train")
@@ -104,18 +100,12 @@ def versions(host: Host) -> str:
         raise BadInput(f"{type(error).__name__}: {summary(error)}; {fix}") from error
     installed = {each.name: each.version for each in importlib.metadata.distributions() if each.name in PACKAGES}
     text = ", ".join([f"Python {platform.python_version()} in {sys.prefix}", *map(" ".join, installed.items())])
-    if others := [f"{name} {known}" for name, known in _tested().items() if installed.get(name, known) != known]:
+    tested = files.read_if_there(f"{os.path.dirname(xlnet_jax.__file__)}/../constraints.txt") or b""
+    pins = [Requirement(line) for line in tested.decode().splitlines() if line and not line.startswith("#")]
+    here = [pin for pin in pins if pin.name in installed and (not pin.marker or pin.marker.evaluate())]
+    if others := [str(pin).partition(";")[0] for pin in here if not pin.specifier.contains(installed[pin.name])]:
         raise Doubt(f"{text}; tested with {', '.join(others)}: {fix}")
     return text
-
-
-def _tested() -> dict[str, str]:
-    """The versions of constraints.txt for this Python; empty outside of a checkout."""
-    from packaging.requirements import Requirement  # tensorboardX brings it
-
-    text = files.read_if_there(f"{os.path.dirname(xlnet_jax.__file__)}/../constraints.txt") or b""
-    pins = [Requirement(line) for line in text.decode().splitlines() if line and not line.startswith("#")]
-    return {pin.name: str(pin.specifier)[2:] for pin in pins if not pin.marker or pin.marker.evaluate()}
 
 
 def processes(host: Host) -> str:

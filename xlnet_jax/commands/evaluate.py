@@ -30,8 +30,6 @@ from xlnet_jax.train.sliding import SlidingLoss
 
 log = logging.getLogger("xlnet_jax")
 
-_REACH = {"memory_len", "segment_len", "clamp_len", "same_length"}
-
 
 def run(*, context: bool, **options: Any) -> dict[str, Any]:
     """What the command line asks for: `evaluate`, `by_context` or `joint.joint`.
@@ -46,7 +44,8 @@ def run(*, context: bool, **options: Any) -> dict[str, Any]:
         kind, scores, own = "--target_share", joint, {"target_share", "orders", "windows"}
     elif context:
         kind, scores, own = "--context", by_context, {"against"}
-    own |= {"workdir", "step", "batch_size", "overrides"} | (_REACH if scores is not joint else set())
+    own |= {"workdir", "step", "batch_size", "overrides"}
+    own |= set() if scores is joint else {"memory_len", "segment_len", "clamp_len", "same_length"}
     if others := sorted(given.keys() - own):
         raise BadInput(f"--{others[0]} is not for {kind}; leave it out, or see --help")
     return scores(**given)

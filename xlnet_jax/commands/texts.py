@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 
@@ -26,8 +26,6 @@ from xlnet_jax.infer.texts import Passage, pieces_of
 from xlnet_jax.library import on_all_devices
 from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
-
-_T = TypeVar("_T")
 
 
 def fill(
@@ -161,7 +159,7 @@ def _scored(tokenizer: Tokenizer, number: int, passage: Passage, score: Likeliho
     return result | {"pieces": pieces, "log_probs": score.log_prob_KU.mean(axis=0).tolist()}
 
 
-def gathered(given: Iterable[_T], path: str | None, read: Callable[[str], Iterable[_T]]) -> list[_T]:
+def gathered(given: Iterable[Any], path: str | None, read: Callable[[str], Iterable[Any]]) -> list[Any]:
     """What is given, then what `read` finds in the file of `--input`. Raises BadInput if that is nothing."""
     rows = [*given, *(read(path) if path else ())]
     if not rows:
