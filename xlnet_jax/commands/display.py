@@ -123,10 +123,9 @@ class Display:
             yield show
 
     def _view(self, at: int, ended: int) -> Group:
-        count = (
-            [Text(f"{ended} of {messages.quantity(len(self._texts), 'text')}", "dim")] if len(self._texts) > 1 else []
-        )
-        return Group(drawn(self._tokenizer, self._texts[at], self._filled[at]), *count)
+        many = len(self._texts)
+        count = Text(f"{ended} of {messages.quantity(many, 'text')}", "dim")
+        return Group(drawn(self._tokenizer, self._texts[at], self._filled[at]), *[count] * (many > 1))
 
     def finish(self, results: Sequence[Infilled] = ()) -> None:
         """Prints all texts whole, each with its gaps if there are `results`, and what the colours mean."""
