@@ -31,11 +31,8 @@ before the host hears of them."""
 
 @contextlib.contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, if it is a terminal that can show one, for several texts; gone at the end.
-
-    Yields:
-      What is called with the number of texts that are done.
-    """
+    """A bar on stderr, if it is a terminal that can show one, for several texts; gone at the end. Yields what is called
+    with the number of texts that are done."""
     with messages.progress_bar(what, total) as bar:
         yield lambda done: bar.update(bar.task_ids[0], completed=done)
 
