@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 import tiny_tpu
@@ -191,9 +192,6 @@ def test_bodies_of_loops_count_as_often_as_they_turn():
 )  # fmt: skip
 def test_what_the_compiler_says_when_memory_is_short(message, expected):
     assert compile.out_of_memory(message) == tuple(int(number * 2**30) for number in expected)
-
-
-def test_other_failures_of_the_compiler_are_not_taken_for_short_memory():
     with pytest.raises(RuntimeError, match="the TPU compiler failed: INTERNAL"):
         compile.out_of_memory("INTERNAL: something else")
 
@@ -273,15 +271,6 @@ def test_the_roofline_and_utilisation_agree_on_peaks():
             assert chip.peak_flops / chip.devices == flops.PEAK_FLOPS[chip.device_kind], name
 
 
-class OfSlice:
-    """As much of a device as the refusal needs."""
-
-    platform = "tpu"
-
-    def __init__(self, slice_index):
-        self.slice_index = slice_index
-
-
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [({"fsdp": 4}, r"mesh.slices=2 x mesh.data=-1 x mesh.fsdp=4 .* does not fit 4 devices"),
@@ -290,7 +279,7 @@ class OfSlice:
 def test_slices_are_what_the_devices_say(wanted, message):
     config = dataclasses.replace(tiny_tpu.config().mesh, **wanted)
     with pytest.raises(BadInput, match=message):
-        make_mesh(config, [OfSlice(0), OfSlice(0), OfSlice(1), OfSlice(1)])
+        make_mesh(config, [SimpleNamespace(platform="tpu", slice_index=number) for number in (0, 0, 1, 1)])
 
 
 @pytest.mark.parametrize("name", ["v5p:8x8x8", "v6e:16x16", "tpu7x:4x4x4"])

@@ -106,10 +106,8 @@ def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(cop
     edit(copy / "config.json", mem_len=7, reuse_len=0)
     assert fields.read_lengths(str(copy)) == {"model": {"memory_len": 7}, "data": {}}, "0 is null there"
     import_(str(copy), str(tmp_path / "untold"), overrides=words)
-    assert (
-        f"{copy} does not say how its model was trained; assumed: model.compute_dtype=bfloat16 data.objective=plm;"
-        in (caplog.text)
-    )
+    said = "does not say how its model was trained; assumed: model.compute_dtype=bfloat16 data.objective=plm;"
+    assert f"{copy} {said}" in caplog.text
     assert workdirs.load_config(str(tmp_path / "untold")).model.memory_len == 7
     (copy / fields.OWN).write_text('{"data.sgment_len": 3}')
     with pytest.raises(BadInput, match=r"json: 'data.sgment_len' is no key of such a file. Did you mean 'data.segment"):

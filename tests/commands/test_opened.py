@@ -18,10 +18,6 @@ from xlnet_jax.model import implementation
 from xlnet_jax.run import workdir as workdirs
 
 
-class Seen(BadInput):
-    """Ends a verb before it compiles."""
-
-
 @pytest.fixture(scope="module")
 def fused(tmp_path_factory):
     """Its config.json names the kernel of another machine and a folder with programs."""
@@ -50,7 +46,7 @@ def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(fused, 
 
     def seen(self, *args, **kwargs):
         computed.append((self.model.transformer.config.attention, jax.config.jax_compilation_cache_dir))
-        raise Seen("seen")
+        raise BadInput("seen")  # before anything is compiled
 
     monkeypatch.setattr(implementation, "choose", choose)
     monkeypatch.setattr(score.Scorer, "log_prob", seen)
