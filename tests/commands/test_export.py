@@ -1,7 +1,6 @@
 """The exported folder as files: what is in it, under which names, and what is refused. `peers/` loads it."""
 
 import base64
-import json
 import os
 import re
 import unicodedata
@@ -20,6 +19,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.convert import huggingface, tokenizer_json
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.storage import files
 
 VOCAB = 400
 FILES = [
@@ -60,15 +60,13 @@ def exported(tokenizer, tmp_path_factory) -> tuple[dict, str]:
 
 
 def read(folder: str, name: str) -> dict:
-    with open(os.path.join(folder, name), encoding="utf-8") as file:
-        return json.load(file)
+    return files.read_json(os.path.join(folder, name))
 
 
 def test_nothing_else_is_left_behind(exported, tokenizer):
     _, folder = exported
     assert sorted(os.listdir(folder)) == FILES and os.listdir(os.path.dirname(folder)) == ["model"]
-    with open(os.path.join(folder, "spiece.model"), "rb") as copy, open(tokenizer, "rb") as original:
-        assert copy.read() == original.read()
+    assert files.read(os.path.join(folder, "spiece.model")) == files.read(tokenizer)
     assert len({os.stat(os.path.join(folder, name)).st_mode for name in FILES}) == 1
 
 
@@ -135,8 +133,7 @@ def test_tokenizer_files(exported):
 
 
 def test_normalizers_follow_the_normalization(tokenizer):
-    with open(tokenizer, "rb") as file:
-        model = file.read()
+    model = files.read(tokenizer)
 
     def kinds(**changes) -> list[str]:
         written = tokenizer_json.tokenizer_json(model, Normalization(**changes), "t")
@@ -152,9 +149,7 @@ def test_normalizers_follow_the_normalization(tokenizer):
 
 
 def test_accents_are_the_characters_the_normalization_drops(tokenizer):
-    with open(tokenizer, "rb") as file:
-        model = file.read()
-    steps = tokenizer_json.tokenizer_json(model, Normalization(), "t")["normalizer"]["normalizers"]
+    steps = tokenizer_json.tokenizer_json(files.read(tokenizer), Normalization(), "t")["normalizer"]["normalizers"]
     accents = re.compile(steps[4]["pattern"]["Regex"])
     drop, dropped = Normalization(remove_space=False), 0
     for code in (*range(0x80, 0xD800), *range(0xE000, 0x20000)):
