@@ -20,7 +20,7 @@ from xlnet_jax.commands import display, texts
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import orders
-from xlnet_jax.infer.texts import Passage, text_after
+from xlnet_jax.infer.infill import Passage, text_after
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
 
@@ -164,7 +164,7 @@ def test_a_left_to_right_model_continues_texts(causal, tmp_path, capsys, monkeyp
         model.infill(["x [MASK]"])
     masked = tiny.config(data={"objective": "mlm", "reuse_len": 29}, model={"memory_len": 0})
     model = dataclasses.replace(model, config=masked)
-    with pytest.raises(BadInput, match="data.objective=mlm, and only a left-to-right model .clm., or one of any"):
+    with pytest.raises(BadInput, match="data.objective=mlm, which predicts each unknown token by itself"):
         model.generate(["x"])
     with pytest.raises(BadInput, match=r"use `xlnet_jax.load\(...\).logits`, which gives those of every `.MASK.`"):
         model.infill(["x [MASK]"])

@@ -20,9 +20,9 @@ from xlnet_jax import messages
 from xlnet_jax.commands.display import Display, on_terminal, progress
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.infill import Passage, pieces_of
 from xlnet_jax.infer.options import Generate
 from xlnet_jax.infer.score import Likelihood
-from xlnet_jax.infer.texts import Passage, pieces_of
 from xlnet_jax.library import on_all_devices
 from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
