@@ -205,7 +205,7 @@ VERBS = (
             _option("--engine", "local: processes of this machine (default); beam: an Apache Beam pipeline", "local",
                     choices=("local", "beam")),
             _option("--beam_options", "of the Beam pipeline", "", metavar="NAME=VALUE,..."),
-        ), _of("commands.corpus", "show_prepared"), overrides=False, stops=True),
+        ), overrides=False, stops=True),
     Verb("corpus info", "Show the contents of a corpus and how it was made.", "xlnet-jax corpus info corpus --json",
          _of("data.corpus.verify", "info"), (_CORPUS,), overrides=False),
     Verb("corpus verify", "Read a whole corpus and compare it with all its hashes and counts.",
@@ -228,8 +228,6 @@ VERBS = (
             _option("corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
             _option("--minutes", "how long training may take (default 30)", 30.0),
             _option("--output", "Python file to write (default: config.py)", "config.py"),
-            Option("--no_probe", {"help": "estimate the speed; measuring takes about a minute", "dest": "probe",
-                                  "action": "store_false"}),
         ), overrides=False),
     Verb("train", "Pretrain, or resume, in a work directory.",
          "xlnet-jax train --config=configs/xlnet_base.py --config.data.corpus=corpus --workdir=run",
@@ -258,19 +256,19 @@ VERBS = (
     Verb("fill", "Fill the gaps of texts with a permutation model; one JSON object per line, or a view on a terminal.",
          "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' --order=confidence\n\n"
          "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws.",
-         _of("commands.fill", "show_or_return"),
+         _of("commands.texts", "fill_shown"),
          _texts("texts with [MASK]", " (.jsonl: objects with `text`)", "texts", *_declared(Fill)), stops=True),
     Verb("generate", "Continue texts, from left to right or in any order; one JSON object per line, or as text on a "
          "terminal.",
          "xlnet-jax generate --workdir=run 'Once upon a time' --tokens=200 --top_p=0.9",
-         _of("commands.generate", "show_or_return"),
+         _of("commands.texts", "generate_shown"),
          _texts("texts to continue", "", "texts", _option("--prompt", "such a text; repeatable", [], action="append"),
                 *_declared(Generate)), stops=True),
     Verb("score", "Log-likelihood of texts, or of a part of each given the rest; one JSON object per line.",
          "xlnet-jax score --workdir=run 'The end of the war.' 'The end of the car.'\n"
          "echo '{\"before\": \"The \", \"text\": \"end\", \"after\": \" of the war.\"}' | "
          "xlnet-jax score --workdir=run --input=-",
-         _of("commands.score", "score"),
+         _of("commands.texts", "score"),
          _texts("texts of which nothing is given", " (.jsonl: text, before, after)", "texts times orders",
                 *_declared(Score)), stops=True, meets=True),
     Verb("inspect", "Show one training example, or count parameters.",
@@ -299,7 +297,6 @@ VERBS = (
          "xlnet-jax doctor --workdir=gs://BUCKET/run --corpus=gs://BUCKET/corpus",
          _of("commands.doctor", "doctor"), (
             _option("--workdir", "of the run: rights, space, lock"),
-            _option("--bucket", "in place of --workdir: rights", metavar="gs://..."),
             _option("--corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
         ), _of("commands.doctor", "show"), overrides=False),
     Verb("evaluate", "Held-out loss; left to right, and with --factorization_order, also bits per character.",
@@ -308,7 +305,7 @@ VERBS = (
          _of("commands.evaluate", "run"), (
             *_CHECKPOINT,
             _count("--batch_size", "rows at a time; does not change the result", le=MOST_ROWS),
-            _count("--blocks", "score only the first blocks (default: all)", 0, 0),
+            _count("--blocks", "score only the first blocks (default: all)", ge=0),
             _count("--streams", "left to right: rows of text, which start without memory (default: few)"),
             _count("--memory_len", "left to right: memory slots (default: as in training)", ge=0),
             _count("--segment_len", "left to right: tokens of a segment (default: as in training)"),

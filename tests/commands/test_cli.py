@@ -8,17 +8,19 @@ import shlex
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import data_fixtures
 import jax
 import pytest
 import tiny
+import tiny_tpu
 
 from xlnet_jax import cli, messages
 from xlnet_jax.cli import main
 from xlnet_jax.commands import inspect, quickstart
 from xlnet_jax.commands.corpus import show_samples
-from xlnet_jax.commands.inputs import read_lines
+from xlnet_jax.commands.texts import read_lines
 from xlnet_jax.distributed import mesh
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
 from xlnet_jax.messages import print_lines
@@ -27,7 +29,7 @@ from xlnet_jax.verbs import VERBS, Verb, call
 
 HERE = str(tiny.TESTS)
 MEMORY = "out of memory"
-CONFIG = f"--config={HERE}/tiny_config.py"
+CONFIG, TPU = f"--config={HERE}/tiny_config.py", f"--config={tiny_tpu.__file__}"
 
 
 @pytest.mark.parametrize("command", [verb.name for verb in VERBS])
@@ -60,36 +62,46 @@ def corpus_option():
         (["prepare", "--input=x", "--output=a,b"], "--output=a,b: commas separate the folders of data.corpus; choose"),
         (["train", CONFIG, "--workdir=W", "--bogus"], "unknown option '--bogus'"),
         (["evaluate", "--workdir=W"], "W: no config.json"),
-        (["export", "--workdir=W", "--output=X"], "W: no config.json"),
         (["export", "--workdir=W", "--output=X", "--steps=2"], "unknown option '--steps=2'. Did you mean '--step'?"),
-        (["train", CONFIG, "--workdir=W", "--stopat=3"], "unknown option '--stopat=3'. Did you mean '--stop_at'?"),
         (["train", CONFIG, "--workdr=W"], "unknown option '--workdr=W'. Did you mean '--workdir'?"),
         (["train", CONFIG, "--workdir=W", "--train.steps=3"], "Did you mean '--config.train.steps'?"),
         (["train", CONFIG, "--workdir=W", "--lr=3"], "Did you mean '--config.optimizer.learning_rate'?"),
-        (["score", "--workdir=W", "--order=lft"], "invalid choice: 'lft'"),
         (["generate", "--workdir=W", "one", "--seed=1", "two"], "unknown word 'two'; give all texts side by side"),
         (["train", f"--config={HERE}/tiny_cofnig.py", "--workdir=W"], f"Did you mean '{HERE}/tiny_config.py'?"),
         (["train", CONFIG, "--workdir=W", "--stop_at=0"], "--stop_at=0 must be at least 1"),
         (["score", "--workdir=W", "--orders=1000000", "x"], "--orders=1000000 must be at most 10,000"),
-        (["evaluate", "--workdir=W", "--batch_size=0"], "--batch_size=0 must be at least 1"),
         (["train", CONFIG, "--workdir="], "--workdir is empty; give a value"),
         (["configure", "corpus", "--output="], "--output is empty; give a value, or leave it out"),
+        (["configure", "nowhere"], "nowhere: no such folder"),
+        (["configure", "CORPUS", "--minutes=nan"], "--minutes=nan must lie in"),
+        (["configure", "CORPUS", "--output=config.json"], "give a file that ends in .py"),
+        (["configure", "CORPUS", "--output=no/config.py"], "in a folder that exists"),
+        (["configure", "CORPUS", "--config.train.steps=3"], "unknown option"),
+        (["configure", ""], "corpus is empty; give a value"),
+        (["compile", TPU, "--topology=v9:2x2"], "no such TPU; use for example v3:16x16, v4:8x8x4"),
+        (["compile", TPU, "--topology=v4:8x8"], "no such slice is rented, as v4:8x8x4 is"),
+        (["compile", TPU, "--topology=v5e:0x4"], "--topology=v5e:0x4: no such slice is rented"),
+        (["compile", TPU, "--topology=v5e:3x5"], "v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16, up to 256 chips"),
+        (["compile", TPU, "--topology=v5e:32x32"], "up to 256 chips"),
+        (["compile", TPU, "--topology=v5p:16x16x28"], "2x4x4, or multiples of 4, up to 6144 chips"),
+        (["compile", TPU, "--topology=v3:16x16", "--slices=2"], "--slices=2: v3 slices cannot be joined"),
+        (["fill", "--workdir=W", "x [MASK]", "--parallel=2"], "it is called --tokens_per_step now"),
+        (["evaluate", "--workdir=W", "--unknown=0.5"], "it is called --target_share now"),
+        (["evaluate", "--workdir=W", "--law=uniform"], "it is called --factorization_order now"),
+        (["train", CONFIG, "--workdir=W", "--data.orders=spans"], "called '--config.data.factorization_order' now"),
         (["inspect", CONFIG, "--workdir=W"], "give --config=FILE, or the --workdir of a run, not both"),
         (["inspect"], "give --config=FILE, or the --workdir of a run"),
         (["train", CONFIG, "--workdir=s3://b/W"], "s3://b/W: of the addresses only gs://BUCKET/... works"),
-        (["prepare", "--input=x", "--output=X", "--bogus"], "unknown option '--bogus'"),
         (["inspect", CONFIG, "--parameters", "--output=x.png"], "leave it out with --parameters"),
-        (["inspect", CONFIG, "--output=."], "--output=. is a folder; name a picture in it"),
         (["train", "--config=--", "--workdir=W"], "'--config=--' has no value"),
         (["train", CONFIG, "--workdir=W\0"], "holds a zero byte"),
         (["corpus", "sample", "CORPUS", "--count=100000", "--length=1000000"], "must be at most 10,000,000 tokens"),
-        (["prepare", "--input=nothing/*.txt", "--output=X"], "nothing"),
         (["inspect", CONFIG, "--row=99", "CORPUS"], "--row=99 is not in [0, train.batch_size=8)"),
         (["train", CONFIG, "--workdir=W", "CORPUS", "--config.model.attention=fused"], "there is no kernel for cpu, "),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
-    corpus = data_fixtures.corpus_path() if words[0] == "corpus" else corpus_option()
+    corpus = data_fixtures.corpus_path() if words[0] in ("corpus", "configure") else corpus_option()
     words = [corpus if word == "CORPUS" else word for word in words]
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
@@ -103,7 +115,7 @@ def test_every_whole_number_of_every_verb_has_a_range():
     numbers = [(verb, option) for verb in VERBS for option in verb.options if option.keywords.get("type") is int]
     for verb, option in numbers:
         options = {one.keywords.get("dest", one.name.lstrip("-")): None for one in verb.options}
-        never = verb._replace(run=lambda **_: pytest.fail("it ran"))
+        never = verb._replace(run=mock.Mock(side_effect=AssertionError("it ran")))
         bounds = option.field.metadata["bounds"]
         for value in (bounds["at least"] - 1, bounds["at most"] + 1):
             with pytest.raises(BadInput, match=f"^{option.name}={value} must be .*at "):
@@ -122,24 +134,26 @@ def test_a_mistyped_file_or_folder_is_told_the_nearest(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "first.txt").write_text("text")
+    sst2 = f"--config={HERE}/../configs/finetune/sst2.py"
+    tokenizer = f"--config.finetune.tokenizer={data_fixtures.tokenizer_path()}"
     for words, near in (
         (["corpus", "info", "boks"], "books"),
         (["configure", "boks/"], "books"),
         (["prepare", "--input=books/frist.txt", "--output=X"], "books/first.txt"),
         (["evaluate", "--workdir=book"], "books"),
         (["import", "books/first.tx", "--workdir=W"], "books/first.txt"),
-        (["finetune", f"--config={HERE}/../configs/finetune/sst2.py", "--workdir=W", "--config.finetune.train=boks",
-          f"--config.finetune.tokenizer={data_fixtures.tokenizer_path()}"], "books"),
-    ):  # fmt: skip
+        (["finetune", sst2, "--workdir=W", "--config.finetune.train=boks", tokenizer], "books"),
+    ):
         assert main(words) == 2
         err = capsys.readouterr().err
         assert ". Did you mean '" in err and err.endswith(f"{near}'?\n")
     with pytest.raises(BadInput, match="no such file. Did you mean 'books/first.txt'"):
         read_lines("books/frst.txt")
+    with monkeypatch.context() as closed, pytest.raises(BadInput, match="stdin is closed"):
+        closed.setattr(sys, "stdin", None)
+        read_lines("-")
     # Nothing is near a name that is there, or in a folder that is not.
-    assert (
-        messages.suggest_file("books") == messages.suggest_file("nowhere/first.txt") == messages.suggest_file("") == ""
-    )
+    assert {messages.suggest_file(name) for name in ("books", "nowhere/first.txt", "")} == {""}
 
 
 def test_a_pipe_is_no_file_of_text(tmp_path, capsys):
@@ -150,15 +164,12 @@ def test_a_pipe_is_no_file_of_text(tmp_path, capsys):
 
 
 def test_inspect_prints_the_example_as_json_and_draws_it(tmp_path, capsys):
-    picture = tmp_path / "masks.png"
-    assert main(["inspect", CONFIG, corpus_option(), "--step=5", "--row=2", f"--output={picture}", "--json"]) == 0
+    picture, words = tmp_path / "masks.png", ["inspect", CONFIG, corpus_option(), "--step=5", "--row=2"]
+    assert main([*words, f"--output={picture}", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    length = tiny.config().data.segment_len
-    assert len(shown["tokens"]) == len(shown["segments"]) == len(shown["rank"]) == len(shown["pieces"]) == length
+    assert {len(shown[name]) for name in ("tokens", "segments", "rank", "pieces")} == {tiny.config().data.segment_len}
     assert len(shown["targets"]) == 6 and shown["pieces"][-1] == "<cls>" and shown["continues"]
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert main(["inspect", CONFIG, corpus_option(), "--step=5", "--row=2"]) == 0
-    assert "predicts" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("name", "parameters", "tensors"), [("large", 360_300_800, 319), ("base", 116_750_336, 163)])
@@ -171,11 +182,17 @@ def test_inspect_counts_parameters_as_the_original_names_them(capsys, name, para
 
 def test_prepare_train_evaluate_and_export_from_the_command_line(tmp_path, capsys):
     """The documented path, with the JSON keys that scripts rely on."""
-    corpus, run, exported = (str(tmp_path / name) for name in ("corpus", "run", "exported"))
+    corpus, run, exported = (str(tmp_path / name) for name in ("my corpus", "run", "exported"))
     prepared = ["prepare", f"--input={data_fixtures.text_folder()}", f"--output={corpus}", "--heldout=0.2",
-                f"--tokenizer={data_fixtures.tokenizer_path()}", "--workers=1", "--json"]  # fmt: skip
+                f"--tokenizer={data_fixtures.tokenizer_path()}", "--workers=1"]  # fmt: skip
     assert main(prepared) == 0
-    assert json.loads(capsys.readouterr().out)["train_tokens"] > 1000
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["vocabulary"] == str(data_fixtures.tokenizer().vocab_size)
+    words = shlex.split(lines["command"])[1:]
+    assert words[:2] == ["configure", corpus] and cli.make_parser().parse_known_args(words)[1] == []
+    assert main([*prepared, "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["train_tokens"] > 1000 and again["dropped"] == {"marks": 0, "hangul": 0}
     words = [CONFIG, f"--config.data.corpus={corpus}", f"--workdir={run}", "--stop_at=4", "--json"]
     assert main(["train", *words]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {
@@ -212,13 +229,6 @@ def caused(error, by):
     return error
 
 
-def raising(error):
-    def run(overrides):
-        raise error
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
@@ -229,17 +239,14 @@ def raising(error):
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.\n"), 2, f"{MEMORY}: "
          "RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller model or train.batch_size, "
          "model.remat=full, or more devices with mesh.fsdp"),
-        (MemoryError(), 2, f"{MEMORY}; use a machine with more, fewer workers, or smaller inputs"),
         (caused(MemoryError("1 GiB"), by=RuntimeError("the traceback of a worker")), 2,
          f"{MEMORY} (1 GiB); use a machine with more, fewer workers, or smaller inputs"),
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/psm_1"), 2, "Too many open files; raise the limit of open "
          "files (`ulimit -n`, or that of the container or service)"),
-        (RuntimeError("can't start new thread"), 2, "can't start new thread; raise the limits of processes "
-         "(`ulimit -u`) and of memory (`ulimit -v`)"),
     ],
 )  # fmt: skip
 def test_an_error_is_one_line_and_with_json_an_object_as_well(verb, capsys, error, code, said):
-    verb(raising(error))
+    verb(mock.Mock(side_effect=error))
     assert main(["x"]) == code
     captured = capsys.readouterr()
     assert captured.err == f"xlnet-jax x: {said}\n" and captured.out == ""
@@ -249,12 +256,10 @@ def test_an_error_is_one_line_and_with_json_an_object_as_well(verb, capsys, erro
 
 
 def test_what_workers_leave_in_shared_memory_is_removed_without_a_word():
-    program = (
-        "from multiprocessing.shared_memory import SharedMemory\n"
-        "from xlnet_jax import cli\n"
-        "cli.main = lambda: print(SharedMemory(create=True, size=1).name, flush=True) or 0\n"
-        "cli.program()\n"
-    )
+    program = """from multiprocessing.shared_memory import SharedMemory
+from xlnet_jax import cli
+cli.main = lambda: print(SharedMemory(create=True, size=1).name, flush=True) or 0
+cli.program()"""
     done = subprocess.run([sys.executable, "-c", program], cwd=tiny.ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout and not os.path.exists(f"/dev/shm/{done.stdout.strip()}")
@@ -271,7 +276,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_goes():
 
 
 def test_a_bug_keeps_its_traceback_and_tells_json_too(verb, capsys):
-    verb(raising(ZeroDivisionError("division by zero")))
+    verb(mock.Mock(side_effect=ZeroDivisionError("division by zero")))
     assert main(["x", "--json"]) == 1
     captured = capsys.readouterr()
     told = json.loads(captured.out)
@@ -281,7 +286,7 @@ def test_a_bug_keeps_its_traceback_and_tells_json_too(verb, capsys):
 
 @pytest.mark.parametrize("words", [["x", "--nonsense=", "--json", "y"], ["--json"], ["y", "--json"]])
 def test_words_that_make_no_command(verb, capsys, words):
-    verb(raising(BadInput("unknown words")))
+    verb(mock.Mock(side_effect=BadInput("unknown words")))
     assert main(words) == 2
     captured = capsys.readouterr()
     assert json.loads(captured.out)["exit_code"] == 2
@@ -313,22 +318,6 @@ def test_numbers_are_for_scripts_and_durations_for_people(verb, capsys):
         assert messages.duration(seconds) == said
 
 
-def test_prepare_ends_with_the_vocabulary_and_the_next_command(tmp_path, capsys):
-    (tmp_path / "a.txt").write_text(data_fixtures.synthetic_text(5, 60))
-    output = str(tmp_path / "my corpus")
-    words = ["prepare", f"--input={tmp_path}/a.txt", f"--output={output}", "--workers=1", "--heldout=0.3",
-             f"--tokenizer={data_fixtures.tokenizer_path()}"]  # fmt: skip
-    assert main(words) == 0
-    captured = capsys.readouterr()
-    lines = dict(line.split(maxsplit=1) for line in captured.out.splitlines())
-    assert lines["vocabulary"] == str(data_fixtures.tokenizer().vocab_size)
-    assert not {"dropped.hangul", "dropped.marks", "dropped"} & lines.keys()
-    parser_words = shlex.split(lines["command"])[1:]
-    assert parser_words[:2] == ["configure", output] and cli.make_parser().parse_known_args(parser_words)[1] == []
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["dropped"] == {"marks": 0, "hangul": 0}
-
-
 @pytest.mark.parametrize("words", [["corpus", "info", "CORPUS"], ["--help"]])
 def test_a_closed_pipe_is_quiet_and_a_full_device_is_one_line(words):
     words = [data_fixtures.corpus_path() if word == "CORPUS" else word for word in words]
@@ -358,12 +347,6 @@ def test_a_closed_stderr_changes_no_exit_code():
     assert subprocess.run(shell, cwd=os.path.dirname(HERE), stdout=subprocess.PIPE, check=False).returncode == 0
 
 
-def test_a_closed_stdin_is_one_line(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(BadInput, match="stdin is closed"):
-        read_lines("-")
-
-
 def test_a_platform_that_is_not_here(monkeypatch):
     words = [sys.executable, "-m", "xlnet_jax", "inspect", CONFIG, "--parameters"]
     environment = {**os.environ, "JAX_PLATFORMS": "junk"}
@@ -376,49 +359,38 @@ def test_a_platform_that_is_not_here(monkeypatch):
         mesh.available_devices()
 
 
-def test_a_work_directory_that_cannot_be_one_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("file/below", "/file is a file"),
+        ("link", "link is a link to "),
+        ("full", "holds other files (a.pdf, photo.jpg, ...) and no run"),
+    ],
+)
+def test_a_work_directory_that_cannot_be_one_is_refused_before_anything_is_written(tmp_path, capsys, name, why):
     (tmp_path / "file").write_text("text")
     (tmp_path / "link").symlink_to(tmp_path / "missing")
     (tmp_path / "full").mkdir()
-    for name in ("thesis.tex", "a.pdf", "photo.jpg"):
-        (tmp_path / "full" / name).write_text("")
+    for other in ("thesis.tex", "a.pdf", "photo.jpg"):
+        (tmp_path / "full" / other).write_text("")
     before = sorted(tmp_path.rglob("*"))
-    for name, why in (
-        ("file", "/file is a file"),
-        ("file/below", "/file is a file"),
-        ("link", "link is a link to "),
-        ("link/below", "link is a link to "),
-        ("full", "holds other files (a.pdf, photo.jpg, ...) and no run"),
-    ):
-        assert main(["train", CONFIG, corpus_option(), f"--workdir={tmp_path}/{name}"]) == 2
-        err = capsys.readouterr().err
-        assert why in err and err.count("\n") == 1
-    words = ["train", CONFIG, corpus_option(), f"--workdir={tmp_path}/huge", "--config.model.layers=1000000000"]
-    assert main(words) == 2
-    assert "model.layers=1000000000 must be at most 1,000" in capsys.readouterr().err
-    assert sorted(tmp_path.rglob("*")) == before
-    # Tests may run as root, who may write everywhere.
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(BadInput, match="no permission to write"):
-        workdir.check_folder(str(tmp_path / "new"))
+    assert main(["train", CONFIG, corpus_option(), f"--workdir={tmp_path}/{name}"]) == 2
+    err = capsys.readouterr().err
+    assert why in err and err.count("\n") == 1 and sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_quick_start_writes_only_into_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(quickstart, "speeches", lambda: pytest.fail("it began"))
     words = ["quickstart", f"--config={HERE}/../configs/quickstart.py"]
     shutil.copytree(data_fixtures.corpus_path(), tmp_path / "corpus")
-    before = data_fixtures.contents(tmp_path)
     assert main([*words, f"--workdir={tmp_path}/corpus"]) == 2
-    err = capsys.readouterr().err
-    assert "holds other files (" in err and "and no quick start; name a new folder, or that of a quick start" in err
-    assert data_fixtures.contents(tmp_path) == before
+    assert "and no quick start; name a new folder, or that of a quick start" in capsys.readouterr().err
     with pytest.raises(pytest.fail.Exception, match="it began"):
         main([*words, f"--workdir={tmp_path}"])
 
 
 def test_a_work_directory_may_hold_what_systems_and_killed_runs_leave(tmp_path):
     workdir.check_folder(str(tmp_path / "new" / "below"))
-    workdir.check_folder(str(tmp_path))
     for name in ("lost+found", ".snapshot", "train.log", "compilation_cache"):
         (tmp_path / name).mkdir()
     workdir.check_folder(str(tmp_path))
@@ -442,15 +414,11 @@ def test_links_to_nothing_are_named(tmp_path, capsys):
         assert f"{link} is a link to missing, which does not exist" in capsys.readouterr().err
 
 
-def test_samples_cannot_command_a_terminal(capsys):
+def test_texts_of_a_corpus_cannot_command_a_terminal(capsys):
     text = "red \x1b[31m, bell \a, right to left \u202e, ن\u200cخ, हिन्दी"
     show_samples({"samples": [{"split": "train", "start": 3, "text": text}]})
-    shown = capsys.readouterr().out
-    assert "red \\x1b[31m, bell \\x07, right to left \\u202e, ن\u200cخ, हिन्दी\n" in shown
-
-
-def test_a_piece_that_looks_like_markup_is_shown_as_it_is(capsys):
+    assert "red \\x1b[31m, bell \\x07, right to left \\u202e, ن\u200cخ, हिन्दी\n" in capsys.readouterr().out
     shown = inspect.example(tiny.config(data={"corpus": data_fixtures.corpus_path()}), step=0, row=0)
-    shown["pieces"][0] = "[/bold]\x1b"
+    shown["pieces"][0] = "[/bold]\x1b"  # nor is it markup
     inspect.print_example(shown)
     assert "[/bold]\\x1b" in capsys.readouterr().out

@@ -20,7 +20,6 @@ def test_a_few_random_commands_end_with_0_2_or_42(tmp_path, monkeypatch, pytestc
     ("words", "code", "out", "err"),
     [
         ([], 1, "", "Traceback (most recent call last): ..."),
-        ([], 3, "", "xlnet-jax train: diverged\n"),
         ([], 2, "half a result", "xlnet-jax train: no\n"),
         (["--json"], 2, "", "xlnet-jax train: no\n"),
         (["--json"], 2, '{"error": "no", "exit_code": 3}', "xlnet-jax train: no\n"),

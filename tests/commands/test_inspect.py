@@ -21,20 +21,20 @@ def test_masks_of_the_golden_example():
 
 
 @pytest.mark.parametrize(
-    ("data", "model", "says"),
+    ("data", "model", "targets"),
     [
-        ({}, {}, ("6 targets",)),
-        ({"objective": "clm", "reuse_len": 32, "num_predict": 32}, {}, ("32 targets",)),
-        ({"objective": "mlm", "reuse_len": 29, "pairs": "order"}, {"memory_len": 0}, ("6 targets",)),
+        ({}, {}, 6),
+        ({"objective": "clm", "reuse_len": 32, "num_predict": 32}, {}, 32),
+        ({"objective": "mlm", "reuse_len": 29, "pairs": "order"}, {"memory_len": 0}, 6),
     ],
     ids=["plm", "clm", "mlm"],
 )
-def test_an_example_of_every_objective_is_shown_as_it_is(data, model, says, capsys, tmp_path):
+def test_an_example_of_every_objective_is_shown_as_it_is(data, model, targets, capsys, tmp_path):
     config = tiny.config(data={"corpus": data_fixtures.corpus_path(), **data}, model=model)
     shown = example(config, step=1, row=2)
     print_example(shown)
     printed = capsys.readouterr().out
-    assert all(words in " ".join(printed.split()) for words in says)
+    assert f"{targets} targets" in " ".join(printed.split())
     # Which of two orders is only said where there are two segments.
     labels = {"next": ("B follows A", "B is from elsewhere"), "order": ("A and B are in order", "are swapped")}
     said = [label in printed for label in labels[data.get("pairs", "next")]]

@@ -3,13 +3,12 @@
 import json
 import os
 import stat
-import warnings
 
 import data_fixtures
 import jax
 import pytest
 import tiny
-from test_generate_command import write_workdir
+from test_texts import write_workdir
 
 import xlnet_jax as xj
 from xlnet_jax.cli import main
@@ -17,10 +16,6 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import decoder, score
 from xlnet_jax.model import implementation
 from xlnet_jax.run import workdir as workdirs
-
-
-class Seen(BadInput):
-    """Ends a verb before it compiles."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +46,7 @@ def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(fused, 
 
     def seen(self, *args, **kwargs):
         computed.append((self.model.transformer.config.attention, jax.config.jax_compilation_cache_dir))
-        raise Seen("seen")
+        raise BadInput("seen")  # before anything is compiled
 
     monkeypatch.setattr(implementation, "choose", choose)
     monkeypatch.setattr(score.Scorer, "log_prob", seen)
@@ -101,16 +96,10 @@ def test_whose_programs_are_used(tmp_path, monkeypatch, caplog):
     os.chmod(own, 0o755)
     with monkeypatch.context() as other:
         other.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        caplog.clear()
         assert cache(config, workdir) is None, "neither folder is this user's"
-        assert (
-            f"{own} belongs to user {os.getuid()}, and" in caplog.text
-            and "no compiled programs are kept" in caplog.text
-        )
         assert cache(tiny.config(log={"compilation_cache": own}), workdir) == own, "who names it trusts it"
     os.chmod(users, 0o770)
-    assert cache(config) is None
-    assert cache(tiny.config(log={"compilation_cache": "none"})) is None
+    assert cache(config) is cache(tiny.config(log={"compilation_cache": "none"})) is None
 
 
 @pytest.mark.parametrize("home", ["file/cache", "relative"])
@@ -119,7 +108,5 @@ def test_no_folder_for_programs_is_no_error(tmp_path, monkeypatch, caplog, home)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
     monkeypatch.setenv("XDG_CACHE_HOME", home if home == "relative" else str(tmp_path / home))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert cache(tiny.config()) is None
+    assert cache(tiny.config()) is None
     assert caplog.text.count("no compiled programs are kept: ") == 1 and "Not a directory" in caplog.text

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import tiny
 
-from xlnet_jax.cli import main, make_parser
+from xlnet_jax.cli import make_parser
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.options import Fill, Generate, Score, described
 
@@ -41,19 +41,3 @@ def test_the_command_line_and_the_docs_have_what_is_declared(command):
 def test_a_value_out_of_range_is_refused(name, value, message):
     with pytest.raises(BadInput, match=f"^{message}"):
         Fill(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("words", "now"),
-    [
-        (["generate", "--workdir=W", "x", "--parallel=2"], "--tokens_per_step"),
-        (["fill", "--workdir=W", "x [MASK]", "--parallel=2"], "--tokens_per_step"),
-        (["evaluate", "--workdir=W", "--unknown=0.5"], "--target_share"),
-        (["evaluate", "--workdir=W", "--law=uniform"], "--factorization_order"),
-        (["train", "--config=F", "--workdir=W", "--data.orders=spans"], "'--config.data.factorization_order'"),
-    ],
-)  # fmt: skip
-def test_an_old_name_is_told_the_new_one(words, now, capsys):
-    assert main(words) == 2
-    said = capsys.readouterr().err
-    assert f"it is called {now} now" in said and said.count("\n") == 1

@@ -28,15 +28,15 @@ def test_short_rows_are_in_short_batches_and_come_back_in_their_order():
 
 
 def test_the_texts_of_a_line_and_of_an_object():
-    assert predict._of_line("one text\tand another", "here", words=False).texts == ("one text", "and another")
-    assert predict._of_line("one  text\tand", "here", words=True).texts == ("one", "text", "and")
+    assert predict.example_of("one text\tand another", "here", words=False).texts == ("one text", "and another")
+    assert predict.example_of("one  text\tand", "here", words=True).texts == ("one", "text", "and")
     # In the order of the task, whatever that of the fields is.
     for fields, texts in (
         ({"question": "Who?", "context": "A cat."}, ("A cat.", "Who?")),
         ({"options": ["a", "b"], "question": "Q?", "context": "C."}, ("C.", "Q?", "a", "b")),
         ({"sentence2": "two", "sentence1": "one", "label": 3}, ("one", "two")),
     ):
-        assert predict._of_object(fields, "here").texts == texts
+        assert predict.example_of(fields, "here", words=False).texts == texts
     for fields in ({"label": 3}, {"text": 5}):
         with pytest.raises(BadInput, match="here: no text under one of the names text, texts"):
-            predict._of_object(fields, "here")
+            predict.example_of(fields, "here", words=False)

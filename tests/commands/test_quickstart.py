@@ -4,52 +4,38 @@ import json
 import math
 import os
 import re
-import shlex
+from unittest import mock
 
 import pytest
 import tiny
 
 from xlnet_jax import config as configs
-from xlnet_jax.cli import main, make_parser
+from xlnet_jax.cli import main
 from xlnet_jax.commands import quickstart
-from xlnet_jax.commands.quickstart import CHARACTERS, PROMPT, QUESTIONS, next_commands, show
+from xlnet_jax.commands.quickstart import CHARACTERS, PROMPT, QUESTIONS, show
 from xlnet_jax.run.metrics import read_jsonl
 
 CONFIG = os.path.join(str(tiny.ROOT), "configs", "quickstart.py")
 BY_CHARACTERS = os.path.join(str(tiny.ROOT), "configs", "transformer_xl", "quickstart.py")
 
 
-def test_the_commands_that_it_proposes_can_be_pasted():
-    for line in next_commands("runs/my corpus", 2000):
-        python, _, package, *words = shlex.split(line)
-        assert os.path.exists(python) and package == "xlnet_jax"
-        _, overrides = make_parser().parse_known_args(words)
-        assert all(word.startswith("--config.data.corpus=runs/my corpus") for word in overrides)
-
-
 def test_the_filled_texts_are_shown_with_their_probability(capsys):
     gap = {"text": "States\x1b", "log_prob": math.log(0.25)}
-    show(
-        {
-            "heldout_loss": 4.5,
-            "filled": [{"question": "The United [MASK:2].", "log_prob": math.log(0.25), "gaps": [gap]}],
-        }
-    )
+    filled = {"question": "The United [MASK:2].", "log_prob": math.log(0.25), "gaps": [gap]}
+    show({"heldout_loss": 4.5, "filled": [filled]})
     loss, filled = capsys.readouterr().out.splitlines()
     assert loss.split() == ["heldout_loss", "4.5"]
     assert filled.split(maxsplit=1) == ["filled", "The United [States\\x1b].  25.0 %"]
 
 
 def test_a_quick_start_of_an_older_version_is_shown(tmp_path, monkeypatch):
-    """Its line of the evaluation has `tokens` in place of `targets`, and no share."""
-    line = {"step": 4, "loss": 5.0, "loss_without_memory": 5.5, "tokens": 60, "unigram_cross_entropy": 6.0}
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
-    trained = {"step": 4, "heldout_loss": 5.0, "heldout_share": None, "unigram_cross_entropy": 6.0, "picture": None}
-    answers, manifest = [{} for _ in QUESTIONS], {"tokenizer": {"vocab_size": 200}}
-    for name, result in (("prepare", manifest), ("train", trained), ("fill", answers), ("speeches", "text"),
-                         ("_exported", {})):  # fmt: skip
-        monkeypatch.setattr(quickstart, name, lambda *_, result=result, **__: result)
+    """Its line of the evaluation has no `targets`, and its run no share."""
+    trained = dict.fromkeys(("heldout_loss", "heldout_share", "unigram_cross_entropy", "picture")) | {"step": 4}
+    results = {"prepare": {"tokenizer": {"vocab_size": 200}}, "train": trained, "fill": [{}] * len(QUESTIONS),
+               "speeches": "text", "export": {}}  # fmt: skip
+    for name, result in results.items():
+        monkeypatch.setattr(quickstart, name, mock.Mock(return_value=result))
+    monkeypatch.setattr(quickstart.workdirs, "line_of", lambda *_: {"step": 4, "loss_without_memory": 5.5})
     found = quickstart.quickstart(configs.load(CONFIG), str(tmp_path))
     assert found["loss_without_memory"] == 5.5 and found["targets"] is found["heldout_share"] is None
 

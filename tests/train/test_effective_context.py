@@ -56,11 +56,11 @@ def test_losses_are_of_exactly_so_many_tokens_before_the_target(x64):
     recipe = make_recipe(config)
     params = nn.meta.unbox(states.init_params(recipe))
     words = tiny.Words(100, seed=5)
-    windows_NX = effective_context.windows(tiny.mixture(words), 8, 11)
+    windows_NX = effective_context.windows(tiny.mixture(words), 9, 11)
     starts = np.arange(11) * 92 // 11
     np.testing.assert_array_equal(windows_NX, words.text[starts[:, None] + np.arange(9)])
-    with pytest.raises(BadInput, match="has 100 tokens, but a context of 100 needs one more"):
-        effective_context.windows(tiny.mixture(words), 100, 11)
+    with pytest.raises(BadInput, match="has 100 tokens, but a window needs 101"):
+        effective_context.windows(tiny.mixture(words), 101, 11)
     alone = jax.jit(functools.partial(sliding.window_nll, recipe.model, slots=1))
     expected = alone(params, windows_NX[:, -4:])[:, 0]
     mesh = meshes.make_mesh(MeshConfig(), jax.devices()[:4])

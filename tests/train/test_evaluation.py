@@ -15,7 +15,6 @@ import pytest
 import tiny
 
 from xlnet_jax.cli import main
-from xlnet_jax.commands import effective_context
 from xlnet_jax.commands.evaluate import as_asked
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import MeshConfig
@@ -190,11 +189,11 @@ def test_a_run_is_evaluated_with_another_memory_and_its_context_is_drawn(tmp_pat
     config = as_asked(workdirs.load_config(workdir), {"memory_len": 40, "clamp_len": 9, "same_length": True})
     assert (config.model.memory_len, config.model.clamp_len, config.model.same_length) == (40, 9, True)
     found = evaluated("--context", f"--against={workdir}", "--memory_len=24")
-    assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == effective_context.TARGETS
+    assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == 2000
     assert len(found["models"][workdir]["loss"]) == 6 and os.path.exists(found["picture"])
     for words, message in (
-        (["--against=x"], "--against is for --context"),
-        (["--context", "--streams=2"], "leave --streams, --blocks, --sliding and --factorization_order out"),
+        (["--against=x"], "--against is not for the loss of the split"),
+        (["--context", "--streams=2"], "--streams is not for --context; leave it out"),
         (["--segment_len=100000"], "needs 100,001"),
     ):
         assert main(["evaluate", f"--workdir={workdir}", *words]) == 2

@@ -17,7 +17,6 @@ import time
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from xlnet_jax import config as configs
 from xlnet_jax.commands.inspect import count_parameters
@@ -41,21 +40,15 @@ from xlnet_jax.train.step import build_step, create_state
 TOKENS_PER_PARAMETER = 20
 MOST_EPOCHS = 40
 _TARGETS_A_PIECE = 18
-"""For a loss below that of word frequencies. Measured for the third of `SIZES` and 4000 pieces, each run with its own
+"""For a loss below that of word frequencies. Measured for the first of `SIZES` and 4000 pieces, each run with its own
 schedule: 7 targets a piece (80 steps) end 0.15 nat above, 12 (140 steps) 0.09 above, 24 (280 steps) 0.08 below."""
 
 log = logging.getLogger("xlnet_jax")
 
-_MOST_MINUTES = 1_000_000
 _PROBE_SECONDS = 5.0  # of steps, after compiling
-_SECOND_PROBE = 25.0  # runs if the first took less, compiling included
 _START_SECONDS = 75.0  # of a run, with two compilations: the step and the evaluation
-_PRODUCT_SECONDS = 0.5  # of matrix products on a CPU, without a probe
-_CPU_UTILISATION = 0.7  # of their speed; measured: 0.66 and 1.08 of it, for widths of 128 and 256
-_UTILISATION = 0.2  # of an accelerator's peak, without a probe
 _TRAINING_SHARE = 0.95  # the rest is for evaluations and saves
 _DISPATCH_SECONDS, _CHECKPOINT_SECONDS = 5.0, 300.0
-_EVALUATIONS = 4
 
 
 class Size(NamedTuple):
@@ -70,40 +63,34 @@ class Size(NamedTuple):
     init_std: float
 
 
-# The first two are for texts too short for the third, which is that of the quick start; the last is XLNet-Base.
+# The first is that of the quick start, the last XLNet-Base.
 SIZES = (
-    Size(2, 128, 32, 16, 16, 2e-3, 0.08),
-    Size(2, 128, 64, 32, 16, 2e-3, 0.08),
     Size(2, 128, 128, 64, 16, 2e-3, 0.08),
     Size(4, 256, 128, 64, 16, 1e-3, 0.06),
     Size(6, 384, 256, 128, 16, 7e-4, 0.05),
     Size(12, 768, 512, 384, 8, 4e-4, 0.02),
 )
-LONG_ENOUGH = 128
-"""Shorter examples are only for texts that have no room for these."""
 
 
-def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> dict[str, Any]:
-    """Writes a configuration for one process on this machine.
+def configure(corpus: str, output: str, minutes: float) -> dict[str, Any]:
+    """Writes a configuration for one process on this machine, whose speed is measured: about a minute on two idle
+    cores, mostly compiling.
 
     Args:
       corpus: folder that `prepare` wrote, or several separated by commas.
       output: Python file to write; it must not exist.
-      minutes: how long training may take, start and evaluations included; a warning if the start alone takes longer.
-      probe: measure the speed of a step (less than a minute on two idle cores, mostly compiling); else it is estimated,
-        from the peak of an accelerator, or the speed of matrix products on a CPU: it may be wrong by a factor of two.
+      minutes: how long training may take, start and evaluations included.
 
     Returns:
       `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`; `tokens_per_second`, positions as in
       the metrics; `new_tokens`, those of the text that are read in all, and `epochs`, how often that is the text;
-      `minutes` (expected), `measured` (whether the speed was measured here, of this model or of the smallest);
-      `least_minutes`, for a loss below that of word frequencies.
+      `minutes` (expected). A warning if a loss below that of word frequencies takes more.
 
     Raises:
       BadInput: no corpus, a corpus that is too short, `output` exists, or impossible minutes.
     """
-    if not 0 < minutes <= _MOST_MINUTES:
-        raise BadInput(f"--minutes={minutes} must lie in (0, {_MOST_MINUTES}]")
+    if not 0 < minutes <= 1e6:
+        raise BadInput(f"--minutes={minutes} must lie in (0, 1000000]")
     if not output.endswith(".py") or not os.path.isdir(os.path.dirname(output) or "."):
         raise BadInput(f"--output={output}: give a file that ends in .py, in a folder that exists")
     there = BadInput(f"--output={output} is there already; remove it, or give another name")
@@ -113,21 +100,24 @@ def configure(corpus: str, output: str, minutes: float, probe: bool = True) -> d
     if folders := [folder for folder in config.data.folders() if folder]:
         config = config.changed(model={"vocab_size": read_manifest(folders[0])["tokenizer"]["vocab_size"]})
     mixture = open_mixture(config)
-    config, speed = choose(_fitting(config, mixture), mixture, 60 * minutes, probe)
+    config, speed = choose(_fitting(config, mixture), mixture, 60 * minutes)
     config = with_length(config, mixture, 60 * minutes, speed)
     configs.check(config)
-    result = _result(config, mixture, output, speed) | {"measured": probe}
+    result = _result(config, mixture, output, speed)
     with files.translate_errors(output):
         if not files.write_new(output, _source(config, result, minutes).encode()):
             raise there
     assert configs.load(output) == config, "the file differs from the configuration chosen"
     for line in _about(config, result):
         log.info("%s", line)
-    if result["minutes"] > minutes:
-        text = "expect %.1f minutes, more than --minutes=%g: the start of a run alone takes about %.0f s"
-        log.warning(text, result["minutes"], minutes, _START_SECONDS)
-    if warning := _too_short(config, result):
-        log.warning("%s", warning)
+    least = _TARGETS_A_PIECE * config.model.vocab_size / (result["batch_size"] * config.data.num_predict)
+    if (steps := result["steps"]) < least:
+        start, times = _START_SECONDS / 60, (least + 10) / steps  # whole dispatches of at most 10
+        advice = f"give --minutes={math.ceil(times * (result['minutes'] - start) + start)} or more"
+        if times * result["epochs"] > MOST_EPOCHS:
+            advice = f"this text is too short for {config.model.vocab_size} pieces, take more text or fewer pieces"
+        log.warning("%d steps are too few: expect a loss above that of mere word frequencies (the unigram "
+                    "cross-entropy); %s", steps, advice)  # fmt: skip
     log.info("next: %s", result["command"])
     return result
 
@@ -139,7 +129,7 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
     """
     shares = zip(mixture.corpora, mixture.cycle.shares, strict=True)
     tokens = min(corpus.tokens / share for corpus, share in shares) / jax.device_count()
-    found, problems = [], []
+    found = []
     for size in SIZES:
         room = max(1.0, tokens / (size.T // 2))
         windows = max(number for number in (1, 2, 4, 8) if number <= room)
@@ -148,12 +138,12 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
         try:
             mixture.stream(config).check(config.train.batch_size, mixture.described())
             mixture.check(config)
-            found.append(config)
-        except BadInput as error:
-            problems.append(error)
-    if not found:
-        raise problems[0]  # of the smallest: how much text is missing
-    return [config for config in found if config.data.segment_len >= LONG_ENOUGH] or found[-1:]
+        except BadInput:
+            if not found:
+                raise  # how much text is missing
+            break
+        found.append(config)
+    return found
 
 
 def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Config:
@@ -171,46 +161,24 @@ def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Co
     )  # fmt: skip
 
 
-def choose(fitting: list[Config], mixture: Mixture, seconds: float, probe: bool) -> tuple[Config, float]:
-    """The largest configuration that reads enough tokens in the time, or the smallest; and FLOPs per second.
+def choose(fitting: list[Config], mixture: Mixture, seconds: float) -> tuple[Config, float]:
+    """The largest configuration that reads enough tokens in the time, or the smallest; and its FLOPs per second.
 
     Larger models are usually faster than the FLOPs of the smallest predict.
     """
-    began = time.monotonic()
     chosen = fitting[0]
-    speed = _measured(chosen, mixture) if probe else _estimated()
+    speed = measured(chosen, mixture)
     for config in fitting[1:]:
         fresh = _steps(config, mixture, seconds, speed) * config.train.batch_size * config.data.reuse_len
         if fresh >= TOKENS_PER_PARAMETER * count_parameters(config)["parameters"]:
             chosen = config
-    if probe and chosen is not fitting[0] and time.monotonic() - began < _SECOND_PROBE:
-        speed = _measured(chosen, mixture)
-    return chosen, speed
+    return chosen, speed if chosen is fitting[0] else measured(chosen, mixture)
 
 
-def _estimated() -> float:
-    """FLOPs per second from the published peak of the device, or on CPUs from the speed of products of matrices.
-
-    CPUs differ by more than ten times, and so does what other programs leave of one.
-    """
-    peak = flops.PEAK_FLOPS.get(jax.devices()[0].device_kind)
-    if peak:
-        return _UTILISATION * peak * jax.device_count()
-    rows, width = 2048, 128  # of a batch of the smallest model
-    product = jax.jit(jnp.matmul)
-    x, kernel = jnp.ones((rows, width)), jnp.ones((width, 4 * width))
-    product(x, kernel).block_until_ready()
-    began, number = time.perf_counter(), 0
-    while not number or time.perf_counter() - began < _PRODUCT_SECONDS:
-        product(x, kernel).block_until_ready()
-        number += 1
-    return _CPU_UTILISATION * number * 2 * rows * width * 4 * width / (time.perf_counter() - began)
-
-
-def _measured(config: Config, mixture: Mixture) -> float:
+def measured(config: Config, mixture: Mixture) -> float:
     """FLOPs per second of two steps that run on a batch of the corpus for `_PROBE_SECONDS`."""
     config = implementation.decided(config.changed(train={"steps_per_dispatch": 2}), Session())
-    log.info("measuring %s", _described(config))
+    log.info("measuring %d layers of width %d", config.model.layers, config.model.d_model)
     mesh = meshes.make_mesh(config.mesh)
     plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
     rows = meshes.rows_here(config.train.batch_size, mesh)
@@ -249,7 +217,7 @@ def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) 
     # What training leaves, in batches of blocks; at least one, at the end. A window is scored with memory and without,
     # each a third of a step.
     batches = max(1, int((1 - _TRAINING_SHARE) * steps / (config.data.windows_per_block * 2 / 3)))
-    times = min(_EVALUATIONS, batches)
+    times = min(4, batches)
     # Rounded up, so that the one after the last step is one of them.
     every = -(-steps // (times * dispatch)) * dispatch
     evaluation = {"every": every, "blocks": batches // times * config.train.batch_size}
@@ -263,77 +231,38 @@ def with_length(config: Config, mixture: Mixture, seconds: float, speed: float) 
 
 def _result(config: Config, mixture: Mixture, output: str, speed: float) -> dict[str, Any]:
     steps, batch_size, rate = config.train.steps, config.train.batch_size, speed / flops.step_flops(config)
-
-    def minutes(steps: float) -> float:
-        return (steps / (_TRAINING_SHARE * rate) + _START_SECONDS) / 60
-
     return {
-        "output": output,
-        "command": f"xlnet-jax train --config={shlex.quote(output)} --workdir=run",
-        "parameters": count_parameters(config)["parameters"],
-        "steps": steps,
-        "batch_size": batch_size,
+        "output": output, "command": f"xlnet-jax train --config={shlex.quote(output)} --workdir=run",
+        "parameters": count_parameters(config)["parameters"], "steps": steps, "batch_size": batch_size,
         "tokens_per_second": rate * batch_size * config.data.segment_len,
-        "new_tokens": steps * batch_size * config.data.reuse_len,
-        "epochs": steps * _epochs_a_step(config, mixture),
-        "minutes": minutes(steps),
-        # Whole dispatches of at most 10 steps.
-        "least_minutes": minutes(_least_steps(config) + 10),
-    }
-
-
-def _least_steps(config: Config) -> float:
-    """Steps after which the held-out loss is expected to be below that of word frequencies."""
-    return _TARGETS_A_PIECE * config.model.vocab_size / (config.train.batch_size * config.data.num_predict)
-
-
-def _too_short(config: Config, result: dict[str, Any]) -> str | None:
-    """What is wrong with a plan that ends before the model has learned anything from context."""
-    if config.train.steps >= _least_steps(config):
-        return None
-    text = (
-        f"{config.train.steps} steps are too few: expect a loss above that of mere word frequencies (the unigram "
-        "cross-entropy); "
-    )
-    if _least_steps(config) / config.train.steps * result["epochs"] > MOST_EPOCHS:
-        return f"{text}this text is too short for {config.model.vocab_size} pieces, take more text or fewer pieces"
-    return f"{text}give --minutes={math.ceil(result['least_minutes'])} or more"
+        "new_tokens": steps * batch_size * config.data.reuse_len, "epochs": steps * _epochs_a_step(config, mixture),
+        "minutes": (steps / (_TRAINING_SHARE * rate) + _START_SECONDS) / 60,
+    }  # fmt: skip
 
 
 def _about(config: Config, result: dict[str, Any]) -> list[str]:
     """What the figures of a plan count."""
     batch, T, R = config.train.batch_size, config.data.segment_len, config.data.reuse_len
-    how = "measured here" if result["measured"] else "estimated, and perhaps wrong by a factor of two"
     return [
-        f"{result['tokens_per_second']:,.0f} tokens a second ({how}): all {T} x {batch} positions of a step, of which "
-        f"{R} x {batch} are new text.",
+        f"{result['tokens_per_second']:,.0f} tokens a second (measured here): all {T} x {batch} positions of a step, "
+        f"of which {R} x {batch} are new text.",
         f"{config.train.steps:,} steps read {result['new_tokens']:,} new tokens, {result['epochs']:.2f} times the text "
         f"(at most {MOST_EPOCHS}), in {result['minutes']:.1f} minutes; the start takes {_START_SECONDS:.0f} s of them.",
     ]
 
 
-def _described(config: Config) -> str:
-    model, data = config.model, config.data
-    batch = f"batch {config.train.batch_size}"
-    return f"{model.layers} layers of width {model.d_model}, segments of {data.segment_len}, {batch}"
-
-
 def _source(config: Config, result: dict[str, Any], minutes: float) -> str:
     """The Python source: a docstring, and every key that differs from its default."""
-    devices = jax.devices()
-    about = textwrap.fill(
-        " ".join([
-            f"Hardware: {len(devices)} x {devices[0].device_kind}, {cores()} cores.", *_about(config, result),
-            "Nothing here is published: sizes and rates are a starting point.",
-        ]),
-        width=118, break_long_words=False,
-    )  # fmt: skip
+    hardware = f"Hardware: {jax.device_count()} x {jax.devices()[0].device_kind}, {cores()} cores."
+    ours = "Nothing here is published: sizes and rates are a starting point."
+    about = textwrap.fill(" ".join([hardware, *_about(config, result), ours]), width=118, break_long_words=False)
     head = (
-        f"{_described(config)}, {result['parameters']:,} parameters: made by `xlnet-jax configure "
+        f"{config.model.layers} layers of width {config.model.d_model}, segments of {config.data.segment_len}, batch "
+        f"{config.train.batch_size}, {result['parameters']:,} parameters: made by `xlnet-jax configure "
         f"--minutes={minutes:g}`.\n\n    {result['command']}\n\n{about}\n"
     )
     head = head.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     default = configs.flat(Config())
-    lines = [f"config.{name} = {value!r}" for name, value in configs.flat(config).items() if value != default[name]]
-    body = textwrap.indent("\n".join(["config = base.default()", *lines, "return config"]), "    ")
-    return f'"""{head}"""\n\nfrom xlnet_jax import config as base\n\n\ndef get_config():\n{body}\n'
+    keys = [f"    config.{name} = {value!r}" for name, value in configs.flat(config).items() if value != default[name]]
+    start = ["from xlnet_jax import config as base\n\n", "def get_config():", "    config = base.default()"]
+    return "\n".join([f'"""{head}"""\n', *start, *keys, "    return config\n"])

@@ -10,7 +10,7 @@ from xlnet_jax.data.corpus import verify as verifying
 from xlnet_jax.data.prepare import pipeline
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput
-from xlnet_jax.messages import print_lines, printable
+from xlnet_jax.messages import printable
 
 
 def prepare(
@@ -33,11 +33,6 @@ def prepare(
         "letters": letters, "dropped": dropped,
         "command": f"xlnet-jax configure {shlex.quote(output)} --minutes=30 --output=config.py",
     }  # fmt: skip
-
-
-def show_prepared(result: dict[str, Any]) -> None:
-    """Without what English has none of: Hangul, marks that are dropped."""
-    print_lines(result | {"dropped": {name: count for name, count in result["dropped"].items() if count}})
 
 
 def verify(path: str, workers: int | None) -> dict[str, Any]:

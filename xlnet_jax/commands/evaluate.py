@@ -1,4 +1,8 @@
-"""`xlnet-jax evaluate`: the held-out loss of a checkpoint, sharded over all available devices."""
+"""`xlnet-jax evaluate`: scores of checkpoints on held-out text, sharded over all available devices.
+
+Either the loss of the whole split; or with `--context` how far back one or several left-to-right models look; or with
+`--target_share` joint likelihoods (`joint`).
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,19 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.batches.orders import LAWS
+from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
+from xlnet_jax.run import loss_curve
 from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.train import effective_context as contexts
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.sliding import SlidingLoss
@@ -21,36 +31,24 @@ from xlnet_jax.train.sliding import SlidingLoss
 log = logging.getLogger("xlnet_jax")
 
 
-def run(
-    *, context: bool, against: list[str], target_share: float | None, orders: int | None, windows: int | None,
-    **options: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """What the command line asks for: `evaluate`, `effective_context.context` or `joint.joint`.
+def run(*, context: bool, **options: Any) -> dict[str, Any]:
+    """What the command line asks for: `evaluate`, `by_context` or `joint.joint`.
 
     Raises BadInput, also for an option that is of another one of them.
     """
-    from xlnet_jax.commands import effective_context, joint  # they import what is shared from here
+    from xlnet_jax.commands.joint import joint  # it imports what is shared from here
 
-    if against and not context:
-        raise BadInput("--against is for --context; give both or neither")
-    if target_share is None and (orders, windows) != (None, None):
-        raise BadInput("--orders and --windows are for --target_share=SHARE; give that too")
-    whole_split = {"streams", "blocks", "sliding", "factorization_order"}
-    shared = {name: options[name] for name in ("workdir", "step", "batch_size", "overrides")}
-    given = {name for name, value in options.items() if value} - {*shared}
-    if target_share is not None:
-        if context or given:
-            raise BadInput("--target_share scores windows of text; next to it there are --orders, --windows, --step "
-                           "and --batch_size only")  # fmt: skip
-        counts = {name: value for name, value in (("orders", orders), ("windows", windows)) if value is not None}
-        return joint.joint(target_share=target_share, **counts, **shared)
-    if not context:
-        return evaluate(**options)
-    if given & whole_split:
-        raise BadInput(
-            "--context scores single tokens; leave --streams, --blocks, --sliding and --factorization_order out"
-        )
-    return effective_context.context(against=against, **{name: options[name] for name in options.keys() - whole_split})
+    given = {name: value for name, value in options.items() if value not in (None, []) and value is not False}
+    kind, scores, own = "the loss of the split", evaluate, {"blocks", "streams", "sliding", "factorization_order"}
+    if "target_share" in given:
+        kind, scores, own = "--target_share", joint, {"target_share", "orders", "windows"}
+    elif context:
+        kind, scores, own = "--context", by_context, {"against"}
+    own |= {"workdir", "step", "batch_size", "overrides"}
+    own |= set() if scores is joint else {"memory_len", "segment_len", "clamp_len", "same_length"}
+    if others := sorted(given.keys() - own):
+        raise BadInput(f"--{others[0]} is not for {kind}; leave it out, or see --help")
+    return scores(**given)
 
 
 def evaluate(
@@ -91,10 +89,60 @@ def evaluate(
         return {"step": model.step, **score(model.params)}
 
 
+def by_context(
+    workdir: str, *, against: Sequence[str] = (), step: int | None = None, batch_size: int | None = None,
+    targets: int = 2000, overrides: Sequence[str] = (), **reach: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Scores the same held-out tokens with contexts of 1, 2, 4, ... tokens, up to the smallest memory + segment.
+
+    Args:
+      against: work directories of other models with the same tokenizer; the baseline is the best of all.
+      targets: number of tokens, evenly spaced in the held-out split of the first model's corpus.
+      step, batch_size, overrides, reach: of all models; see `evaluate`.
+
+    Returns:
+      `targets`, `lengths`, `models`: by work directory the `step` and `train.effective_context.described`; `picture`.
+
+    Raises:
+      BadInput: see `evaluate`; a model that is not left to right, another tokenizer, a split shorter than the context.
+    """
+    asked = {name: as_asked(configured(name, overrides, batch_size), reach) for name in [workdir, *against]}
+    for name, config in asked.items():
+        check_objective(config, "clm", "--context", name)
+    heldout = held_out(workdir, asked[workdir])
+    for name in against:
+        workdirs.check_tokenizer(name, heldout)
+    lengths = contexts.doubling(min(config.model.memory_len + config.data.segment_len for config in asked.values()))
+    windows_NX = contexts.windows(heldout, lengths[-1] + 1, -(-targets // len(heldout.corpora)))
+    equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--workdir": workdir, "--against": list(against)}
+    steps, losses = [], []
+    with session(asked[workdir], equal) as processes:
+        for name, config in asked.items():
+            with opened(Stored(name, config, heldout.tokenizer), step, processes=processes) as model:
+                log.info("scoring %d tokens of step %d of %s with up to %d before them", len(windows_NX), model.step,
+                         name, lengths[-1])  # fmt: skip
+                steps.append(model.step)
+                losses.append(contexts.losses(model.recipe, model.mesh, model.params, windows_NX, lengths))
+            del model  # two do not fit into memory
+        described = contexts.described(lengths, np.stack(losses))
+        models = {name: {"step": at, **each} for name, at, each in zip(asked, steps, described, strict=True)}
+        curves = {name: each["loss"] for name, each in models.items()}
+        picture = loss_curve.draw_context(workdir, lengths, curves) if jax.process_index() == 0 else None
+        return {"targets": len(windows_NX), "lengths": lengths, "models": models, "picture": picture}
+
+
 def configured(workdir: str, overrides: Sequence[str], batch_size: int | None) -> Config:
     """The configuration of a run, with so many rows of an evaluation at a time. Raises BadInput."""
     rows = [] if batch_size is None else [f"--config.evaluation.batch_size={batch_size}"]
     return workdirs.load_config(workdir, [*overrides, *rows])
+
+
+def check_objective(config: Config, objective: str, option: str, name: str = "this one") -> None:
+    """Raises BadInput for an option that is for models of another objective."""
+    if config.data.objective != objective:
+        models = {"clm": "left-to-right", "plm": "permutation"}[objective]
+        raise BadInput(f"{option} is for {models} models (data.objective={objective}), but {name} has "
+                       f"data.objective={config.data.objective}; leave it out")  # fmt: skip
 
 
 def held_out(workdir: str, config: Config) -> Mixture:
@@ -113,14 +161,11 @@ def as_asked(config: Config, reach: Mapping[str, int | None], streams: int | Non
     Raises BadInput.
     """
     changes = {name: value for name, value in reach.items() if value is not None and value is not False}
-    given = [f"--{name}" for name in (*changes, *(["streams"] if streams is not None else []))]
-    if given and not config.data.left_to_right:
-        raise BadInput(
-            f"{given[0]} is for left-to-right models (data.objective=clm), but this one has data.objective="
-            f"{config.data.objective}; leave it out"
-        )
+    given = [*changes, *["streams"] * (streams is not None)]
+    if given:
+        check_objective(config, "clm", f"--{given[0]}")
     if changes and config.model.position_scheme == "absolute":
-        raise BadInput(f"{given[0]}: a model with model.position_scheme=absolute has its own lengths; leave it out")
+        raise BadInput(f"--{given[0]}: a model with model.position_scheme=absolute has its own lengths; leave it out")
     segment = ["data.segment_len", "data.reuse_len", "data.num_predict"]
     return configs.override(config, [
         f"--config.{key}={value}" for name, value in changes.items()
@@ -137,9 +182,7 @@ def under_law(config: Config, factorization_order: str | None) -> Config:
     """
     if factorization_order is None or factorization_order == config.data.factorization_order:
         return config
-    if config.data.objective != "plm":
-        raise BadInput("--factorization_order is for permutation models (data.objective=plm), but this one has "
-                       f"data.objective={config.data.objective}; leave it out")  # fmt: skip
+    check_objective(config, "plm", "--factorization_order")
     T = config.data.segment_len
     fresh, predicted = LAWS[factorization_order].layout(T)
     keys = {"factorization_order": factorization_order, "reuse_len": fresh, "num_predict": predicted}

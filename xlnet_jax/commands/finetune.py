@@ -17,7 +17,6 @@ from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.signals import stop_request
-from xlnet_jax.storage import files
 from xlnet_jax.train import launch
 from xlnet_jax.train.launch import Job
 
@@ -43,7 +42,6 @@ def finetune(
       RestartMe: a signal arrived; everything is saved.
     """
     with stop_request() as request:
-        files.resolve(workdir)  # refuses an unusable address first
         folders = [workdir] if seeds == 1 else [os.path.join(workdir, f"seed_{seed}") for seed in range(seeds)]
         for folder in folders:
             workdirs.check_folder(folder)

@@ -25,12 +25,6 @@ from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")
 
-_ACTIVATION = {
-    "gelu": "the tanh form, TensorFlow's gelu and gelu_new of Hugging Face",
-    "gelu_erf": "the erf form, gelu of Hugging Face",
-    "relu": "max(x, 0)",
-}
-
 
 def import_(
     source: str, workdir: str, *, tokenizer: str | None = None, overrides: Sequence[str] = ()
@@ -68,10 +62,8 @@ def import_(
             kept = {workdirs.SOURCE_CONFIG: foreign.kept} if foreign.kept else {}
             # The last one: a killed import is none.
             files.write(os.path.join(workdir, "config.json"), files.to_json(identity | kept))
-        log.info(
-            "imported %d arrays of %s (%s); model.activation=%s: %s", len(foreign.arrays.forms), foreign.path,
-            foreign.format, config.model.activation, _ACTIVATION[config.model.activation],
-        )  # fmt: skip
+        log.info("imported %d arrays of %s (%s); model.activation=%s", len(foreign.arrays.forms), foreign.path,
+                 foreign.format, config.model.activation)  # fmt: skip
         if foreign.assumed:
             log.info("%s does not say how its model was trained; assumed: %s; if that is wrong, import it again with "
                      "--config.KEY=VALUE", foreign.path, " ".join(foreign.assumed))  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any
 
 import flax.linen as nn
@@ -39,15 +38,11 @@ def inspect(
         raise BadInput("give --config=FILE, or the --workdir of a run" + ", not both" * (path is not None))
     if output and parameters:
         raise BadInput("--output draws an example; leave it out with --parameters")
-    if output and os.path.isdir(output):
-        raise BadInput(f"--output={output} is a folder; name a picture in it: {output}/masks.png")
     config = configs.load(path, overrides) if path is not None else workdirs.load_config(str(workdir), overrides)
-    if parameters:
-        return count_parameters(config)
-    shown = example(config, step, row)
+    result = count_parameters(config) if parameters else example(config, step, row)
     if output:
-        draw(shown, output)
-    return shown
+        draw(result, output)
+    return result
 
 
 def show(result: dict[str, Any]) -> None:
@@ -107,10 +102,8 @@ def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray
     return rank_T[None, :] <= rank_T[:, None], (rank_T[None, :] < rank_T[:, None]) & has_query_T[:, None]
 
 
-_LABELS = {
-    "next": {1: "B follows A, ", 0: "B is from elsewhere, ", None: ""},
-    "order": {1: "A and B are in order, ", 0: "A and B are swapped, ", None: ""},
-}
+_PAIRS = {"next": ("B is from elsewhere", "B follows A"), "order": ("A and B are swapped", "A and B are in order")}
+"""By `data.pairs`, for each label."""
 
 
 def print_example(shown: dict[str, Any]) -> None:
@@ -118,21 +111,21 @@ def print_example(shown: dict[str, Any]) -> None:
     targets = dict(zip(shown["targets"], shown["predicted"], strict=True))
     content, query = visible(shown["rank"], list(targets))
     sight = query if shown["objective"] == "plm" else content
+    pair = "" if shown["label"] is None else f"{_PAIRS[shown['pairs']][shown['label']]}, "
     # A piece may look like markup.
     console = Console(markup=False, emoji=False)
     console.print(
         f"step {shown['step']} row {shown['row']}: {'forward' if shown['direction'] > 0 else 'reversed'}, "
         f"{'continues its memory' if shown['continues'] else 'starts with an empty memory'}, "
-        f"{_LABELS[shown['pairs']][shown['label']]}{quantity(len(targets), 'target')}"
+        f"{pair}{quantity(len(targets), 'target')}"
     )
     table = Table("position", "piece", "segment", "rank", "predicts", "sees")
-    for i, piece in enumerate(shown["pieces"]):
-        sees = ""
+    for i, (piece, segment, rank) in enumerate(zip(shown["pieces"], shown["segments"], shown["rank"], strict=True)):
+        predicts = sees = ""
         if i in targets:
             earlier = [str(j) for j in sorted(targets) if sight[i, j]]
-            sees = f"{sight[i].sum() - len(earlier)} others, targets {' '.join(earlier) or '-'}"
-        predicted = printable(targets.get(i, ""))
-        table.add_row(str(i), printable(piece), str(shown["segments"][i]), str(shown["rank"][i]), predicted, sees)
+            predicts, sees = targets[i], f"{sight[i].sum() - len(earlier)} others, targets {' '.join(earlier) or '-'}"
+        table.add_row(*map(printable, (str(i), piece, str(segment), str(rank), predicts, sees)))
     console.print(table)
 
 

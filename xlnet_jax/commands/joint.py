@@ -14,36 +14,31 @@ with the same tokenizer and T answer the same questions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from xlnet_jax.commands.evaluate import configured, held_out
-from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.commands.evaluate import check_objective, configured, held_out
 from xlnet_jax.data.batches.stream import uniforms
-from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.infer.orders import warn_of_law
-from xlnet_jax.infer.score import Likelihood
 from xlnet_jax.library import Model
 from xlnet_jax.messages import quantity
 from xlnet_jax.run.progress import number
+from xlnet_jax.train import effective_context as contexts
 from xlnet_jax.train.evaluation import bits_of_text
 from xlnet_jax.train.recipe import make_recipe
 
 log = logging.getLogger("xlnet_jax")
-
-WINDOWS = 64
-"""Windows of each corpus, evenly spaced, unless another number is asked for."""
 
 SEED = 0
 """Of places and orders. Not that of the run: all models get the same questions."""
 
 
 def joint(
-    workdir: str, *, target_share: float, orders: int = 8, windows: int = WINDOWS, step: int | None = None,
+    workdir: str, *, target_share: float, orders: int = 8, windows: int = 64, step: int | None = None,
     batch_size: int | None = None, overrides: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Scores windows of the held-out split of which a share is unknown.
@@ -52,58 +47,52 @@ def joint(
       target_share: the share, above 0 and up to 1; at least one token of each window.
       orders: number of random orders K.
       windows: of each corpus, evenly spaced; 0 = all.
-      step: the checkpoint; None = the newest good one.
       batch_size: windows times orders at a time; None = as configured. It does not change the result.
-      overrides: elastic or free config keys to change.
+      step, overrides: see `evaluate.evaluate`.
 
     Returns:
-      `step`, `windows`, `segment_len`, `target_share` as asked, `tokens` (unknown ones), `orders`; and `described`.
+      `step`, `windows`, `segment_len`, `target_share` as asked, `tokens` (unknown ones), `orders`; and of each name
+      above `nats_per_token`, and over the unknown text `bits_per_character` and `bits_per_byte`. Low is good.
 
     Raises:
       BadInput: no run or good checkpoint in `workdir`, a model that is not of `data.objective=plm`, a corpus without
         held-out documents or with another tokenizer or with less than a window, or an option out of range.
     """
     config = configured(workdir, overrides, batch_size)
-    if config.data.objective != "plm":
-        raise BadInput(f"--target_share is for permutation models (data.objective=plm), but {workdir} has "
-                       f"data.objective={config.data.objective}; leave it out")  # fmt: skip
+    check_objective(config, "plm", "--target_share", workdir)
     if not 0 < target_share <= 1:
         raise BadInput(f"--target_share={target_share} must be a share above 0 and at most 1")
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for
     heldout, T = held_out(workdir, config), config.data.segment_len
-    tokens_NT = held_out_windows(heldout, T, windows)
+    tokens_NT = contexts.windows(heldout, T, windows, every=T)
     known_NT = known_places(tokens_NT.shape, target_share)
     tokens, known = tokens_NT.tolist(), known_NT.tolist()
     warn_of_law(config, known, "random")
     equal = {"the corpus (sha256)": heldout.sha256, "--target_share": target_share, "--orders": orders,
              "--windows": windows}  # fmt: skip
     with opened(Stored(workdir, config, heldout.tokenizer), step, equal) as run:
-        windows_of = f"{quantity(len(tokens_NT), 'window')} of {quantity(T, 'token')}"
-        log.info("step %d: %s, %d unknown in each, in %d orders, after compiling", run.step, windows_of,
-                 (~known_NT[0]).sum(), 2 + orders)  # fmt: skip
+        log.info("step %d: %s of %s, %d unknown in each, in %d orders, after compiling", run.step,
+                 quantity(len(tokens), "window"), quantity(T, "token"), (~known_NT[0]).sum(), 2 + orders)  # fmt: skip
         size = config.evaluation.batch_size or config.train.batch_size
         model = Model(run.recipe.config, heldout.tokenizer, run.params, size, workdir)
-        one = {name: model.log_prob(tokens, known, order=name) for name in ("left", "reversed")}
+        left, backwards = (model.log_prob(tokens, known, order=order) for order in ("left", "reversed"))
         several = model.log_prob(tokens, known, orders=orders, seed=SEED, order="random")
-    result = {"step": run.step, "windows": len(tokens_NT), "segment_len": T, "target_share": target_share,
-              "tokens": int((~known_NT).sum()), "orders": orders}  # fmt: skip
-    return result | described(one, several, tokens_NT[~known_NT], heldout.tokenizer)
-
-
-def held_out_windows(heldout: Mixture, length: int, most: int) -> np.ndarray:
-    """Up to `most` windows (0 = all) of every corpus, evenly spaced over those that tile it; int [N, T].
-
-    Raises BadInput if a split is shorter than a window.
-    """
-    parts = []
-    for corpus, name in zip(heldout.corpora, heldout.described(), strict=True):
-        available = corpus.tokens // length
-        if not available:
-            raise BadInput(f"{name} has {corpus.tokens:,} tokens, but a window has data.segment_len={length}; "
-                           "hold out more text")  # fmt: skip
-        count = min(available, most or available)
-        parts.append(corpus.read(np.arange(count) * available // count * length, length)[0])
-    return np.concatenate(parts)
+    log_probs = {
+        "left": [each.joint_K[0] for each in left],
+        "reversed": [each.joint_K[0] for each in backwards],
+        "random": [each.joint_K.mean() for each in several],
+        "log_mean_exp": [each.log_mean_exp for each in several],
+        "best": [each.joint_K.max() for each in several],
+    }
+    unknown_U, units = tokens_NT[~known_NT], ("bits_per_character", "bits_per_byte")
+    counts_V = np.bincount(unknown_U, minlength=len(heldout.tokenizer.pieces))
+    scores = {}
+    for name, values in log_probs.items():
+        nats = -np.float64(sum(values))
+        text = bits_of_text(nats, counts_V, heldout.tokenizer)
+        scores[name] = {"nats_per_token": number(nats / len(unknown_U)), **{unit: text[unit] for unit in units}}
+    return {"step": run.step, "windows": len(tokens), "segment_len": T, "target_share": target_share,
+            "tokens": len(unknown_U), "orders": orders, **scores}  # fmt: skip
 
 
 def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
@@ -111,29 +100,3 @@ def known_places(shape: tuple[int, int], target_share: float) -> np.ndarray:
     N, T = shape
     draws_NT = uniforms(SEED, "joint", 0, np.arange(N), T)
     return np.argsort(np.argsort(draws_NT, axis=1), axis=1) >= max(1, round(target_share * T))
-
-
-def described(
-    one: dict[str, list[Likelihood]], several: list[Likelihood], unknown_U: np.ndarray, tokenizer: Tokenizer
-) -> dict[str, dict[str, float | None]]:
-    """For each of `one` and for `random`, `log_mean_exp` and `best`: `nats_per_token`, and over the unknown text
-    `bits_per_character` and `bits_per_byte`. The lowest is the best.
-
-    Args:
-      one: by the name of an order, the windows under it.
-      several: the windows under random orders.
-      unknown_U: the unknown tokens of all windows.
-    """
-
-    def units(log_probs: Iterable[float]) -> dict[str, float | None]:
-        nats = -np.float64(sum(log_probs))
-        text = bits_of_text(nats, np.bincount(unknown_U, minlength=len(tokenizer.pieces)), tokenizer)
-        return {"nats_per_token": number(nats / len(unknown_U)),
-                **{name: text[name] for name in ("bits_per_character", "bits_per_byte")}}  # fmt: skip
-
-    return {
-        **{name: units(each.joint_K[0] for each in windows) for name, windows in one.items()},
-        "random": units(each.joint_K.mean() for each in several),
-        "log_mean_exp": units(each.log_mean_exp for each in several),
-        "best": units(each.joint_K.max() for each in several),
-    }

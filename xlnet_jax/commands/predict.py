@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from xlnet_jax.commands.inputs import gathered, read_rows
+from xlnet_jax.commands.texts import gathered, read_rows
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.evaluation import Predictor
@@ -50,8 +50,8 @@ def predict(
     stored = find(workdir, overrides)
     config, task = stored.config, trained(stored.config, stored.tokenizer, workdir)
     words = config.finetune.task == "token_classification"
-    given = [_of_line(text, f"text {number}", words) for number, text in enumerate(texts, 1)]
-    examples = gathered(given, input, lambda path: _read(path, words))
+    given = ((f"text {number}", text) for number, text in enumerate(texts, 1))
+    examples = [example_of(row, where, words) for where, row in gathered(given, input, read_rows)]
     rows = rows_of(task, examples)
     digest = hashlib.sha256(b"".join(tokens.tobytes() for row in rows for tokens in row.tokens)).hexdigest()
     with opened(stored, step, {"the texts (sha256)": digest}) as model:
@@ -68,11 +68,9 @@ def _by_length(
     predictor: Predictor, params: Any, rows: Sequence[Row], longest: int, any_length: bool
 ) -> dict[str, np.ndarray]:
     """The predictions of all rows in their order, with short ones in short batches if possible."""
-    length_N = np.full(len(rows), longest)
-    if any_length:
-        needed_N = np.array([max(map(len, row.tokens)) for row in rows])
-        while (length_N // 2 >= np.maximum(needed_N, SHORTEST)).any():
-            length_N = np.where(length_N // 2 >= np.maximum(needed_N, SHORTEST), length_N // 2, length_N)
+    lengths = [longest >> k for k in range(longest.bit_length()) if longest >> k >= SHORTEST] if any_length else []
+    needed_N = [max(map(len, row.tokens)) for row in rows]
+    length_N = np.array([min((each for each in lengths if each >= needed), default=longest) for needed in needed_N])
     order, parts = [], []
     for length in np.unique(length_N).tolist():
         numbers = np.flatnonzero(length_N == length)
@@ -82,21 +80,12 @@ def _by_length(
     return jax.tree.map(lambda *each: np.concatenate(each)[back], *parts)
 
 
-def _of_line(text: str, where: str, words: bool) -> Example:
-    return Example(tuple(text.split() if words else text.split("\t")), None, where)
-
-
-def _read(path: str, words: bool) -> Iterator[Example]:
-    """The examples of a file. Raises BadInput."""
-    for where, row in read_rows(path):
-        yield _of_line(row, where, words) if isinstance(row, str) else _of_object(row, where)
-
-
-def _of_object(fields: dict[str, Any], where: str) -> Example:
-    texts: list[Any] = []
-    for name in FIELDS:
-        value = fields.get(name, [])
-        texts += value if isinstance(value, list) else [value]
+def example_of(row: str | dict[str, Any], where: str, words: bool) -> Example:
+    """The example of a line, or of an object. Raises BadInput for an object without texts."""
+    if isinstance(row, str):
+        return Example(tuple(row.split() if words else row.split("\t")), None, where)
+    values = [row[name] for name in FIELDS if name in row]
+    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
     if not texts or not all(isinstance(text, str) for text in texts):
         raise BadInput(f"{where}: no text under one of the names {', '.join(FIELDS)}")
     return Example(tuple(texts), None, where)

@@ -9,16 +9,13 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import shlex
 import shutil
-import sys
 import time
 from typing import Any
 
 from xlnet_jax.commands.display import chance
 from xlnet_jax.commands.export import export
-from xlnet_jax.commands.fill import fill
-from xlnet_jax.commands.generate import generate
+from xlnet_jax.commands.texts import fill, generate
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config, override
 from xlnet_jax.data.prepare.pipeline import prepare
@@ -53,7 +50,7 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     Returns:
       `heldout_loss`, `loss_without_memory`, `unigram_cross_entropy` (nats, the same `targets`), `heldout_share`,
       `workdir`, `picture`, `seconds`, `install_seconds`; `export` and of a permutation model `filled`, see
-      `commands.fill.fill`, with the `question`; or of a left-to-right model `bits_per_character` of the whole held-out
+      `commands.texts.fill`, with the `question`; or of a left-to-right model `bits_per_character` of the whole held-out
       split and `text`.
 
     Raises:
@@ -63,13 +60,12 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
     began = time.perf_counter()
     corpus, run = os.path.join(workdir, CORPUS), os.path.join(workdir, RUN)
     by_characters = config.data.left_to_right
-    if by_characters:
-        manifest = prepare([speeches()], corpus, vocabulary="characters", document="file", heldout=HELDOUT_CHARACTERS)
-    else:
-        manifest = prepare([speeches()], corpus, vocab_size=config.model.vocab_size, document="file",
-                           sentences="punctuation", heldout=HELDOUT, sample_bytes=TOKENIZER_SAMPLE_BYTES)  # fmt: skip
-    vocab_size = manifest["tokenizer"]["vocab_size"]
-    sizes = [f"--config.data.corpus={corpus}", f"--config.model.vocab_size={vocab_size}"]
+    options: dict[str, Any] = {"vocabulary": "characters", "heldout": HELDOUT_CHARACTERS}
+    if not by_characters:
+        options = {"vocab_size": config.model.vocab_size, "sentences": "punctuation", "heldout": HELDOUT,
+                   "sample_bytes": TOKENIZER_SAMPLE_BYTES}  # fmt: skip
+    manifest = prepare([speeches()], corpus, document="file", **options)
+    sizes = [f"--config.data.corpus={corpus}", f"--config.model.vocab_size={manifest['tokenizer']['vocab_size']}"]
     config = override(config, [*sizes, "--config.evaluation.final=true"])
     every = config.checkpoint.every
     half = max(every, config.train.steps // 2 // every * every)
@@ -81,18 +77,20 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
         (written,) = generate(run, prompt=[PROMPT], tokens=CHARACTERS, temperature=TEMPERATURE)
         result = {"bits_per_character": scores["bits_per_character"], "text": written["prompt"] + written["text"]}
     else:
-        result = _exported(workdir, run, corpus, vocab_size)
+        result: dict[str, Any] = {"export": os.path.join(workdir, "exported")}
+        # It may be from an earlier call, with parameters of an earlier step.
+        shutil.rmtree(result["export"], ignore_errors=True)
+        export(run, result["export"])
+        log.info("next, train on text files of your own: see docs/quickstart.md")
     if config.data.objective == "plm":
         answers = fill(run, texts=QUESTIONS, order="confidence")
         result["filled"] = [{"question": question, **one} for question, one in zip(QUESTIONS, answers, strict=True)]
+    # Of an older version the scores have no targets.
+    known = {"targets": None} | scores | trained | {"workdir": workdir}
+    names = ("heldout_loss", "loss_without_memory", "unigram_cross_entropy", "targets", "heldout_share", "workdir",
+             "picture")  # fmt: skip
     return {
-        "heldout_loss": trained["heldout_loss"],
-        "loss_without_memory": scores["loss_without_memory"],
-        "unigram_cross_entropy": trained["unigram_cross_entropy"],
-        "targets": scores.get("targets"),  # None: of an older version
-        "heldout_share": trained["heldout_share"],
-        "workdir": workdir,
-        "picture": trained["picture"],
+        **{name: known[name] for name in names},
         **result,
         "seconds": time.perf_counter() - began,
         "install_seconds": float(os.environ.get("XLNET_INSTALL_SECONDS", "0")),
@@ -107,28 +105,6 @@ def show(result: dict[str, Any]) -> None:
         for gap in one["gaps"]:
             text = MARK.sub(lambda _, gap=gap: f"[{gap['text']}]", text, count=1)
         print(f"{'filled':24} {printable(text)}  {chance(one['log_prob'])}")
-
-
-def _exported(workdir: str, run: str, corpus: str, vocab_size: int) -> dict[str, Any]:
-    exported = os.path.join(workdir, "exported")
-    # It may be from an earlier call, with parameters of an earlier step.
-    shutil.rmtree(exported, ignore_errors=True)
-    export(run, exported)
-    log.info("next, look at an example, then train on *.txt files of your own in books/:\n  %s",
-             "\n  ".join(next_commands(corpus, vocab_size)))  # fmt: skip
-    return {"export": exported}
-
-
-def next_commands(corpus: str, vocab_size: int) -> list[str]:
-    """Commands to try next, from the repository root; they need no `xlnet-jax` on the PATH."""
-    program = f"{shlex.quote(os.path.relpath(sys.executable))} -m xlnet_jax"
-    return [
-        f"{program} inspect --config=configs/quickstart.py --config.data.corpus={shlex.quote(corpus)}",
-        f"{program} prepare --input=books/ --document=file --sentences=punctuation --vocab_size={vocab_size} "
-        f"--heldout={HELDOUT} --output=corpus",
-        f"{program} configure corpus --minutes=30 --output=my.py",
-        f"{program} train --config=my.py --workdir=run",
-    ]
 
 
 def speeches() -> str:

@@ -43,7 +43,6 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
     """
     goodput = Goodput()
     with stop_request() as request:
-        files.resolve(workdir)  # refuses an unusable address first
         workdirs.check_folder(workdir)
         # The run records its corpus, and may be evaluated from another folder.
         config = config.changed(data={"corpus": workdirs.absolute(config.data.corpus)})

@@ -18,11 +18,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError
 from xlnet_jax.storage import files
-from xlnet_jax.storage.local import lock_holder
 
 RENEW_SECONDS, STALE_SECONDS = 15.0, 180.0
 
@@ -51,25 +50,6 @@ def held(workdir: str) -> Iterator[Callable[[], None]]:
         finally:
             ended.set()
             thread.join()
-
-
-class Holder(NamedTuple):
-    """Who has a lock, and how long ago it was renewed, by this machine's clock."""
-
-    name: str
-    seconds: float
-
-
-def holder(workdir: str) -> Holder | None:
-    """The holder of the lock, which is not touched; None if `held` would get it at once. Raises BadInput: damaged."""
-    if files.at(workdir).locks:
-        process = lock_holder(workdir) if os.path.isdir(workdir) else None
-        return None if process is None else Holder(f"process {process} on this machine", 0.0)
-    lease = Lease(workdir, "")
-    content = lease._read()
-    if not content or content["job"] == lease._me["job"]:
-        return None
-    return Holder(content["name"], max(0.0, time.time() - content.get("renewed", time.time())))
 
 
 class Lease:

@@ -41,16 +41,6 @@ def publish(path: str) -> None:
     os.replace(temporary(path), path)
 
 
-def lock_holder(path: str) -> int | None:
-    """The process of this machine that holds a lock of a file or folder, without taking it; None if no one does."""
-    stat = os.stat(path)
-    wanted = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
-    with open("/proc/locks") as locks:
-        # 1: FLOCK ADVISORY WRITE 3568 08:01:2531452 0 EOF; a process that waits for a lock has -> as its second word.
-        fields = [line.split() for line in locks]
-    return next((int(each[4]) for each in fields if each[1] != "->" and each[5] == wanted), None)
-
-
 class Local:
     """Paths on local or mounted disks."""
 

@@ -41,17 +41,19 @@ def doubling(longest: int) -> list[int]:
     return [2**k for k in range(longest.bit_length())]
 
 
-def windows(heldout: Mixture, longest: int, targets: int) -> np.ndarray:
-    """Evenly spaced target tokens of the splits, each after the `longest` tokens before it: int32 [N, longest + 1].
+def windows(heldout: Mixture, length: int, most: int, every: int = 1) -> np.ndarray:
+    """Up to `most` windows (0 = all) of each split, evenly spaced over those that start at multiples of `every`: int32
+    [N, length].
 
-    Raises BadInput if a split has no such token.
+    Raises BadInput if a split is shorter than a window.
     """
-    windows_of, each = [], -(-targets // len(heldout.corpora))
+    windows_of = []
     for corpus, name in zip(heldout.corpora, heldout.described(), strict=True):
-        starts = corpus.tokens - longest
-        if starts < 1:
-            raise BadInput(f"{name} has {corpus.tokens:,} tokens, but a context of {longest:,} needs one more")
-        windows_of.append(corpus.read(np.arange(min(each, starts)) * starts // min(each, starts), longest + 1)[0])
+        available = (corpus.tokens - length) // every + 1
+        if available < 1:
+            raise BadInput(f"{name} has {corpus.tokens:,} tokens, but a window needs {length:,}; hold out more text")
+        count = min(available, most or available)
+        windows_of.append(corpus.read(np.arange(count) * available // count * every, length)[0])
     return np.concatenate(windows_of)
 
 

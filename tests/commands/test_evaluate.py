@@ -1,6 +1,8 @@
-"""A run under an order law: trained, resumed, evaluated under any law, and its joint likelihoods by hand."""
+"""`evaluate`: a run under any order law, its joint likelihoods by hand, and how far back models are asked to look."""
 
+import contextlib
 import json
+from types import SimpleNamespace
 
 import data_fixtures
 import numpy as np
@@ -10,13 +12,15 @@ import tiny
 
 import xlnet_jax
 from xlnet_jax.cli import main
-from xlnet_jax.commands import joint
+from xlnet_jax.commands import evaluate, joint
 from xlnet_jax.commands.evaluate import under_law
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.train.effective_context import windows
 
+CAUSAL = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
 WHOLE = ("--config.data.factorization_order=uniform", "--config.data.reuse_len=32", "--config.data.num_predict=32")
 
 
@@ -63,7 +67,7 @@ def test_joint_likelihoods_equal_those_of_the_library_window_by_window(run, caps
     assert evaluated(capsys, run, *words, "--batch_size=1")["left"] == pytest.approx(found["left"], rel=1e-6)
 
     corpus = Mixture((Corpus(data_fixtures.corpus_path(), "heldout"),))
-    tokens = joint.held_out_windows(corpus, 32, 3)
+    tokens = windows(corpus, 32, 3, every=32)
     known = joint.known_places(tokens.shape, 0.5)
     model = xlnet_jax.load(run)
     left, backwards = (model.log_prob(tokens, known, order=order) for order in ("left", "reversed"))
@@ -88,12 +92,11 @@ def test_windows_are_evenly_spaced_and_short_splits_are_refused():
     mixture = tiny.mixture(tiny.Words(tokens=100))
     text = mixture.corpora[0].text
     starts = [text[:32].tolist(), text[32:64].tolist(), text[64:96].tolist()]
-    assert joint.held_out_windows(mixture, 32, 0).tolist() == starts
-    assert joint.held_out_windows(mixture, 32, 9).tolist() == starts
-    assert joint.held_out_windows(mixture, 32, 2).tolist() == [starts[0], starts[1]]
-    assert joint.held_out_windows(tiny.mixture(tiny.Words(100), tiny.Words(40, seed=1)), 32, 0).shape == (4, 32)
-    with pytest.raises(BadInput, match="has 31 tokens, but a window has data.segment_len=32"):
-        joint.held_out_windows(tiny.mixture(tiny.Words(tokens=31)), 32, 4)
+    assert windows(mixture, 32, 0, every=32).tolist() == windows(mixture, 32, 9, every=32).tolist() == starts
+    assert windows(mixture, 32, 2, every=32).tolist() == [starts[0], starts[1]]
+    assert windows(tiny.mixture(tiny.Words(100), tiny.Words(40, seed=1)), 32, 0, every=32).shape == (4, 32)
+    with pytest.raises(BadInput, match="has 31 tokens, but a window needs 32"):
+        windows(tiny.mixture(tiny.Words(tokens=31)), 32, 4, every=32)
 
 
 def test_the_same_share_is_unknown_in_every_window_at_other_places():
@@ -108,15 +111,14 @@ def test_the_same_share_is_unknown_in_every_window_at_other_places():
 def test_another_law_keeps_the_segment():
     config = tiny.config(data={"factorization_order": "uniform", "reuse_len": 32, "num_predict": 32})
     assert under_law(config, None) is config and under_law(config, "uniform") is config
-    spans = under_law(config, "spans").data
-    assert (spans.factorization_order, spans.segment_len, spans.reuse_len, spans.num_predict) == ("spans", 32, 16, 5)
-    left = under_law(tiny.config(), "left_within").data
-    assert (left.factorization_order, left.segment_len, left.reuse_len, left.num_predict) == ("left_within", 32, 32, 32)
-    causal = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
+    for law, old, expected in (("spans", config, (16, 5)), ("left_within", tiny.config(), (32, 32))):
+        data = under_law(old, law).data
+        assert (data.factorization_order, data.segment_len) == (law, 32)
+        assert (data.reuse_len, data.num_predict) == expected
     with pytest.raises(
-        BadInput, match="--factorization_order is for permutation models .data.objective=plm., but this one has"
+        BadInput, match="--factorization_order is for permutation models .data.objective=plm., but this"
     ):
-        under_law(causal, "uniform")
+        under_law(CAUSAL, "uniform")
 
 
 @pytest.mark.parametrize(
@@ -124,21 +126,63 @@ def test_another_law_keeps_the_segment():
     [
         (["--target_share=1.5"], "--target_share=1.5 must be a share above 0 and at most 1"),
         (["--target_share=nan"], "--target_share=nan must be a share above 0"),
-        (["--target_share=0.5", "--factorization_order=spans"], "--target_share scores windows of text; next to it"),
-        (["--target_share=0.5", "--memory_len=4"], "--target_share scores windows of text; next to it"),
-        (["--orders=3"], "--orders and --windows are for --target_share=SHARE"),
+        (["--target_share=0.5", "--factorization_order=spans"], "--factorization_order is not for --target_share"),
+        (["--target_share=0.5", "--memory_len=4"], "--memory_len is not for --target_share"),
+        (["--orders=3"], "--orders is not for the loss of the split"),
     ],
 )
-def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_path, capsys):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workdirs, "load_config", lambda *_: tiny.config())
-        assert main(["evaluate", f"--workdir={tmp_path}", *words]) == 2
+def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(workdirs, "load_config", lambda *_: tiny.config())
+    assert main(["evaluate", f"--workdir={tmp_path}", *words]) == 2
     told = capsys.readouterr().err
     assert message in told and told.count("\n") == 1
 
 
 def test_a_left_to_right_model_has_no_such_windows(tmp_path, monkeypatch):
-    causal = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
-    monkeypatch.setattr(workdirs, "load_config", lambda *_: causal)
+    monkeypatch.setattr(workdirs, "load_config", lambda *_: CAUSAL)
     with pytest.raises(BadInput, match="--target_share is for permutation models .*, but .* has data.objective=clm"):
         joint.joint(str(tmp_path), target_share=0.5)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The command without checkpoints, devices and a picture; what it scored, and whose tokenizer it compared."""
+    runs = {name: CAUSAL.changed(model={"memory_len": length}) for name, length in (("far", 40), ("near", 24))}
+    runs["plm"] = tiny.config()
+    heldout, scored, compared = tiny.mixture(), [], []
+    monkeypatch.setattr(heldout.corpora[0], "sha256", "0", raising=False)
+
+    def opened(stored, step, processes):
+        run = SimpleNamespace(recipe=stored, mesh=None, params=None, step=7)
+        return contextlib.nullcontext(run)
+
+    def losses(stored, mesh, params, windows_NX, lengths):
+        scored.append((stored.path, stored.config.model.memory_len, windows_NX.shape))
+        return np.full((len(lengths), len(windows_NX)), 1.0 + (stored.path == "near"))
+
+    monkeypatch.setattr(workdirs, "load_config", lambda name, words: runs[name])
+    monkeypatch.setattr(workdirs, "check_tokenizer", lambda name, mixture: compared.append((name, mixture)))
+    monkeypatch.setattr(evaluate, "open_mixture", lambda config, split, weighted: heldout)
+    monkeypatch.setattr(evaluate, "session", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(evaluate, "opened", opened)
+    monkeypatch.setattr(evaluate.contexts, "losses", losses)
+    monkeypatch.setattr(evaluate.loss_curve, "draw_context", lambda workdir, steps, curves: sorted(curves))
+    return scored, compared, heldout
+
+
+def test_models_are_compared_on_contexts_that_all_of_them_have(asked):
+    scored, compared, heldout = asked
+    found = evaluate.by_context("far", against=["near", "far"], targets=50)
+    # 40 + 32 tokens and 24 + 32: both are asked for up to 32.
+    assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == 50
+    assert scored == [("far", 40, (50, 33)), ("near", 24, (50, 33))], "each once"
+    assert {name for name, _ in compared} == {"far", "near"} and all(mixture is heldout for _, mixture in compared)
+    losses = {name: (each["step"], each["loss"]) for name, each in found["models"].items()}
+    assert losses == {"far": (7, [1.0] * 6), "near": (7, [2.0] * 6)} and found["picture"] == ["far", "near"]
+    scored.clear()
+    assert evaluate.by_context("far", memory_len=200)["lengths"][-1] == 128 and scored[0][1] == 200
+
+
+def test_a_model_that_sees_both_sides_is_refused(asked):
+    with pytest.raises(BadInput, match="left-to-right models .* but plm has data.objective=plm"):
+        evaluate.by_context("far", against=["plm"])

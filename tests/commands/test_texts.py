@@ -1,0 +1,240 @@
+"""`xlnet-jax fill`, `generate` and `score`: as the library does it, on a mesh, and on a terminal."""
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+
+import data_fixtures
+import jax
+import numpy as np
+import pytest
+import tiny
+from special_ids import EOD
+
+import xlnet_jax as xj
+from xlnet_jax.checkpoint.store import Checkpoints
+from xlnet_jax.cli import main
+from xlnet_jax.commands import display, texts
+from xlnet_jax.config import CheckpointConfig
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer import orders
+from xlnet_jax.infer.infill import Passage, text_after
+from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.storage import files
+
+CLM = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
+PROMPTS = ["Bado kilu menora.", "Rave"]
+TEXTS = ["Bado [MASK] menora, ra[MASK:3]si.", "[MASK:2-6] kilu"]
+
+
+def write_workdir(folder, config):
+    """A work directory with random parameters, in which the end of a document is as likely as any piece."""
+    params = jax.device_put(tiny.random_params(config, 0.4))
+    identity = workdirs.identity(config, "", data_fixtures.tokenizer().sha256)
+    os.makedirs(folder)
+    with Checkpoints(folder, CheckpointConfig()) as checkpoints:
+        checkpoints.save(0, {"params": params}, identity)
+    workdirs.write_tokenizer(folder, data_fixtures.tokenizer())
+    files.write(os.path.join(folder, "config.json"), files.to_json(identity))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """A permutation model; without a memory, so that one segment is the longest text."""
+    config = tiny.config(mesh={"data": 1, "fsdp": 8}, model={"memory_len": 0})
+    return write_workdir(str(tmp_path_factory.mktemp("texts") / "plm"), config)
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory):
+    """A left-to-right model."""
+    return write_workdir(
+        str(tmp_path_factory.mktemp("texts") / "clm"), tiny.config(data=CLM, mesh={"data": 1, "fsdp": 8})
+    )
+
+
+def lines(capsys, words):
+    """The JSON objects that a command prints."""
+    assert main([*words, "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def on_a_terminal(monkeypatch, capsys, words):
+    """What a command prints on one, without styles."""
+    with monkeypatch.context() as terminal:
+        terminal.setattr("sys.stdout.isatty", lambda: True, raising=False)
+        terminal.setattr(display, "PAUSE", 0.0)
+        terminal.setenv("COLUMNS", "200")
+        assert main(words) == 0
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out)
+
+
+def test_fill_is_that_of_the_library(workdir, tmp_path, capsys):
+    (tmp_path / "more.jsonl").write_text(json.dumps({"text": TEXTS[1]}) + "\n\n")
+    words = ["fill", f"--workdir={workdir}", TEXTS[0], f"--input={tmp_path}/more.jsonl"]
+    found = lines(capsys, [*words, "--order=reversed", "--temperature=1", "--seed=5"])
+    heard = ([], [])
+    expected = xj.load(workdir).infill(
+        TEXTS, order="reversed", temperature=1, seed=5, listener=lambda number, new, ended: heard[number].extend(new)
+    )
+    for one, other, pairs in zip(found, expected, heard, strict=True):
+        assert one.keys() == {"text", "log_prob", "gaps", "calls", "exact"}
+        assert (one["text"], one["calls"], one["exact"]) == (other.text, other.calls, True)
+        assert one["log_prob"] == pytest.approx(other.log_prob, abs=1e-3)
+        assert sum(gap["log_prob"] for gap in one["gaps"]) == pytest.approx(one["log_prob"], abs=1e-3)
+        for gap, same in zip(one["gaps"], other.gaps, strict=True):
+            assert (gap["pieces"], gap["order"]) == (same.pieces, same.order)
+            assert len(gap["log_probs"]) == len(gap["pieces"])
+        assert [turn for gap in one["gaps"] for turn in gap["order"]] == list(range(len(pairs), 0, -1))
+    assert [len(gap["pieces"]) for gap in found[0]["gaps"]] == [1, 3]
+    assert xj.load(workdir).infill([]) == []
+
+
+def test_samples_differ_and_the_first_is_that_without_samples(workdir, capsys):
+    words = ["fill", f"--workdir={workdir}", *TEXTS, "--temperature=1", "--batch_size=2"]
+    single, several = lines(capsys, words), lines(capsys, [*words, "--samples=3"])
+    assert [one["sample"] for one in several] == [1, 2, 3] * 2
+    assert [one["text"] for one in several[::3]] == [one["text"] for one in single]
+    assert len({one["text"] for one in several}) == 6
+    # The most probable pieces of a gap whose length is drawn.
+    drawn = lines(capsys, ["fill", f"--workdir={workdir}", TEXTS[1], "--samples=9"])
+    assert len({len(one["gaps"][0]["pieces"]) for one in drawn}) > 1
+
+
+def test_a_terminal_shows_the_gaps_and_nothing_of_json(workdir, capsys, monkeypatch):
+    words = ["fill", f"--workdir={workdir}", TEXTS[0]]
+    (found,) = lines(capsys, words)
+    monkeypatch.setenv("TERM", "xterm")
+    shown = on_a_terminal(monkeypatch, capsys, words)
+    assert found["text"] in shown and "Bado · menora" in shown and "{" not in shown
+    assert re.findall(r"\((-[0-9.]+) nats\)", shown) == [f"{gap['log_prob']:.2f}" for gap in found["gaps"]]
+    # With --json there is no view on a terminal either.
+    assert json.loads(on_a_terminal(monkeypatch, capsys, [*words, "--json"])) == found
+
+
+def test_a_permutation_model_continues_texts(workdir, capsys, monkeypatch):
+    """In another order as the library, which warns too; on a terminal the same texts."""
+    words = ["generate", f"--workdir={workdir}", *(f"--prompt={prompt}" for prompt in PROMPTS), "--tokens=8"]
+    found = lines(capsys, [*words, "--order=random"])
+    monkeypatch.setattr(orders, "_told", set())
+    heard = []
+    expected = xj.load(workdir).generate(
+        PROMPTS, tokens=8, order="random", listener=lambda number, text, ended: heard.append((number, text, ended))
+    )
+    assert [one["text"] for one in found] == expected and all(expected)
+    assert capsys.readouterr().err.count("may be poor here") == 1
+    assert sorted(heard) == [(number, text, True) for number, text in enumerate(expected)]
+    assert [(one["prompt"], one["exact"]) for one in found] == [(prompt, True) for prompt in PROMPTS]
+    monkeypatch.setenv("TERM", "dumb")
+    shown = on_a_terminal(monkeypatch, capsys, [*words, "--order=random"])
+    at = [shown.index(before + after) for before, after in zip(PROMPTS, expected, strict=True)]
+    assert at == sorted(at)
+    # From left to right the text appears as it is written, also where pieces are drawn in parallel: inexactly.
+    words = ["generate", f"--workdir={workdir}", PROMPTS[0], "--tokens=8", "--tokens_per_step=3"]
+    (one,) = lines(capsys, words)
+    assert not one["exact"]
+    assert on_a_terminal(monkeypatch, capsys, words).strip() == (PROMPTS[0] + one["text"]).strip()
+
+
+def test_a_left_to_right_model_continues_texts(causal, tmp_path, capsys, monkeypatch):
+    """From the command line and a file, as the library gives them; eight rows are spread over eight devices."""
+    (tmp_path / "prompts.txt").write_text(f"{PROMPTS[1]}\n\n")
+    words = ["generate", f"--workdir={causal}", PROMPTS[0], f"--input={tmp_path}/prompts.txt"]
+    words += ["--tokens=20", "--temperature=0"]
+    found, heard, model = lines(capsys, words), ["", ""], xj.load(causal)
+    continued = [line["text"] for line in found]
+    assert [line["prompt"] for line in found] == PROMPTS and all(continued)
+
+    def listen(number, text, ended):
+        heard[number] += text
+
+    assert model.generate(PROMPTS, tokens=20, temperature=0, listener=listen) == continued == heard
+    shown = on_a_terminal(monkeypatch, capsys, words)
+    assert shown.strip() == "\n\n".join(map("".join, zip(PROMPTS, continued, strict=True))).strip()
+    with pytest.raises(BadInput, match="this model is left-to-right"):
+        model.vectors(PROMPTS)
+    for options in ({"order": "random"}, {"tokens_per_step": 2}, {"speculative": 2}):
+        ((name, value),) = options.items()
+        with pytest.raises(BadInput, match=rf"{name}={value}: a left-to-right model \(data.objective=clm\)"):
+            model.generate(["x"], **options)
+    with pytest.raises(BadInput, match="cannot fill a gap: use `generate`, or train one with data.objective=plm"):
+        model.infill(["x [MASK]"])
+    masked = tiny.config(data={"objective": "mlm", "reuse_len": 29}, model={"memory_len": 0})
+    model = dataclasses.replace(model, config=masked)
+    with pytest.raises(BadInput, match="data.objective=mlm, which predicts each unknown token by itself"):
+        model.generate(["x"])
+    with pytest.raises(BadInput, match=r"use `xlnet_jax.load\(...\).logits`, which gives those of every `.MASK.`"):
+        model.infill(["x [MASK]"])
+
+
+def test_texts_of_several_prompts_appear_in_their_order(capsys):
+    show = texts.Terminal(["a", "b", "c"])
+    show(2, " six", True)
+    show(0, " one", False)
+    show(1, " three", False)
+    assert capsys.readouterr().out == "a one"
+    show(0, " two\x1b", True)
+    show(1, " four\nfive", True)
+    assert capsys.readouterr().out == " two\\x1b\n\nb three four\nfive\n\nc six\n"
+
+
+def test_the_text_after_a_prompt():
+    tokenizer = data_fixtures.tokenizer()
+    ids = tokenizer.encode("Bado kilu menora.").tolist()
+    for cut in range(len(ids)):
+        assert tokenizer.decode(ids[:cut]) + text_after(tokenizer, ids[:cut], [*ids[cut:], EOD]) == "Bado kilu menora."
+
+
+def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys):
+    """Of a permutation model, on one device and on a mesh; a part of a text given the rest, as JSON."""
+    folder = write_workdir(str(tmp_path / "run"), tiny.config(mesh={"data": 1, "fsdp": 8}))
+    (tmp_path / "more.jsonl").write_text('{"before": "Bado ", "text": "kilu", "after": " menora."}\n\n')
+    words = ["score", f"--workdir={folder}", PROMPTS[0], f"--input={tmp_path}/more.jsonl", "--orders=3"]
+    whole, given = lines(capsys, words)
+    model = xj.load(folder)
+    first, second = model.score([PROMPTS[0], Passage("kilu", "Bado ", " menora.")], orders=3)
+    for found, expected in ((whole, first), (given, second)):
+        joint_K = expected.joint_K
+        assert found["log_prob"] == pytest.approx(joint_K.mean(), abs=1e-4)
+        assert found["log_mean_exp"] == pytest.approx(np.logaddexp.reduce(joint_K) - np.log(3), abs=1e-4)
+        assert found["spread"] == pytest.approx(np.sqrt(((joint_K - joint_K.mean()) ** 2).sum() / 2), abs=1e-4)
+        assert found["spread"] > 1e-3
+        assert sum(found["log_probs"]) == pytest.approx(found["log_prob"])
+    assert "".join(given["pieces"]).strip("▁") == "kilu" and len(whole["pieces"]) > len(given["pieces"])
+    # A space before the word is given with `before`, or unknown with the text.
+    (spaced,) = model.score([Passage(" kilu", "Bado", " menora.")])
+    assert spaced.position_U[0] == len(model.tokenizer.encode("Bado")) == second.position_U[0] - 1
+    # Given more, and predicted with it: another likelihood than that of the word in the text of which nothing is given.
+    assert abs(sum(whole["log_probs"][at] for at in second.position_U) - given["log_prob"]) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("fill", "no text; give texts, or --input=FILE"),
+        ("fill 'a [MASK]' 'no gap'", "text 2, 'no gap', has no gap; write [MASK]"),
+        ("fill [MASK:33]", "text 1 has 33 tokens, and a model with model.memory_len=0 reads only data.segment_len=32"),
+        ("fill [MASK] --tokens_per_step=2 --speculative=2", "tokens_per_step=2 with speculative=2"),
+        ("fill [MASK] --temperature=-1", "--temperature=-1.0 must be at least 0"),
+        ("fill [MASK] --samples=2", "samples=2 of the most probable pieces are alike"),
+        ("fill [MASK:3-3] --samples=2", "samples=2 of the most probable pieces are alike"),
+        ("fill --input=none.txt", "--input=none.txt: no such file"),
+        ("generate --input=empty.txt", "--input=empty.txt has no text"),
+        ("fill --input=wrong.jsonl", "row 1: give an object of strings: text, and nothing else"),
+        ("score '  '", "has no pieces"),
+        ("score Bado --order=left --orders=2", "several orders are random"),
+        ("score --input=wrong.jsonl", "row 1: give an object of strings: text, and before and after if there are any"),
+        ("score --input=list.jsonl", "row 1: no JSON object; give one on each line"),
+    ],
+)
+def test_bad_input_is_one_line(workdir, tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "wrong.jsonl").write_text('{"text": "[MASK]", "texts": "[MASK]"}\n')
+    (tmp_path / "list.jsonl").write_text('["Bado"]\n')
+    assert main([*shlex.split(words), f"--workdir={workdir}"]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err.splitlines()[-1] and "Traceback" not in captured.err and captured.out == ""

@@ -1,0 +1,208 @@
+"""`xlnet-jax fill`, `generate` and `score`: what a model of the library says of texts, as one JSON object for each.
+
+`fill` fills the gaps of texts with a permutation language model, in any order. `generate` continues texts, with a
+left-to-right model or, in any order, with a permutation one. `score` gives the probability of texts, or of a part of
+each given the rest, in any order. On a terminal the texts of the first two are shown while they come about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from xlnet_jax import messages
+from xlnet_jax.commands.display import Display, on_terminal, progress
+from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.infill import Passage, pieces_of
+from xlnet_jax.infer.options import Generate
+from xlnet_jax.infer.score import Likelihood
+from xlnet_jax.library import on_all_devices
+from xlnet_jax.messages import suggest_file
+from xlnet_jax.storage import files
+
+
+def fill(
+    workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
+    batch_size: int = 16, console: Console | None = None, overrides: Sequence[str] = (), **options: Any,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Fills the gaps of every text; see `infer.infill` for how a gap is written.
+
+    Args:
+      texts: with `[MASK]` where something is missing.
+      input: a file with more, one per line, or JSON objects with `text` if its name ends in .jsonl; `-` = stdin. Empty
+        lines are left out.
+      step: the checkpoint; None = the newest good one.
+      batch_size: texts at a time.
+      console: a terminal on which the texts also come about.
+      overrides: elastic or free config keys to change.
+      options: see `infer.options.Fill`.
+
+    Returns:
+      For each text, or sample of it in the order of the texts: the fields of `infer.infill.Infilled`, and `sample` if
+      there are several.
+
+    Raises:
+      BadInput: no model or good checkpoint in `workdir`, a model that cannot fill, a text without a gap, or a number
+        that cannot be.
+    """
+    model = on_all_devices(workdir, overrides, step, batch_size)
+    rows = gathered(texts, input, lambda path: (fields["text"] for fields in _objects(path, ("text",))))
+    display = Display(console, model.tokenizer, "filling")
+    filled = dataclasses.replace(model, watch=display.watch).infill(rows, **options)
+    display.finish(filled)
+    several = len(filled) > len(rows)
+    return [
+        ({"sample": sample} if several else {}) | one._asdict() | {"gaps": [gap._asdict() for gap in one.gaps]}
+        for number in range(len(rows)) for sample, one in enumerate(filled[number :: len(rows)], 1)
+    ]  # fmt: skip
+
+
+def generate(
+    workdir: str, *, texts: Sequence[str] = (), prompt: Sequence[str] = (), input: str | None = None,
+    step: int | None = None, batch_size: int = 16, console: Console | None = None, overrides: Sequence[str] = (),
+    **options: Any,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Continues every prompt by `tokens` tokens; from left to right at most to the end of a document.
+
+    Args:
+      texts, prompt: to continue, in this order; an empty one is the start of a document.
+      input: a file with more, one per line; `-` = stdin. Empty lines are left out.
+      step, batch_size, console, overrides: see `fill`.
+      options: see `infer.options.Generate`.
+
+    Returns:
+      `prompt` and `text`, which follows it, of each, in their order; of a permutation model also `exact`: false if
+      tokens were drawn in parallel.
+
+    Raises:
+      BadInput: no model or good checkpoint in `workdir`, a model that continues no text, no prompt, or a number that
+        cannot be.
+    """
+    asked, model = Generate(**options), on_all_devices(workdir, overrides, step, batch_size)
+    prompts = gathered([*texts, *prompt], input, lambda path: filter(str.strip, read_lines(path)))
+    display, listener = Display(console, model.tokenizer, "writing"), None
+    if console is not None and asked.order == "left":
+        listener = Terminal(prompts)
+    else:
+        model = dataclasses.replace(model, watch=display.watch)
+    continued = model.generate(prompts, listener=listener, **options)
+    display.finish()
+    exact = {"exact": asked.tokens_per_step == 1} if model.config.data.objective == "plm" else {}
+    return [{"prompt": before, "text": text, **exact} for before, text in zip(prompts, continued, strict=True)]
+
+
+fill_shown, generate_shown = (functools.partial(on_terminal, command) for command in (fill, generate))
+"""What the command line calls."""
+
+
+class Terminal:
+    """A `TextListener` that prints texts in the order of the prompts: the next one when the one before it has ended."""
+
+    def __init__(self, prompts: Sequence[str]) -> None:
+        self._waiting, self._ended, self._at = list(prompts), set[int](), 0
+
+    def __call__(self, number: int, text: str, ended: bool) -> None:
+        """Prints what of all texts can be printed now."""
+        self._waiting[number] += text
+        self._ended |= {number} if ended else set()
+        while self._at < len(self._waiting):
+            print(messages.printable_lines(self._waiting[self._at]), end="", flush=True)
+            self._waiting[self._at] = ""
+            if self._at not in self._ended:
+                break
+            self._at += 1
+            print("\n" if self._at < len(self._waiting) else "")
+
+
+def score(
+    workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
+    batch_size: int = 16, overrides: Sequence[str] = (), **options: Any,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The log-likelihood of every text.
+
+    Args:
+      texts: each as a whole, with nothing given.
+      input: a file with more, as of `fill`; JSON objects may also have `before` and `after`, which are given.
+      batch_size: texts (times orders) at a time.
+      step, overrides: see `fill`.
+      options: see `infer.options.Score`.
+
+    Returns:
+      For each text, in nats: `log_prob`, the mean over the orders; with several orders `spread`, their standard
+      deviation, and `log_mean_exp`; `pieces`, and the mean `log_probs` of each.
+
+    Raises:
+      BadInput: no model or good checkpoint in `workdir`, a model without likelihood, or no text.
+    """
+    model = on_all_devices(workdir, overrides, step, batch_size)
+    passages = gathered(
+        map(Passage, texts), input, lambda path: (Passage(**fields) for fields in _objects(path, Passage._fields))
+    )
+    watched = dataclasses.replace(model, watch=lambda rows: progress("scoring", len(rows)))
+    scores = zip(passages, watched.score(passages, **options), strict=True)
+    return [_scored(model.tokenizer, number, *pair) for number, pair in enumerate(scores, 1)]
+
+
+def _scored(tokenizer: Tokenizer, number: int, passage: Passage, score: Likelihood) -> dict[str, Any]:
+    tokens, _ = pieces_of(tokenizer, passage, number)
+    result: dict[str, Any] = {"text": passage.text, "log_prob": float(score.joint_K.mean())}
+    if len(score.joint_K) > 1:
+        result |= {"spread": float(score.joint_K.std(ddof=1)), "log_mean_exp": score.log_mean_exp}
+    pieces = [tokenizer.pieces[tokens[position]] for position in score.position_U]
+    return result | {"pieces": pieces, "log_probs": score.log_prob_KU.mean(axis=0).tolist()}
+
+
+def gathered(given: Iterable[Any], path: str | None, read: Callable[[str], Iterable[Any]]) -> list[Any]:
+    """What is given, then what `read` finds in the file of `--input`. Raises BadInput if that is nothing."""
+    rows = [*given, *(read(path) if path else ())]
+    if not rows:
+        raise BadInput(f"--input={path} has no text" if path else "no text; give texts, or --input=FILE")
+    return rows
+
+
+def read_lines(path: str) -> list[str]:
+    """The lines of `--input`, a file or `-` for stdin. Raises BadInput."""
+    if path == "-" and sys.stdin is None:
+        raise BadInput("--input=-: stdin is closed; give a file, or send the lines to stdin")
+    with files.translate_errors(path):
+        data = sys.stdin.buffer.read() if path == "-" else files.read_if_there(path)
+    if data is None:
+        raise BadInput(f"--input={path}: no such file{suggest_file(path)}")
+    try:
+        return [line.rstrip("\r") for line in data.decode("utf-8-sig").split("\n")]
+    except UnicodeDecodeError as error:
+        raise BadInput(f"--input={path}: not UTF-8 at byte {error.start}; convert the file") from error
+
+
+def read_rows(path: str) -> Iterator[tuple[str, str | dict[str, Any]]]:
+    """Where each row of `--input` is, for messages, and its text; without empty lines.
+
+    A row is a JSON object if the name of the file ends in .jsonl, or if the first row of stdin starts with a brace.
+
+    Raises BadInput.
+    """
+    lines = [(f"{path}, row {number}", line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
+    as_json = os.path.splitext(path)[1] == ".jsonl"
+    as_json |= path == "-" and bool(lines) and lines[0][1].lstrip().startswith("{")
+    for where, line in lines:
+        row = files.parse_json(line, where) if as_json else line
+        if as_json and not isinstance(row, dict):
+            raise BadInput(f"{where}: no JSON object; give one on each line")
+        yield where, row
+
+
+def _objects(path: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The rows of `--input` with `text`, the first of the names, and maybe others. Raises BadInput."""
+    for where, row in read_rows(path):
+        fields = {"text": row} if isinstance(row, str) else row
+        if "text" not in fields or not fields.keys() <= {*names} or {*map(type, fields.values())} != {str}:
+            others = f", and {' and '.join(names[1:])} if there are any" * (len(names) > 1)
+            raise BadInput(f"{where}: give an object of strings: text{others}, and nothing else")
+        yield fields
