@@ -397,7 +397,7 @@ MUTANTS = (
            one("convert/tokenizer_json", "test_pieces_with_their_kinds_and_the_prefix_come_back")),
     Mutant("eop_is_found_by_its_score", "xlnet_jax/convert/tokenizer_json.py", "score == 0 or index == XLNET.eop", "score == 0",
            one("convert/tokenizer_json", "test_pieces_with_their_kinds_and_the_prefix_come_back")),
-    Mutant("parts_of_an_array_start_at_the_same_place", "xlnet_jax/checkpoint/checksums.py", "np.arange(start + 1, start + 1 + len(part))", "np.arange(1, 1 + len(part))",
+    Mutant("parts_of_an_array_start_at_the_same_place", "xlnet_jax/checkpoint/checksums.py", "np.arange(at, at + len(words))", "np.arange(1, 1 + len(words))",
            one("checkpoint/store", "test_checksums_in_parts_are_those_of_the_whole")),
     Mutant("a_split_is_read_past_its_end", "xlnet_jax/data/batches/loader.py",
            "batch.target_weights * (batch.target_positions < targets_B[:, None])", "batch.target_weights",

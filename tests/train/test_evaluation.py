@@ -7,9 +7,7 @@ import math
 import os
 
 import data_fixtures
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
@@ -25,7 +23,6 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.train import state as states
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import example_batch, make_recipe
@@ -53,8 +50,7 @@ def text(tokens=51):
 
 @functools.cache
 def params():
-    with jax.ensure_compile_time_eval():
-        return nn.meta.unbox(states.init_params(make_recipe(settings())))
+    return tiny.params(settings())
 
 
 def scored(config, words, devices=1, kind=LanguageModel, **options):
@@ -79,16 +75,16 @@ def by_hand(config, tokens, segment_len):
             continues=np.array([start > 0]), target_positions=place, target_tokens=piece[None, 1:],
             target_weights=np.ones((1, n), np.float32),
         )  # fmt: skip
-        nll_T, memory = forward(short, batch, memory)
+        nll_T, memory = forward(short, params(), batch, memory)
         found.append(nll_T)
     return np.concatenate(found)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def forward(config, batch, memory):
-    recipe = make_recipe(config)
-    out = recipe.model.transformer.apply({"params": params()}, batch, memory, deterministic=True)
-    return recipe.model.nll(params(), out.target_vectors_BPD, jnp.asarray(batch.target_tokens))[0], out.memory
+def forward(config, params, batch, memory):
+    model = make_recipe(config).model
+    out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    return model.nll(params, out.target_vectors_BPD, batch.target_tokens)[0], out.memory
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ import flax.linen as nn
 import jax
 import numpy as np
 import optax
-import pytest
 from compiling import OPTIMISED
 
 from xlnet_jax.batch import Batch
@@ -113,36 +112,13 @@ def trainer():
 SOUND = functools.cache(trainer)
 
 
-def learn(run, edit=lambda batch: batch, edit_ranks=lambda rank: rank) -> tuple[float, float]:
+def learn(run, edit_ranks=lambda rank: rank) -> tuple[float, float]:
     """The loss after training, and the floor, of rows that training has not seen."""
     train, _ = make_rows(STEPS * ROWS, 1, edit_ranks)
     fresh, floor = make_rows(FRESH_STEPS * ROWS, 2, edit_ranks)
-    batches = jax.tree.map(
-        lambda *x: np.concatenate(x).reshape(-1, ROWS, *x[0].shape[1:]), edit(train), edit(fresh)
-    )  # fmt: skip
+    assert floor > 0.3
+    batches = jax.tree.map(lambda *x: np.concatenate(x).reshape(-1, ROWS, *x[0].shape[1:]), train, fresh)
     return float(run(batches)), floor
-
-
-def test_the_floor_is_that_of_the_rows_read_one_by_one():
-    batch, floor = make_rows(200, 0)
-    entropies = []
-    for row in range(200):
-        tokens, rank = (x[row][:: batch.direction[row]] for x in (batch.tokens, batch.rank))
-        targets = np.zeros(T, bool)
-        targets[batch.target_positions[row][batch.target_weights[row] > 0]] = True
-        at = 0
-        for _ in range(6):
-            kind = "copy" if tokens[at + 1] == COPY else "left" if tokens[at] >= LEFT else "right"
-            values, sources = {"left": ([1], [0]), "right": ([0], [1]), "copy": ([0, 2], [2, 0])}[kind]
-            for value, source in zip(values, sources, strict=True):
-                assert (tokens[at + value] - tokens[at + source]) % VALUES == 0, "the source does not fix the value"
-                if targets[:: batch.direction[row]][at + value]:
-                    known = rank[at + source] < rank[at + value]
-                    entropies.append(0 if known else np.log(VALUES))
-            at += 3 if kind == "copy" else 2
-        assert at == T
-    assert len(entropies) == batch.target_weights.sum()
-    assert floor == pytest.approx(np.mean(entropies)) and 0.3 < floor < 0.6
 
 
 def test_the_task_is_learned_to_its_entropy():
@@ -169,13 +145,3 @@ def test_targets_that_do_not_see_each_other_cannot_learn_the_copies():
     loss, floor = learn(SOUND(), edit_ranks=same_rank_for_all_targets_of_a_half)
     assert floor > right + 0.2
     assert floor - BELOW < loss < floor + ABOVE
-
-
-def nowhere(batch: Batch) -> Batch:
-    """All queries stand at the first position."""
-    return dataclasses.replace(batch, target_positions=np.zeros_like(batch.target_positions))
-
-
-def test_a_broken_query_stream_stays_above_the_floor():
-    loss, floor = learn(SOUND(), edit=nowhere)
-    assert loss > floor + 0.4

@@ -76,26 +76,11 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
     assert sorted(os.listdir(os.path.join(workdir, "checkpoints"))) == ["4", "8"]
 
 
-def test_a_finished_run_says_so_and_changes_nothing(finished):
-    workdir, settings, result = finished
-    again = train(settings, workdir, stop_at=8)
-    assert (again["step"], again["loss"]) == (8, result["loss"])
-    assert len(read_jsonl(os.path.join(workdir, "runs.jsonl"))) == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": {"dropout": 0.2}}, r"other frozen keys: model.dropout: 0.1 -> 0.2; restore them"),
-        ({"seeds": {"data": 9}}, r"seeds.data: 1 -> 9"),
-        ({"data": {"num_predict": 5}}, r"data.num_predict: 6 -> 5"),
-    ],
-)
-def test_other_frozen_keys_are_refused_and_nothing_is_overwritten(finished, cache, changes, message):
+def test_other_frozen_keys_are_refused_and_nothing_is_overwritten(finished, cache):
     workdir, *_ = finished
     before = {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
-    with pytest.raises(BadInput, match=message):
-        train(config(cache, **changes), workdir)
+    with pytest.raises(BadInput, match=r"frozen keys: .*model.dropout: 0.1 -> 0.2; .*seeds.data: 1 -> 9.*; restore"):
+        train(config(cache, model={"dropout": 0.2}, seeds={"data": 9}), workdir)
     assert before == {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
 
 
@@ -229,17 +214,9 @@ def test_what_does_not_fit_is_said_before_anything_is_written(tmp_path, cache, c
 
 def test_evaluation_does_not_depend_on_batch_size_or_devices(finished):
     workdir, *_ = finished
-    results = [
-        evaluate(
-            workdir,
-            overrides=[
-                f"--config.evaluation.batch_size={batch}",
-                f"--config.mesh.data={data}",
-                f"--config.mesh.fsdp={8 // data}",
-            ],
-        )  # fmt: skip
-        for batch, data in ((8, 8), (16, 4), (40, 8))
-    ]
+    results = [evaluate(workdir, batch_size=batch, overrides=[f"--config.mesh.data={data}",
+                                                              f"--config.mesh.fsdp={8 // data}"])
+               for batch, data in ((8, 8), (40, 4))]  # fmt: skip
     for result in results[1:]:
         assert result["targets"] == results[0]["targets"] > 0
         assert result["heldout_loss"] == pytest.approx(results[0]["heldout_loss"], rel=1e-6)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from orbax.checkpoint import multihost
@@ -50,19 +49,9 @@ def _barrier(*, key: str, timeout_ms: int) -> None:
         multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
 
-@contextlib.contextmanager
-def without_late_callbacks() -> Iterator[None]:
-    """Keeps one kind of traceback off stderr: after an error TensorStore calls back into an event loop of Orbax that is
-    closed, once for each other array of the tree. The error itself is raised.
+def unless_late(hook: Callable[[Any], None], raised: Any) -> None:
+    """`sys.unraisablehook` without one kind of traceback: after an error TensorStore calls back into an event loop of
+    Orbax that is closed, once for each other array of the tree. The error itself is raised.
     """
-    before = sys.unraisablehook
-
-    def hook(raised: Any) -> None:
-        if not (isinstance(raised.exc_value, RuntimeError) and str(raised.exc_value) == "Event loop is closed"):
-            before(raised)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
+    if not (isinstance(raised.exc_value, RuntimeError) and str(raised.exc_value) == "Event loop is closed"):
+        hook(raised)

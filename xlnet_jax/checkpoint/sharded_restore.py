@@ -2,7 +2,7 @@
 
 Under data parallelism every process needs all parameters, and the bucket would send them to each: N times. Instead an
 array is read split over the devices that will hold copies of it (`spread`), and an all-gather copies it to where it is
-wanted (`gathered`).
+wanted (`Checkpoints.gather`).
 
 An array is stored in chunks, which can only be read whole. So it is split between chunks: no process reads one twice,
 and none reads more than without the split, even if the checkpoint was written by other devices. Orbax's own
@@ -17,7 +17,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
@@ -50,16 +49,3 @@ def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
     devices = mesh.devices.reshape(*parts, copies, *mesh.devices.shape[free:])
     spec = PartitionSpec(*((*axes, name) for axes, name in zip(mesh_axes, names, strict=True)))
     return NamedSharding(Mesh(devices, axis_names, axis_types=(AxisType.Auto,) * len(axis_names)), spec)
-
-
-def gathered(trees: Any, abstract: Any) -> Any:
-    """The arrays with the shardings of `abstract`. All processes of a run must call it together."""
-    arrays, treedef = jax.tree.flatten(trees)
-    wanted = [leaf.sharding for leaf in jax.tree.leaves(abstract)]
-    moves = [i for i, (array, sharding) in enumerate(zip(arrays, wanted, strict=True)) if array.sharding != sharding]
-    if not moves:
-        return trees
-    moved = jax.jit(lambda xs: xs, out_shardings=[wanted[i] for i in moves])([arrays[i] for i in moves])
-    for i, array in zip(moves, moved, strict=True):
-        arrays[i] = array
-    return jax.tree.unflatten(treedef, arrays)

@@ -12,21 +12,16 @@ here every c' is 2c, so the result is a power of two.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import flax.linen as nn
-import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from xlnet_jax.data.batches.mixture import Mixture
-from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.train import sliding
-from xlnet_jax.train.evaluation import rows_at_once
 from xlnet_jax.train.recipe import Recipe
 
 SHARES = (0.1, 0.5, 1.0)
@@ -57,20 +52,8 @@ def windows(heldout: Mixture, longest: int, targets: int) -> np.ndarray:
 
 def losses(recipe: Recipe, mesh: Mesh, params: Any, windows_NX: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
     """l(c, t) in nats for each context length c and the last token of each window, float64 [C, N]."""
-    size = rows_at_once(recipe.config, mesh)
-    local = meshes.rows_here(size, mesh)
-
-    def run(params: Any, windows_1BX: jax.Array) -> jax.Array:
-        with nn.logical_axis_rules(meshes.RULES.pairs()):
-            return sliding.window_nll(recipe.model, params, windows_1BX[0], slots=1)[:, 0]
-
-    jitted = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
-
-    def last(length: int, number_B: np.ndarray) -> jax.Array:
-        return jitted(params, meshes.place(windows_NX[None, number_B[local], -length - 1 :], mesh, size))
-
-    count = len(windows_NX)
-    losses_C = [sliding.in_batches(functools.partial(last, length), count, size) for length in lengths]
+    score = sliding.scorer(recipe, mesh)
+    losses_C = [score(params, windows_NX[:, -length - 1 :]) for length in lengths]
     return np.stack(losses_C).astype(np.float64)
 
 

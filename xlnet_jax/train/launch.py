@@ -84,20 +84,20 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             if ended or (start >= job.stop and not unscored):
                 log.info("%s is already at step %d and was to stop at step %d: nothing to train",
                          workdir, start, start if ended else job.stop)  # fmt: skip
-                return _earlier(workdir, start), False
-            workdirs.write_start(
-                workdir, config, job.data, start, origin | {"attention": recipe.config.model.attention}
-            )
+                last = workdirs.line_of(workdir, "metrics", start)
+                times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
+                return goodputs.result(workdir, start, last.get("loss"), last.get("tokens_per_second"), times), False
+            origin |= {"attention": recipe.config.model.attention}
+            workdirs.write_start(workdir, config, job.data, start, origin)
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
             goodput.resume_from(writer.earlier)
             stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
             watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, messages.end)
             stack.callback(watchdog.cancel)
+            corruption = CorruptionCheck(config, mesh, functools.partial(checked_for_corruption, recipe))
             loop = Run(recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
-                       request, goodput, watchdog, evaluator)  # fmt: skip
-            if config.watchdog.sdc_every:
-                loop.corruption = CorruptionCheck(config, mesh, functools.partial(checked_for_corruption, recipe))
+                       request, goodput, watchdog, corruption, evaluator)  # fmt: skip
             return loop.loop(state, start, job.stop, unscored), True
 
 
@@ -152,10 +152,3 @@ def _evaluated(
     unscored = evaluation.due(config, start) and not scored
     answers = processes.gather(f"{unscored} {not unscored and evaluator.ends(lines)}")[0].split()
     return answers[0] == "True", answers[1] == "True"
-
-
-def _earlier(workdir: str, step: int) -> dict[str, Any]:
-    """The result of a run that was complete before this start."""
-    last = workdirs.line_of(workdir, "metrics", step)
-    times = goodputs.last_complete(read_jsonl(os.path.join(workdir, "time.jsonl")))
-    return goodputs.result(workdir, step, last.get("loss"), last.get("tokens_per_second"), times)

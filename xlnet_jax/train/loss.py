@@ -68,13 +68,9 @@ class Model(Protocol):
         ...
 
     def row_losses(
-        self,
-        params: Any,
-        batch: Any,
-        memory: Any,
-        dropout_key: jax.Array | None = None,
+        self, params: Any, batch: Any, memory: Any, dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
-    ) -> RowLosses:
+    ) -> RowLosses:  # fmt: skip
         """The losses of a batch, or of some rows of it (`rows_B`); without a `dropout_key` dropout is off."""
         ...
 
@@ -142,19 +138,13 @@ class LanguageModel:
         return self.head.apply({"params": params["lm_head"]}, params["word_embedding"], *args, method=method)
 
     def row_losses(
-        self,
-        params: Any,
-        batch: Batch,
-        memory: Memory,
-        dropout_key: jax.Array | None = None,
+        self, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
-    ) -> RowLosses:
+    ) -> RowLosses:  # fmt: skip
         """Runs the model on a segment, or on some rows of it; without a `dropout_key` dropout is off."""
         rngs = None if dropout_key is None else {"dropout": dropout_key}
-        run: Any = functools.partial(
-            self.transformer.apply, {"params": params}, batch, memory, rows_B, deterministic=dropout_key is None,
-            rngs=rngs,
-        )  # fmt: skip
+        run: Any = functools.partial(self.transformer.apply, {"params": params}, batch, memory, rows_B,
+                                     deterministic=rngs is None, rngs=rngs)  # fmt: skip
         auxiliary = None if batch.auxiliary is None else self.auxiliary
         out, seen = (run(), {}) if auxiliary is None else run(mutable=["layer_outputs"])
         assert out.target_vectors_BPD is not None, "a batch for training has target slots"
@@ -173,14 +163,9 @@ class LanguageModel:
 
 
 def mean_loss(
-    params: Any,
-    model: Model,
-    batch: Any,
-    memory: Any,
-    dropout_key: jax.Array | None = None,
-    rows_B: jax.Array | None = None,
-    divisors: Mapping[str, jax.Array] | None = None,
-) -> tuple[jax.Array, RowLosses]:
+    params: Any, model: Model, batch: Any, memory: Any, dropout_key: jax.Array | None = None,
+    rows_B: jax.Array | None = None, divisors: Mapping[str, jax.Array] | None = None,
+) -> tuple[jax.Array, RowLosses]:  # fmt: skip
     """What training minimises, for the text nats per token: the losses of the batch, each divided and times its
     coefficient, added; and its rows.
 
