@@ -93,8 +93,8 @@ def violations(module: str, source: str, is_package: bool = False, modules: set[
         reason = None
         if top in NOWHERE and (module, top) not in READERS:
             reason = "is not for the package"
-        elif top == "orbax" and module not in ("checkpoint.store", "checkpoint.saving"):
-            reason = "is for checkpoint/store.py and saving.py only"
+        elif top == "orbax" and module not in ("checkpoint.store", "checkpoint.chunks"):
+            reason = "is for checkpoint/store.py and chunks.py only"
         elif top in DEVICE and (room.partition(".")[0] == "data"):
             reason = "is not for data/: numpy only"
         elif top == "xlnet_jax":
@@ -172,7 +172,7 @@ def test_imports_go_down_only(module):
         ("errors", "from xlnet_jax.config import load", "xlnet_jax.config is not below errors"),
         ("data.batches.loader", "import jax.numpy as jnp", "jax.numpy is not for data/"),
         ("data.prepare.text", "from flax import linen", "flax is not for data/"),
-        ("train.loop", "from orbax.checkpoint import v1", "is for checkpoint/store.py and saving.py only"),
+        ("train.loop", "from orbax.checkpoint import v1", "is for checkpoint/store.py and chunks.py only"),
         ("convert.huggingface", "def f():\n    import torch", ":2: torch is not for the package"),
         ("cli", "from tensorflow import io", "tensorflow is not for the package"),
         ("convert.tensorflow", "import torch", "torch is not for the package"),

@@ -6,6 +6,7 @@ import os
 import shutil
 
 import pytest
+import tiny
 
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.export import export
@@ -13,9 +14,9 @@ from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.commands.predict import predict
 from xlnet_jax.data.tokenizer import train_tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.evaluation import TaskEvaluator
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train import evaluation
 
 STEPS = 16
 
@@ -158,9 +159,8 @@ def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path
                          ([5, 4, 6, 6, 6], True)],
 )  # fmt: skip
 def test_patience_counts_evaluations_since_the_best(scores, ends):
-    evaluator = TaskEvaluator.__new__(TaskEvaluator)
-    evaluator._patience = 2
-    assert evaluator.ends([{"step": 4 * n, "score": score} for n, score in enumerate(scores, 1)]) is ends
+    config = tiny.config(finetune={"patience": 2})
+    assert evaluation.ends(config, [{"step": 4 * n, "score": score} for n, score in enumerate(scores, 1)]) is ends
 
 
 @pytest.mark.parametrize(

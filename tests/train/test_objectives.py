@@ -9,8 +9,7 @@ import pytest
 import tiny
 from special_ids import CLS, MASK, SEP
 
-from xlnet_jax.batch import Memory
-from xlnet_jax.data.batches import loader
+from xlnet_jax.batch import Memory, stack
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
@@ -18,6 +17,7 @@ from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
 T = 32
+PLM = {"objective": "plm", "reuse_len": 16, "num_predict": 6}
 CLM = {"objective": "clm", "reuse_len": T, "num_predict": T}
 MLM = {"objective": "mlm", "reuse_len": T - 3, "num_predict": 5, "spans": "random"}
 ROWS = np.arange(8)
@@ -141,7 +141,7 @@ def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data", [CLM, MLM], ids=["clm", "mlm"])
+@pytest.mark.parametrize("data", [PLM, CLM, MLM], ids=["plm", "clm", "mlm"])
 def test_it_learns(data):
     settings = config(data | {"bidirectional": False}, train={"steps": 60, "steps_per_dispatch": 60},
                       optimizer={"learning_rate": 2e-2}, checkpoint={"every": 60})  # fmt: skip
@@ -149,8 +149,7 @@ def test_it_learns(data):
     # Every token but a few follows from the one before it.
     text.text[:] = 9 + (np.cumsum(np.random.default_rng(0).random(6000) < 0.97) * 7) % 40
     mesh = meshes.make_mesh(settings.mesh, jax.devices()[:1])
-    plan = extend_plan((), 0, 8, 4)
-    batches = loader.TrainDispatches(tiny.mixture(text), settings, plan, ROWS, 0, 60)(0)
+    batches = stack([tiny.batch(settings, step, text=text) for step in range(60)])
     with jax.set_mesh(mesh):
         built = build_step(make_recipe(settings), mesh)
         _, metrics = built.jitted(create_state(make_recipe(settings), built), meshes.place(batches, mesh))

@@ -22,8 +22,8 @@ from xlnet_jax.distributed.processes import Session
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train.launch import restore_or_init
 from xlnet_jax.train.recipe import make_recipe
-from xlnet_jax.train.resume import restore_or_init
 from xlnet_jax.train.step import build_step, create_state
 
 
@@ -53,26 +53,6 @@ def test_without_its_memory_a_run_resumed_at_the_start_of_a_block_also_ends_as_u
     _, err = finish(start(tmp_path, "--stop_at=12", rebuild, undisturbed.cache))
     assert "resuming at step 8" in err and "memory rebuilt" not in err
     assert record(tmp_path, 12)["rebuilt"] == [] and shared.steps(tmp_path) == undisturbed.steps(12)
-
-
-@pytest.mark.slow
-@pytest.mark.production
-def test_a_left_to_right_run_with_an_adaptive_softmax_resumes_exactly(tmp_path, pytestconfig):
-    """Its own parameters, its memory of whole segments; stopped in the middle of a block."""
-    model = {"cutoffs": "20,60", "div_val": 2, "tie_projections": "rest", "same_length": "true", "norm": "pre",
-             "scale_embedding": "true", "biases_per_layer": "false"}  # fmt: skip
-    words = [f"--config.model.{name}={value}" for name, value in model.items()]
-    cache = f"--config.log.compilation_cache={pytestconfig.cache.mkdir('xla')}"
-    words += ["--config.data.objective=clm", "--config.data.reuse_len=32", "--config.data.num_predict=32",
-              "--config.train.steps=8", cache]  # fmt: skip
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    finish(start(whole, *words))
-    finish(start(stopped, "--stop_at=6", *words))
-    _, err = finish(start(stopped, *words))
-    assert "resuming at step 6" in err
-    assert shared.steps(whole) == shared.steps(stopped)
-    sums, others = record(whole, 8)["checksums"], record(stopped, 8)["checksums"]
-    assert sums == others and "params/word_embedding/table_2" in sums and "params/mask_embedding" not in sums
 
 
 def config(pytestconfig, **changes):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +56,8 @@ def test_the_second_target_is_the_token_two_ahead():
     batch = tiny.batch(config(), 0)
     np.testing.assert_array_equal(batch.target_tokens[:, 1:], batch.auxiliary.tokens[:, 0, :-1])
     np.testing.assert_array_equal(batch.tokens[:, 2:], batch.auxiliary.tokens[:, 0, :-2])
+    heldout = loader.HeldoutDispatches(tiny.mixture(), config(), 4, 4, ROWS)(0)
+    assert heldout.auxiliary is None and (heldout.target_weights == 1).any()
 
 
 def test_layer_l_of_n_stops_after_l_2nths_of_the_training():
@@ -69,13 +70,6 @@ def test_layer_l_of_n_stops_after_l_2nths_of_the_training():
     assert {step: w[0, :, 0].tolist() for step, w in shares.items()} == {
         0: [1, 1, 1], 9: [1, 1, 1], 10: [0, 1, 1], 19: [0, 1, 1], 20: [0, 0, 1], 59: [0, 0, 1],
     }  # fmt: skip
-
-
-def test_held_out_batches_have_the_next_token_alone():
-    settings = config()
-    mixture = tiny.mixture()
-    batch = loader.HeldoutDispatches(mixture, settings, 4, 4, ROWS)(0)
-    assert batch.auxiliary is None and (batch.target_weights == 1).any()
 
 
 def test_no_layer_sees_a_later_token():
@@ -193,16 +187,6 @@ def test_sliding_scores_every_token_but_the_first_with_more_context_than_segment
     assert found["bits_per_character"] == pytest.approx(
         found["heldout_loss"] / plain["heldout_loss"] * plain["bits_per_character"], rel=1e-6
     )
-
-
-@pytest.mark.slow
-def test_only_a_memory_knows_what_was_four_segments_ago(monkeypatch):
-    """Guessing costs log(8) = 2.08 nats. A memory that is emptied between segments, or not read, would be seen here."""
-    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
-    recurrence = importlib.import_module("recurrence")
-    losses = {side: recurrence.echo(side, steps=300) for side in recurrence.SIDES}
-    assert losses.pop("memory") < 1
-    assert all(2 < loss < 2.3 for loss in losses.values()), losses
 
 
 @pytest.mark.slow

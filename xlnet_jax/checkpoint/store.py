@@ -13,7 +13,7 @@ A folder on disk gets its name when it is complete. A bucket cannot rename a fol
 complete when Orbax's `commit_success.txt` is in it. A folder that a killed run left without it is no checkpoint, and
 the next save removes it. A checkpoint is JSON and arrays of numbers: nothing in it is code or is unpickled.
 
-Only this module and `saving` import Orbax.
+Only this module and `chunks` import Orbax.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ import numpy as np
 from etils import epath
 from orbax.checkpoint import v1 as ocp
 
-from xlnet_jax.checkpoint import checksums, saving
-from xlnet_jax.checkpoint.sharded_restore import spread
+from xlnet_jax.checkpoint import checksums, chunks
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, Diverged, XLNetError, summary
 from xlnet_jax.storage import files
@@ -92,7 +91,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     def __enter__(self) -> Checkpoints:
         self._hook = sys.unraisablehook
-        sys.unraisablehook = functools.partial(saving.unless_late, self._hook)
+        sys.unraisablehook = functools.partial(chunks.unless_late, self._hook)
         return self
 
     @contextlib.contextmanager
@@ -190,7 +189,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             if self._writer is None:
                 # Not before the first save: it removes unfinished checkpoints of killed runs.
                 self._writer = ocp.training.Checkpointer(
-                    self.path, preservation_policy=self, cleanup_tmp_directories=True, context=saving.context()
+                    self.path, preservation_policy=self, cleanup_tmp_directories=True, context=chunks.context()
                 )
             self._pending = self._writer.save_checkpointables_async(step, trees, force=True, custom_metadata=record)
             self._pending.on_complete(lambda _: setattr(self, "seconds", time.perf_counter() - began))
@@ -293,7 +292,7 @@ def _in_parts(stored: dict[str, Any], path: Any, leaf: jax.ShapeDtypeStruct) -> 
     storage = getattr(stored.get(checksums.name_of(path)), "storage_metadata", None)
     if storage is None:
         return leaf
-    return leaf.update(sharding=spread(leaf.sharding, leaf.shape, storage.chunk_shape))
+    return leaf.update(sharding=chunks.spread(leaf.sharding, leaf.shape, storage.chunk_shape))
 
 
 def operations(at_least: int = 0) -> int:

@@ -23,7 +23,7 @@ from xlnet_jax.messages import quantity
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.retries import until_it_works
 from xlnet_jax.storage import files
-from xlnet_jax.train.evaluation import NO_HOOKS, Hooks, results, rows_at_once
+from xlnet_jax.train.evaluation import NO_HOOKS, Hooks, best, results, rows_at_once
 from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
@@ -88,7 +88,6 @@ class TaskEvaluator:
         self._predictor = Predictor(recipe, mesh)
         self._task, self._dev, self._workdir = task, dev, workdir
         self._metric = metric_of(task, recipe.config)
-        self._patience = recipe.config.finetune.patience
         self._deadline = recipe.config.checkpoint.io_deadline_seconds
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
@@ -116,21 +115,8 @@ class TaskEvaluator:
         examples = quantity(len(self._dev.examples), "dev example")
         return f"{self._metric} {scores['score']:.4f}, loss {loss} on {examples}"
 
-    def ends(self, lines: list[dict[str, Any]]) -> bool:
-        """Whether the last `finetune.patience` evaluations have all been no better than the best before them."""
-        best_line = best(lines)
-        if not self._patience or best_line is None:
-            return False
-        return sum(line["step"] > best_line["step"] for line in lines) >= self._patience
-
 
 def best_step(workdir: str, steps: Sequence[int]) -> int | None:
     """Of some steps of a run the one with the best score; None if none was scored."""
     line = best([line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] in steps])
     return line["step"] if line else None
-
-
-def best(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Of lines of `evaluations.jsonl` the one with the highest score, the first of equal ones; None without lines."""
-    lines = [line for line in lines if line.get("score") is not None]
-    return max(lines, key=lambda line: (line["score"], -line["step"]), default=None)

@@ -121,10 +121,6 @@ class Evaluator(Protocol):
         """The scores in a line of the log."""
         ...
 
-    def ends(self, lines: list[dict[str, Any]]) -> bool:
-        """Whether a run ends early after these lines of `evaluations.jsonl`."""
-        ...
-
 
 def rows_at_once(config: Config, mesh: Mesh, batch_size: int = 0) -> int:
     """Rows of a batch outside of training, 0 = as configured. Raises BadInput if the devices cannot share them."""
@@ -222,11 +218,6 @@ class HeldoutLoss:
         text = "held-out loss %s (%s without memory; unigram cross-entropy %s) over %s"
         return text % (*losses, self.scope)
 
-    def ends(self, lines: list[dict[str, Any]]) -> bool:
-        """Pretraining always goes to its last step."""
-        del lines
-        return False
-
 
 def _dispatches(
     mixture: Mixture, config: Config, mesh: Mesh, batch_size: int, blocks: int, streams: int
@@ -310,3 +301,15 @@ def due(config: Config, step: int) -> bool:
     """Whether this step is followed by an evaluation."""
     every, last = config.evaluation.every, config.evaluation.final and step == config.train.steps
     return step > 0 and (last or (every > 0 and step % every == 0))
+
+
+def best(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Of lines of `evaluations.jsonl` the one with the highest score, the first of equal ones; None without lines."""
+    lines = [line for line in lines if line.get("score") is not None]
+    return max(lines, key=lambda line: (line["score"], -line["step"]), default=None)
+
+
+def ends(config: Config, lines: list[dict[str, Any]]) -> bool:
+    """Whether a task ends early: its last `finetune.patience` lines have all been no better than the best before."""
+    top, patience = best(lines), config.finetune.patience
+    return top is not None and 0 < patience <= sum(line["step"] > top["step"] for line in lines)

@@ -289,7 +289,7 @@ class Run:
         self.writer.evaluation({"step": step, **scores, "seconds": time.perf_counter() - began})
         log.info("step %d: %s", step, self.evaluator.described(scores))
         self._persist(self.writer.flush, f"the evaluation of step {step}")
-        ends = self.evaluator.ends(read_jsonl(os.path.join(self.workdir, "evaluations.jsonl")))
+        ends = evaluation.ends(self.recipe.config, read_jsonl(os.path.join(self.workdir, "evaluations.jsonl")))
         return self.processes.gather(str(ends), "evaluating")[0] == "True"
 
     def _report(self) -> None:
