@@ -403,7 +403,7 @@ MUTANTS = (
            "batch.target_weights * (batch.target_positions < targets_B[:, None])", "batch.target_weights",
            one("train/evaluation", "test_one_stream_is_a_plain_loop_over_the_text")),
     Mutant("a_stream_forgets_between_dispatches", "xlnet_jax/train/evaluation.py",
-           "self._executable(params, memory, batch)", "self._executable(params, self._empty(), batch)",
+           "self._run(params, memory, meshes", "self._run(params, self._empty(), meshes",
            one("train/evaluation", "test_one_stream_is_a_plain_loop_over_the_text")),
     Mutant("the_baseline_has_the_longer_context", "xlnet_jax/train/sliding.py", "short_IN.min(axis=0)", "long_IN.min(axis=0)",
            one("train/evaluation", "test_the_length_is_where_a_longer_context_stops_to_help")),

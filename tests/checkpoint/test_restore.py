@@ -306,9 +306,6 @@ def test_parameters_of_another_run(run, tmp_path, pytestconfig, abstract, saved)
     first, *_ = read_jsonl(f"{workdir}/metrics.jsonl")
     fresh, *_ = read_jsonl(f"{run}/metrics.jsonl")
     assert first["step"] == 1 and first["learning_rate"] == 0 and first["loss"] < fresh["loss"] - 0.1
-    # With a checkpoint of its own it does not ask again.
-    train(config(pytestconfig, checkpoint={"init_from": "/nowhere"}), workdir, stop_at=6)
-    assert [("init_from" in line) for line in read_jsonl(f"{workdir}/runs.jsonl")] == [True, False]
 
 
 def test_parameters_of_another_run_that_do_not_fit(run, tmp_path, abstract, pytestconfig):

@@ -49,7 +49,6 @@ class Predictor:
 
         # Every host scores all of them.
         self._run = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
-        self._executables: dict[int, Any] = {}
 
     def __call__(
         self,
@@ -65,11 +64,7 @@ class Predictor:
         )
 
         def send(batch: TaskBatch) -> Any:
-            batch = meshes.place(batch, self._mesh, size)
-            if length not in self._executables:
-                with hooks.compiling():
-                    self._executables[length] = self._run.lower(params, batch).compile()
-            return self._executables[length](params, batch)
+            return self._run(params, meshes.place(batch, self._mesh, size))
 
         parts = results(batches, self._config, send, hooks)
         # Without the rows that fill up the last batch.

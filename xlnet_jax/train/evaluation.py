@@ -103,7 +103,7 @@ class Hooks(NamedTuple):
     take: Callable[[Iterator[Any]], Any] = next
     """Waits for the next batch."""
     compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-    """Entered for the compilation, the first time."""
+    """Entered for the first dispatch, which may compile."""
 
 
 NO_HOOKS = Hooks()
@@ -133,7 +133,9 @@ def results(dispatches: loader.Dispatches, config: Config, send: Callable[[Any],
     sent, logged = None, time.monotonic()
     batches = loader.prefetched(dispatches, config)
     for index in range(len(dispatches)):
-        last, sent = sent, send(hooks.take(batches))
+        batch = hooks.take(batches)
+        with contextlib.nullcontext() if index else hooks.compiling():
+            last, sent = sent, send(batch)
         # Read the last dispatch while this one runs.
         if last is not None:
             yield jax.device_get(last)
@@ -178,7 +180,6 @@ class HeldoutLoss:
         of_memory = jax.tree.map(lambda axis: meshes.batch_sharding(mesh, leading=axis), recipe.row_axes)
         self._empty = jax.jit(lambda: recipe.empty_memory(self._batch_size), out_shardings=of_memory)
         self._run = jax.jit(run, out_shardings=(of_memory, everywhere), donate_argnums=1)
-        self._executable: Any = None
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
         """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`."""
@@ -190,11 +191,7 @@ class HeldoutLoss:
 
         def send(batch: Batch) -> Any:
             nonlocal memory
-            batch = meshes.place(batch, self._mesh, self._batch_size)
-            if self._executable is None:
-                with hooks.compiling():
-                    self._executable = self._run.lower(params, memory, batch).compile()
-            memory, sums = self._executable(params, memory, batch)
+            memory, sums = self._run(params, memory, meshes.place(batch, self._mesh, self._batch_size))
             return sums
 
         sums = results(self._dispatches, self._config, send, hooks)
