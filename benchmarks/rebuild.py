@@ -81,9 +81,9 @@ def after_a_resume(undisturbed: str, words: list[str], step: int) -> dict[str, f
 
 def nothing_rebuilt() -> contextlib.AbstractContextManager[Any]:
     """A resume without a saved memory starts with an empty one: as if no earlier segment had an effect."""
-    from xlnet_jax.train import resume
+    from xlnet_jax.train import launch
 
-    return mock.patch.object(resume, "_first_in_memory", lambda config, plan, step: step)
+    return mock.patch.object(launch, "_first_in_memory", lambda config, plan, step: step)
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ EXAMPLES, SEGMENTS, SPANS, STREAM = (
 )
 GRADIENTS, TASK = "xlnet_jax/train/gradients.py", "xlnet_jax/finetune/recipe.py"
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
-RESUME = "xlnet_jax/train/resume.py"
+RESUME = "xlnet_jax/train/launch.py"
 CACHE = "xlnet_jax/model/cache.py"
 SCORE = "xlnet_jax/infer/score.py"
 DECODE = "xlnet_jax/infer/decode.py"
@@ -249,7 +249,7 @@ MUTANTS = (
     Mutant("rows_drop_by_the_target_slot", TRANSFORMER, "T + batch.target_positions",
            "jnp.broadcast_to(T + jnp.arange(P), (B, P))",
            one("model/numerics", "test_no_mask_depends_on_the_slot_of_a_target")),
-    Mutant("mean_of_means", OBJECTIVE, "(rows.sums[name][0].sum() / jnp.maximum(divisors[name], 1))",
+    Mutant("mean_of_means", OBJECTIVE, "(rows.sums[name][0].sum() / jnp.maximum(divisor[name], 1))",
            "(rows.sums[name][0] / jnp.maximum(rows.sums[name][1], 1)).mean()",
            one("train/step", "test_the_loss_is_divided_once_by_all_targets")),
     Mutant("unused_slots_count", OBJECTIVE, "batch.target_weights.sum()", "1.0 * batch.target_weights.size",
@@ -301,14 +301,14 @@ MUTANTS = (
     Mutant("any_tokenizer_is_compared", "xlnet_jax/commands/evaluate.py", "workdirs.check_tokenizer(name, heldout)", "pass",
            one("commands/evaluate", "test_models_are_compared_on_contexts_that_all_of_them_have")),
     Mutant("kernels_gathered_whole", GRADIENTS, "x = x.astype(dtype) if rounds else x", "pass",
-           one("train/zero1", "test_gradients_cross_once_in_float32*")),
+           one("train/meshes", "test_gradients_cross_once_in_float32*")),
     Mutant("heads_gathered_rounded", GRADIENTS, 'path[0].key == "layers" and path', "path",
-           one("train/zero1", "test_the_kernel_of_a_head_is_not_rounded")),
+           one("train/meshes", "test_the_kernel_of_a_head_is_not_rounded")),
     Mutant("gradients_cross_rounded", GRADIENTS, 'jax.lax.psum_scatter(x, "data"',
-           'jax.lax.psum_scatter(x.astype(jnp.bfloat16), "data"', one("train/zero1", "test_gradients_cross_once_in_float32*")),
+           'jax.lax.psum_scatter(x.astype(jnp.bfloat16), "data"', one("train/meshes", "test_gradients_cross_once_in_float32*")),
     Mutant("moments_stay_whole", STEP, "opt_state=meshes.shardings(boxed.opt_state, mesh, zero1_elements)",
            "opt_state=meshes.shardings(boxed.opt_state, mesh)",
-           one("train/zero1", "test_a_device_holds_its_share_of_parameters_and_moments")),
+           one("train/meshes", "test_a_device_holds_its_share_of_parameters_and_moments")),
     Mutant("non_finite_step_applied", STEP, "jnp.where(is_good, a, b)", "jnp.where(is_good | True, a, b)",
            one("train/step", "test_a_non_finite_step_changes_nothing_but_counters_and_memory")),
     Mutant("memory_kept_after_a_bad_step", STEP, "memory=jax.tree.map(jnp.zeros_like, state.memory)",
@@ -397,16 +397,16 @@ MUTANTS = (
            one("convert/tokenizer_json", "test_pieces_with_their_kinds_and_the_prefix_come_back")),
     Mutant("eop_is_found_by_its_score", "xlnet_jax/convert/tokenizer_json.py", "score == 0 or index == XLNET.eop", "score == 0",
            one("convert/tokenizer_json", "test_pieces_with_their_kinds_and_the_prefix_come_back")),
-    Mutant("parts_of_an_array_start_at_the_same_place", "xlnet_jax/checkpoint/checksums.py", "np.arange(start + 1, start + 1 + len(part))", "np.arange(1, 1 + len(part))",
+    Mutant("parts_of_an_array_start_at_the_same_place", "xlnet_jax/checkpoint/checksums.py", "np.arange(at, at + len(words))", "np.arange(1, 1 + len(words))",
            one("checkpoint/store", "test_checksums_in_parts_are_those_of_the_whole")),
     Mutant("a_split_is_read_past_its_end", "xlnet_jax/data/batches/loader.py",
            "batch.target_weights * (batch.target_positions < targets_B[:, None])", "batch.target_weights",
            one("train/evaluation", "test_one_stream_is_a_plain_loop_over_the_text")),
     Mutant("a_stream_forgets_between_dispatches", "xlnet_jax/train/evaluation.py",
-           "self._executable(params, memory, batch)", "self._executable(params, self._empty(), batch)",
+           "self._run(params, memory, meshes", "self._run(params, self._empty(), meshes",
            one("train/evaluation", "test_one_stream_is_a_plain_loop_over_the_text")),
-    Mutant("the_baseline_has_the_longer_context", "xlnet_jax/train/effective_context.py", "short_IN.min(axis=0)", "long_IN.min(axis=0)",
-           one("train/effective_context", "test_the_length_is_where_a_longer_context_stops_to_help")),
+    Mutant("the_baseline_has_the_longer_context", "xlnet_jax/train/sliding.py", "short_IN.min(axis=0)", "long_IN.min(axis=0)",
+           one("train/evaluation", "test_the_length_is_where_a_longer_context_stops_to_help")),
     Mutant("rows_that_fill_up_the_batch_count", STREAM, "exists_B=rows < current(plan, step).batch_size", "exists_B=rows >= 0",
            one("data/batches/loader", "test_rows_from_the_batch_size_on_weigh_nothing_and_change_no_other")),
     Mutant("rows_that_fill_up_the_batch_have_further_targets", EXAMPLES, "weights_LA * exists_B.astype(np.float32)[:, None, None]",

@@ -84,8 +84,8 @@ def violations(module: str, source: str, is_package: bool = False, modules: set[
         reason = None
         if top in NOWHERE and (module, top) not in READERS:
             reason = "is not for the package"
-        elif top == "orbax" and module not in ("checkpoint.store", "checkpoint.saving"):
-            reason = "is for checkpoint/store.py and saving.py only"
+        elif top == "orbax" and module not in ("checkpoint.store", "checkpoint.chunks"):
+            reason = "is for checkpoint/store.py and chunks.py only"
         elif top in DEVICE and (room.partition(".")[0] == "data"):
             reason = "is not for data/: numpy only"
         elif top == "xlnet_jax":
@@ -148,7 +148,7 @@ TRAIN = "from xlnet_jax.commands.train import train"
         ("data.corpus.pages", "from xlnet_jax.data.batches import stream", "stream is not below data.corpus"),
         ("errors", "from xlnet_jax.config import load", "xlnet_jax.config is not below errors"),
         ("data.batches.loader", "import jax.numpy as jnp", "jax.numpy is not for data/"),
-        ("train.loop", "from orbax.checkpoint import v1", "is for checkpoint/store.py and saving.py only"),
+        ("train.loop", "from orbax.checkpoint import v1", "is for checkpoint/store.py and chunks.py only"),
         ("convert.huggingface", "def f():\n    import torch", ":2: torch is not for the package"),
         ("convert.tensorflow", "import tensorflow, torch", "torch is not for the package"),
     ],

@@ -10,18 +10,17 @@ import time
 
 import data_fixtures
 import pytest
+import tiny
 from hosts import Hosts
-from tiny import TESTS
 
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.export import export
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.commands.predict import predict
-from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import train_tokenizer
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.evaluation import TaskEvaluator
 from xlnet_jax.run.metrics import read_jsonl
+from xlnet_jax.train import evaluation
 
 STEPS = 16
 
@@ -129,9 +128,8 @@ def test_several_seeds_have_a_mean_and_a_spread_and_patience_ends_a_run(tmp_path
                          ([5, 4, 6, 6, 6], True)],
 )  # fmt: skip
 def test_patience_counts_evaluations_since_the_best(scores, ends):
-    evaluator = TaskEvaluator.__new__(TaskEvaluator)
-    evaluator._config = Config().changed(finetune={"patience": 2})
-    assert evaluator.ends([{"step": 4 * n, "score": score} for n, score in enumerate(scores, 1)]) is ends
+    config = tiny.config(finetune={"patience": 2})
+    assert evaluation.ends(config, [{"step": 4 * n, "score": score} for n, score in enumerate(scores, 1)]) is ends
 
 
 @pytest.mark.parametrize(
@@ -175,7 +173,7 @@ def test_another_tokenizer_than_the_models_is_refused(tmp_path, settings, undist
 
 def start(workdir, cache, examples, count=1):
     return Hosts(
-        "finetune", workdir, f"--config={TESTS}/tiny_config.py", "--config.finetune.task=classification",
+        "finetune", workdir, f"--config={tiny.TESTS}/tiny_config.py", "--config.finetune.task=classification",
         f"--config.finetune.tokenizer={data_fixtures.corpus_path()}/spiece.model", "--config.data.segment_len=16",
         f"--config.finetune.train={examples['train']}", f"--config.finetune.dev={examples['dev']}",
         "--config.train.steps=16", "--config.evaluation.every=4", "--config.evaluation.final=True",

@@ -1,4 +1,6 @@
-"""Evaluation of left-to-right models: every token once, memory from segment to segment, bits of text."""
+"""Evaluation of left-to-right models: every token once, memory from segment to segment, bits of text; how far back one
+looks: the paper's rule on losses whose answer is known, and losses of exact contexts.
+"""
 
 import dataclasses
 import functools
@@ -7,24 +9,20 @@ import math
 import os
 
 import data_fixtures
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 
 from xlnet_jax.cli import main
-from xlnet_jax.commands.evaluate import as_asked
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import MeshConfig
 from xlnet_jax.data.batches.stream import SinglePass
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model.transformer import empty_memory
-from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.metrics import read_jsonl
-from xlnet_jax.train import state as states
+from xlnet_jax.train import sliding
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.recipe import example_batch, make_recipe
@@ -52,8 +50,7 @@ def text(tokens=51):
 
 @functools.cache
 def params():
-    with jax.ensure_compile_time_eval():
-        return nn.meta.unbox(states.init_params(make_recipe(settings())))
+    return tiny.params(settings())
 
 
 def scored(config, words, devices=1, kind=LanguageModel, **options):
@@ -78,16 +75,16 @@ def by_hand(config, tokens, segment_len):
             continues=np.array([start > 0]), target_positions=place, target_tokens=piece[None, 1:],
             target_weights=np.ones((1, n), np.float32),
         )  # fmt: skip
-        nll_T, memory = forward(short, batch, memory)
+        nll_T, memory = forward(short, params(), batch, memory)
         found.append(nll_T)
     return np.concatenate(found)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def forward(config, batch, memory):
-    recipe = make_recipe(config)
-    out = recipe.model.transformer.apply({"params": params()}, batch, memory, deterministic=True)
-    return recipe.model.nll(params(), out.target_vectors_BPD, jnp.asarray(batch.target_tokens))[0], out.memory
+def forward(config, params, batch, memory):
+    model = make_recipe(config).model
+    out = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    return model.nll(params, out.target_vectors_BPD, batch.target_tokens)[0], out.memory
 
 
 @pytest.mark.slow
@@ -186,8 +183,6 @@ def test_a_run_is_evaluated_with_another_memory_and_its_context_is_drawn(tmp_pat
     reach = ["--memory_len=40", "--segment_len=16", "--clamp_len=9", "--same_length"]
     one = evaluated("--streams=1", "--batch_size=16", *reach)
     assert one["streams"] == 1 and one["targets"] == same["targets"] and one["heldout_loss"] != same["heldout_loss"]
-    config = as_asked(workdirs.load_config(workdir), {"memory_len": 40, "clamp_len": 9, "same_length": True})
-    assert (config.model.memory_len, config.model.clamp_len, config.model.same_length) == (40, 9, True)
     found = evaluated("--context", f"--against={workdir}", "--memory_len=24")
     assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == 2000
     assert len(found["models"][workdir]["loss"]) == 6 and os.path.exists(found["picture"])
@@ -199,3 +194,57 @@ def test_a_run_is_evaluated_with_another_memory_and_its_context_is_drawn(tmp_pat
         assert main(["evaluate", f"--workdir={workdir}", *words]) == 2
         err = capsys.readouterr().err
         assert message in err and "Traceback" not in err
+
+
+LENGTHS = sliding.doubling(130)
+
+
+def looks_back(reach_N):
+    """Losses of a model that uses `reach` tokens before each target, and no more."""
+    return 4 / np.minimum(np.array(LENGTHS)[:, None], reach_N)
+
+
+def lengths_of(*models):
+    found = sliding.described(LENGTHS, np.stack(models))
+    return [{share: each["effective_context"] for share, each in model["share"].items()} for model in found]
+
+
+def test_the_length_is_where_a_longer_context_stops_to_help():
+    """Catches: the gain of a pair under the wrong length, the share of the easiest tokens, each its own baseline."""
+    assert LENGTHS == [1, 2, 4, 8, 16, 32, 64, 128]
+    near, far = np.full(100, 4), np.full(100, 16)
+    assert lengths_of(looks_back(far)) == [{"0.1": 16, "0.5": 16, "1": 16}]
+    # The better model is the baseline of both, but neither takes from the other.
+    assert [model["1"] for model in lengths_of(looks_back(near), looks_back(far))] == [4, 16]
+    assert sliding.effective(np.full(7, 0.5), LENGTHS) == 128
+    # A tenth of the tokens stays hard until 64 tokens back; of all tokens it is a gain of 0.995 %, too little.
+    hard = looks_back(far)
+    hard[:, :10] = np.where(np.array(LENGTHS)[:, None] < 64, 8 - np.arange(8)[:, None] / 10, 1)
+    (lengths,) = lengths_of(hard)
+    assert lengths["0.1"] == 64 and lengths["1"] == 16
+    f_C2 = sliding.hardest_losses(hard[None], 0.1)[0]
+    assert f_C2[4].tolist() == pytest.approx([7.6, 7.5]) and f_C2[5].tolist() == pytest.approx([7.5, 1])
+
+
+@pytest.mark.slow
+def test_losses_are_of_exactly_so_many_tokens_before_the_target(x64):
+    """Catches: a context that is one token off, rows past the end that count, a batch in another order."""
+    config = tiny.config(
+        model={"memory_len": 4, "compute_dtype": "float64"},
+        data={"objective": "clm", "segment_len": 4, "reuse_len": 4, "num_predict": 4},
+        evaluation={"batch_size": 8},
+    )
+    recipe, fresh = make_recipe(config), tiny.params(config)
+    words = tiny.Words(100, seed=5)
+    windows_NX = sliding.windows(tiny.mixture(words), 9, 11)
+    starts = np.arange(11) * 92 // 11
+    np.testing.assert_array_equal(windows_NX, words.text[starts[:, None] + np.arange(9)])
+    with pytest.raises(BadInput, match="has 100 tokens, but a window needs 101"):
+        sliding.windows(tiny.mixture(words), 101, 11)
+    alone = jax.jit(functools.partial(sliding.window_nll, recipe.model, slots=1))
+    expected = alone(fresh, windows_NX[:, -4:])[:, 0]
+    mesh = meshes.make_mesh(MeshConfig(), jax.devices()[:4])
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(fresh, jax.NamedSharding(mesh, jax.P()))
+        found = sliding.losses(recipe, mesh, placed, windows_NX, (3,))
+    np.testing.assert_allclose(found, expected[None], rtol=1e-12)

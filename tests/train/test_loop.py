@@ -1,11 +1,14 @@
-"""Training runs in this process: work directory, resume rules, evaluation, divergence."""
+"""Training runs in this process: work directory, resume rules, evaluation, divergence, the end."""
 
 import dataclasses
 import errno
 import json
+import logging
 import os
 import re
 import shutil
+import signal
+import sys
 
 import data_fixtures
 import jax
@@ -18,11 +21,13 @@ from xlnet_jax.commands.evaluate import evaluate
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.data.batches import examples
-from xlnet_jax.data.prepare.pipeline import prepare
-from xlnet_jax.errors import BadInput, Diverged
+from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.errors import BadInput, Diverged, RestartMe
+from xlnet_jax.run import loss_curve
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
+from xlnet_jax.train import evaluation
 
 
 @pytest.fixture(scope="session")
@@ -76,26 +81,11 @@ def test_a_run_leaves_metrics_evaluations_manifest_and_events(finished):
     assert sorted(os.listdir(os.path.join(workdir, "checkpoints"))) == ["4", "8"]
 
 
-def test_a_finished_run_says_so_and_changes_nothing(finished):
-    workdir, settings, result = finished
-    again = train(settings, workdir, stop_at=8)
-    assert (again["step"], again["loss"]) == (8, result["loss"])
-    assert len(read_jsonl(os.path.join(workdir, "runs.jsonl"))) == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": {"dropout": 0.2}}, r"other frozen keys: model.dropout: 0.1 -> 0.2; restore them"),
-        ({"seeds": {"data": 9}}, r"seeds.data: 1 -> 9"),
-        ({"data": {"num_predict": 5}}, r"data.num_predict: 6 -> 5"),
-    ],
-)
-def test_other_frozen_keys_are_refused_and_nothing_is_overwritten(finished, cache, changes, message):
+def test_other_frozen_keys_are_refused_and_nothing_is_overwritten(finished, cache):
     workdir, *_ = finished
     before = {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
-    with pytest.raises(BadInput, match=message):
-        train(config(cache, **changes), workdir)
+    with pytest.raises(BadInput, match=r"frozen keys: .*model.dropout: 0.1 -> 0.2; .*seeds.data: 1 -> 9.*; restore"):
+        train(config(cache, model={"dropout": 0.2}, seeds={"data": 9}), workdir)
     assert before == {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
 
 
@@ -229,17 +219,9 @@ def test_what_does_not_fit_is_said_before_anything_is_written(tmp_path, cache, c
 
 def test_evaluation_does_not_depend_on_batch_size_or_devices(finished):
     workdir, *_ = finished
-    results = [
-        evaluate(
-            workdir,
-            overrides=[
-                f"--config.evaluation.batch_size={batch}",
-                f"--config.mesh.data={data}",
-                f"--config.mesh.fsdp={8 // data}",
-            ],
-        )  # fmt: skip
-        for batch, data in ((8, 8), (16, 4), (40, 8))
-    ]
+    results = [evaluate(workdir, batch_size=batch, overrides=[f"--config.mesh.data={data}",
+                                                              f"--config.mesh.fsdp={8 // data}"])
+               for batch, data in ((8, 8), (40, 4))]  # fmt: skip
     for result in results[1:]:
         assert result["targets"] == results[0]["targets"] > 0
         assert result["heldout_loss"] == pytest.approx(results[0]["heldout_loss"], rel=1e-6)
@@ -252,11 +234,9 @@ def test_evaluation_does_not_depend_on_batch_size_or_devices(finished):
 
 @pytest.fixture(scope="session")
 def other_corpus(tmp_path_factory):
-    """The same tokenizer, another text."""
-    folder = tmp_path_factory.mktemp("other")
-    (folder / "text.txt").write_text(data_fixtures.synthetic_text(99, 400), encoding="utf-8")
-    path = str(folder / "corpus")
-    prepare([str(folder / "text.txt")], path, tokenizer=data_fixtures.tokenizer_path(), heldout=0.2, workers=1)
+    """The same tokenizer, other splits."""
+    path = str(tmp_path_factory.mktemp("other") / "corpus")
+    data_fixtures.make_corpus(path, heldout=0.4)
     return path
 
 
@@ -293,3 +273,106 @@ def test_evaluation_of_nothing_is_refused(tmp_path, finished):
     for name in ("memory_len", "segment_len", "streams"):
         with pytest.raises(BadInput, match=f"--{name} is for left-to-right models .* data.objective=plm; leave it out"):
             evaluate(finished[0], **{name: 4})
+
+
+# The end of a run: the held-out loss, its unigram baseline and the picture, made once whatever happens.
+
+KEYS = {"heldout_loss", "heldout_share", "unigram_cross_entropy", "picture"}
+
+
+@pytest.fixture
+def settings(cache):
+    """Two steps, which end with an evaluation of one batch of blocks."""
+    return config(cache, train={"steps": 2}, optimizer={"warmup_steps": 1}, evaluation={"final": True, "blocks": 8})
+
+
+def evaluated(workdir):
+    return [line["step"] for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl"))]
+
+
+def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(tmp_path, settings, caplog, monkeypatch):
+    pytest.importorskip("matplotlib")
+    workdir = str(tmp_path)
+    with caplog.at_level(logging.INFO, "xlnet_jax"), monkeypatch.context() as patch:
+        patch.setattr(evaluation, "BUSY_SECONDS", 0.0)
+        result = train(settings, workdir)
+        scores = evaluate(workdir, blocks=8)
+    # A part of the split must not pass for all of it, and minutes must not pass in silence.
+    assert re.search(r"step 2: held-out loss \d.* over 8 of \d+ blocks in 1 batch\b", caplog.text)
+    assert "evaluating step 2 over 8 of" in caplog.text and "evaluated 0 of 1 batch" in caplog.text
+    # The same keys and values, wherever the loss of a checkpoint is.
+    (line,) = read_jsonl(os.path.join(workdir, "evaluations.jsonl"))
+    assert scores == {name: value for name, value in line.items() if name != "seconds"}
+    assert {name: result[name] for name in KEYS - {"picture"}} == {name: scores[name] for name in KEYS - {"picture"}}
+    assert 0 < scores["heldout_share"] < 1 and scores["targets"] > 0
+    shown = re.search(r"over 8 of (\d+) blocks", caplog.text)
+    assert shown and scores["heldout_share"] == 8 / int(shown[1])
+    assert result["picture"] == os.path.join(workdir, loss_curve.PICTURE)
+    with open(result["picture"], "rb") as file:
+        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+    assert evaluated(workdir) == [2]
+    written = {name: os.path.getmtime(os.path.join(workdir, name)) for name in os.listdir(workdir)}
+    again = train(settings, workdir)
+    assert {key: again[key] for key in KEYS | {"step", "loss"}} == {key: result[key] for key in KEYS | {"step", "loss"}}
+    assert written == {name: os.path.getmtime(os.path.join(workdir, name)) for name in written}
+
+    os.remove(result["picture"])
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "xlnet_jax"):
+        patch.setitem(sys.modules, "matplotlib.figure", None)
+        assert loss_curve.draw(workdir, result["heldout_loss"], result["unigram_cross_entropy"]) is None
+    assert sum("--editable '.[quickstart]'" in record.getMessage() for record in caplog.records) == 1
+    assert os.path.exists(train(settings, workdir)["picture"])
+
+
+@pytest.mark.slow
+def test_an_evaluation_of_the_last_step_is_not_repeated_and_half_a_run_has_none(tmp_path, settings):
+    settings = settings.changed(evaluation={"every": 2})
+    longer = settings.changed(train={"steps": 4})
+    workdir = str(tmp_path)
+    half = train(longer, workdir, stop_at=2)
+    assert {half[key] for key in KEYS} == {None} and evaluated(workdir) == [2]
+    assert not os.path.exists(os.path.join(workdir, loss_curve.PICTURE))
+    assert train(longer, workdir)["heldout_loss"] > 0 and evaluated(workdir) == [2, 4]
+
+
+def test_a_signal_in_the_last_evaluation_ends_with_42_and_the_next_start_makes_it(tmp_path, settings, monkeypatch):
+    score = evaluation.HeldoutLoss.__call__
+
+    def interrupted(self, *arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return score(self, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(RestartMe, match="SIGTERM in the evaluation"):
+        patch.setattr(evaluation.HeldoutLoss, "__call__", interrupted)
+        train(settings, str(tmp_path))
+    assert evaluated(str(tmp_path)) == []
+    assert train(settings, str(tmp_path))["heldout_loss"] > 0
+    assert evaluated(str(tmp_path)) == [2]
+    assert [line["step"] for line in read_jsonl(os.path.join(tmp_path, "metrics.jsonl"))] == [1, 2]
+
+
+def test_text_without_held_out_documents_is_trained_on_with_one_line(tmp_path, settings, caplog):
+    corpus = str(tmp_path / "corpus")
+    data_fixtures.make_corpus(corpus, heldout=0.0)
+    settings = settings.changed(data={"corpus": corpus})
+    with caplog.at_level(logging.INFO, "xlnet_jax"):
+        result = train(settings, str(tmp_path / "run"))
+    assert result["heldout_loss"] is result["unigram_cross_entropy"] is None
+    assert result["picture"] or "matplotlib" in caplog.text
+    assert sum("no held-out" in record.getMessage() for record in caplog.records) == 1
+    # Nor is a split too short for an example.
+    long = settings.changed(data={"corpus": data_fixtures.corpus_path(), "segment_len": 8192, "reuse_len": 4096})
+    assert evaluation.open_heldout(long, open_mixture(long)) is None
+    assert "there will be no held-out loss: the heldout split" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("every", "final", "due", "blocks"),
+    [(0, True, [2], 32 * 8), (0, False, [], 32 * 8), (1, True, [1, 2], 0), (1, False, [1, 2], 0)],
+)
+def test_when_an_evaluation_is_due_and_how_long_it_may_be(settings, every, final, due, blocks):
+    settings = settings.changed(evaluation={"every": every, "final": final, "blocks": 0})
+    assert [step for step in range(3) if evaluation.due(settings, step)] == due
+    assert evaluation.blocks_of(settings) == blocks
+    some = settings.changed(evaluation={"blocks": 5})
+    assert evaluation.blocks_of(some) == 5

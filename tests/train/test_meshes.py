@@ -1,47 +1,65 @@
 """Any mesh and any number of micro-batches: the same losses, the same gradient, and one reduction over the rows."""
 
+import collections
 import functools
+import math
+import re
+from typing import Any, NamedTuple
 
+import data_fixtures
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from jax.sharding import PartitionSpec
 
 from xlnet_jax.aot import hlo
+from xlnet_jax.commands.evaluate import evaluate
+from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed import mesh as meshes
+from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.train import gradients
 from xlnet_jax.train import state as states
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
 pytestmark = pytest.mark.production
+ONE = {"data": 1}
 EIGHT = [
     pytest.param({"data": 8}, marks=pytest.mark.slow),
     pytest.param({"data": 1, "fsdp": 8}, marks=pytest.mark.slow),
-    {"data": 2, "fsdp": 2, "tensor": 2},
-    {"data": 4, "zero1": True},
+    {"data": 2, "fsdp": 2, "tensor": 2, "zero1": True},
     pytest.param({"data": 1, "fsdp": 2, "tensor": 4}, marks=pytest.mark.slow),
     pytest.param({"slices": 2, "data": 2, "fsdp": 2}, marks=pytest.mark.slow),
 ]
 PARTS = [
     pytest.param({"data": 1}, 4, marks=pytest.mark.slow),
-    ({"data": 4}, 2),
-    # 16 rows on three devices, and two on one of them: 18 and 24 rows.
-    ({"data": 3}, 1),
+    pytest.param({"data": 4}, 2, marks=pytest.mark.slow),
+    # 16 rows on three devices, and two on one of them: 18 rows, in two parts.
+    ({"data": 3}, 2),
     pytest.param({"slices": 3, "data": 2}, 2, marks=pytest.mark.slow),
     pytest.param({"slices": 2, "data": 1, "fsdp": 2}, 2, marks=pytest.mark.slow),
     pytest.param({"data": 2, "tensor": 2}, 4, marks=pytest.mark.slow),
 ]
 
 
-def config(mesh: dict, accumulation: int = 1) -> Config:
+def config(mesh: dict, accumulation: int = 1, dtype: str = "float32") -> Config:
     """Sixteen rows, four heads, dropout on; one step a dispatch."""
     train = {"batch_size": 16, "steps_per_dispatch": 1, "gradient_accumulation_steps": accumulation, "elastic": True}
-    return tiny.config(model={"heads": 4, "head_dim": 4}, train=train, mesh=mesh)
+    return tiny.config(model={"heads": 4, "head_dim": 4, "compute_dtype": dtype}, train=train, mesh=mesh)
+
+
+def built(mesh: dict, *others):
+    """(recipe, mesh, step)."""
+    recipe = make_recipe(config(mesh, *others))
+    grid = meshes.make_mesh(recipe.config.mesh, jax.devices()[: math.prod(mesh.values())])
+    with jax.set_mesh(grid):
+        return recipe, grid, build_step(recipe, grid)
 
 
 @functools.cache
@@ -52,22 +70,35 @@ def batches(rows):
     return [loader.stack([dispatches.batch(step)]) for step in range(3)]
 
 
+class Trained(NamedTuple):
+    losses: list
+    gradient: Any
+    """Of step 1, up to a factor."""
+    params: Any
+    """After three steps."""
+    text: str
+    """Of the compiled step."""
+    axes: dict
+
+
+def run(mesh: dict, *others) -> Trained:
+    """Three steps, once for each mesh."""
+    return cached_run(tuple(mesh.items()), *others)
+
+
 @functools.cache
-def run(shape: tuple, accumulation: int = 1):
-    """(three losses, gradient of step 1 up to a factor, the compiled text, the shape of the mesh)."""
-    settings = config(dict(shape), accumulation)
-    mesh = meshes.make_mesh(settings.mesh, jax.devices()[: int(np.prod([size for _, size in shape]))])
-    with jax.set_mesh(mesh):
-        built = build_step(make_recipe(settings), mesh)
-        state = create_state(make_recipe(settings), built)
-        step = built.jitted.lower(built.abstract_state, built.abstract_batch).compile()
+def cached_run(mesh: tuple, *others) -> Trained:
+    recipe, grid, step = built(dict(mesh), *others)
+    with jax.set_mesh(grid):
+        state = create_state(recipe, step)
+        execute = step.jitted.lower(step.abstract_state, step.abstract_batch).compile()
         losses, first = [], None
-        for batch in batches(built.rows):
-            state, metrics = step(state, meshes.place(batch, mesh))
+        for batch in batches(step.rows):
+            state, metrics = execute(state, meshes.place(batch, grid))
             losses.append(float(metrics["loss"][0]))
             # Adam's first moment after one step is the clipped gradient times 1 - b1.
             first = first or jax.device_get(optax_moment(state.opt_state))
-    return losses, first, step.as_text(), dict(mesh.shape)
+    return Trained(losses, first, jax.device_get(state.params), execute.as_text(), dict(grid.shape))
 
 
 def optax_moment(opt_state):
@@ -87,49 +118,39 @@ def assert_same_gradient(one, other, tolerance=1e-5):
         assert error < tolerance, (jax.tree_util.keystr(path), error)
 
 
-def key(mesh: dict) -> tuple:
-    return tuple(mesh.items())
+def test_the_gradient_of_another_batch_is_another():
+    """What the tolerance is worth: a gradient over all rows but one is told apart."""
+    one = run(ONE).gradient
+    with pytest.raises(AssertionError):
+        assert_same_gradient(one, jax.tree.map(lambda x: x * (1 + 1e-4), one))
 
 
 @pytest.mark.parametrize("mesh", EIGHT, ids=str)
 def test_every_mesh_of_eight_devices_gives_the_losses_and_the_gradient_of_one(mesh):
     assert config({}).model.dropout > 0
-    one, many = run(key({"data": 1})), run(key(mesh))
-    np.testing.assert_allclose(many[0], one[0], rtol=1e-5)
-    assert len({round(loss, 5) for loss in one[0]}) == 3, "the three steps do not differ"
-    assert_same_gradient(one[1], many[1])
-    reductions = [one for one in hlo.Program(many[2]).collectives(many[3]) if one.kind == "all-reduce"]
+    one, many = run(ONE), run(mesh)
+    np.testing.assert_allclose(many.losses, one.losses, rtol=1e-5)
+    assert len({round(loss, 5) for loss in one.losses}) == 3, "the three steps do not differ"
+    assert_same_gradient(one.gradient, many.gradient)
+    reductions = [one for one in hlo.Program(many.text).collectives(many.axes) if one.kind == "all-reduce"]
     assert max(one.group for one in reductions) > 1, "nothing crosses"
 
 
 @pytest.mark.parametrize(("mesh", "parts"), PARTS, ids=str)
 def test_micro_batches_and_rows_of_weight_0_give_the_losses_and_the_gradient_of_the_whole(mesh, parts):
-    one, many = run(key({"data": 1})), run(key(mesh), parts)
-    np.testing.assert_allclose(many[0], one[0], rtol=1e-6)
-    assert_same_gradient(one[1], many[1])
-
-
-def test_the_gradient_of_another_batch_is_another():
-    """What the tolerance is worth: a gradient over all rows but one is told apart."""
-    one = run(key({"data": 1}))[1]
-    with pytest.raises(AssertionError):
-        assert_same_gradient(one, jax.tree.map(lambda x: x * (1 + 1e-4), one))
-
-
-def rows_crossed(mesh: dict, parts: int) -> int:
-    """Bytes of float32 arrays of more than a few elements that are reduced over `data` alone, all runs together."""
-    _, _, text, axes = run(key(mesh), parts)
-    found = hlo.Program(text).collectives(axes)
-    return sum(one.bytes for one in found if one.kind == "all-reduce" and one.axis == "data")
+    one, many = run(ONE), run(mesh, parts)
+    np.testing.assert_allclose(many.losses, one.losses, rtol=1e-6)
+    assert_same_gradient(one.gradient, many.gradient)
 
 
 def test_the_gradient_crosses_once_however_many_micro_batches():
-    parameters = 4 * sum(x.size for x in jax.tree.leaves(run(key({"data": 1}))[1]))
-    crossed = rows_crossed({"data": 4}, 2)
+    parameters = 4 * sum(x.size for x in jax.tree.leaves(run(ONE).gradient))
+    many = run({"data": 3}, 2)
+    found = hlo.Program(many.text).collectives(many.axes)
+    crossed = sum(one.bytes for one in found if one.kind == "all-reduce" and one.axis == "data")
     # The loss, the weights and the norm of the gradient are a few numbers more.
     assert parameters <= crossed <= 1.01 * parameters
-    text = run(key({"data": 4}), 2)[2]
-    assert text.count(" while(") >= 2, "no loop over micro-batches"
+    assert many.text.count(" while(") >= 2, "no loop over micro-batches"
 
 
 @pytest.mark.parametrize("memory_len", [24, 0])
@@ -145,3 +166,118 @@ def test_micro_batches_add_up_in_the_precision_of_the_computation(x64, memory_le
             lambda state, batch: gradients.of_step(recipe, state.params, batch, state.memory, key), state, batch
         )
     assert loss.dtype == np.float64 and {x.dtype for x in jax.tree.leaves(grads)} == {np.dtype("float32")}
+
+
+# ZeRO-1: parameters, moments and update split over `data`, and what crosses.
+
+KERNELS = 2 * (5 * 16 * 16 + 2 * 16 * 32)
+"""Elements of all matrices that products round, in two layers."""
+TABLE = tiny.VOCAB * 16
+
+
+def bytes_here(tree):
+    """On one device."""
+    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def test_a_device_holds_its_share_of_parameters_and_moments():
+    """Moments that stay whole, or an axis that another mesh axis has already split, would show."""
+    for mesh in ({"data": 4}, {"data": 2, "fsdp": 2}, {"data": 2, "fsdp": 2, "tensor": 2}):
+        ways = math.prod(mesh.values())
+        state = built(mesh | {"zero1": True})[2].abstract_state
+        elements = sum(x.size for x in jax.tree.leaves(state.params))
+        small = elements - KERNELS - TABLE
+        share = 4 * (KERNELS + TABLE) // ways
+        assert share <= bytes_here(state.params) <= share + 4 * small, mesh
+        assert 2 * share <= bytes_here(state.opt_state) <= 2 * (share + 4 * small) + 8, mesh
+    assert state.params["layers"]["attention"]["query"].sharding.spec == PartitionSpec("data", "fsdp", "tensor", None)
+    assert state.params["word_embedding"].sharding.spec == PartitionSpec(("tensor", "data"), "fsdp")
+    # Nothing to split over.
+    assert bytes_here(built({"data": 1, "zero1": True})[2].abstract_state.params) == 4 * elements
+
+
+def crossing(text):
+    """Elements by collective and dtype, of the program before the compiler."""
+    found = collections.Counter()
+    for kind, end in (
+        ("all_gather", r"-> tensor<"),
+        ("reduce_scatter", r": \(tensor<"),
+        ("all_reduce", r": \(tensor<"),
+    ):
+        for operation in re.finditer(rf'"?stablehlo\.{kind}"?\(', text):
+            shape, dtype = re.search(rf"{end}((?:\d+x)*)(\w+)>", text[operation.end() :]).groups()
+            found[kind, dtype] += math.prod(int(size) for size in shape.split("x") if size)
+    return found
+
+
+def test_gradients_cross_once_in_float32_and_kernels_come_back_in_the_compute_dtype():
+    """A gradient rounded to bfloat16, a second sum in each micro-batch, or kernels gathered in float32 would show."""
+    _, grid, step = built({"data": 4, "zero1": True}, 2, "bfloat16")
+    with jax.set_mesh(grid):
+        found = crossing(step.jitted.lower(step.abstract_state, step.abstract_batch).as_text())
+    elements = sum(x.size for x in jax.tree.leaves(step.abstract_state.params))
+    assert found["reduce_scatter", "f32"] == KERNELS + TABLE + tiny.VOCAB
+    # And the loss; all in one piece.
+    assert found["all_reduce", "f32"] == elements - found["reduce_scatter", "f32"] + 1
+    assert found["all_gather", "bf16"] == KERNELS
+    assert found["all_gather", "f32"] == TABLE + tiny.VOCAB
+    assert set(found) == {
+        ("reduce_scatter", "f32"),
+        ("all_reduce", "f32"),
+        ("all_gather", "bf16"),
+        ("all_gather", "f32"),
+    }
+
+
+def test_the_kernel_of_a_head_is_not_rounded():
+    """It may meet float32 vectors, which its rounded values would not be good enough for."""
+    split, whole = (
+        {name: {"kernel": spec} for name in ("layers", "head")} for spec in (PartitionSpec("data"), PartitionSpec())
+    )
+    kernel = {"kernel": jax.ShapeDtypeStruct((8, 4), "float32")}
+    with jax.set_mesh(built({"data": 2, "zero1": True})[1]):
+        gather = functools.partial(gradients.gather, specs=split, whole=whole, dtype=jnp.dtype("bfloat16"))
+        found = jax.eval_shape(gather, {"layers": kernel, "head": kernel})
+    assert jax.tree.map(lambda x: x.dtype.name, found) == {
+        "layers": {"kernel": "bfloat16"},
+        "head": {"kernel": "float32"},
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mesh", "parts", "dtype"),
+    [
+        ({"data": 4}, 2, "bfloat16"),
+        ({"data": 2, "fsdp": 2}, 2, "float32"),
+        ({"slices": 2, "data": 2}, 1, "bfloat16"),
+    ],
+    ids=str,
+)
+def test_the_run_is_the_same_to_the_order_of_sums(mesh, parts, dtype):
+    """A part of another device's sum, an update of the wrong part, or a rounded gradient would show."""
+    one, split = (run(mesh | zero1, parts, dtype) for zero1 in ({}, {"zero1": True}))
+    np.testing.assert_allclose(split.losses, one.losses, rtol=1e-5)
+    assert len({round(loss, 5) for loss in one.losses}) == 3, "the three steps do not differ"
+    assert_same_gradient(one.gradient, split.gradient)
+    for x, y in zip(jax.tree.leaves(one.params), jax.tree.leaves(split.params), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_resumes_with_the_key_switched_and_its_checks_work(tmp_path, pytestconfig):
+    def settings(zero1):
+        return tiny.config(
+            data={"corpus": data_fixtures.corpus_path()}, mesh={"data": 4, "fsdp": 2, "zero1": zero1},
+            watchdog={"sdc_every": 3}, log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
+        )  # fmt: skip
+
+    def losses(name):
+        return [line["loss"] for line in read_jsonl(str(tmp_path / name / "metrics.jsonl"))]
+
+    for name, first in (("on", True), ("off", False)):
+        train(settings(first), str(tmp_path / name), stop_at=4)
+        assert train(settings(not first), str(tmp_path / name), stop_at=8)["step"] == 8
+    np.testing.assert_allclose(losses("on"), losses("off"), rtol=1e-5)
+    scores = [evaluate(str(tmp_path / "on"), overrides=[f"--config.mesh.zero1={word}"]) for word in ("true", "false")]
+    assert scores[0]["heldout_loss"] == pytest.approx(scores[1]["heldout_loss"], rel=1e-6)

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,16 +9,15 @@ import pytest
 import tiny
 from special_ids import CLS, MASK, SEP
 
-from xlnet_jax.batch import Memory
-from xlnet_jax.data.batches import loader
+from xlnet_jax.batch import Memory, stack
 from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.train import state as states
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
 T = 32
+PLM = {"objective": "plm", "reuse_len": 16, "num_predict": 6}
 CLM = {"objective": "clm", "reuse_len": T, "num_predict": T}
 MLM = {"objective": "mlm", "reuse_len": T - 3, "num_predict": 5, "spans": "random"}
 ROWS = np.arange(8)
@@ -29,6 +27,20 @@ def config(data, **sections):
     if data["objective"] == "mlm":
         sections["model"] = {"memory_len": 0, **sections.get("model", {})}
     return tiny.config(data=data, **sections)
+
+
+def read_as_text(batch, settings, step):
+    """Of each row what it reads, before any masking, and the window of the text that its tokens are from."""
+    tokens = batch.tokens.copy()
+    np.put_along_axis(tokens, batch.target_positions, batch.target_tokens, axis=1)
+    plan = extend_plan((), 0, 8, settings.data.windows_per_block)
+    where, first = tiny.mixture().stream(settings).locate(step // 4 * 4, ROWS, plan), step % 4 * (T - 3)
+    place = where.cursor_B[:, None] + where.direction_B[:, None] * (first + np.arange(T - 3))
+    return tokens, tiny.words().text[place % tiny.words().tokens]
+
+
+def of_text(tokens):
+    return tokens[(tokens != SEP) & (tokens != CLS)]
 
 
 def test_a_causal_batch_is_the_text_and_predicts_each_next_token():
@@ -45,26 +57,16 @@ def test_a_causal_batch_is_the_text_and_predicts_each_next_token():
 
 def test_a_masked_batch_reads_its_window_as_a_and_b_after_cls():
     settings = config(MLM | {"positive_pair_rate": 1.0})
-    first, second = tiny.batch(settings, 0), tiny.batch(settings, 1)
-    original = first.tokens.copy()
-    np.put_along_axis(original, first.target_positions, first.target_tokens, axis=1)
-    assert (original[:, 0] == CLS).all() and (original[:, -1] == SEP).all()
-    assert ((original == SEP).sum(axis=1) == 2).all() and (first.summary_position == 0).all()
-    assert (first.rank == 0).all() and (first.segments[:, 0] == 0).all() and (first.segments[:, -1] == 1).all()
-    text = tiny.words().text
-    for batch, begin in ((first, 0), (second, T - 3)):
-        tokens = batch.tokens.copy()
-        np.put_along_axis(tokens, batch.target_positions, batch.target_tokens, axis=1)
-        plan = extend_plan((), 0, 8, settings.data.windows_per_block)
-        where = tiny.mixture().stream(settings).locate(0, ROWS, plan)
-        place = where.cursor_B[:, None] + where.direction_B[:, None] * (begin + np.arange(T - 3))
-        window = text[place % len(text)]
+    for step in (0, 1):
+        batch = tiny.batch(settings, step)
+        tokens, window = read_as_text(batch, settings, step)
+        assert (tokens[:, 0] == CLS).all() and (tokens[:, -1] == SEP).all()
+        assert ((tokens == SEP).sum(axis=1) == 2).all() and (batch.summary_position == 0).all()
+        assert (batch.rank == 0).all() and (batch.segments[:, 0] == 0).all() and (batch.segments[:, -1] == 1).all()
         # With B what follows A, the two are the window, whole.
-        follows = batch.label == 1
-        assert follows.any()
-        for row in np.flatnonzero(follows):
-            is_text = (tokens[row] != SEP) & (tokens[row] != CLS)
-            np.testing.assert_array_equal(tokens[row][is_text], window[row])
+        assert (batch.label == 1).any()
+        for row in np.flatnonzero(batch.label == 1):
+            np.testing.assert_array_equal(of_text(tokens[row]), window[row])
 
 
 def test_targets_are_masked_replaced_or_kept_8_to_1_to_1():
@@ -91,21 +93,14 @@ def test_sentence_order_swaps_half_of_the_pairs_and_says_so():
     labels = []
     for step in range(0, 40, 4):
         batch = tiny.batch(settings, step)
-        plan = extend_plan((), 0, 8, 4)
-        where = tiny.mixture().stream(settings).locate(step, ROWS, plan)
-        tokens = batch.tokens.copy()
-        np.put_along_axis(tokens, batch.target_positions, batch.target_tokens, axis=1)
+        tokens, window = read_as_text(batch, settings, step)
         for row in range(8):
-            place = where.cursor_B[row] + where.direction_B[row] * np.arange(T - 3)
-            window = tiny.words().text[place % tiny.words().tokens]
-            cut = np.flatnonzero(tokens[row] == SEP)[0] - 1
-            is_text = (tokens[row] != SEP) & (tokens[row] != CLS)
-            read = tokens[row][is_text]
+            read, cut = of_text(tokens[row]), np.flatnonzero(tokens[row] == SEP)[0] - 1
             if batch.label[row]:
-                np.testing.assert_array_equal(read, window)
+                np.testing.assert_array_equal(read, window[row])
             else:
-                np.testing.assert_array_equal(np.concatenate([read[cut:], read[:cut]]), window)
-                assert not np.array_equal(read, window)
+                np.testing.assert_array_equal(np.concatenate([read[cut:], read[:cut]]), window[row])
+                assert not np.array_equal(read, window[row])
         labels.append(batch.label[batch.label_weight > 0])
     assert 0.3 < np.concatenate(labels).mean() < 0.7
 
@@ -124,34 +119,29 @@ def test_a_text_without_a_sentence_start_has_no_label_for_its_order():
 @pytest.mark.parametrize("data", [CLM, MLM], ids=["clm", "mlm"])
 def test_a_prediction_looks_at_what_its_objective_allows_and_no_further(data):
     settings = config(data, model={"dropout": 0.0, "attention_dropout": 0.0})
-    recipe = make_recipe(settings)
-    model, params = recipe.model.transformer, states.init_params(recipe)
-    params = jax.tree.map(jnp.asarray, jax.device_get(nn.meta.unbox(params)))
-    batch = jax.tree.map(jnp.asarray, tiny.batch(settings))
-    M = settings.model.memory_len
+    model, params = make_recipe(settings).model.transformer, tiny.params(settings)
+    batch = dataclasses.replace(tiny.batch(settings), continues=np.ones(8, bool))
+    M, place = settings.model.memory_len, 10
     memory = Memory(jax.random.normal(jax.random.key(1), (2, 8, M, 16)), jnp.full(8, M, jnp.int32))
-    batch = dataclasses.replace(batch, continues=jnp.ones(8, bool))
 
     @jax.jit
-    def vectors(tokens):
-        changed = dataclasses.replace(batch, tokens=tokens)
-        return model.apply({"params": params}, changed, memory, deterministic=True).target_vectors_BPD
+    def vectors(batch):
+        return model.apply({"params": params}, batch, memory, deterministic=True).target_vectors_BPD
 
-    base = vectors(batch.tokens)
-    place = 10
-    other = batch.tokens.at[:, place].set((batch.tokens[:, place] - 9 + 50) % 191 + 9)
-    moved = np.abs(np.asarray(vectors(other) - base)).max(axis=(0, 2)) > 0
+    base = vectors(batch)
+    other = batch.tokens.copy()
+    other[:, place] = (other[:, place] - 9 + 50) % 191 + 9
+    moved = np.abs(np.asarray(vectors(dataclasses.replace(batch, tokens=other)) - base)).max(axis=(0, 2)) > 0
     if data is CLM:
         np.testing.assert_array_equal(moved, np.arange(T) >= place)
-        forgotten = dataclasses.replace(batch, continues=jnp.zeros(8, bool))
-        without = model.apply({"params": params}, forgotten, memory, deterministic=True).target_vectors_BPD
+        without = vectors(dataclasses.replace(batch, continues=np.zeros(8, bool)))
         assert (np.abs(np.asarray(without - base)).max(axis=2) > 0).all(), "the memory is seen"
     else:
         assert moved.all(), "everything sees everything"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data", [CLM, MLM], ids=["clm", "mlm"])
+@pytest.mark.parametrize("data", [PLM, CLM, MLM], ids=["plm", "clm", "mlm"])
 def test_it_learns(data):
     settings = config(data | {"bidirectional": False}, train={"steps": 60, "steps_per_dispatch": 60},
                       optimizer={"learning_rate": 2e-2}, checkpoint={"every": 60})  # fmt: skip
@@ -159,8 +149,7 @@ def test_it_learns(data):
     # Every token but a few follows from the one before it.
     text.text[:] = 9 + (np.cumsum(np.random.default_rng(0).random(6000) < 0.97) * 7) % 40
     mesh = meshes.make_mesh(settings.mesh, jax.devices()[:1])
-    plan = extend_plan((), 0, 8, 4)
-    batches = loader.TrainDispatches(tiny.mixture(text), settings, plan, ROWS, 0, 60)(0)
+    batches = stack([tiny.batch(settings, step, text=text) for step in range(60)])
     with jax.set_mesh(mesh):
         built = build_step(make_recipe(settings), mesh)
         _, metrics = built.jitted(create_state(make_recipe(settings), built), meshes.place(batches, mesh))
@@ -170,19 +159,19 @@ def test_it_learns(data):
 
 def test_the_loss_is_the_likelihood_of_the_tokens_that_were_there():
     settings = config(MLM, model={"dropout": 0.0, "attention_dropout": 0.0})
-    batch = jax.tree.map(jnp.asarray, tiny.batch(settings))
-    recipe = make_recipe(settings)
-    model, params = recipe.model, nn.meta.unbox(states.init_params(recipe))
+    model, params, batch = make_recipe(settings).model, tiny.params(settings), tiny.batch(settings)
     memory = Memory(jnp.zeros((2, 8, 0, 16)), jnp.zeros(8, jnp.int32))
-    rows = model.row_losses(params, batch, memory)
-    hidden = model.transformer.apply({"params": params}, batch, memory, deterministic=True).hidden_BTD
-    logits = hidden @ params["word_embedding"].T + params["lm_head"]["bias"][None, None]
-    log_probability = jax.nn.log_softmax(logits, axis=-1)
-    expected = np.zeros(8)
-    for row in range(8):
-        for place, token in zip(batch.target_positions[row], batch.target_tokens[row], strict=True):
-            expected[row] -= log_probability[row, place, token]
-    np.testing.assert_allclose(rows.sums["tokens"][0], expected, rtol=1e-5)
+
+    @jax.jit
+    def losses(params):
+        hidden = model.transformer.apply({"params": params}, batch, memory, deterministic=True).hidden_BTD
+        logits = hidden @ params["word_embedding"].T + params["lm_head"]["bias"][None, None]
+        return model.row_losses(params, batch, memory).sums["tokens"][0], jax.nn.log_softmax(logits)
+
+    found_B, logs_BTV = jax.device_get(losses(params))
+    row_BP = np.arange(8)[:, None]
+    expected_BP = -logs_BTV[row_BP, batch.target_positions, batch.target_tokens]
+    np.testing.assert_allclose(found_B, expected_BP.sum(axis=1), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -33,19 +33,17 @@ def test_there_is_a_row_for_every_name_and_a_run_from_before_the_key_is_one_of_a
         workdirs.check_resume(stored, other, mixture, "run")
 
 
-def test_warm_up_starts_at_zero_and_decay_is_linear_to_the_minimum():
-    rate = schedule(CONFIG, 14)
-    assert [float(rate(t)) for t in (0, 1, 4, 9, 14, 20)] == pytest.approx([0, 0.025, 0.1, 0.06, 0.02, 0.02])
-
-
-def test_cosine_decay():
-    rate = schedule(dataclasses.replace(CONFIG, schedule="cosine"), 14)
-    x = 3 / 10
-    assert float(rate(7)) == pytest.approx(0.1 * (0.8 * 0.5 * (1 + math.cos(math.pi * x)) + 0.2))
-
-
-def test_without_warm_up_the_first_step_has_the_peak():
-    assert float(schedule(dataclasses.replace(CONFIG, warmup_steps=0), 14)(0)) == pytest.approx(0.1)
+@pytest.mark.parametrize(
+    ("changes", "rates"),
+    [
+        ({}, {0: 0, 1: 0.025, 4: 0.1, 9: 0.06, 14: 0.02, 20: 0.02}),
+        ({"schedule": "cosine"}, {7: 0.1 * (0.8 * 0.5 * (1 + math.cos(math.pi * 3 / 10)) + 0.2)}),
+        ({"warmup_steps": 0}, {0: 0.1}),
+    ],
+)
+def test_warm_up_starts_at_zero_and_decay_goes_to_the_minimum(changes, rates):
+    rate = schedule(dataclasses.replace(CONFIG, **changes), 14)
+    assert {step: float(rate(step)) for step in rates} == pytest.approx(rates)
 
 
 def test_two_adamw_steps_by_hand():

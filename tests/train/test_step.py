@@ -1,18 +1,15 @@
-"""One step and one dispatch: updates, the guard, cuts of the scan, meshes."""
+"""One step and one dispatch: updates, the guard, cuts of the scan."""
 
 import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 from compiling import OPTIMISED
 
-from xlnet_jax.batch import Batch
-from xlnet_jax.data.batches import loader
-from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.batch import Batch, stack
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
@@ -21,34 +18,29 @@ pytestmark = pytest.mark.production
 CONFIG = tiny.config()
 
 
-def batches(start, stop, config=CONFIG):
-    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
-    rows = np.arange(config.train.batch_size)
-    dispatches = loader.TrainDispatches(tiny.mixture(), config, plan, rows, start, stop)
-    return loader.stack([dispatches.batch(step) for step in range(start, stop)])
+def batches(start, stop):
+    return stack([tiny.batch(CONFIG, step) for step in range(start, stop)])
 
 
 @functools.cache
-def built(**mesh):
-    config = tiny.config(mesh=mesh)
-    devices = jax.devices()[: int(np.prod(list(mesh.values())))] if mesh else jax.devices()[:1]
-    grid = meshes.make_mesh(config.mesh, devices)
-    return config, grid, build_step(make_recipe(config), grid)
+def built():
+    grid = meshes.make_mesh(CONFIG.mesh, jax.devices()[:1])
+    return grid, build_step(make_recipe(CONFIG), grid)
 
 
 @functools.cache
-def initial(**mesh):
+def initial():
     """The first state, on the host: it is donated to every run."""
-    config, grid, step = built(**mesh)
+    grid, step = built()
     with jax.set_mesh(grid):
-        return jax.device_get(create_state(make_recipe(config), step))
+        return jax.device_get(create_state(make_recipe(CONFIG), step))
 
 
-def run(cuts, edit=lambda batch: batch, execute=None, **mesh):
+def run(cuts, edit=lambda batch: batch, execute=None):
     """The state and all metrics after the given dispatch lengths; `execute` runs one in place of the jitted step."""
-    _, grid, step = built(**mesh)
+    grid, step = built()
     with jax.set_mesh(grid):
-        state = jax.device_put(initial(**mesh), jax.tree.map(lambda x: x.sharding, step.abstract_state))
+        state = jax.device_put(initial(), jax.tree.map(lambda x: x.sharding, step.abstract_state))
         at, metrics = 0, []
         for length in cuts:
             state, values = (execute or step.jitted)(state, meshes.place(edit(batches(at, at + length)), grid))
@@ -62,22 +54,17 @@ def assert_same_bits(a, b):
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes(), jax.tree_util.keystr(path)
 
 
-@functools.cache
-def optimised(length):
-    """The dispatch of `length` steps; in CI as production compiles it."""
-    _, grid, step = built()
-    with jax.set_mesh(grid):
-        lowered = step.jitted.lower(step.abstract_state, meshes.place(batches(0, length), grid))
-        return lowered.compile(compiler_options=OPTIMISED)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("cuts", [[1, 1, 1], [1, 2], [2, 1]])
 def test_a_scan_cut_anywhere_gives_the_same_bits(cuts):
-    """Without optimisation a bias may differ in its last bit."""
+    """Without optimisation a bias may differ in its last bit; so the dispatches are as production compiles them."""
+    programs = {}
 
     def execute(state, batch):
-        return optimised(len(batch.tokens))(state, batch)
+        length = len(batch.tokens)
+        if length not in programs:
+            programs[length] = built()[1].jitted.lower(state, batch).compile(compiler_options=OPTIMISED)
+        return programs[length](state, batch)
 
     whole, metrics = run([3], execute=execute)
     state, other = run(cuts, execute=execute)
@@ -143,39 +130,3 @@ def test_the_loss_is_divided_once_by_all_targets():
     first, second = (run([1], edit=only([row]))[1]["loss"][0] for row in (0, 1))
     assert both == pytest.approx((2 * first + 6 * second) / 8, rel=1e-5)
     assert abs(both - (first + second) / 2) > 1e-4, "the rows do not differ"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mesh", [{"data": 4}, {"data": 2, "fsdp": 2, "tensor": 2}])
-def test_a_mesh_changes_rounding_only(mesh):
-    one, metrics = run([2])
-    many, other = run([2], **mesh)
-    np.testing.assert_allclose(other["loss"], metrics["loss"], rtol=1e-6)
-    np.testing.assert_allclose(other["grad_norm"], metrics["grad_norm"], rtol=1e-5)
-    # Dropout draws are the same on any device count, or the losses could not agree.
-    assert CONFIG.model.dropout > 0
-    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-3)
-    _, _, step = built(**mesh)
-    table = step.abstract_state.params["word_embedding"]
-    assert table.sharding.num_devices == int(np.prod(list(mesh.values())))
-    if "tensor" in mesh:
-        assert table.sharding.shard_shape(table.shape) == (tiny.VOCAB // 2, 8)
-
-
-def test_dropout_differs_from_step_to_step_and_by_seed():
-    state, metrics = run([2], edit=lambda batch: jax.tree.map(lambda x: np.repeat(x[:1], len(x), 0), batch))
-    again, _ = run([2], edit=lambda batch: jax.tree.map(lambda x: np.repeat(x[:1], len(x), 0), batch))
-    assert_same_bits(state, again)
-    # Warm-up starts at 0, so both losses have the same parameters: what differs is memory and dropout.
-    assert metrics["learning_rate"][0] == 0 and metrics["loss"][0] != metrics["loss"][1]
-
-
-def test_what_build_step_announces_is_what_training_uses():
-    _, _, step = built()
-    announced = jax.tree.map(lambda x: (x.shape, x.dtype), step.abstract_state)
-    assert announced == jax.tree.map(lambda x: (x.shape, x.dtype), initial())
-    batch = batches(0, 2)
-    assert jax.tree.map(lambda x: (x.shape, jnp.dtype(x.dtype)), step.abstract_batch) == jax.tree.map(
-        lambda x: (x.shape, x.dtype), batch
-    )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +9,8 @@ import numpy as np
 import pytest
 import tiny
 
+from xlnet_jax.batch import stack
 from xlnet_jax.data.batches import loader
-from xlnet_jax.data.batches.stream import extend_plan
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.options import Generate
@@ -58,6 +57,8 @@ def test_the_second_target_is_the_token_two_ahead():
     batch = tiny.batch(config(), 0)
     np.testing.assert_array_equal(batch.target_tokens[:, 1:], batch.auxiliary.tokens[:, 0, :-1])
     np.testing.assert_array_equal(batch.tokens[:, 2:], batch.auxiliary.tokens[:, 0, :-2])
+    heldout = loader.HeldoutDispatches(tiny.mixture(), config(), 4, 4, ROWS)(0)
+    assert heldout.auxiliary is None and (heldout.target_weights == 1).any()
 
 
 def test_layer_l_of_n_stops_after_l_2nths_of_the_training():
@@ -70,13 +71,6 @@ def test_layer_l_of_n_stops_after_l_2nths_of_the_training():
     assert {step: w[0, :, 0].tolist() for step, w in shares.items()} == {
         0: [1, 1, 1], 9: [1, 1, 1], 10: [0, 1, 1], 19: [0, 1, 1], 20: [0, 0, 1], 59: [0, 0, 1],
     }  # fmt: skip
-
-
-def test_held_out_batches_have_the_next_token_alone():
-    settings = config()
-    mixture = tiny.mixture()
-    batch = loader.HeldoutDispatches(mixture, settings, mixture.single_pass(settings), 4, ROWS)(0)
-    assert batch.auxiliary is None and (batch.target_weights == 1).any()
 
 
 def test_no_layer_sees_a_later_token():
@@ -128,31 +122,29 @@ def test_the_loss_is_the_weighted_sum_of_all_its_parts():
     assert float(loss) == pytest.approx(float((tokens_B + auxiliary_B).sum()) / (4 * T), rel=1e-6)
 
 
-def test_a_sliding_window_equals_the_plain_forward_at_its_last_position():
+def test_windows_are_predicted_from_their_last_position_whatever_their_number():
     recipe, params, _ = vanilla()
     # Shorter than the segments of training; the last of three batches is not full.
     context, text = 12, tiny.words().text[:50]
+    windows = np.lib.stride_tricks.sliding_window_view(text, context + 1)
     mesh = meshes.make_mesh(recipe.config.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh):
-        slide = sliding.Sliding(recipe, mesh, context, batch_size=16)
-        found, first = slide(params, text), slide.first(params, text)
-    windows = np.lib.stride_tricks.sliding_window_view(text, context + 1)
+        found = sliding.scorer(recipe, mesh, batch_size=16)(params, windows)
     assert found.shape == (len(windows),) == (38,)
     tokens, zeros = jnp.asarray(windows[:, :-1]), jnp.zeros(len(windows), jnp.int32)
     batch = dataclasses.replace(
         vanilla()[2], tokens=tokens, segments=0 * tokens, rank=jnp.broadcast_to(jnp.arange(context), tokens.shape),
         direction=zeros + 1, continues=zeros > 0, target_positions=zeros[:, None], auxiliary=None,
     )  # fmt: skip
-    memory = recipe.empty_memory(len(zeros))
     out = jax.jit(functools.partial(recipe.model.transformer.apply, deterministic=True))(
-        {"params": params}, batch, memory
+        {"params": params}, batch, recipe.empty_memory(len(zeros))
     )
-    last = recipe.model.logits(params, out.hidden_BTD[:, -1:])[:, 0]
-    expected = -np.take_along_axis(np.asarray(jax.nn.log_softmax(last)), windows[:, -1:], 1)[:, 0]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    # The first window also predicts the tokens in it, each from those before it.
-    logs = jax.nn.log_softmax(recipe.model.logits(params, out.hidden_BTD[:1])[0])
-    np.testing.assert_allclose(first, -np.take_along_axis(np.asarray(logs), windows[0, 1:, None], 1)[:, 0], rtol=1e-5)
+    logs_NTV = jax.nn.log_softmax(recipe.model.logits(params, out.hidden_BTD))
+    expected_NT = -np.take_along_axis(np.asarray(logs_NTV), windows[:, 1:, None], 2)[..., 0]
+    np.testing.assert_allclose(found, expected_NT[:, -1], rtol=1e-5)
+    # A window also predicts the tokens in it, each from those before it.
+    all_B = jax.jit(functools.partial(sliding.window_nll, recipe.model, slots=context))(params, windows[:1])
+    np.testing.assert_allclose(all_B, expected_NT[:1], rtol=1e-5)
 
 
 def test_a_window_of_a_model_with_relative_positions_is_predicted_from_its_last_position():
@@ -187,21 +179,15 @@ def test_sliding_scores_every_token_but_the_first_with_more_context_than_segment
         found = sliding.SlidingLoss(recipe, mesh, mixture, np.ones(tiny.VOCAB, np.int64))(placed)
         plain = HeldoutLoss(recipe, mesh, mixture, np.ones(tiny.VOCAB, np.int64))(placed)
     assert found["targets"] == plain["targets"] == 60 and found["context"] == T
+    windows = np.lib.stride_tricks.sliding_window_view(mixture.corpora[0].text, T + 1)
+    first, last = (sliding.window_nll(recipe.model, params, jnp.asarray(part), slots)
+                   for part, slots in ((windows[:1], T), (windows[1:], 1)))  # fmt: skip
+    assert found["heldout_loss"] == pytest.approx(np.concatenate([first[0], last[:, 0]]).mean(), rel=1e-5)
     assert found["unigram_cross_entropy"] == plain["unigram_cross_entropy"]
     assert abs(found["heldout_loss"] - plain["heldout_loss"]) > 1e-4, "another context for most tokens"
     assert found["bits_per_character"] == pytest.approx(
         found["heldout_loss"] / plain["heldout_loss"] * plain["bits_per_character"], rel=1e-6
     )
-
-
-@pytest.mark.slow
-def test_only_a_memory_knows_what_was_four_segments_ago(monkeypatch):
-    """Guessing costs log(8) = 2.08 nats. A memory that is emptied between segments, or not read, would be seen here."""
-    monkeypatch.syspath_prepend(tiny.ROOT / "benchmarks")
-    recurrence = importlib.import_module("recurrence")
-    losses = {side: recurrence.echo(side, steps=300) for side in recurrence.SIDES}
-    assert losses.pop("memory") < 1
-    assert all(2 < loss < 2.3 for loss in losses.values()), losses
 
 
 @pytest.mark.slow
@@ -212,19 +198,13 @@ def test_any_mesh_and_any_number_of_micro_batches_have_the_same_losses():
     for devices, shape, parts in ((1, {}, 1), (8, {"data": 2, "fsdp": 2, "tensor": 2}, 2)):
         settings = config(dropout=0.1, attention_dropout=0.1)
         settings = settings.changed(train={"batch_size": 8, "gradient_accumulation_steps": parts}, mesh=shape)
-        mesh = meshes.make_mesh(settings.mesh, jax.devices()[:devices])
-        plan = extend_plan((), 0, 8, settings.data.windows_per_block)
-        dispatches = loader.TrainDispatches(tiny.mixture(), settings, plan, np.arange(8), 0, 6)
+        mesh, recipe = meshes.make_mesh(settings.mesh, jax.devices()[:devices]), make_recipe(settings)
+        batches = stack([tiny.batch(settings, step) for step in range(6)])
         with jax.set_mesh(mesh):
-            recipe = make_recipe(settings)
             built = build_step(recipe, mesh)
-            state, found = create_state(recipe, built), []
-            for index in range(3):
-                state, metrics = built.jitted(state, meshes.place(dispatches(index), mesh))
-                found += np.asarray(metrics["loss"]).tolist()
-                parts = metrics["loss_tokens"] + metrics["loss_auxiliary"]
-                np.testing.assert_allclose(metrics["loss"], parts, rtol=1e-6)
-        losses.append(found)
+            _, metrics = built.jitted(create_state(recipe, built), meshes.place(batches, mesh))
+        np.testing.assert_allclose(metrics["loss"], metrics["loss_tokens"] + metrics["loss_auxiliary"], rtol=1e-6)
+        losses.append(metrics["loss"])
     assert losses[0][0] > losses[0][-1]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
@@ -242,7 +222,3 @@ def test_what_does_not_fit_absolute_positions_is_refused():
         BadInput, match="run has model.position_scheme=absolute, and no memory that could follow a text"
     ):
         check(config(), "run", Generate())
-    recipe = vanilla()[0]
-    mesh = meshes.make_mesh(recipe.config.mesh, jax.devices()[:1])
-    with pytest.raises(BadInput, match="a context of 17 tokens does not fit"):
-        sliding.Sliding(recipe, mesh, 17, 4)

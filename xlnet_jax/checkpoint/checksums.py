@@ -47,28 +47,25 @@ def _in_memory(array: Any) -> bool:
     """Whether an array is in the memory of this process, whole and without another device."""
     if isinstance(array, np.ndarray):
         return True
-    devices = array.sharding.device_set
-    return len(devices) == 1 and next(iter(devices)).platform == "cpu" and array.is_fully_addressable
+    return array.is_fully_addressable and [device.platform for device in array.sharding.device_set] == ["cpu"]
 
 
 def sums_in_memory(array: np.ndarray) -> tuple[np.ndarray, bool]:
     """`sums_of` an array and whether it is finite, in parts: XLA for CPUs would need five times its size."""
     flat = np.ascontiguousarray(array).reshape(-1)
-    words = flat.astype(np.uint32) if flat.dtype == bool else flat.view(np.dtype(_UNSIGNED[flat.dtype.itemsize]))
-    sums, finite = np.zeros(len(SALTS), np.uint32), True
-    for start in range(0, len(words), _PART):
-        part = words[start : start + _PART].astype(np.uint32)
-        position = _mixed(np.arange(start + 1, start + 1 + len(part)).astype(np.uint32))
-        sums += np.array([_mixed(part ^ (position + salt)).sum(dtype=np.uint32) for salt in SALTS])
-    for start in range(0, len(flat), _PART):
-        finite &= bool(np.isfinite(flat[start : start + _PART]).all())
+    sums, finite, at = np.zeros(len(SALTS), np.uint32), True, 1
+    for part in np.split(flat, range(_PART, len(flat), _PART)):
+        finite &= bool(np.isfinite(part).all())
+        words = (part if part.dtype == bool else part.view(np.dtype(_UNSIGNED[part.dtype.itemsize]))).astype(np.uint32)
+        position = _mixed(np.arange(at, at + len(words)).astype(np.uint32))
+        sums += np.array([_mixed(words ^ (position + salt)).sum(dtype=np.uint32) for salt in SALTS])
+        at += len(words)
     return sums, finite
 
 
 def by_path(trees: Any) -> dict[str, Any]:
     """The leaves of a tree by their path."""
-    leaves = jax.tree_util.tree_leaves_with_path(trees)
-    return {name_of(path): leaf for path, leaf in leaves}
+    return {name_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(trees)}
 
 
 def name_of(path: Any) -> str:
@@ -117,9 +114,8 @@ def sums_of(array: jax.Array) -> jax.Array:
 
 def _words(array: jax.Array) -> jax.Array:
     """The bits of every element as uint32; of 64-bit elements two, along a last axis."""
-    if array.dtype == jnp.bool_:
-        return array.astype(jnp.uint32)
-    bits = jax.lax.bitcast_convert_type(array, _UNSIGNED[array.dtype.itemsize])
+    is_bool = array.dtype == jnp.bool_
+    bits = array if is_bool else jax.lax.bitcast_convert_type(array, _UNSIGNED[array.dtype.itemsize])
     return bits.astype(jnp.uint32)
 
 

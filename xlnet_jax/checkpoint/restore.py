@@ -7,6 +7,7 @@ good, nothing is moved or written. Evaluation and export only read.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -49,10 +50,10 @@ def resume(checkpoints: Checkpoints, trees_of: TreesOf, processes: Session) -> R
     restored = _newest_undamaged(checkpoints, _same_arrays(checkpoints, trees_of), processes)
     if restored is not None and restored.damaged:
         for step, why in restored.damaged.items():
-            to = f"{checkpoints.workdir}/quarantine/{step}"
-            log.error("%s; moved to %s*, resuming from step %d", why, to, restored.step)
+            folder = f"{checkpoints.workdir}/quarantine"
+            log.error("%s; moved to %s/%d*, resuming from step %d", why, folder, step, restored.step)
             if jax.process_index() == 0:
-                _move(str(checkpoints.path / str(step)), to)
+                _move(str(checkpoints.path / str(step)), folder)
         counts = processes.gather(str(operations()), "moving damaged checkpoints aside")
         operations(max(map(int, counts)))
     return restored
@@ -94,30 +95,25 @@ def _same_arrays(checkpoints: Checkpoints, trees_of: TreesOf) -> TreesOf:
         for tree in (name for name in trees if name != "memory"):
             forms = {name: checksums.form(leaf) for name, leaf in checksums.by_path({tree: trees[tree]}).items()}
             if differs := _difference(forms, _forms(record, tree)):
-                advice = _OTHER_OPTIMIZER if tree == "optimizer" else _OTHER_MODEL
+                advice = (
+                    "the optimizer of the run was another; resume with the versions of xlnet_jax and optax in "
+                    "runs.jsonl, or start a new run from these parameters with checkpoint.init_from"
+                    if tree == "optimizer"
+                    else "config.json or the version of xlnet_jax is not that of the run (see runs.jsonl); restore it"
+                )
                 raise BadInput(f"{checkpoints.path / str(step)}: {differs}; {advice}")
         return trees
 
     return checked
 
 
-_OTHER_MODEL = "config.json or the version of xlnet_jax is not that of the run (see runs.jsonl); restore it"
-_OTHER_OPTIMIZER = (
-    "the optimizer of the run was another; resume with the versions of xlnet_jax and optax in runs.jsonl, or start a "
-    "new run from these parameters with checkpoint.init_from"
-)
-
-
 def _difference(forms: dict[str, str], saved: dict[str, str]) -> str:
     """What differs between the arrays that a program has and those of a checkpoint, by name; empty if nothing does."""
-    for name in sorted(forms.keys() & saved.keys()):
-        if forms[name] != saved[name]:
-            return f"{name} is {saved[name]} there and {forms[name]} here"
-    for names, which in ((forms.keys() - saved.keys(), "is not there"), (saved.keys() - forms.keys(), "is not known")):
-        if names:
-            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-            return f"{min(names)} {which}{more}"
-    return ""
+    other = [f"{name} is {saved[name]} there and {form} here"
+             for name, form in forms.items() if saved.get(name, form) != form]  # fmt: skip
+    absent = [f"{name} is not there" for name in sorted(forms.keys() - saved.keys())]
+    found = other or absent or [f"{name} is not known" for name in sorted(saved.keys() - forms.keys())]
+    return found[0] + (f" (and {len(found) - 1} more)" if len(found) > 1 else "") if found else ""
 
 
 def run_of(path: str) -> tuple[str, int | None]:
@@ -165,15 +161,14 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
 
     def trees_of(step: int, record: dict[str, Any]) -> Trees:
         saved = _forms(record)
-        common = [name for name in leaves if name in saved]
-        advice = "leave checkpoint.init_from empty"
-        for name in common:
-            if saved[name] != (form := checksums.form(leaves[name])):
-                both = f"{name} is {saved[name]} there and {form} in this model"
-                raise BadInput(f"{path} (step {step}): {both}; set the same `model` keys, or {advice}")
+        common = {name: leaf for name, leaf in leaves.items() if name in saved}
         if not common:
-            raise BadInput(f"{path} has none of this model's parameters; {advice}")
-        return traverse_util.unflatten_dict({name: leaves[name] for name in common}, sep="/")
+            raise BadInput(f"{path} has none of this model's parameters; leave checkpoint.init_from empty")
+        forms = {name: checksums.form(leaf) for name, leaf in common.items()}
+        if differs := _difference(forms, {name: saved[name] for name in common}):
+            raise BadInput(f"{path} (step {step}): {differs}; set the same `model` keys, or leave checkpoint.init_from "
+                           "empty")  # fmt: skip
+        return traverse_util.unflatten_dict(common, sep="/")
 
     try:
         with Checkpoints(workdir) as checkpoints:
@@ -181,10 +176,11 @@ def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> t
     except BadInput as error:
         raise type(error)(f"checkpoint.init_from={path}: {error}") from error
     saved = _forms(restored.record).keys()
-    origin = {"path": path, "step": restored.step}
-    origin |= {name: restored.record.get(name) for name in ("corpus_sha256", "tokenizer_sha256")}
-    origin |= {"fresh": sorted(leaves.keys() - saved), "left_over": sorted(saved - leaves.keys())}
-    return restored.trees["params"], origin
+    return restored.trees["params"], {
+        "path": path, "step": restored.step,
+        **{name: restored.record.get(name) for name in ("corpus_sha256", "tokenizer_sha256")},
+        "fresh": sorted(leaves.keys() - saved), "left_over": sorted(saved - leaves.keys()),
+    }  # fmt: skip
 
 
 def _forms(record: dict[str, Any], tree: str = "params") -> dict[str, str]:
@@ -232,11 +228,11 @@ def _newest_undamaged(
     )
 
 
-def _move(path: str, to: str) -> None:
-    """Renames to a free name: a checkpoint of the same step may be damaged again."""
+def _move(path: str, folder: str) -> None:
+    """Moves it to a folder, under a free name: a checkpoint of the same step may be damaged again."""
+    name = os.path.basename(path)
     with files.translate_errors(path):
-        folder, first = os.path.split(to)
-        taken = {name.rstrip("/") for name in files.listing(folder)}
-        free = (name for name in (first, *(f"{first}.{n}" for n in range(2, len(taken) + 2))) if name not in taken)
+        taken = {there.rstrip("/") for there in files.listing(folder)}
+        names = itertools.chain([name], (f"{name}.{n}" for n in itertools.count(2)))
         files.make_folder(folder)
-        files.rename(path, f"{folder}/{next(free)}")
+        files.rename(path, f"{folder}/{next(free for free in names if free not in taken)}")

@@ -13,7 +13,7 @@ A folder on disk gets its name when it is complete. A bucket cannot rename a fol
 complete when Orbax's `commit_success.txt` is in it. A folder that a killed run left without it is no checkpoint, and
 the next save removes it. A checkpoint is JSON and arrays of numbers: nothing in it is code or is unpickled.
 
-Only this module and `saving` import Orbax.
+Only this module and `chunks` import Orbax.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import hashlib
 import json
 import logging
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -34,8 +35,7 @@ import numpy as np
 from etils import epath
 from orbax.checkpoint import v1 as ocp
 
-from xlnet_jax.checkpoint import checksums, saving
-from xlnet_jax.checkpoint.sharded_restore import gathered, spread
+from xlnet_jax.checkpoint import checksums, chunks
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput, Diverged, XLNetError, summary
 from xlnet_jax.storage import files
@@ -81,44 +81,38 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         # unfinished tasks, which asyncio logs later.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        with self._translated():
+        with files.translate_errors(str(self.path)):
             if keep is None and not self.path.exists():
                 raise BadInput(f"{self.path}: no such folder; give the --workdir of a run that has saved a checkpoint")
         self._writer: Any = None
         self._pending: Any = None
-        self._quiet = contextlib.ExitStack()
         self.seconds = 0.0
         """Of the last complete save, from the copy to the host until it was on disk; 0 = none yet."""
 
     def __enter__(self) -> Checkpoints:
-        self._quiet.enter_context(saving.without_late_callbacks())
+        self._hook = sys.unraisablehook
+        sys.unraisablehook = functools.partial(chunks.unless_late, self._hook)
         return self
-
-    def _translated(self) -> contextlib.AbstractContextManager[None]:
-        """A full disk, or a bucket that refuses or does not answer, is reported in one line (BadInput, RestartMe)."""
-        return files.translate_errors(str(self.path))
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """`_translated`; on disk, what a failed save has written is removed: it may be what fills the disk."""
+        """A full disk, or a bucket that refuses or does not answer, is reported in one line (BadInput, RestartMe).
+
+        On disk, what a failed save has written is removed: it may be what fills the disk.
+        """
         try:
-            with self._translated():
+            with files.translate_errors(str(self.path)):
                 yield
         except Exception:
             # Orbax's would raise the same error again at the next call. The next save makes a new one.
             self._writer = None
             # Of several processes, the others may still write there; their run ends, and the next one removes it.
             if files.at(self.workdir).locks and jax.process_count() == 1:
-                self._remove_unfinished()
+                for pause in (0.0, 0.2):  # twice: the writes of other arrays may still be under way
+                    time.sleep(pause)
+                    for unfinished in self.path.glob(f"*{_UNFINISHED}*"):
+                        shutil.rmtree(unfinished, ignore_errors=True)
             raise
-
-    def _remove_unfinished(self) -> None:
-        for pause in (0.0, 0.2):  # twice: the writes of other arrays may still be under way
-            time.sleep(pause)
-            with self._translated():
-                for name in files.listing(str(self.path)):
-                    if _UNFINISHED in name:
-                        shutil.rmtree(self.path / name, ignore_errors=True)
 
     @contextlib.contextmanager
     def _read(self, step: int) -> Iterator[None]:
@@ -195,7 +189,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             if self._writer is None:
                 # Not before the first save: it removes unfinished checkpoints of killed runs.
                 self._writer = ocp.training.Checkpointer(
-                    self.path, preservation_policy=self, cleanup_tmp_directories=True, context=saving.context()
+                    self.path, preservation_policy=self, cleanup_tmp_directories=True, context=chunks.context()
                 )
             self._pending = self._writer.save_checkpointables_async(step, trees, force=True, custom_metadata=record)
             self._pending.on_complete(lambda _: setattr(self, "seconds", time.perf_counter() - began))
@@ -208,8 +202,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         del context
         assert self._keep is not None, "a reader does not write"
         keep, losses, steps = self._keep, self._losses(), [each.step for each in checkpoints]
-        best = sorted((losses[step], step) for step in steps if step in losses)[: keep.keep_best]
-        kept = {*steps[-keep.keep :], *(step for _, step in best)}
+        best = sorted(losses.keys() & {*steps}, key=lambda step: (losses[step], step))[: keep.keep_best]
+        kept = {*steps[-keep.keep :], *best}
         return [step in kept or (keep.keep_every > 0 and step % keep.keep_every == 0) for step in steps]
 
     def wait(self) -> None:
@@ -230,19 +224,20 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         alone = ocp.options.MultiprocessingOptions(
             primary_host=None, active_processes={me}, barrier_sync_key_prefix=f"read_{me}"
         )
-        options = ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True))
-        alone = alone if jax.process_count() > 1 else None
+        options: Any = {
+            "multiprocessing_options": alone if jax.process_count() > 1 else None,
+            "pytree_options": ocp.options.PyTreeOptions(loading=ocp.options.PyTreeOptions.Loading(partial_load=True)),
+        }
         trees: Trees = {}
         with self._read(step):
-            with ocp.Context(multiprocessing_options=alone, pytree_options=options):
+            with ocp.Context(**options):
                 stored = checksums.by_path(ocp.checkpointables_metadata(where).metadata)
             abstract = jax.tree_util.tree_map_with_path(functools.partial(_in_parts, stored), abstract)
             # One after the other: if one of several fails, Orbax does not await the others, and Python warns.
             for name, tree in abstract.items():
                 # The memory may have other rows of weight 0: their number depends on the devices.
                 loading = ocp.options.ArrayOptions.Loading(enable_padding_and_truncation=name == "memory")
-                arrays = ocp.options.ArrayOptions(loading=loading)
-                with ocp.Context(multiprocessing_options=alone, pytree_options=options, array_options=arrays):
+                with ocp.Context(**options, array_options=ocp.options.ArrayOptions(loading=loading)):
                     trees |= ocp.load_checkpointables(where, {name: tree})
         # With `partial_load`, Orbax returns an array that is not in its metadata as it was asked for.
         for name, leaf in checksums.by_path(trees).items():
@@ -255,7 +250,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
         All processes must call it together, after each has read without an error. Raises Damaged in all processes.
         """
-        where, trees = self.path / str(step), gathered(trees, abstract)
+        where = self.path / str(step)
+        trees = jax.device_put(trees, jax.tree.map(lambda leaf: leaf.sharding, abstract))
         sums, _ = sums_of(trees, record)
         wrong = [name for name, checksum in sums.items() if record["checksums"].get(name) != checksum]
         if wrong:
@@ -267,18 +263,19 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
         The error that ends the block is the one that is raised: one of the save in flight is then only logged.
         """
-        with self._quiet:
+        try:
             if error is not None and jax.process_count() > 1:
                 return
-            try:
-                self.wait()
-                if self._writer is not None:
-                    with self._translated():
-                        self._writer.close()
-            except Exception as late:
-                if error is None:
-                    raise
-                log.warning("the save in flight failed as well: %s", summary(late))
+            self.wait()
+            if self._writer is not None:
+                with files.translate_errors(str(self.path)):
+                    self._writer.close()
+        except Exception as late:
+            if error is None:
+                raise
+            log.warning("the save in flight failed as well: %s", summary(late))
+        finally:
+            sys.unraisablehook = self._hook
 
 
 def sums_of(trees: Trees, record: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
@@ -295,7 +292,7 @@ def _in_parts(stored: dict[str, Any], path: Any, leaf: jax.ShapeDtypeStruct) -> 
     storage = getattr(stored.get(checksums.name_of(path)), "storage_metadata", None)
     if storage is None:
         return leaf
-    return leaf.update(sharding=spread(leaf.sharding, leaf.shape, storage.chunk_shape))
+    return leaf.update(sharding=chunks.spread(leaf.sharding, leaf.shape, storage.chunk_shape))
 
 
 def operations(at_least: int = 0) -> int:
@@ -318,21 +315,17 @@ def _hash(record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-_STATE = "state"  # the name under which `orbax.checkpoint.v1.load` looks for a tree
-
-
 def save_parameters(folder: str, params: Any) -> None:
     """Writes a tree of arrays as a folder that `orbax.checkpoint.v1.load` reads, without a record of ours."""
-    ocp.save_checkpointables(folder, {_STATE: params})
+    ocp.save(folder, params)
 
 
 def load_parameters(folder: str) -> dict[str, Any]:
     """Reads such a folder, whoever wrote it: numpy arrays by their path. Raises BadInput."""
     try:
         one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        stored: Any = ocp.checkpointables_metadata(folder).metadata
-        tree = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), stored[_STATE])
-        loaded = ocp.load_checkpointables(folder, {_STATE: tree})[_STATE]
+        stored: Any = ocp.metadata(folder).metadata
+        loaded = ocp.load(folder, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), stored))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadInput(f"{folder}: Orbax cannot read it ({summary(error)}); copy it again") from error
     return {name: np.asarray(array) for name, array in checksums.by_path(loaded).items()}

@@ -23,7 +23,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.run import loss_curve
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.train import effective_context as contexts
+from xlnet_jax.train import sliding as contexts
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.sliding import SlidingLoss
@@ -101,7 +101,7 @@ def by_context(
       step, batch_size, overrides, reach: of all models; see `evaluate`.
 
     Returns:
-      `targets`, `lengths`, `models`: by work directory the `step` and `train.effective_context.described`; `picture`.
+      `targets`, `lengths`, `models`: by work directory the `step` and `train.sliding.described`; `picture`.
 
     Raises:
       BadInput: see `evaluate`; a model that is not left to right, another tokenizer, a split shorter than the context.

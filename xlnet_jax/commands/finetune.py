@@ -10,7 +10,7 @@ from typing import Any
 from xlnet_jax.config import Config
 from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.evaluation import TaskEvaluator, best
+from xlnet_jax.finetune.evaluation import TaskEvaluator
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import TaskData, prepare
 from xlnet_jax.run import workdir as workdirs
@@ -18,6 +18,7 @@ from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.signals import stop_request
 from xlnet_jax.train import launch
+from xlnet_jax.train.evaluation import best
 from xlnet_jax.train.launch import Job
 
 

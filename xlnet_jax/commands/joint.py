@@ -27,7 +27,7 @@ from xlnet_jax.infer.orders import warn_of_law
 from xlnet_jax.library import Model
 from xlnet_jax.messages import quantity
 from xlnet_jax.run.progress import number
-from xlnet_jax.train import effective_context as contexts
+from xlnet_jax.train import sliding as contexts
 from xlnet_jax.train.evaluation import bits_of_text
 from xlnet_jax.train.recipe import make_recipe
 

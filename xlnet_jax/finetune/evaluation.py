@@ -24,7 +24,7 @@ from xlnet_jax.messages import quantity
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.retries import until_it_works
 from xlnet_jax.storage import files
-from xlnet_jax.train.evaluation import NO_HOOKS, Hooks, results, rows_at_once
+from xlnet_jax.train.evaluation import NO_HOOKS, Hooks, best, results, rows_at_once
 from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
@@ -69,7 +69,6 @@ class Predictor:
 
         # Every host scores all of them.
         self._run = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
-        self._executables: dict[int, Any] = {}
 
     def __call__(
         self, params: Any, rows: Sequence[Row], hooks: Hooks = NO_HOOKS, segment_len: int | None = None
@@ -79,11 +78,7 @@ class Predictor:
         batches = InOrder(self._task, rows, size, length, meshes.rows_here(size, self._mesh))
 
         def send(batch: TaskBatch) -> Any:
-            batch = meshes.place(batch, self._mesh, size)
-            if length not in self._executables:
-                with hooks.compiling():
-                    self._executables[length] = self._run.lower(params, batch).compile()
-            return self._executables[length](params, batch)
+            return self._run(params, meshes.place(batch, self._mesh, size))
 
         parts = results(batches, self._config, send, hooks)
         # Without the rows that fill up the last batch.
@@ -127,21 +122,8 @@ class TaskEvaluator:
         examples = quantity(len(self._dev.examples), "dev example")
         return f"{self._metric} {scores['score']:.4f}, loss {loss} on {examples}"
 
-    def ends(self, lines: list[dict[str, Any]]) -> bool:
-        """Whether the last `finetune.patience` evaluations have all been no better than the best before them."""
-        best_line, patience = best(lines), self._config.finetune.patience
-        if not patience or best_line is None:
-            return False
-        return sum(line["step"] > best_line["step"] for line in lines) >= patience
-
 
 def best_step(workdir: str, steps: Sequence[int]) -> int | None:
     """Of some steps of a run the one with the best score; None if none was scored."""
     line = best([line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] in steps])
     return line["step"] if line else None
-
-
-def best(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Of lines of `evaluations.jsonl` the one with the highest score, the first of equal ones; None without lines."""
-    lines = [line for line in lines if line.get("score") is not None]
-    return max(lines, key=lambda line: (line["score"], -line["step"]), default=None)

@@ -28,7 +28,7 @@ from xlnet_jax.train.recipe import Recipe, assemble
 
 @dataclasses.dataclass(frozen=True)
 class TaskModel:
-    """A transformer and the head of a task: a `train.loss.Model`.
+    """A transformer and the head of a task: it has the functions of a `train.loss.LanguageModel`.
 
     The tree of parameters is that of the transformer, the query stream's vector included (so that a fine-tuned model
     can be exported whole), with the head's own under `head`.

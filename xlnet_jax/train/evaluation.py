@@ -103,7 +103,7 @@ class Hooks(NamedTuple):
     take: Callable[[Iterator[Any]], Any] = next
     """Waits for the next batch."""
     compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-    """Entered for the compilation, the first time."""
+    """Entered for the first dispatch, which may compile."""
 
 
 NO_HOOKS = Hooks()
@@ -121,10 +121,6 @@ class Evaluator(Protocol):
         """The scores in a line of the log."""
         ...
 
-    def ends(self, lines: list[dict[str, Any]]) -> bool:
-        """Whether a run ends early after these lines of `evaluations.jsonl`."""
-        ...
-
 
 def rows_at_once(config: Config, mesh: Mesh, batch_size: int = 0) -> int:
     """Rows of a batch outside of training, 0 = as configured. Raises BadInput if the devices cannot share them."""
@@ -137,7 +133,9 @@ def results(dispatches: loader.Dispatches, config: Config, send: Callable[[Any],
     sent, logged = None, time.monotonic()
     batches = loader.prefetched(dispatches, config)
     for index in range(len(dispatches)):
-        last, sent = sent, send(hooks.take(batches))
+        batch = hooks.take(batches)
+        with contextlib.nullcontext() if index else hooks.compiling():
+            last, sent = sent, send(batch)
         # Read the last dispatch while this one runs.
         if last is not None:
             yield jax.device_get(last)
@@ -182,7 +180,6 @@ class HeldoutLoss:
         of_memory = jax.tree.map(lambda axis: meshes.batch_sharding(mesh, leading=axis), recipe.row_axes)
         self._empty = jax.jit(lambda: recipe.empty_memory(self._batch_size), out_shardings=of_memory)
         self._run = jax.jit(run, out_shardings=(of_memory, everywhere), donate_argnums=1)
-        self._executable: Any = None
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
         """Scores the split; see `scores`. Other losses than the first are `heldout_loss_NAME`."""
@@ -194,11 +191,7 @@ class HeldoutLoss:
 
         def send(batch: Batch) -> Any:
             nonlocal memory
-            batch = meshes.place(batch, self._mesh, self._batch_size)
-            if self._executable is None:
-                with hooks.compiling():
-                    self._executable = self._run.lower(params, memory, batch).compile()
-            memory, sums = self._executable(params, memory, batch)
+            memory, sums = self._run(params, memory, meshes.place(batch, self._mesh, self._batch_size))
             return sums
 
         sums = results(self._dispatches, self._config, send, hooks)
@@ -221,11 +214,6 @@ class HeldoutLoss:
         losses = (shown(scores[name]) for name in ("heldout_loss", "loss_without_memory", "unigram_cross_entropy"))
         text = "held-out loss %s (%s without memory; unigram cross-entropy %s) over %s"
         return text % (*losses, self.scope)
-
-    def ends(self, lines: list[dict[str, Any]]) -> bool:
-        """Pretraining always goes to its last step."""
-        del lines
-        return False
 
 
 def _dispatches(
@@ -308,3 +296,15 @@ def due(config: Config, step: int) -> bool:
     """Whether this step is followed by an evaluation."""
     every, last = config.evaluation.every, config.evaluation.final and step == config.train.steps
     return step > 0 and (last or (every > 0 and step % every == 0))
+
+
+def best(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Of lines of `evaluations.jsonl` the one with the highest score, the first of equal ones; None without lines."""
+    lines = [line for line in lines if line.get("score") is not None]
+    return max(lines, key=lambda line: (line["score"], -line["step"]), default=None)
+
+
+def ends(config: Config, lines: list[dict[str, Any]]) -> bool:
+    """Whether a task ends early: its last `finetune.patience` lines have all been no better than the best before."""
+    top, patience = best(lines), config.finetune.patience
+    return top is not None and 0 < patience <= sum(line["step"] > top["step"] for line in lines)

@@ -51,19 +51,15 @@ log = logging.getLogger("xlnet_jax")
 
 def compile_step(built: BuiltStep, state: State, batch: Any) -> Any:
     """Compiles the step for these shapes; logs the seconds and whether the compilation cache had the program."""
-    events: list[str] = []
-
-    def listen(event: str, **_: Any) -> None:
-        events.append(event)
-
+    events: set[str] = set()
+    listen = lambda event, **_: events.add(event)  # noqa: E731
     jax.monitoring.register_event_listener(listen)
     began = time.perf_counter()
     executable = built.jitted.lower(state, batch).compile()
     jax.monitoring.unregister_event_listener(listen)
+    spent, steps = time.perf_counter() - began, jax.tree.leaves(batch)[0].shape[0]
     enabled = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
     cache = "off" if not enabled else "hit" if "/jax/compilation_cache/cache_hits" in events else "miss"
-    steps = jax.tree.leaves(batch)[0].shape[0]
-    spent = time.perf_counter() - began
     log.info("compiled %s in %.1f s (compilation cache: %s)", quantity(steps, "step"), spent, cache)
     return executable
 
@@ -74,8 +70,7 @@ def profiled(config: Config, workdir: str, steps: range) -> Iterator[bool]:
     first = config.log.profile_start
     last = first + config.log.profile_steps - 1
     if first < 0 or steps[-1] < first or steps[0] > last:
-        yield False
-        return
+        return (yield False)
     folder = os.path.join(workdir, "profile")
     with files.on_disk(os.path.join(folder, f"step_{steps[0]}")) as local_path, jax.profiler.trace(local_path):
         yield True
@@ -100,8 +95,8 @@ class Run:
     request: StopRequest
     goodput: Goodput
     watchdog: Watchdog
-    evaluator: Evaluator | None = None
-    corruption: CorruptionCheck | None = None
+    corruption: CorruptionCheck
+    evaluator: Evaluator | None
     sent: tuple[range, Any] | None = None
     """The dispatch in flight and its unread metrics."""
     saved: int = -1
@@ -127,13 +122,17 @@ class Run:
         with progress_bar(TRAINING, config.train.steps, start, "loss -", transient=False) as bar:
             peak = flops.seconds_at_peak(self.recipe.flops_per_step)
             self.report = Reporter(config, self.data, dispatches.stream, self.plan, peak, self.writer, goodput, bar)
-            ended = unscored and self._evaluate(start, state)
+            at, ended = start, unscored and self._evaluate(start, state)
             for index in range(0 if ended else len(dispatches)):
                 steps = dispatches.steps(index)
                 batch = self._next(batches, steps[0], state)
                 if len(steps) not in executables:
                     executables[len(steps)] = self._compile(state, batch)
-                self._check(steps, state, batch)
+                if self.corruption.due(steps):
+                    self._report()
+                    # The first check compiles.
+                    with goodput.measure("check"), self.watchdog.suspended():
+                        self.corruption(state, batch, steps[0])
                 with profiled(config, self.workdir, steps) as capturing, goodput.measure(DEVICE):
                     state, metrics = executables[len(steps)](state, batch)
                     if capturing:
@@ -151,24 +150,26 @@ class Run:
                 if stopping:
                     self._stopped(stopping, at, state)
                 if self.evaluator and evaluation.due(config, at) and self._evaluate(at, state):
-                    stop = at
-                    batches.close()
                     if self.saved != at:
                         self._save(at, state, wait=True)
                     break
-        return self._finish(start if ended else max(start, stop))
+        return self._finish(at)
 
     def _finish(self, step: int) -> dict[str, Any]:
         with self.goodput.measure("save"):
             self.checkpoints.wait()
         self._check_grace()
-        line = self.goodput.line(step, ended=True)
-        self.writer.times(line)
-        log.info("time: %s", goodputs.described(line))
+        line = self._write_time(step, ended=True)
         # If only an evaluation was missing, this process made no step.
         last = self.report.last or workdirs.line_of(self.workdir, "metrics", step)
         rate = statistics.median(self.report.rates) if self.report.rates else last.get("tokens_per_second")
         return goodputs.result(self.workdir, step, last.get("loss"), rate, line)
+
+    def _write_time(self, step: int, ended: bool = False) -> dict[str, Any]:
+        line = self.goodput.line(step, ended)
+        self.writer.times(line)
+        log.info("time: %s", goodputs.described(line))
+        return line
 
     def _next(self, batches: Iterator[Any], at: int, state: State) -> Any:
         """The next dispatch's batches. A single process ends the run here if a signal comes while data does not."""
@@ -193,21 +194,12 @@ class Run:
         self.request.working()
         return executable
 
-    def _check(self, steps: range, state: State, batch: Any) -> None:
-        """Checks for silent data corruption, if it is due."""
-        if self.corruption is not None and self.corruption.due(steps):
-            self._report()
-            # The first check compiles.
-            with self.goodput.measure("check"), self.watchdog.suspended():
-                self.corruption(state, batch, steps[0])
-
     def _stopped(self, why: str, at: int, state: State, cause: BaseException | None = None) -> NoReturn:
         """Saves unsaved work, in all processes, and ends the run."""
         if self.saved != at or (self.alone and not self._complete()):
             self._save(at, state, wait=True)
-        self.writer.times(self.goodput.line(at))
+        self._write_time(at)
         self._all_saved()
-        log.info("time: %s", goodputs.described(self.goodput.line(at)))
         what = "saved" if at else "nothing to save yet"
         raise RestartMe(f"{why} at step {at}: {what}; rerun the same command to resume") from cause
 
@@ -251,10 +243,7 @@ class Run:
 
     def _trees(self, state: State) -> dict[str, Any]:
         """The trees of a checkpoint."""
-        trees = state.split()
-        if self.recipe.config.checkpoint.memory == "rebuild":
-            trees.pop("memory", None)
-        return trees
+        return state.split(memory=self.recipe.config.checkpoint.memory == "all")
 
     def _complete(self) -> bool:
         """Waits for the save in flight. False if the disk or bucket refused it: it may accept another one."""
@@ -291,16 +280,16 @@ class Run:
             if stopping := self.processes.stop(self.request.name):
                 raise Stopped(stopping)
 
+        take = functools.partial(self.request.take, alone=self.alone)
         try:
             with self.report.busy("evaluating"), self.goodput.measure("evaluation"):
-                take = functools.partial(self.request.take, alone=self.alone)
                 scores = self.evaluator(state.params, evaluation.Hooks(between, take, self.watchdog.suspended))
         except Stopped as stopped:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
         self.writer.evaluation({"step": step, **scores, "seconds": time.perf_counter() - began})
         log.info("step %d: %s", step, self.evaluator.described(scores))
         self._persist(self.writer.flush, f"the evaluation of step {step}")
-        ends = self.evaluator.ends(read_jsonl(os.path.join(self.workdir, "evaluations.jsonl")))
+        ends = evaluation.ends(self.recipe.config, read_jsonl(os.path.join(self.workdir, "evaluations.jsonl")))
         return self.processes.gather(str(ends), "evaluating")[0] == "True"
 
     def _report(self) -> None:

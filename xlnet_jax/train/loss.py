@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -36,51 +36,15 @@ class RowLosses:
     sums: dict[str, tuple[jax.Array, jax.Array]]
     """By loss (sum_B, weight_B): summed weighted negative log-likelihoods, nats, and summed weights."""
     memory: Any
-    """For the next segment; see `Model.carried`."""
-
-
-class Model(Protocol):
-    """A transformer and a head, as pure functions of one tree of parameters."""
-
-    @property
-    def depths(self) -> Depths:
-        """The depth of every parameter; see `optimizer.scale_layers`."""
-        ...
-
-    def init(self, key: jax.Array, batch: Any) -> dict[str, Any]:
-        """Fresh parameters in Flax's boxes, which carry their logical axes; `batch` gives the shapes of an example."""
-        ...
-
-    @property
-    def coefficients(self) -> Mapping[str, float]:
-        """By loss its coefficient in what training minimises. The first loss is the one that is evaluated."""
-        ...
-
-    def divisors(self, batch: Any) -> dict[str, jax.Array]:
-        """By loss what its sum over a batch (arrays with rows first) is divided by: the summed weights, or a fixed
-        count of tokens."""
-        ...
-
-    def carried(self, rows: int) -> Any:
-        """What a step hands to the next one, before the first: any pytree in Flax's boxes, whose axis `batch` has the
-        rows; () = nothing."""
-        ...
-
-    def row_losses(
-        self,
-        params: Any,
-        batch: Any,
-        memory: Any,
-        dropout_key: jax.Array | None = None,
-        rows_B: jax.Array | None = None,
-    ) -> RowLosses:
-        """The losses of a batch, or of some rows of it (`rows_B`); without a `dropout_key` dropout is off."""
-        ...
+    """For the next segment; see `LanguageModel.carried`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModel:
-    """A transformer and the head that predicts tokens: the `Model` of pretraining.
+    """A transformer and the head that predicts tokens: the model of pretraining.
+
+    The step, the gradient, evaluations and checkpoints use its public functions of one tree of parameters alone; the
+    model of a task (`finetune.recipe.TaskModel`) has the same ones with its own losses.
 
     The tree of parameters is that of the transformer, with the head's own parameters under `lm_head` and those of
     auxiliary losses, if there are any, under `auxiliary_heads`.
@@ -117,16 +81,20 @@ class LanguageModel:
 
     @property
     def coefficients(self) -> Mapping[str, float]:
-        """Of the targets, and of the auxiliary losses, which the batch weighs; their divisor is the same."""
+        """By loss its coefficient in what training minimises; the first loss is the one that is evaluated.
+
+        Of the targets, and of the auxiliary losses, which the batch weighs; their divisor is the same.
+        """
         return {"tokens": 1.0} | ({"auxiliary": 1.0} if self.auxiliary is not None else {})
 
     def divisors(self, batch: Batch) -> dict[str, jax.Array]:
-        """The summed weights of all targets."""
+        """By loss the divisor of its sum over a batch (arrays with rows first): the summed weights of all targets."""
         weight = batch.target_weights.sum()
         return {name: weight for name in self.coefficients}
 
     def carried(self, rows: int) -> Memory:
-        """The empty memory."""
+        """What a step hands to the next one, before the first: the empty memory. A model may have any pytree in Flax's
+        boxes, whose axis `batch` has the rows; () = nothing."""
         memory = empty_memory(self.transformer.config, rows)
         return Memory(
             nn.LogicallyPartitioned(memory.hidden_LBMD, ("layers", "batch", None, None)),  # type: ignore[arg-type]
@@ -145,19 +113,13 @@ class LanguageModel:
         return self.head.apply({"params": params["lm_head"]}, params["word_embedding"], *args, method=method)
 
     def row_losses(
-        self,
-        params: Any,
-        batch: Batch,
-        memory: Memory,
-        dropout_key: jax.Array | None = None,
+        self, params: Any, batch: Batch, memory: Memory, dropout_key: jax.Array | None = None,
         rows_B: jax.Array | None = None,
-    ) -> RowLosses:
+    ) -> RowLosses:  # fmt: skip
         """Runs the model on a segment, or on some rows of it; without a `dropout_key` dropout is off."""
         rngs = None if dropout_key is None else {"dropout": dropout_key}
-        run: Any = functools.partial(
-            self.transformer.apply, {"params": params}, batch, memory, rows_B, deterministic=dropout_key is None,
-            rngs=rngs,
-        )  # fmt: skip
+        run: Any = functools.partial(self.transformer.apply, {"params": params}, batch, memory, rows_B,
+                                     deterministic=rngs is None, rngs=rngs)  # fmt: skip
         auxiliary = None if batch.auxiliary is None else self.auxiliary
         out, seen = (run(), {}) if auxiliary is None else run(mutable=["layer_outputs"])
         assert out.target_vectors_BPD is not None, "a batch for training has target slots"
@@ -176,23 +138,18 @@ class LanguageModel:
 
 
 def mean_loss(
-    params: Any,
-    model: Model,
-    batch: Any,
-    memory: Any,
-    dropout_key: jax.Array | None = None,
-    rows_B: jax.Array | None = None,
-    divisors: Mapping[str, jax.Array] | None = None,
-) -> tuple[jax.Array, RowLosses]:
+    params: Any, model: Any, batch: Any, memory: Any, dropout_key: jax.Array | None = None,
+    rows_B: jax.Array | None = None, divisors: Mapping[str, jax.Array] | None = None,
+) -> tuple[jax.Array, RowLosses]:  # fmt: skip
     """What training minimises, for the text nats per token: the losses of the batch, each divided and times its
     coefficient, added; and its rows.
 
     For a part of the batch, with its `rows_B` and the `divisors` of all of it, the result is that part's share.
     """
-    rows = model.row_losses(params, batch, memory, dropout_key, rows_B)
-    divisors = model.divisors(batch) if divisors is None else divisors
-    first, *others = (
-        coefficient * (rows.sums[name][0].sum() / jnp.maximum(divisors[name], 1))
+    rows: RowLosses = model.row_losses(params, batch, memory, dropout_key, rows_B)
+    divisor: Mapping[str, jax.Array] = model.divisors(batch) if divisors is None else divisors
+    shares: list[jax.Array] = [
+        coefficient * (rows.sums[name][0].sum() / jnp.maximum(divisor[name], 1))
         for name, coefficient in model.coefficients.items() if name in rows.sums
-    )  # fmt: skip
-    return sum(others, first), rows
+    ]  # fmt: skip
+    return sum(shares[1:], shares[0]), rows

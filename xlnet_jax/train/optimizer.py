@@ -95,9 +95,6 @@ def adam_of_2019(b1: float, b2: float, epsilon: float, corrected: bool) -> optax
         sqrt(1 - b2^t) / (1 - b1^t); its epsilon is the "epsilon hat" of Kingma and Ba, section 2.
     """
 
-    def init(params: Any) -> optax.ScaleByAdamState:
-        return optax.scale_by_adam().init(params)  # type: ignore[return-value]
-
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, updates)
@@ -106,7 +103,7 @@ def adam_of_2019(b1: float, b2: float, epsilon: float, corrected: bool) -> optax
         scaled = jax.tree.map(lambda m, v: factor.astype(m.dtype) * m / (jnp.sqrt(v) + epsilon), mu, nu)
         return scaled, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(optax.scale_by_adam().init, update)
 
 
 def adamw(config: OptimizerConfig, compat: CompatConfig) -> tuple[optax.GradientTransformation, ...]:

@@ -22,7 +22,7 @@ from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
 from xlnet_jax.model.transformer import XLNet
 from xlnet_jax.model.vanilla import AuxiliaryHeads
-from xlnet_jax.train.loss import LanguageModel, Model
+from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.optimizer import make_optimizer, schedule
 
 
@@ -32,8 +32,8 @@ class Recipe:
 
     config: Config
     model: Any
-    """A `train.loss.Model`: the module with its head, and the losses of a segment; `mean_loss` divides them. Here the
-    `LanguageModel`; a task has its own (`finetune.recipe`)."""
+    """The module with its head, and the losses of a segment, which `mean_loss` divides: here a `LanguageModel`; a task
+    has its own (`finetune.recipe`)."""
     optimizer: optax.GradientTransformation
     learning_rate: optax.Schedule
     """By the number of earlier good steps; the optimizer uses the same."""
@@ -81,7 +81,7 @@ def language_model(config: Config) -> LanguageModel:
     return LanguageModel(transformer, auxiliary_heads(config))
 
 
-def assemble(config: Config, model: Model, example_batch: Callable[[int], Any], flops_per_step: int) -> Recipe:
+def assemble(config: Config, model: Any, example_batch: Callable[[int], Any], flops_per_step: int) -> Recipe:
     """Adds what all recipes share, the optimizer of the configuration, and checks the precision."""
     if config.model.compute_dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise BadInput("model.compute_dtype=float64 needs 64-bit JAX; set the environment variable JAX_ENABLE_X64=1")

@@ -1,20 +1,33 @@
-"""Evaluation by sliding one token at a time, as models without memory need it (Al-Rfou et al. 2018, arXiv 1808.04444).
+"""Losses of single tokens, each predicted from the last position of a window of its own.
 
-Inside a segment the first positions have hardly any context. So every token is predicted from the last position of a
-window of its own, which holds exactly the `context` tokens before it, and the window is computed from nothing. What
-only other positions would use is left out: the last layer and the softmax have one row per window.
+Evaluation by sliding one token at a time, as models without memory need it (Al-Rfou et al. 2018, arXiv 1808.04444):
+inside a segment the first positions have hardly any context. So the window of a token holds exactly the `context`
+tokens before it, and is computed from nothing. What only other positions would use is left out: the last layer and the
+softmax have one row per window.
+
+How far back left-to-right models look, by windows of growing length: the relative effective context length
+(Transformer-XL, section 4.3 and appendix C; Dai et al. 2019, arXiv 1901.02860).
+
+    l_i(c, t)                                              loss of model i on token t, given exactly the c tokens before
+    b(c, t) = min_i l_i(c, t)                              the baseline: the best model with the short context
+    f_i(c, c') = mean_{t in T} min(b(c, t), l_i(c', t))    T: the share r of the tokens with the largest b(c, t)
+    g_i(c, c') = 1 - exp(f_i(c, c') - f_i(c, c))           the relative gain in perplexity of the longer context c'
+
+The effective context length of model i is the first c whose gain is below 1 %. The paper lengthens c by a constant;
+here every c' is 2c, so the result is a power of two.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -32,80 +45,37 @@ from xlnet_jax.train.recipe import Recipe
 log = logging.getLogger("xlnet_jax")
 
 
-class Sliding:
-    """The likelihood of each token of a text given exactly the `context` tokens before it.
+def scorer(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Callable[[Any, np.ndarray], np.ndarray]:
+    """A function of parameters and windows: -log p in nats of the last token of each, given all before it.
 
-    Compiles at the first call. Requires the mesh in use (`jax.set_mesh`).
+    It takes parameters placed on the mesh, and int32 [N, X], equal in all processes; it returns float32 [N], and
+    compiles for every X. Requires the mesh in use (`jax.set_mesh`).
 
     Args:
-      recipe: of a model with absolute positions; `context` is at most its `data.segment_len`.
       batch_size: windows that are computed together, split over the rows of the mesh; 0 = as configured.
     """
+    size = rows_at_once(recipe.config, mesh, batch_size)
+    local = meshes.rows_here(size, mesh)
 
-    def __init__(self, recipe: Recipe, mesh: Mesh, context: int, batch_size: int = 0) -> None:
-        model, longest = recipe.config.model, recipe.config.data.segment_len
-        if model.position_scheme != "absolute":
-            raise BadInput(
-                f"model.position_scheme={model.position_scheme}: only models with absolute positions slide one "
-                "token at a time; this one has a memory instead"
-            )
-        if not 1 <= context <= longest:
-            raise BadInput(
-                f"a context of {context} tokens does not fit; it must lie in [1, data.segment_len={longest}]"
-            )
-        self.batch_size = rows_at_once(recipe.config, mesh, batch_size)
-        self.context = context
-        self._everywhere, self._rows = NamedSharding(mesh, PartitionSpec()), meshes.batch_sharding(mesh)
+    @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    def run(params: Any, windows_1BX: jax.Array) -> jax.Array:
+        with nn.logical_axis_rules(meshes.RULES.pairs()):
+            return window_nll(recipe.model, params, windows_1BX[0], slots=1)[:, 0]
 
-        def run(params: Any, tokens_N: jax.Array, start_B: jax.Array) -> jax.Array:
-            with nn.logical_axis_rules(meshes.RULES.pairs()):
-                windows_BN = tokens_N[start_B[:, None] + jnp.arange(context + 1)[None]]
-                return window_nll(recipe.model, params, windows_BN, slots=1)[:, 0]
+    def nll(params: Any, windows_NX: np.ndarray) -> np.ndarray:
+        count, parts, logged = len(windows_NX), [], time.monotonic()
+        for first in range(0, count, size):
+            # Past the end the last window is computed again, and cut off below.
+            number_B = np.minimum(first + local, count - 1)
+            parts.append(run(params, meshes.place(windows_NX[None, number_B], mesh, size)))
+            # Not all at once: a CPU's collectives give up if too many programs wait.
+            jax.block_until_ready(parts[-2:-1])
+            if time.monotonic() - logged >= BUSY_SECONDS:
+                log.info("evaluated %d of %s", first + size, quantity(count, "token"))
+                logged = time.monotonic()
+        return np.concatenate(jax.device_get(parts))[:count]
 
-        def run_first(params: Any, tokens_N: jax.Array) -> jax.Array:
-            with nn.logical_axis_rules(meshes.RULES.without(meshes.RULES.batch).pairs()):
-                return window_nll(recipe.model, params, tokens_N[None, : context + 1], slots=context)[0]
-
-        self._run, self._run_first = (jax.jit(f, out_shardings=self._everywhere) for f in (run, run_first))
-
-    def __call__(self, params: Any, tokens_N: np.ndarray) -> np.ndarray:
-        """-log p in nats of all tokens but the first `context`: float32 [N - context].
-
-        Args:
-          params: placed on the mesh.
-          tokens_N: int32, the text, equal in all processes.
-
-        Raises BadInput if the text has no token with so many before it.
-        """
-        count = len(tokens_N) - self.context
-        if count < 1:
-            raise BadInput(
-                f"a text of {len(tokens_N)} tokens is too short for a context of {self.context}; it needs "
-                f"{self.context + 1}"
-            )
-        text_N = jax.device_put(np.asarray(tokens_N, np.int32), self._everywhere)
-        run = lambda start_B: self._run(params, text_N, jax.device_put(start_B, self._rows))  # noqa: E731
-        return in_batches(run, count, self.batch_size)
-
-    def first(self, params: Any, tokens_N: np.ndarray) -> np.ndarray:
-        """The same of tokens 1 to `context`, each given all before it: float32 [context]."""
-        text_N = jax.device_put(np.asarray(tokens_N[: self.context + 1], np.int32), self._everywhere)
-        return jax.device_get(self._run_first(params, text_N))
-
-
-def in_batches(run: Callable[[np.ndarray], jax.Array], count: int, size: int) -> np.ndarray:
-    """What `run` computes for the windows 0 to `count` - 1, of which it gets the numbers, int32 [size]."""
-    parts: list[jax.Array] = []
-    logged = time.monotonic()
-    for first in range(0, count, size):
-        # Past the end the last window is computed again, and cut off below.
-        parts.append(run(np.minimum(first + np.arange(size, dtype=np.int32), count - 1)))
-        # Not all at once: a CPU's collectives give up if too many programs wait.
-        jax.block_until_ready(parts[-2:-1])
-        if time.monotonic() - logged >= BUSY_SECONDS:
-            log.info("evaluated %d of %s", first + size, quantity(count, "token"))
-            logged = time.monotonic()
-    return np.concatenate(jax.device_get(parts))[:count]
+    return nll
 
 
 def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: int) -> jax.Array:
@@ -136,13 +106,26 @@ class SlidingLoss:
     def __init__(
         self, recipe: Recipe, mesh: Mesh, mixture: Mixture, train_counts_V: np.ndarray, blocks: int = 0
     ) -> None:
-        config = recipe.config
+        config, model = recipe.config, recipe.model
+        if config.model.position_scheme != "absolute":
+            raise BadInput(
+                f"model.position_scheme={config.model.position_scheme}: only models with absolute positions slide one "
+                "token at a time; this one has a memory instead"
+            )
         mixture.check(config)
-        self._sliding = Sliding(recipe, mesh, config.data.segment_len)
+        self._context = context = config.data.segment_len
         self._mixture, self._train_counts_V = mixture, train_counts_V
-        limit = blocks * config.data.windows_per_block * config.data.segment_len + 1
+        limit = blocks * config.data.windows_per_block * context + 1
         self._tokens = [min(corpus.tokens, limit) if blocks else corpus.tokens for corpus in mixture.corpora]
-        self.scope = f"{quantity(sum(self._tokens), 'window')} of {quantity(config.data.segment_len, 'token')}"
+        self.scope = f"{quantity(sum(self._tokens), 'window')} of {quantity(context, 'token')}"
+        self._last = scorer(recipe, mesh)
+
+        @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        def run_first(params: Any, window_X: jax.Array) -> jax.Array:
+            with nn.logical_axis_rules(meshes.RULES.without(meshes.RULES.batch).pairs()):
+                return window_nll(model, params, window_X[None], slots=context)[0]
+
+        self._first = run_first
 
     def __call__(self, params: Any) -> dict[str, Any]:
         """See `evaluation.scores`; `context`, the tokens before each; there is no loss without memory."""
@@ -150,13 +133,81 @@ class SlidingLoss:
         counts_V = np.zeros(len(self._train_counts_V), np.int64)
         for number, (corpus, length) in enumerate(zip(self._mixture.corpora, self._tokens, strict=True)):
             tokens_N = corpus.read(np.zeros(1, np.int64), length)[0][0]
-            losses = [self._sliding.first(params, tokens_N)]
-            if length - 1 > self._sliding.context:
-                losses.append(self._sliding(params, tokens_N))
+            first_NX, windows_NX = np.split(np.lib.stride_tricks.sliding_window_view(tokens_N, self._context + 1), [1])
+            losses = [jax.device_get(self._first(params, first_NX[0]))]
+            if len(windows_NX):
+                losses.append(self._last(params, windows_NX))
             totals_C3[number] = np.concatenate(losses).astype(np.float64).sum(), np.nan, length - 1
             counts_V += np.bincount(tokens_N[1:], minlength=len(counts_V))
         share = sum(self._tokens) / sum(corpus.tokens for corpus in self._mixture.corpora)
         scored = scores(totals_C3, self._mixture.names, counts_V, self._train_counts_V, share)
         del scored["loss_without_memory"]
         bits = bits_of_text(totals_C3[:, 0].sum(), counts_V, self._mixture.tokenizer)
-        return scored | bits | {"context": self._sliding.context}
+        return scored | bits | {"context": self._context}
+
+
+SHARES = (0.1, 0.5, 1.0)
+"""The r of the paper's table: the hardest tokens, and all."""
+
+LEAST_GAIN = 0.01
+"""The paper's threshold."""
+
+
+def doubling(longest: int) -> list[int]:
+    """1, 2, 4, ... up to `longest`."""
+    return [2**k for k in range(longest.bit_length())]
+
+
+def windows(heldout: Mixture, length: int, most: int, every: int = 1) -> np.ndarray:
+    """Up to `most` windows (0 = all) of each split, evenly spaced over those that start at multiples of `every`: int32
+    [N, length].
+
+    Raises BadInput if a split is shorter than a window.
+    """
+    windows_of = []
+    for corpus, name in zip(heldout.corpora, heldout.described(), strict=True):
+        available = (corpus.tokens - length) // every + 1
+        if available < 1:
+            raise BadInput(f"{name} has {corpus.tokens:,} tokens, but a window needs {length:,}; hold out more text")
+        count = min(available, most or available)
+        windows_of.append(corpus.read(np.arange(count) * available // count * every, length)[0])
+    return np.concatenate(windows_of)
+
+
+def losses(recipe: Recipe, mesh: Mesh, params: Any, windows_NX: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+    """l(c, t) in nats for each context length c and the last token of each window, float64 [C, N]."""
+    score = scorer(recipe, mesh)
+    losses_C = [score(params, windows_NX[:, -length - 1 :]) for length in lengths]
+    return np.stack(losses_C).astype(np.float64)
+
+
+def hardest_losses(loss_ICN: np.ndarray, share: float) -> np.ndarray:
+    """f_i(c, c) and f_i(c, c') for each model and each pair of neighbouring lengths, [I, C - 1, 2]."""
+    pairs = []
+    for short_IN, long_IN in itertools.pairwise(loss_ICN.swapaxes(0, 1)):
+        baseline_N = short_IN.min(axis=0)
+        hardest = np.argsort(-baseline_N, kind="stable")[: max(1, round(share * len(baseline_N)))]
+        longer_I = np.minimum(baseline_N, long_IN)[:, hardest].mean(axis=1)
+        pairs.append(np.stack([np.full_like(longer_I, baseline_N[hardest].mean()), longer_I], axis=1))
+    return np.stack(pairs, axis=1)
+
+
+def effective(gain_C: np.ndarray, lengths: Sequence[int]) -> int:
+    """The first length whose gain is below `LEAST_GAIN`; the last one if there is none: it is a lower bound then."""
+    small = np.flatnonzero(gain_C < LEAST_GAIN)
+    return lengths[small[0]] if small.size else lengths[-1]
+
+
+def described(lengths: Sequence[int], loss_ICN: np.ndarray) -> list[dict[str, Any]]:
+    """Of each model the mean `loss` by length; and by share r, for every doubling, f_i(c, c) and f_i(c, c') as
+    `hardest_loss` and the `gain`, and the `effective_context`."""
+    models: list[dict[str, Any]] = [{"loss": loss_CN.mean(axis=1).tolist(), "share": {}} for loss_CN in loss_ICN]
+    for share in SHARES:
+        for model, f_C2 in zip(models, hardest_losses(loss_ICN, share), strict=True):
+            gain_C = 1 - np.exp(f_C2[:, 1] - f_C2[:, 0])
+            model["share"][f"{share:g}"] = {
+                "effective_context": effective(gain_C, lengths),
+                "gain": gain_C.tolist(),
+                "hardest_loss": f_C2.tolist(),
+            }
+    return models

@@ -38,15 +38,15 @@ class State:
     loss_variance: jax.Array
     """float32: running variance of the same losses."""
 
-    def split(self) -> dict[str, Any]:
-        """The named trees of a checkpoint (arrays or abstract). A memory without elements is left out."""
-        counters = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+    def split(self, memory: bool = True) -> dict[str, Any]:
+        """The named trees of a checkpoint (arrays or abstract), without the memory if so asked or if it is empty."""
+        counters = dict(vars(self))
         trees = {"params": counters.pop("params"), "optimizer": counters.pop("opt_state")}
-        memory = counters.pop("memory")
-        leaves = jax.tree.leaves(memory)
-        if leaves and all(leaf.size for leaf in leaves):
-            named = isinstance(memory, Memory)
-            trees["memory"] = {"hidden": memory.hidden_LBMD, "valid": memory.valid_B} if named else memory
+        carried = counters.pop("memory")
+        sizes = [leaf.size for leaf in jax.tree.leaves(carried)]
+        if memory and sizes and all(sizes):
+            named = isinstance(carried, Memory)
+            trees["memory"] = {"hidden": carried.hidden_LBMD, "valid": carried.valid_B} if named else carried
         return trees | {"counters": counters}
 
     @staticmethod
