@@ -111,8 +111,6 @@ prove: .venv/peers.stamp .venv/tpu.stamp ## before a release: mutants, chaos, fu
 	$(BIN)/python tests/chaos.py --runs 30 --json
 	$(BIN)/python tests/chaos.py --runs 10 --processes 2 --json
 	$(BIN)/python tests/chaos.py --runs 10 --memory=rebuild --json
-	$(BIN)/python tests/multiprocess/table.py
-	$(BIN)/python tests/chaos.py --runs 10 --shutdown --json
 	$(BIN)/python tests/commands/fuzz_commands.py --count 200
 	$(PYTEST) $(PARALLEL) -m prove $(PYTEST_FLAGS)
 	XLNET_TEST_PRODUCTION=1 $(PYTEST) tests/aot tests/peers -m prove $(PYTEST_FLAGS)

@@ -3,13 +3,11 @@
     python tests/chaos.py --runs 30 --json
     python tests/chaos.py --runs 10 --processes 2 --json     one of two is killed, the other must end by itself with 42
     python tests/chaos.py --runs 10 --memory=rebuild --json  checkpoints without the memory
-    python tests/chaos.py --runs 10 --shutdown --json        as a machine that goes away: SIGTERM twice to all, SIGKILL
 
 Compared bit for bit with an undisturbed run: parameters, optimizer, memory and plan of the last checkpoint; loss,
 gradient norm, learning rate and counters of every step. With `--memory=rebuild` that run stops, and is started again,
 at the steps at which the killed one has rebuilt its memory, by the record of its last checkpoint; it is never killed.
 Prints runs, how many were identical, kills, how often a memory was rebuilt, and seconds.
-With `--shutdown`: runs, how many had saved the step at which they stopped, the longest and all seconds.
 """
 
 # ruff: noqa: E402
@@ -18,18 +16,14 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
-import functools
 import json
 import os
 import pathlib
 import random
-import re
 import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 
 HERE = pathlib.Path(__file__).parent
@@ -42,7 +36,7 @@ from hosts import Hosts
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.run.metrics import read_jsonl
 
-STEPS, EVERY, GRACE = 40, 4, 25
+STEPS, EVERY = 40, 4
 OPTIONS = (f"--config.checkpoint.every={EVERY}", "--config.evaluation.every=8", "--config.evaluation.blocks=8",
            "--config.data.workers=0",
            # One killed before they have met leaves the other waiting.
@@ -179,57 +173,19 @@ def chaos(runs: int, processes: int = 1, seed: int | None = None, memory: str = 
     return {"runs": runs, "identical": identical, "kills": kills, "rebuilt": here.rebuilt, "seconds": seconds}
 
 
-def shutdown(runs: int, processes: int = 1, seed: int | None = None) -> dict[str, float]:
-    """`runs`, `saved`, `longest` (seconds from the first signal to the end), `seconds`.
-
-    Every dispatch takes up to two seconds. A process that still runs `GRACE` seconds after the signal is killed.
-    """
-    seed = random.randrange(2**32) if seed is None else seed
-    draw, began, saved, longest = random.Random(seed), time.monotonic(), 0, 0.0
-    with tempfile.TemporaryDirectory(prefix="xlnet_jax_chaos_") as folder:
-        for number in range(runs):
-            workdir, cache = (pathlib.Path(folder) / name for name in (f"run{number}", "cache"))
-            hosts = Hosts("train", workdir, *OPTIONS, "--config.data.workers=1", count=processes, cache=cache,
-                          faults="step_slow=1.5", start_new_session=True)  # fmt: skip
-            first = hosts.processes[0]
-            while "step 1: loss" not in (line := first.stderr.readline()):
-                assert line, f"ended with {first.wait()} before its first step"
-            time.sleep(draw.uniform(0.1, 12))
-            signalled = time.monotonic()
-            for pause in (draw.uniform(0, 2), 0):
-                for process in hosts.processes.values():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGTERM)
-                time.sleep(pause)
-            killer = threading.Timer(GRACE, lambda hosts=hosts: [p.kill() for p in hosts.processes.values()])
-            killer.start()
-            said = hosts.finish(42)[0][1]
-            killer.cancel()
-            longest = max(longest, time.monotonic() - signalled)
-            stop = re.search(r"SIGTERM.* at step (\d+): saved", said)
-            good = stop is not None and stop[1] in _names(workdir / "checkpoints")
-            saved += good
-            print(f"seed {seed}, run {number}: {stop[0] if good else said}", file=sys.stderr)
-    seconds = round(time.monotonic() - began, 1)
-    return {"runs": runs, "saved": saved, "longest": round(longest, 1), "seconds": seconds}
-
-
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--processes", type=int, default=1)
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--shutdown", action="store_true", help="SIGTERM twice to all, SIGKILL after 25 s")
-    which.add_argument("--memory", choices=("all", "rebuild"), default="all", help="checkpoint.memory of the runs")
+    parser.add_argument("--memory", choices=("all", "rebuild"), default="all", help="checkpoint.memory of the runs")
     parser.add_argument("--seed", type=int, help="of the moments; the machine's own timing stays random")
     parser.add_argument("--json", action="store_true", help="the result as one JSON object")
     given = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
-    how = shutdown if given.shutdown else functools.partial(chaos, memory=given.memory)
-    result = how(given.runs, given.processes, given.seed)
+    result = chaos(given.runs, given.processes, given.seed, given.memory)
     print(json.dumps(result) if given.json else ", ".join(f"{name} {value}" for name, value in result.items()))
-    return 0 if result["saved" if given.shutdown else "identical"] == result["runs"] else 1
+    return 0 if result["identical"] == result["runs"] else 1
 
 
 if __name__ == "__main__":

@@ -6,15 +6,13 @@ import pytest
 from launch_cloud import BUCKET, TPU
 
 # Every host counts its rounds; the run is complete on a host after three. One round in five is killed.
-TRAINER = """#!/bin/bash
-[[ $1 == train ]] || exit 0
+TRAINER = """[[ $1 == train ]] || exit 0
 steps=$STUB_DIR/steps-$(basename "$HOME")
 echo x >>"$steps"
 (($(wc -l <"$steps") >= 3)) || exit $((RANDOM % 5 ? 42 : 137))
 """
 # What the hosts have: an installation whose every fourth command fails, a bucket, no metadata server, and short pauses.
-INSTALLS = """#!/bin/bash
-[[ $1 != init && "$*" != *checkout* ]] || exit 0
+INSTALLS = """[[ $1 != init && "$*" != *checkout* ]] || exit 0
 echo "$*" >>$STUB_DIR/asked
 (($(wc -l <$STUB_DIR/asked) % 4)) || exit 1
 [[ "$*" != *"uv venv"* ]] || mkdir -p $HOME/xlnet_jax/.venv/bin
@@ -24,20 +22,18 @@ TOOLS = {
     "trainer": TRAINER,
     "git": INSTALLS,
     "python3": INSTALLS,
-    "curl": "#!/bin/bash\nexit 6\n",
-    "sleep": "#!/bin/bash\nexec /bin/sleep 0.1\n",
-    "gcloud": "#!/bin/bash\ncat >>$STUB_DIR/sent\n",
+    "curl": "exit 6",
+    "sleep": "exec /bin/sleep 0.1",
+    "gcloud": "cat >>$STUB_DIR/sent",
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_a_launch_survives_a_bad_day(cloud, seed):
-    bin = cloud.folder / "bin"
-    bin.mkdir()
-    for name, text in TOOLS.items():
-        (bin / name).write_text(text)
-        (bin / name).chmod(0o755)
+    path = cloud.environment["PATH"]
+    cloud.tools(TOOLS)
+    cloud.environment["PATH"] = path  # the hosts alone have these; the scripts have the stub
     weather = cloud.folder / "weather.json"
     weather.write_text(json.dumps({"seed": seed, "hosts": 2}))
     words = [*TPU, "--accelerator=v4-16", "--spot", "--recreate", "--autodelete", "--logs=gs://bucket/logs"]

@@ -145,14 +145,6 @@ def test_a_failed_request_is_made_again_unless_its_reason_stays(cloud):
         assert done.returncode == 1 and reason in done.stderr and cloud.verbs()[-1] == "describe"
 
 
-def test_hosts_without_external_addresses_are_reached_through_iap(cloud):
-    for script, track, ready in (("tpu_vm.sh", "alpha", "READY"), ("queued_resource.sh", "compute", "ACTIVE")):
-        cloud.answers([ready], [0])
-        assert cloud.run(script, *TPU, "--internal-ips", "--tunnel-through-iap", "--", *BUCKET).returncode == 0
-        for call in cloud.calls()[-2:]:
-            assert call["argv"][1] == track and "--tunnel-through-iap" in call["argv"]
-
-
 @pytest.mark.slow
 def test_a_local_checkout_travels_as_a_bundle_and_secrets_as_a_file(cloud):
     host = cloud.folder / "host0-0"

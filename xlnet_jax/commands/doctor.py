@@ -301,11 +301,12 @@ def lock(host: Host) -> str:
 
     if not host.workdir or not (holder := locks.holder(host.workdir)):
         return "free" if host.workdir else "not checked: no --workdir"
+    name, seconds = holder
     if files.at(host.workdir).locks:
         advice = "wait for its end, or choose another --workdir"
-        raise BadInput(f"{host.workdir}: another training runs here ({holder.name}); {advice}")
-    seen = f"{host.workdir}: lock of {holder.name}, renewed {holder.seconds:.0f} s ago"
-    if holder.seconds > locks.STALE_SECONDS:
+        raise BadInput(f"{host.workdir}: another training runs here ({name}); {advice}")
+    seen = f"{host.workdir}: lock of {name}, renewed {seconds:.0f} s ago"
+    if seconds > locks.STALE_SECONDS:
         raise Doubt(f"{seen}: stale; `train` waits {locks.STALE_SECONDS:.0f} s and takes it over")
     raise Doubt(f"{seen}: `train` refuses if that run lives; wait for it, or choose another --workdir")
 

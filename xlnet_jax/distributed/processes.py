@@ -28,7 +28,6 @@ import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config import Config
-from xlnet_jax.distributed import place
 from xlnet_jax.distributed.links import CONNECT_SECONDS, ProcessInfo
 from xlnet_jax.distributed.mesh import available_devices
 from xlnet_jax.distributed.place import find_process_info
@@ -72,10 +71,8 @@ class Session:
 
         All processes ask at the same boundaries, after every dispatch and every batch of an evaluation, and get the
         same answer: a maximum over the devices, sent behind that dispatch and read after the next one is sent. So
-        nothing waits for it, and the answer is one boundary old. A single process needs no agreement.
-
-        `multihost_utils.reached_preemption_sync_point` needs JAX's own handler of SIGTERM, knows no Ctrl-C, and is
-        called by number of steps, which evaluations do not have.
+        nothing waits for it, and the answer is one boundary old. A single process needs no agreement. See `run.signals`
+        for why `multihost_utils.reached_preemption_sync_point` is not used.
         """
         if not self.watch:
             return signal_name
@@ -219,7 +216,7 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
             config = configs.override(Config(), keys)
         if code == RestartMe.exit_code:
             config = config.changed(distributed={"rendezvous_seconds": GRACE_SECONDS})
-        me = place.find(config)
+        me = find_process_info(config, any_number=True)
     except XLNetError:
         return  # `line` says that, or why there is no configuration: nobody knows the others
     if me is None:

@@ -3,8 +3,8 @@
 On disk the lock is the kernel's, which ends with the process. A bucket has no locks: there it is the object
 `lock.json`, which the holder renews every `RENEW_SECONDS`, and whose token it checks before each save. A restart of the
 same job (the same XLNET_JOB_ID, an environment variable that the launch scripts set) takes over at once; another run
-only if the holder is known to be dead, or does not renew the lock for `STALE_SECONDS`. If two runs take over at the
-same time, the one whose token stays in the object goes on.
+only if the holder does not renew the lock for `STALE_SECONDS`. If two runs take over at the same time, the one whose
+token stays in the object goes on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError
 from xlnet_jax.storage import files
@@ -41,50 +41,41 @@ def held(workdir: str) -> Iterator[Callable[[], None]]:
         with files.locked(workdir, "another training runs here"):
             yield lambda: None
         return
-    with files.scratch(workdir) as folder:
-        lease, ended = Lease(workdir, folder), threading.Event()
-        lease.take()
-        thread = threading.Thread(target=lease.keep, args=(ended,), name="lock", daemon=True)
-        thread.start()
-        try:
-            yield lease.check
-        finally:
-            ended.set()
-            thread.join()
+    lease, ended = Lease(workdir), threading.Event()
+    lease.take()
+    thread = threading.Thread(target=lease.keep, args=(ended,), name="lock", daemon=True)
+    thread.start()
+    try:
+        yield lease.check
+    finally:
+        ended.set()
+        thread.join()
 
 
-class Holder(NamedTuple):
-    """Who has a lock, and how long ago it was renewed, by this machine's clock."""
+def holder(workdir: str) -> tuple[str, float] | None:
+    """Who has the lock, which is not touched, and the seconds since it was renewed, by this machine's clock.
 
-    name: str
-    seconds: float
-
-
-def holder(workdir: str) -> Holder | None:
-    """The holder of the lock, which is not touched; None if `held` would get it at once. Raises BadInput: damaged."""
+    None if `held` would get it at once. Raises BadInput: damaged.
+    """
     if files.at(workdir).locks:
         process = lock_holder(workdir) if os.path.isdir(workdir) else None
-        return None if process is None else Holder(f"process {process} on this machine", 0.0)
-    lease = Lease(workdir, "")
+        return None if process is None else (f"process {process} on this machine", 0.0)
+    lease = Lease(workdir)
     content = lease._read()
     if not content or content["job"] == lease._me["job"]:
         return None
-    return Holder(content["name"], max(0.0, time.time() - content.get("renewed", time.time())))
+    return content["name"], max(0.0, time.time() - content.get("renewed", time.time()))
 
 
 class Lease:
-    """The lock of a work directory in a bucket: `take`, then `keep` in a thread, and `check` before each save.
+    """The lock of a work directory in a bucket: `take`, then `keep` in a thread, and `check` before each save."""
 
-    Args:
-      folder: on this machine, locked by the kernel as long as this process runs.
-    """
-
-    def __init__(self, workdir: str, folder: str) -> None:
+    def __init__(self, workdir: str) -> None:
         self._workdir = files.resolve(workdir)
         self._path = f"{self._workdir}/lock.json"
         token, since = uuid.uuid4().hex, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._me = {
-            "token": token, "job": os.environ.get("XLNET_JOB_ID") or token, "folder": folder,
+            "token": token, "job": os.environ.get("XLNET_JOB_ID") or token,
             "name": f"process {os.getpid()} on {platform.node()} since {since}",
         }  # fmt: skip
         self._renewed = 0.0
@@ -103,14 +94,7 @@ class Lease:
         self._renewed = time.monotonic()
 
     def _lives(self, holder: dict[str, Any]) -> bool:
-        """Whether the holder is alive. On another machine: not if this is its restart, or if it does not renew."""
-        try:
-            with files.locked(holder["folder"], "in use"):
-                return False
-        except BadInput:
-            return True
-        except OSError:
-            pass  # on another machine
+        """Whether the holder renews the lock, and this is not its restart."""
         if holder["job"] == self._me["job"]:
             return False
         who = f"{self._workdir}: {holder['name']}"

@@ -38,6 +38,9 @@ PART_BYTES, EVENT_PART_BYTES = 1 << 20, 4 << 20
 STARTS = "runs.jsonl"
 """The only file of a work directory whose lines hold text; the others hold numbers."""
 
+PREFIXES = {"metrics": "train", "evaluations": "heldout"}
+"""Of the names in TensorBoard, by file."""
+
 
 class RunFile:
     """A file that grows. On disk it is opened for every write: a network disk that was away has a new handle then.
@@ -212,23 +215,12 @@ class MetricsWriter:
                 if tensorboard:
                     self._files["events"] = open_events(workdir, step)
 
-    def step(self, values: dict[str, Any]) -> None:
-        """One training step; `values` has the key `step`."""
-        self._append("metrics", values, "train")
-
-    def evaluation(self, values: dict[str, Any]) -> None:
-        """One evaluation; `values` has the key `step`."""
-        self._append("evaluations", values, "heldout")
-
-    def times(self, values: dict[str, Any]) -> None:
-        """Goodput up to a step; `values` has the key `step`."""
-        self._append("time", values)
-
-    def _append(self, name: str, values: dict[str, Any], prefix: str | None = None) -> None:
+    def write(self, name: str, values: dict[str, Any]) -> None:
+        """A line of `metrics`, `evaluations` or `time`; `values` has the key `step`, counted from 1."""
         if self._active:
             self._files[name].append(to_line(values), values["step"])
-            if prefix and "events" in self._files:
-                self._files["events"].append(event(prefix, values), values["step"])
+            if name in PREFIXES and "events" in self._files:
+                self._files["events"].append(event(PREFIXES[name], values), values["step"])
 
     def flush(self) -> None:
         """To the disk or the bucket; called before every checkpoint, so that no line is missing before its step.

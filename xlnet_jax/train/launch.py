@@ -13,7 +13,6 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from xlnet_jax import messages
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import loader
@@ -91,8 +90,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
             goodput.resume_from(writer.earlier)
-            stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
-            watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, messages.end)
+            watchdog = Watchdog(config.watchdog.seconds, lambda: goodput.cause)
             stack.callback(watchdog.cancel)
             loop = Run(recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
                        request, goodput, watchdog, evaluator)  # fmt: skip
