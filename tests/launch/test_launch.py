@@ -117,7 +117,7 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
         ("tpu_vm.sh", ["--poll=09"], "--poll=09"),
         ("tpu_vm.sh", ["--give-up-after=08m"], "--give-up-after=08m"),
         *((script, ["--name=" + 64 * "x"], "--name=xxx") for script in COMMANDS[:4]),
-        *((script, ["--", "train", "--config.data.corpus=gs:///c"], "no bucket") for script in COMMANDS[:4]),
+        *((script, ["--", *BUCKET, "--config.data.corpus=gs:///c"], "no bucket") for script in COMMANDS[:4]),
         # On the host network pods have the identity of the node, and otherwise their own.
         ("gke.sh", ["--service-account=xlnet"], "--network=pod"),
         ("gke.sh", ["--network=host", "--service-account=xlnet"], "--network=pod"),
@@ -125,7 +125,7 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
         ("gke.sh", ["--network=bridge"], "host|pod"),
         # What the trainer would refuse.
         *(
-            (script, ["--", "train", f"--workdir={place}"], f"--workdir={place}")
+            (script, ["--", "train", "--config=c", f"--workdir={place}"], f"--workdir={place}")
             for script in COMMANDS[:4]
             for place in ("run", "s3://bucket/run", "gs://bucket", "gs://")
         ),
@@ -134,7 +134,8 @@ def test_a_folder_of_several_hosts_is_refused_unless_it_is_shared_and_a_bucket_i
     ],
 )
 def test_what_the_cloud_cannot_do_is_refused_in_one_line(cloud, script, words, said):
-    done = cloud.run(script, *COMPLETE[script], *words, "--", *BUCKET)
+    train = [] if "--" in words else ["--", *BUCKET]
+    done = cloud.run(script, *COMPLETE[script], *words, *train)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert said in done.stderr and not cloud.calls()
 
