@@ -12,7 +12,6 @@ import logging
 import os
 import platform
 import signal
-import socket
 import sys
 import threading
 import time
@@ -28,10 +27,10 @@ import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config import Config
-from xlnet_jax.distributed.links import CONNECT_SECONDS, ProcessInfo
+from xlnet_jax.distributed.links import ProcessInfo
 from xlnet_jax.distributed.mesh import available_devices
 from xlnet_jax.distributed.place import find_process_info
-from xlnet_jax.distributed.rendezvous import GRACE_SECONDS, TICK_SECONDS, Watch
+from xlnet_jax.distributed.rendezvous import GRACE_SECONDS, Watch
 from xlnet_jax.errors import RestartMe, XLNetError, summary
 
 log = logging.getLogger("xlnet_jax")
@@ -257,8 +256,6 @@ def _start_jax(config: Config, me: ProcessInfo) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):  # type: ignore[attr-defined]
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    if me.process:
-        _wait_for_port(me.coordinator, given.rendezvous_seconds)
     jax.distributed.initialize(
         me.coordinator, me.processes, me.process, me.devices,
         # Longer than the watch's own limit: the watch must come first, because it names the silent process.
@@ -267,22 +264,6 @@ def _start_jax(config: Config, me: ProcessInfo) -> None:
         shutdown_timeout_seconds=int(given.rendezvous_seconds) + 1,
         cluster_detection_method="deactivate",
     )  # fmt: skip
-
-
-def _wait_for_port(address: str, seconds: float) -> None:
-    """Returns when something listens there: JAX would end this process by abort(), with a stack and no exit code."""
-    host, _, port = address.rpartition(":")
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-        except OSError as error:
-            if time.monotonic() > until:
-                raise RestartMe(
-                    f"{address}, the port of JAX's coordination service, cannot be reached: {summary(error)}; open it "
-                    "on the host of process 0, then restart all"
-                ) from error
-            time.sleep(TICK_SECONDS)
 
 
 def _share_cached_programs() -> None:
