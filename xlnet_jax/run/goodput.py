@@ -27,7 +27,7 @@ from xlnet_jax.distributed.processes import Session
 log = logging.getLogger("xlnet_jax")
 
 DEVICE, HOST = "device", "host"
-LOST = ("start", "restore", "compile", "data", "save", "evaluation", "check", "restarts")
+LOST = ("start", "restore", "compile", "data", "save", "evaluation", "restarts")
 OF_A_STEP = (DEVICE, "data", HOST, "save")
 """The causes of a step's time; all but the first are outside the device's work."""
 STRAGGLER_FACTOR, STRAGGLER_SHARE = 1.5, 0.25

@@ -25,7 +25,6 @@ from xlnet_jax.model import implementation
 from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import lock
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.run.signals import StopRequest
@@ -36,7 +35,7 @@ from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.loop import Run
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.resume import restore_or_init
-from xlnet_jax.train.step import BuiltStep, build_step, checked_for_corruption
+from xlnet_jax.train.step import BuiltStep, build_step
 
 log = logging.getLogger("xlnet_jax")
 
@@ -94,8 +93,6 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             stack.callback(watchdog.cancel)
             loop = Run(recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
                        request, goodput, watchdog, evaluator)  # fmt: skip
-            if config.watchdog.sdc_every:
-                loop.corruption = CorruptionCheck(config, mesh, functools.partial(checked_for_corruption, recipe))
             return loop.loop(state, start, job.stop, unscored), True
 
 

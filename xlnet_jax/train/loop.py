@@ -30,7 +30,6 @@ from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.model import flops
 from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import DEVICE, Goodput, StepTimes
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.run.progress import TRAINING, Reporter
@@ -99,7 +98,6 @@ class Run:
     goodput: Goodput
     watchdog: Watchdog
     evaluator: Evaluator | None = None
-    corruption: CorruptionCheck | None = None
     sent: tuple[range, Any] | None = None
     """The dispatch in flight and its unread metrics."""
     saved: int = -1
@@ -131,7 +129,6 @@ class Run:
                 batch = self._next(batches, steps[0], state)
                 if len(steps) not in executables:
                     executables[len(steps)] = self._compile(state, batch)
-                self._check(steps, state, batch)
                 with profiled(config, self.workdir, steps) as capturing, goodput.measure(DEVICE):
                     state, metrics = executables[len(steps)](state, batch)
                     if capturing:
@@ -190,14 +187,6 @@ class Run:
         # From the first dispatch on a hard stop would lose work.
         self.request.working()
         return executable
-
-    def _check(self, steps: range, state: State, batch: Any) -> None:
-        """Checks for silent data corruption, if it is due."""
-        if self.corruption is not None and self.corruption.due(steps):
-            self._report()
-            # The first check compiles.
-            with self.goodput.measure("check"), self.watchdog.suspended():
-                self.corruption(state, batch, steps[0])
 
     def _stopped(self, why: str, at: int, state: State, cause: BaseException | None = None) -> NoReturn:
         """Saves unsaved work, in all processes, and ends the run."""
