@@ -30,7 +30,7 @@ from xlnet_jax.storage import files
 log = logging.getLogger("xlnet_jax")
 
 FILE_BYTES = 1 << 13
-"""This many bytes are written to a file on disk without a flush, for users who follow the file."""
+"""This many bytes are written to a file on disk before a save, for users who follow the file."""
 
 PART_BYTES, EVENT_PART_BYTES = 1 << 20, 4 << 20
 """A part with this many bytes is complete: about 3000 steps of metrics, some thousand of events."""
@@ -66,17 +66,26 @@ class RunFile:
         self._changed = True
         if self._on_disk and len(self._data) >= FILE_BYTES:
             try:
-                self.flush(False)
+                self.flush()
             except OSError as error:
                 # The next `flush` tries again, and raises.
                 log.warning("%s: %s", self._path, error)
 
-    def flush(self, sync: bool = True) -> None:
-        """Writes to the disk, with fsync if `sync`, or the part to the bucket. After an error all can be tried again:
-        on a full disk the written part is cut off.
+    def flush(self) -> None:
+        """Writes to the disk, with fsync, or the part to the bucket. After an error all can be tried again: on a full
+        disk the written part is cut off.
         """
         if self._on_disk:
-            self._write_to_disk(sync)
+            end = os.path.getsize(self._path) if os.path.exists(self._path) else 0
+            try:
+                with open(self._path, "ab") as file:
+                    file.write(self._data)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.truncate(self._path, end)
+                raise
             self._data = bytearray()
             return
         if self._changed:
@@ -84,20 +93,6 @@ class RunFile:
             self._changed = False
         if len(self._data) >= self._part_bytes:
             self._path, self._data = "", bytearray(self._header)
-
-    def _write_to_disk(self, sync: bool) -> None:
-        end = os.path.getsize(self._path) if os.path.exists(self._path) else 0
-        try:
-            with open(self._path, "ab", buffering=0) as file:
-                rest = memoryview(bytes(self._data))
-                while rest:
-                    rest = rest[file.write(rest) :]
-                if sync:
-                    os.fsync(file.fileno())
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.truncate(self._path, end)
-            raise
 
 
 def open_lines(path: str, step: int) -> RunFile:

@@ -222,16 +222,15 @@ def check_shared(workdir: str, processes: Session) -> None:
     if processes.watch is None:
         return
     path = os.path.join(workdir, ".shared")
-    token = processes.gather(uuid.uuid4().hex)[0].encode()  # of process 0
     if jax.process_index() == 0:
-        files.write(path, token)
+        files.write(path, uuid.uuid4().hex.encode())
     processes.barrier("marking the work directory")
-    if files.read_if_there(path) != token:
+    tokens = processes.gather((files.read_if_there(path) or b"").decode(), "reading the work directory")
+    if tokens[jax.process_index()] != tokens[0]:
         raise BadInput(
             f"--workdir={workdir} is another folder in process {jax.process_index()} than in process 0; "
             "give all hosts one folder of a shared file system"
         )
-    processes.barrier("reading the work directory")
     if jax.process_index() == 0:
         files.remove(path)
 
