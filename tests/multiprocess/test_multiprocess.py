@@ -246,7 +246,7 @@ def test_a_straggler_is_named_and_when_it_hangs_both_end_with_42_and_a_dump(tmp_
     faults = "data_slow=0.8,data_wait=24,only=1"
     ended = Hosts("train", tmp_path, *options, count=2, cache=cache, faults=faults).finish(42)
     said = ended[0][1]
-    assert len(re.findall(r"step times, 10 steps to [12]0, ms per step", said)) == 2, said
+    assert len(re.findall(r"step times, 10 steps to [12]0: [0-9.]+ ms per step", said)) == 2, said
     named = re.findall(r"straggler: process (\d) \((\S+)\): (\d+) ms of a step of (\d+) ms", said)
     assert named and {process for process, *_ in named} == {"1"}, said
     assert "straggler: " not in ended[1][1]
