@@ -330,7 +330,6 @@ LB: loop body
 """
 
 
-
 def test_a_schedule_counts_every_bundle_as_often_as_its_loops_run():
     """A bundle between those of a loop is in it, whatever its mark; the stages add two turns that do no work."""
     # Outside 2; in two programs 4 bundles, and 4 more three times.

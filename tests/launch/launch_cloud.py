@@ -100,7 +100,10 @@ class Cloud:
         )
 
     def stub(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(argv, env=self.environment, capture_output=True, text=True, input="", timeout=60)
+        """Runs a command, in the checkout."""
+        return subprocess.run(
+            argv, cwd=ROOT, env=self.environment, capture_output=True, text=True, input="", timeout=60
+        )
 
     def calls(self) -> list[dict]:
         path = self.folder / "calls.jsonl"

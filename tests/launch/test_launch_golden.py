@@ -17,8 +17,14 @@ REPOSITORY = "us-east5-docker.pkg.dev/my-project/xlnet"
 IMAGE = f"--name=xlnet --image={REPOSITORY}/xlnet_jax:abcdef1"
 POOL = f"{IMAGE} --accelerator=tpu-v6e-slice --topology=8x8 --chips=4"
 SHOWN = {
-    "tpu_vm.sh": [f"{RUN} --env=HF_TOKEN --internal-ips --tunnel-through-iap --dry-run -- {TRAIN}"],
-    "queued_resource.sh": [f"{RUN} --slices=2 --flags=v6e,slices --valid-until=6h --dry-run -- {TRAIN}"],
+    "tpu_vm.sh": [
+        f"{RUN} --env=HF_TOKEN --internal-ips --tunnel-through-iap --dry-run -- {TRAIN}",
+        f"{RUN} --boot --dry-run -- {TRAIN}",
+        f"--name=xlnet --zone=us-east5-b --accelerator=v6e-8 {CODE} --dry-run -- {TRAIN}",
+    ],
+    "queued_resource.sh": [
+        f"{RUN} --slices=2 --flags=v6e,slices --valid-until=6h --tunnel-through-iap --dry-run -- {TRAIN}",
+    ],
     "startup.sh": [f"{CODE} --device=/dev/sdb --mount=/mnt/xlnet --dir=/home/me/xlnet_jax --dry-run -- {TRAIN}"],
     "image.sh": [f"--repository={REPOSITORY} --commit=HEAD --dry-run"],
     "gke.sh": [

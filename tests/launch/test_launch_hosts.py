@@ -72,30 +72,6 @@ def test_a_host_that_does_not_start_ends_the_others_wait(cloud):
     assert cloud.heard() == ["first"]
 
 
-def test_the_stub_reaches_one_host_unless_all_are_named(cloud):
-    for home in homes(cloud, "host0-0", "host0-1", "host1-0"):
-        (home / "name").write_text(home.name + "\n")
-    ssh = ["gcloud", "compute", "tpus", "queued-resources", "ssh", "x", "--zone=z", "--quiet", "--command=cat name"]
-    assert cloud.stub(*ssh).stdout == "host0-0\n"
-    assert sorted(cloud.stub(*ssh, "--worker=all", "--batch-size=all").stdout.split()) == ["host0-0", "host0-1"]
-    everywhere = [*ssh, "--worker=all", "--node=all"]
-    assert len(cloud.stub(*everywhere, "--batch-size=all").stdout.split()) == 3
-    refused = cloud.stub(*everywhere)
-    assert refused.returncode == 2 and "--batch-size" in refused.stderr
-
-
-@pytest.mark.parametrize("words, once", [([], True), (["--boot"], False)])
-def test_several_hosts_start_as_one_or_each_again(cloud, words, once):
-    shown = cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", *words, "--dry-run", "--", *BUCKET)
-    assert shown.returncode == 0, shown.stderr
-    assert ("--once" in shown.stdout) == once
-    cloud.answers(["absent", "READY"], [])
-    if not once:
-        assert cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", *words, "--", *BUCKET).returncode == 0
-        assert "--once --" not in cloud.calls()[1]["metadata"]["startup-script"]
-    assert "--once" not in cloud.run("tpu_vm.sh", *TPU, "--dry-run", "--", *BUCKET).stdout
-
-
 @pytest.mark.parametrize(
     "option, codes, deleted",
     [

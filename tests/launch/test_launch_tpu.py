@@ -79,15 +79,15 @@ def test_a_failure_that_stays_ends_the_script_with_one_line(cloud, script, verb,
 
 @pytest.mark.parametrize("script, ready", [("tpu_vm.sh", "READY"), ("queued_resource.sh", "ACTIVE")])
 def test_failures_that_may_pass_are_retried_with_a_line_each(cloud, script, ready):
-    # Fails if a stock-out, a quota in use, or UNAVAILABLE of describe, create or delete ends the launch.
+    # Fails if a stock-out, a quota in use, UNAVAILABLE, or a request that was made all the same ends the launch.
     gone = "PREEMPTED" if ready == "READY" else "SUSPENDED"
-    cloud.answers(["UNAVAILABLE", gone, *["absent"] * 4, "UNAVAILABLE", ready], [0])
-    cloud.fails(create=["STOCKOUT", "INTERNAL", "QUOTA_USED"], delete=["UNAVAILABLE"])
+    cloud.answers(["UNAVAILABLE", gone, *["absent"] * 5, "UNAVAILABLE", ready], [0])
+    cloud.fails(create=["STOCKOUT", "INTERNAL", "QUOTA_USED", "EXISTS"], delete=["UNAVAILABLE"])
     done = cloud.run(script, *TPU, "--spot", "--recreate", "--autodelete", "--", *TRAIN)
     assert done.returncode == 0, done.stderr
     did = [verb for verb in cloud.verbs() if verb != "describe"]
-    assert did == ["delete"] * 2 + ["create"] * 4 + ["scp", "ssh", "delete"]
-    assert done.stderr.count("next try in 0 s") == 6 and "no more capacity" in done.stderr
+    assert did == ["delete"] * 2 + ["create"] * 5 + ["scp", "ssh", "delete"]
+    assert done.stderr.count("next try in 0 s") == 7 and "no more capacity" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,6 @@ def test_a_failed_request_is_made_again_unless_its_reason_stays(cloud):
         cloud.answers(["FAILED", reason], [])
         done = cloud.run("queued_resource.sh", *TPU, "--recreate", "--", *BUCKET)
         assert done.returncode == 1 and reason in done.stderr and cloud.verbs()[-1] == "describe"
-
-
-def test_hosts_without_external_addresses_are_reached_through_iap(cloud):
-    for script, track, ready in (("tpu_vm.sh", "alpha", "READY"), ("queued_resource.sh", "compute", "ACTIVE")):
-        cloud.answers([ready], [0])
-        assert cloud.run(script, *TPU, "--internal-ips", "--tunnel-through-iap", "--", *BUCKET).returncode == 0
-        for call in cloud.calls()[-2:]:
-            assert call["argv"][1] == track and "--tunnel-through-iap" in call["argv"]
 
 
 @pytest.mark.slow

@@ -139,21 +139,6 @@ def test_another_configuration_in_one_process_is_refused_with_both_values(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_corpus_that_process_0_lacks_ends_both_with_2(tmp_path, cache):
-    """Fails if the other one waits in vain, and ends with 42. `test_rendezvous.py` has the other process."""
-    ended = Hosts("train", tmp_path, count=2, cache=cache, own={0: ["--config.data.corpus=/nix"]}).finish(2)
-    assert "xlnet-jax train: /nix: no such folder" in ended[0][1]
-    assert re.search(r"xlnet-jax train: process 0 \(\S+\) ended: /nix: no such folder", ended[1][1])
-
-
-def test_a_missing_process_is_named_and_ends_in_42(tmp_path, cache):
-    short = ["--config.distributed.rendezvous_seconds=6", "--config.distributed.report_seconds=1"]
-    ended = Hosts("train", tmp_path, *short, count=3, cache=cache, absent=(1,)).finish(42)
-    for _, err in ended.values():
-        assert "waiting for process 1 of 3 (here: 0 on " in err and "process 1 did not come within 6 s" in err
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_kill_9_of_one_of_two_ends_the_other_with_42_and_one_process_goes_on(tmp_path, cache, two, victim):
     hosts = Hosts("train", tmp_path, SAVES, count=2, cache=cache)
@@ -192,7 +177,7 @@ def test_a_device_without_memory_is_one_line_and_code_2_in_every_process(tmp_pat
 
 @pytest.mark.slow
 def test_four_devices_in_one_two_and_four_processes(tmp_path, cache):
-    """The same losses, gradient and evaluation; and four processes go on as two."""
+    """The same losses, gradient and evaluation; and four processes go on as two that share the rows."""
     alone, two, four = tmp_path / "one", tmp_path / "two", tmp_path / "four"
     each = ["--config.train.steps_per_dispatch=1", "--config.checkpoint.every=1", "--config.checkpoint.keep=9"]
     Hosts("train", alone, "--stop_at=6", *each, count=1, devices=4, cache=cache).finish()
@@ -202,30 +187,22 @@ def test_four_devices_in_one_two_and_four_processes(tmp_path, cache):
         assert len(lines(workdir)) == 4
         assert_same_run(lines(workdir), lines(alone))
         assert_same_gradient(gradient_of_step_1(alone), gradient_of_step_1(workdir))
-    ended = Hosts("train", four, "--stop_at=6", count=2, devices=2, cache=cache).finish()
+    # The tensor axis goes across the processes: both feed all rows, and none is counted twice.
+    split = ["--config.mesh.data=1", "--config.mesh.tensor=2"]
+    ended = Hosts("train", four, "--stop_at=6", *split, count=2, cache=cache).finish()
     assert all("resuming at step 4" in err for _, err in ended.values())
     assert_same_run(lines(four), lines(alone))
     whole = evaluated(alone, count=1, cache=cache)
     assert evaluated(alone, count=4, cache=cache) == pytest.approx(whole, rel=1e-6)
-    assert whole["heldout_loss"] == pytest.approx(evaluated(four, count=1, cache=cache)["heldout_loss"], abs=1e-5)
+    assert evaluated(four, *split, count=2, cache=cache)["heldout_loss"] == pytest.approx(
+        whole["heldout_loss"], abs=1e-5
+    )
     # Two batches, of which the second has blocks for one process only.
     some = ["--blocks=5", "--batch_size=4"]
     one = evaluated(alone, *some, count=1, cache=cache)
     assert one["heldout_loss"] != whole["heldout_loss"]
     for count, devices in ((1, 4), (4, 1)):
         assert evaluated(alone, *some, count=count, devices=devices, cache=cache) == pytest.approx(one, rel=1e-6)
-
-
-@pytest.mark.slow
-def test_one_process_then_two_that_share_the_rows(tmp_path, cache, two):
-    """The tensor axis goes across the processes: both feed all rows, and none is counted twice."""
-    Hosts("train", tmp_path, "--stop_at=2", count=1, cache=cache).finish()
-    split = ["--config.mesh.data=1", "--config.mesh.tensor=2"]
-    ended = Hosts("train", tmp_path, "--stop_at=4", *split, count=2, cache=cache).finish()
-    assert all("resuming at step 2" in err for _, err in ended.values())
-    assert_same_run(lines(tmp_path), lines(two))
-    one = evaluated(tmp_path, "--config.mesh.data=-1", "--config.mesh.tensor=1", count=1, cache=cache)
-    assert evaluated(tmp_path, *split, count=2, cache=cache) == pytest.approx(one, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -269,7 +246,7 @@ def test_a_straggler_is_named_and_when_it_hangs_both_end_with_42_and_a_dump(tmp_
     faults = "data_slow=0.8,data_wait=24,only=1"
     ended = Hosts("train", tmp_path, *options, count=2, cache=cache, faults=faults).finish(42)
     said = ended[0][1]
-    assert len(re.findall(r"step times, 10 steps to [12]0, ms per step", said)) == 2, said
+    assert len(re.findall(r"step times, 10 steps to [12]0: [0-9.]+ ms per step", said)) == 2, said
     named = re.findall(r"straggler: process (\d) \((\S+)\): (\d+) ms of a step of (\d+) ms", said)
     assert named and {process for process, *_ in named} == {"1"}, said
     assert "straggler: " not in ended[1][1]

@@ -99,13 +99,8 @@ def test_a_missing_process_is_named_again_and_again_and_ends_in_42(caplog):
     assert len(told) >= 4  # by both of them
 
 
-def test_a_missing_coordinator_is_named(caplog):
-    (error,) = together((1, {}), processes=2, settings=DistributedConfig(rendezvous_seconds=-4, report_seconds=0.2))
-    assert isinstance(error, RestartMe) and "process 0 did not come within -4 s (localhost:" in str(error)
-    assert "refused" in str(error) and "waiting for process 0 of 2 (localhost:" in caplog.text
-
-
-def test_a_process_that_reaches_itself_still_waits_for_process_0(monkeypatch):
+@pytest.mark.parametrize("to_itself", [False, True])
+def test_a_missing_coordinator_is_named_also_by_one_that_reaches_itself(monkeypatch, caplog, to_itself):
     """Fails if it takes its own signs of life for those of process 0: it waited for ever, and kept the port."""
     tries = []
 
@@ -118,10 +113,13 @@ def test_a_process_that_reaches_itself_still_waits_for_process_0(monkeypatch):
         connection.connect(address)
         return connection
 
-    monkeypatch.setattr(socket, "create_connection", itself)
-    (error,) = together((1, {}), processes=2, settings=DistributedConfig(rendezvous_seconds=-4.5))
-    assert isinstance(error, RestartMe) and "Connection refused); start it, then restart all" in str(error)
-    assert len(tries) >= 2
+    if to_itself:
+        monkeypatch.setattr(socket, "create_connection", itself)
+    settings = DistributedConfig(rendezvous_seconds=-4.5, report_seconds=0.2)
+    (error,) = together((1, {}), processes=2, settings=settings)
+    assert isinstance(error, RestartMe) and "process 0 did not come within -4.5 s (localhost:" in str(error)
+    assert "Connection refused); start it, then restart all" in str(error)
+    assert "waiting for process 0 of 2 (localhost:" in caplog.text and (len(tries) >= 2) == to_itself
 
 
 def test_values_that_differ_are_refused_everywhere_with_both():
@@ -180,20 +178,6 @@ def test_an_unknown_host_of_process_0_is_asked_for_again_and_ends_all_with_2(mon
                 assert "set distributed.coordinator (or JAX_COORDINATOR_ADDRESS) to an address" in str(raised.value)
 
 
-def test_a_process_whose_host_went_away_may_come_again():
-    """Its old connection is half open: it says nothing more, and does not close."""
-    port, settings = hosts.free_port(), DistributedConfig(rendezvous_seconds=20, heartbeat_seconds=3)
-    meets = [watch(process, {}, port, 3, settings).meet for process in range(3)]
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(meets[0])
-        with knock(port) as gone:
-            gone.sendall(hello(1, {COUNT: 3, COMMAND: ""}))
-            time.sleep(2)
-            results = [*at_once(*meets[1:]), first.result(20)]
-    assert sorted(len(one.links) for one in results) == [1, 1, 2]
-    close(results)
-
-
 def test_strangers_are_ignored_or_refused_alone(caplog):
     """Fails if one hello ends the launch of others."""
     port = hosts.free_port()
@@ -243,16 +227,23 @@ def test_a_second_run_at_the_same_port_is_refused_in_one_line_and_the_first_stay
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_a_port_that_another_program_keeps_ends_all_with_2(monkeypatch, shift):
-    """Fails if a scheduler that starts it again after 42 does so for ever."""
+@pytest.mark.parametrize("for_good", [True, False])
+def test_a_port_that_another_program_keeps_ends_all_with_2_unless_it_is_free_after_a_while(
+    monkeypatch, shift, for_good
+):
+    """Fails if a scheduler starts it again after 42 for ever, or if a restart fails at what is left before it."""
     monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.3)
     monkeypatch.setattr(rendezvous, "TICK_SECONDS", 0.02)
-    settings = DistributedConfig(rendezvous_seconds=0.5, heartbeat_seconds=0.2)
+    settings = DistributedConfig(rendezvous_seconds=0.5 if for_good else 20, heartbeat_seconds=0.2 if for_good else 60)
     with socket.socket() as other:
         port = hosts.free_port()
         other.bind(("", port + shift))
         other.listen()
+        if not for_good:
+            threading.Timer(0.5, other.close).start()
         results = together((0, {}), (1, {}), settings=settings, port=port)
+    if not for_good:
+        return close(results)
     for error in results:
         assert isinstance(error, BadInput) and str(error).startswith("process 0 did not come within ")
         assert "stop what listens there, or set another distributed.coordinator and" in str(error)
@@ -260,38 +251,35 @@ def test_a_port_that_another_program_keeps_ends_all_with_2(monkeypatch, shift):
     assert ("Address already in use" if not shift else "silent for 0.2 s") in str(results[1])
 
 
-def test_a_port_that_is_free_after_a_while_is_waited_for():
-    """Fails if a restart does not survive what is left of the process before it."""
-    for shift in (0, 1):
-        port = hosts.free_port()
-        with socket.socket() as other:
-            other.bind(("", port + shift))
-            other.listen()
-            threading.Timer(0.5, other.close).start()
-            close(together((0, {}), (1, {}), port=port))
-
-
 def test_a_port_that_needs_other_rights_is_bad_input(monkeypatch):
     """Fails if the user waits for such a port to be free: exit code 42."""
+
+    def denied(port):
+        raise PermissionError(errno.EACCES, "no")
+
     monkeypatch.setattr(rendezvous, "listening", denied)
     (error,) = together((0, {}))
     assert isinstance(error, BadInput) and "Permission denied; set another distributed.coordinator" in str(error)
 
 
-def denied(port):
-    raise PermissionError(errno.EACCES, "no")
-
-
-def test_a_stranger_with_a_number_of_this_run_gives_way_to_the_right_process():
-    port = hosts.free_port()
-    meets = [watch(process, {"train.steps": 4}, port, 3).meet for process in range(3)]
+@pytest.mark.parametrize(
+    ("more", "seconds", "heartbeat", "said"),
+    [
+        # A process whose host went away and is back: its old connection is half open, says nothing more, stays open.
+        ({}, 2, 3, ""),
+        ({"train.steps": 5}, 0.2, 60, "another run is here"),
+    ],
+)
+def test_who_has_a_number_and_is_gone_or_a_stranger_gives_way_to_the_right_process(more, seconds, heartbeat, said):
+    port, settings = hosts.free_port(), DistributedConfig(rendezvous_seconds=20, heartbeat_seconds=heartbeat)
+    meets = [watch(process, {"train.steps": 4}, port, 3, settings).meet for process in range(3)]
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(meets[0])
-        with knock(port) as stranger:
-            stranger.sendall(hello(1, {COUNT: 3, COMMAND: "", "train.steps": 5}))
-            time.sleep(0.2)
+        with knock(port) as other:
+            other.sendall(hello(1, {COUNT: 3, COMMAND: "", **more}))
+            time.sleep(seconds)
             results = [*at_once(*meets[1:]), first.result(20)]
-            assert "another run is here" in stranger.makefile().read()
+            assert said in other.makefile().read()
     assert sorted(len(one.links) for one in results) == [1, 1, 2]
     close(results)
 
@@ -418,20 +406,26 @@ def test_an_error_is_printed_before_the_others_are_told(capsys):
     assert said == [(3, "why", "xlnet-jax: why\n")]
 
 
-def test_the_place_comes_from_keys_or_the_environment(monkeypatch):
+@pytest.fixture
+def nowhere(monkeypatch):
+    """An environment without any cluster."""
+    for name in (*ENVIRONMENT.values(), "JAX_LOCAL_DEVICE_IDS", "SLURM_JOB_ID", "TPU_SKIP_MDS_QUERY"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_the_place_comes_from_keys_or_the_environment(nowhere):
     def find(**keys):
         return find_process_info(Config(distributed=DistributedConfig(**keys)))
 
-    for name in ENVIRONMENT.values():
-        monkeypatch.delenv(name, raising=False)
     assert find() is None and find(processes=1) is None
     wanted = ProcessInfo("host:1234", 4, 3)
     assert find(coordinator="host:1234", processes=4, process_id=3) == wanted
-    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "host:1234")
-    monkeypatch.setenv("JAX_NUM_PROCESSES", "4")
+    nowhere.setenv("JAX_COORDINATOR_ADDRESS", "host:1234")
+    nowhere.setenv("JAX_NUM_PROCESSES", "4")
     with pytest.raises(BadInput, match="neither distributed.process_id nor JAX_PROCESS_ID is set"):
         find()
-    monkeypatch.setenv("JAX_PROCESS_ID", "3")
+    nowhere.setenv("JAX_PROCESS_ID", "3")
     assert find() == wanted
     for junk in ("host", ":4000", "a..b:4000", "host:\u00b2", "host:70000", "[::1:4000"):
         with pytest.raises(BadInput, match="must be HOST:PORT"):
@@ -441,47 +435,38 @@ def test_the_place_comes_from_keys_or_the_environment(monkeypatch):
         find(process_id=4)
 
 
-@pytest.fixture
-def nowhere(monkeypatch):
-    """An environment without any cluster."""
-    for name in (*ENVIRONMENT.values(), "JAX_LOCAL_DEVICE_IDS", "SLURM_JOB_ID", "TPU_SKIP_MDS_QUERY"):
-        monkeypatch.delenv(name, raising=False)
-    return monkeypatch
+SLURM = {"SLURM_JOB_ID": "4096", "SLURM_STEP_NODELIST": "node[003-006]", "SLURM_NTASKS": "4", "SLURM_PROCID": "2",
+         "SLURM_LOCALID": "0"}  # fmt: skip
+GKE = {"TPU_WORKER_HOSTNAMES": "a.test,b.test", "TPU_WORKER_ID": "1", "MEGASCALE_NUM_SLICES": "2",
+       "MEGASCALE_SLICE_ID": "1", "MEGASCALE_COORDINATOR_ADDRESS": "127.0.0.1:8080"}  # fmt: skip
+TWO = {"agent-worker-number": "1", "worker-network-endpoints": "x:y:127.0.0.1,x:y:127.0.0.2", "tpu-env": ""}
+ALONE = TWO | {"agent-worker-number": "0", "worker-network-endpoints": "x:y:127.0.0.1"}
+ONE_TASK = {"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
 
 
-def test_slurm_is_detected_and_one_task_is_none(nowhere):
-    slurm = {"SLURM_JOB_ID": "4096", "SLURM_STEP_NODELIST": "node[003-006]", "SLURM_NTASKS": "4", "SLURM_PROCID": "2",
-             "SLURM_LOCALID": "0"}  # fmt: skip
-    for name, value in slurm.items():
+@pytest.mark.parametrize(
+    ("environment", "metadata", "keys", "found"),
+    [
+        (SLURM, None, {}, ProcessInfo("node003:61440", 4, 2, [0])),
+        (SLURM, None, {"detect": False}, None),
+        (SLURM, None, {"coordinator": "other:1", "process_id": 3}, ProcessInfo("other:1", 4, 3, [0])),
+        (SLURM | {"JAX_LOCAL_DEVICE_IDS": "0,1"}, None, {}, ProcessInfo("node003:61440", 4, 2)),
+        (SLURM | ONE_TASK, None, {}, None),
+        ({}, TWO, {}, ProcessInfo("127.0.0.1:8482", 2, 1)),
+        # A machine of its own, and a pod of Kubernetes without TPUs: one process, as ever.
+        ({}, ALONE, {}, None),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None, {}, None),
+        # Slices after each other.
+        (GKE, TWO, {}, ProcessInfo("127.0.0.1:8482", 4, 3)),
+    ],
+)
+def test_a_cluster_is_detected(nowhere, environment, metadata, keys, found):
+    for name, value in environment.items():
         nowhere.setenv(name, value)
-    assert find_process_info(Config()) == ProcessInfo("node003:61440", 4, 2, [0])
-    assert find_process_info(Config(distributed=DistributedConfig(detect=False))) is None
-    own = DistributedConfig(coordinator="other:1", process_id=3)
-    assert find_process_info(Config(distributed=own)) == ProcessInfo("other:1", 4, 3, [0])
-    nowhere.setenv("JAX_LOCAL_DEVICE_IDS", "0,1")
-    assert find_process_info(Config()) == ProcessInfo("node003:61440", 4, 2)
-    nowhere.setenv("SLURM_NTASKS", "1")
-    nowhere.setenv("SLURM_PROCID", "0")
-    assert find_process_info(Config()) is None
-
-
-def test_a_tpu_vm_is_detected_by_its_metadata(nowhere):
-    metadata = {"agent-worker-number": "1", "worker-network-endpoints": "x:y:127.0.0.1,x:y:127.0.0.2", "tpu-env": ""}
-    nowhere.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
-    nowhere.setattr(cloud_tpu_cluster, "get_metadata", lambda key: (metadata[key], 200))
-    assert find_process_info(Config()) == ProcessInfo("127.0.0.1:8482", 2, 1)
-    # A machine of its own: one process, as ever.
-    metadata |= {"agent-worker-number": "0", "worker-network-endpoints": "x:y:127.0.0.1"}
-    assert find_process_info(Config()) is None
-
-
-def test_gke_is_detected_by_its_environment_slices_after_each_other(nowhere):
-    gke = {"TPU_WORKER_HOSTNAMES": "a.test,b.test", "TPU_WORKER_ID": "1", "MEGASCALE_NUM_SLICES": "2",
-           "MEGASCALE_SLICE_ID": "1", "MEGASCALE_COORDINATOR_ADDRESS": "127.0.0.1:8080"}  # fmt: skip
-    nowhere.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
-    for name, value in gke.items():
-        nowhere.setenv(name, value)
-    assert find_process_info(Config()) == ProcessInfo("127.0.0.1:8482", 4, 3)
+    if metadata:
+        nowhere.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
+        nowhere.setattr(cloud_tpu_cluster, "get_metadata", lambda key: (metadata[key], 200))
+    assert find_process_info(Config(distributed=DistributedConfig(**keys))) == found
 
 
 def test_a_cluster_that_does_not_answer_ends_in_42(nowhere):
@@ -492,8 +477,3 @@ def test_a_cluster_that_does_not_answer_ends_in_42(nowhere):
     nowhere.setattr(cloud_tpu_cluster, "get_metadata", refuse)
     with pytest.raises(RestartMe, match="no route to host; set distributed.detect=false"):
         find_process_info(Config())
-
-
-def test_a_pod_of_kubernetes_without_tpus_is_a_single_process(nowhere):
-    nowhere.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert find_process_info(Config()) is None

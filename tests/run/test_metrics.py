@@ -14,15 +14,15 @@ def test_no_step_appears_twice_after_a_resume(tmp_path):
     assert metrics.read_jsonl(str(path)) == []
     writer = metrics.MetricsWriter(str(tmp_path), 0, tensorboard=True)
     for step in range(1, 8):
-        writer.step({"step": step, "loss": 1.0 / step, "mfu": None})
-    writer.evaluation({"step": 4, "loss": 2.0})
-    writer.evaluation({"step": 6, "loss": 1.5})
+        writer.write("metrics", {"step": step, "loss": 1.0 / step, "mfu": None})
+    writer.write("evaluations", {"step": 4, "loss": 2.0})
+    writer.write("evaluations", {"step": 6, "loss": 1.5})
     writer.close()
     with open(path, "a", encoding="utf-8") as file:
         file.write('{"step": 8, "lo')  # what a crash leaves
     assert [line["step"] for line in metrics.read_jsonl(str(path))] == [1, 2, 3, 4, 5, 6, 7]
     resumed = metrics.MetricsWriter(str(tmp_path), 5, tensorboard=False)
-    resumed.step({"step": 6, "loss": 0.5})
+    resumed.write("metrics", {"step": 6, "loss": 0.5})
     resumed.close()
     lines = metrics.read_jsonl(str(path))
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]

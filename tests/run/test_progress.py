@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from xlnet_jax.run.progress import Reporter
 class Nothing:
     """A writer of metrics that writes nothing."""
 
-    def step(self, values):
+    def write(self, name, values):
         pass
 
 
@@ -52,34 +51,10 @@ def test_the_first_losses_are_logged_and_then_every_hundredth(size, caplog):
     assert said == [(str(step),) * 2 for step in (1, 2, 5, 10, 20, 50, 100, 200, 300)]
 
 
-def test_the_logged_rate_is_the_mean_since_the_last_line(caplog, monkeypatch):
-    to, now = reporter(), [100.0]
-    monkeypatch.setattr(to.goodput, "training", lambda: now[0])
-    to.clock = now[0]
-    with caplog.at_level(logging.INFO, "xlnet_jax"):
-        for first, seconds in ((40, 2), (45, 8), (50, 1), (75, 24), (95, 9)):
-            now[0] += seconds
-            report(to, range(first, first + 5))
-    # 10 steps in 10 seconds and then 50 in 34: not the rate of the last dispatch alone.
-    per_step = to.config.train.batch_size * to.config.data.segment_len
-    said = [record.getMessage().split(", ")[1] for record in caplog.records]
-    assert said == [f"{per_step:.0f} tokens/s", f"{50 / 34 * per_step:.0f} tokens/s"]
-
-
-def test_a_long_compilation_is_told_in_the_log_again_and_again(caplog, monkeypatch):
-    monkeypatch.setattr(progress, "BUSY_SECONDS", 0.05)
-    with caplog.at_level(logging.INFO, "xlnet_jax"):
-        with pytest.raises(ValueError), reporter().busy("compiling the step"):
-            time.sleep(0.4)
-            raise ValueError
-        said = [record.getMessage() for record in caplog.records]
-        assert said[0] == "compiling the step ..." and len(said) >= 3
-        assert all(re.fullmatch(r"still compiling the step, for \d+ s", line) for line in said[1:])
-        time.sleep(0.2)
-    assert len(caplog.records) == len(said), "it goes on after the end"
-
-
-def test_the_bar_says_compiling_and_then_training(caplog):
+def test_the_bar_or_the_log_says_compiling_and_then_training(caplog):
+    with caplog.at_level(logging.INFO, "xlnet_jax"), reporter().busy("compiling the step"):
+        assert caplog.messages == ["compiling the step ..."]
+    caplog.clear()
     console = Console(file=io.StringIO(), force_terminal=True)
     with Progress(TextColumn("{task.description}"), console=console) as bar:
         bar.add_task(progress.TRAINING, total=40)

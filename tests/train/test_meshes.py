@@ -269,7 +269,7 @@ def test_a_run_resumes_with_the_key_switched_and_its_checks_work(tmp_path, pytes
     def settings(zero1):
         return tiny.config(
             data={"corpus": data_fixtures.corpus_path()}, mesh={"data": 4, "fsdp": 2, "zero1": zero1},
-            watchdog={"sdc_every": 3}, log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
+            log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
         )  # fmt: skip
 
     def losses(name):

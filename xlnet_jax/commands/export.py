@@ -28,8 +28,7 @@ def export(
         directory.
       step: the checkpoint; None = the newest good one, or of a fine-tuned model the best one.
       shard_bytes: largest file with weights of a Hugging Face folder.
-      overrides: config keys to change. A run of an older version has no copy of its tokenizer and may need
-        `--config.data.corpus=DIR`.
+      overrides: config keys to change.
 
     Raises:
       BadInput: no run or good checkpoint in `workdir`, `output` in use, or a model the other library cannot express.
@@ -39,7 +38,7 @@ def export(
         return {"output": output, "process": process}
     check_output(output)
     WRITERS[format].check(config)
-    tokenizer = workdirs.tokenizer(workdir, overrides)
+    tokenizer = workdirs.tokenizer(workdir)
     placed, at = on_one_device(Stored(workdir, config, tokenizer), step)
     params = jax.device_get(placed)  # so that Orbax stores no devices, which another machine lacks
     identity, kept = workdirs.read_config(workdir) or {}, workdirs.source_config(workdir)

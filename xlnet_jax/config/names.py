@@ -44,7 +44,11 @@ RENAMED_OPTIONS = {"parallel": "tokens_per_step", "unknown": "target_share", "la
 """Options of the command line, in the same way."""
 
 
+GONE = {"watchdog.sdc_every"}
+"""Keys that stored runs may have, and that no longer mean anything."""
+
+
 def renamed(values: dict[str, Any]) -> dict[str, Any]:
     """`flat` values of an older version under the names of today, for reading stored runs and exports."""
     return {RENAMED.get(name, name): RENAMED_VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
-            for name, value in values.items()}  # fmt: skip
+            for name, value in values.items() if name not in GONE}  # fmt: skip

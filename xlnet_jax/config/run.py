@@ -107,8 +107,7 @@ class WatchdogConfig:
     seconds: float = key(
         1800.0, "without progress (dispatch, evaluation, save): print all stacks, exit with 42; 0 = off", FREE, le=1e9
     )
-    report_every: int = key(1000, "steps between two tables of step times by host; 0 = none", FREE)
-    sdc_every: int = key(0, "steps between checks that compute a gradient twice and compare the bits; 0 = never", FREE)
+    report_every: int = key(1000, "steps between two reports of step times; 0 = none", FREE)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,23 +18,18 @@ ENVIRONMENT = {
 """Environment variables that replace unset keys of `distributed`."""
 
 
-def find_process_info(config: Config) -> ProcessInfo | None:
+def find_process_info(config: Config, any_number: bool = False) -> ProcessInfo | None:
     """The number of this process and of all processes; None if it is the only one.
 
     From the keys `distributed.*`, the environment, or JAX's detection of TPU VM, GKE and SLURM.
+
+    Args:
+      any_number: the number may be too large.
 
     Raises:
       BadInput: a needed setting is missing, or a number is invalid.
       RestartMe: the cluster does not answer.
     """
-    me = find(config)
-    if me is not None and me.process >= me.processes:
-        raise BadInput(f"distributed.process_id={me.process} must lie in [0, distributed.processes={me.processes})")
-    return me
-
-
-def find(config: Config) -> ProcessInfo | None:
-    """As `find_process_info`, but the number may be too large."""
     given = config.distributed
     known: list[Any] = [given.coordinator or None, given.processes or None,
                         None if given.process_id < 0 else given.process_id]  # fmt: skip
@@ -60,6 +55,8 @@ def find(config: Config) -> ProcessInfo | None:
         raise BadInput(f"distributed.coordinator={coordinator} must be HOST:PORT")
     if given.rendezvous_port == int(valid[3]):
         raise BadInput(f"distributed.rendezvous_port={valid[3]} is the coordinator's port, too; choose another one")
+    if process >= processes and not any_number:
+        raise BadInput(f"distributed.process_id={process} must lie in [0, distributed.processes={processes})")
     return ProcessInfo(coordinator, processes, process, devices, configured)
 
 

@@ -12,7 +12,6 @@ import logging
 import os
 import platform
 import signal
-import socket
 import sys
 import threading
 import time
@@ -28,11 +27,10 @@ import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config import Config
-from xlnet_jax.distributed import place
-from xlnet_jax.distributed.links import CONNECT_SECONDS, ProcessInfo
+from xlnet_jax.distributed.links import ProcessInfo
 from xlnet_jax.distributed.mesh import available_devices
 from xlnet_jax.distributed.place import find_process_info
-from xlnet_jax.distributed.rendezvous import GRACE_SECONDS, TICK_SECONDS, Watch
+from xlnet_jax.distributed.rendezvous import GRACE_SECONDS, Watch
 from xlnet_jax.errors import RestartMe, XLNetError, summary
 
 log = logging.getLogger("xlnet_jax")
@@ -72,10 +70,8 @@ class Session:
 
         All processes ask at the same boundaries, after every dispatch and every batch of an evaluation, and get the
         same answer: a maximum over the devices, sent behind that dispatch and read after the next one is sent. So
-        nothing waits for it, and the answer is one boundary old. A single process needs no agreement.
-
-        `multihost_utils.reached_preemption_sync_point` needs JAX's own handler of SIGTERM, knows no Ctrl-C, and is
-        called by number of steps, which evaluations do not have.
+        nothing waits for it, and the answer is one boundary old. A single process needs no agreement. See `run.signals`
+        for why `multihost_utils.reached_preemption_sync_point` is not used.
         """
         if not self.watch:
             return signal_name
@@ -219,7 +215,7 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
             config = configs.override(Config(), keys)
         if code == RestartMe.exit_code:
             config = config.changed(distributed={"rendezvous_seconds": GRACE_SECONDS})
-        me = place.find(config)
+        me = find_process_info(config, any_number=True)
     except XLNetError:
         return  # `line` says that, or why there is no configuration: nobody knows the others
     if me is None:
@@ -260,8 +256,6 @@ def _start_jax(config: Config, me: ProcessInfo) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):  # type: ignore[attr-defined]
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    if me.process:
-        _wait_for_port(me.coordinator, given.rendezvous_seconds)
     jax.distributed.initialize(
         me.coordinator, me.processes, me.process, me.devices,
         # Longer than the watch's own limit: the watch must come first, because it names the silent process.
@@ -270,22 +264,6 @@ def _start_jax(config: Config, me: ProcessInfo) -> None:
         shutdown_timeout_seconds=int(given.rendezvous_seconds) + 1,
         cluster_detection_method="deactivate",
     )  # fmt: skip
-
-
-def _wait_for_port(address: str, seconds: float) -> None:
-    """Returns when something listens there: JAX would end this process by abort(), with a stack and no exit code."""
-    host, _, port = address.rpartition(":")
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-        except OSError as error:
-            if time.monotonic() > until:
-                raise RestartMe(
-                    f"{address}, the port of JAX's coordination service, cannot be reached: {summary(error)}; open it "
-                    "on the host of process 0, then restart all"
-                ) from error
-            time.sleep(TICK_SECONDS)
 
 
 def _share_cached_programs() -> None:

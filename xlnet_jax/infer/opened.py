@@ -78,7 +78,7 @@ def find(path: str, overrides: Sequence[str] = ()) -> Stored:
         listed = files.listing(files.resolve(path))
     weights = any(name == f"{PARAMS}/" or name.endswith(".safetensors") for name in listed)
     if not weights and not tensorflow.is_checkpoint(path, listed):
-        return Stored(path, workdirs.load_config(path, list(overrides)), workdirs.tokenizer(path, overrides))
+        return Stored(path, workdirs.load_config(path, list(overrides)), workdirs.tokenizer(path))
     with open_source(path, overrides=["--config.model.compute_dtype=float32", *overrides]) as source:
         params = source.params(any_recipe(source.config, source.tokenizer))
         return Stored(path, source.config, source.tokenizer, params)

@@ -4,17 +4,34 @@ The clock always runs for exactly one cause. Every save writes the sums to `time
 next start continues from the sums of the step it resumes from; the time between that save and the next start (repeated
 work, and waiting for a machine) is lost to restarts. Nothing is counted twice and nothing is left out: the seconds add
 up to the time since the first start, except pauses after a clean end.
+
+All processes of a run take the same time for a step, because they wait for each other inside it. They differ in the
+time that a host spends outside the step: waiting for its data, in Python, in saves. The device hides this time while it
+is shorter than the step; a host where it is longer is the straggler. This does not detect a slow chip.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import numpy as np
+
+from xlnet_jax.distributed.processes import Session
+
+log = logging.getLogger("xlnet_jax")
+
 DEVICE, HOST = "device", "host"
-LOST = ("start", "restore", "compile", "data", "save", "evaluation", "check", "restarts")
+LOST = ("start", "restore", "compile", "data", "save", "evaluation", "restarts")
+OF_A_STEP = (DEVICE, "data", HOST, "save")
+"""The causes of a step's time; all but the first are outside the device's work."""
+STRAGGLER_FACTOR, STRAGGLER_SHARE = 1.5, 0.25
+"""A straggler's host takes this many times as long as the median host, and this share of the step: less is hidden."""
 
 
 class Goodput:
@@ -39,7 +56,7 @@ class Goodput:
     def training(self) -> float:
         """Seconds so far of the device and the host, and in which they waited for data and saves."""
         self._turn()
-        return sum(self.seconds[cause] for cause in (DEVICE, HOST, "data", "save"))
+        return sum(self.seconds[cause] for cause in OF_A_STEP)
 
     def _turn(self) -> None:
         now = time.perf_counter()
@@ -79,14 +96,11 @@ class Goodput:
 
 def last_complete(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The last line of `time.jsonl` with all that is read."""
-    return next(filter(_complete, reversed(lines)), None)
-
-
-def _complete(line: dict[str, Any]) -> bool:
-    seconds = line.get("seconds")
-    if not isinstance(seconds, dict) or not seconds.keys() >= {DEVICE, HOST} or "ended" not in line:
-        return False
-    return all(isinstance(value, int | float) for value in (line.get("time"), *seconds.values()))
+    for line in reversed(lines):
+        seconds = line.get("seconds")
+        if isinstance(seconds, dict) and {DEVICE, HOST} <= seconds.keys() and line.get("time") and "ended" in line:
+            return line
+    return None
 
 
 def summary(line: dict[str, Any] | None) -> dict[str, Any]:
@@ -114,3 +128,56 @@ def described(line: dict[str, Any]) -> str:
     return (
         f"{total:.1f} s in all, training {steps:.1f} s ({100 * steps / total:.1f} %); lost: {', '.join(parts) or '-'}"
     )
+
+
+def stragglers(seconds_PC: np.ndarray) -> list[int]:
+    """The processes that the others wait for, the slowest first.
+
+    Args:
+      seconds_PC: seconds per step, of each process by `OF_A_STEP`.
+    """
+    outside_P = seconds_PC[:, 1:].sum(axis=1)
+    bound_P = np.maximum(STRAGGLER_FACTOR * _median(outside_P), STRAGGLER_SHARE * seconds_PC.sum(axis=1))
+    return [int(process) for process in np.argsort(-outside_P) if outside_P[process] > bound_P[process]]
+
+
+def _median(x: np.ndarray) -> float:
+    return float(np.quantile(x, 0.5, method="lower"))
+
+
+class StepTimes:
+    """Compares the step times of all processes; process 0 logs them, and names the stragglers.
+
+    The numbers go through the coordination service while the device computes.
+
+    Args:
+      every: steps between two reports; 0 = none.
+    """
+
+    def __init__(self, goodput: Goodput, processes: Session, every: int, start: int) -> None:
+        self._goodput, self._processes, self._every = goodput, processes, every
+        self._since, self._before = start, goodput.now()
+
+    def at(self, step: int) -> None:
+        """Called by all processes after every dispatch."""
+        steps = step - self._since
+        if not self._every or not self._processes.watch or steps < self._every:
+            return
+        spent = self._goodput.now()
+        mine = [(spent[cause] - self._before[cause]) / steps for cause in OF_A_STEP]
+        texts = self._processes.gather(json.dumps(mine), "comparing step times")
+        # Without the time spent here, in which this process waits for the others.
+        self._since, self._before = step, self._goodput.now()
+        if jax.process_index() == 0:
+            self._log(1e3 * np.array([json.loads(text) for text in texts]), step, steps)
+
+    def _log(self, ms_PC: np.ndarray, step: int, steps: int) -> None:
+        step_P, outside_P = ms_PC.sum(axis=1), ms_PC[:, 1:].sum(axis=1)
+        log.info("step times, %d steps to %d: %.1f ms per step; on the host %.1f in the median process, %.1f in the "
+                 "slowest", steps, step, step_P.max(), _median(outside_P), outside_P.max())  # fmt: skip
+        for process in stragglers(ms_PC):
+            log.warning(
+                "straggler: process %d (%s): %.0f ms of a step of %.0f ms on the host (data %.0f, Python %.0f, save "
+                "%.0f)", process, self._processes.hosts[process], outside_P[process], step_P[process],
+                *ms_PC[process, 1:],
+            )  # fmt: skip

@@ -3,8 +3,8 @@
 On disk the lock is the kernel's, which ends with the process. A bucket has no locks: there it is the object
 `lock.json`, which the holder renews every `RENEW_SECONDS`, and whose token it checks before each save. A restart of the
 same job (the same XLNET_JOB_ID, an environment variable that the launch scripts set) takes over at once; another run
-only if the holder is known to be dead, or does not renew the lock for `STALE_SECONDS`. If two runs take over at the
-same time, the one whose token stays in the object goes on.
+only if the holder does not renew the lock for `STALE_SECONDS`. If two runs take over at the same time, the one whose
+token stays in the object goes on.
 """
 
 from __future__ import annotations
@@ -40,31 +40,26 @@ def held(workdir: str) -> Iterator[Callable[[], None]]:
         with files.locked(workdir, "another training runs here"):
             yield lambda: None
         return
-    with files.scratch(workdir) as folder:
-        lease, ended = Lease(workdir, folder), threading.Event()
-        lease.take()
-        thread = threading.Thread(target=lease.keep, args=(ended,), name="lock", daemon=True)
-        thread.start()
-        try:
-            yield lease.check
-        finally:
-            ended.set()
-            thread.join()
+    lease, ended = Lease(workdir), threading.Event()
+    lease.take()
+    thread = threading.Thread(target=lease.keep, args=(ended,), name="lock", daemon=True)
+    thread.start()
+    try:
+        yield lease.check
+    finally:
+        ended.set()
+        thread.join()
 
 
 class Lease:
-    """The lock of a work directory in a bucket: `take`, then `keep` in a thread, and `check` before each save.
+    """The lock of a work directory in a bucket: `take`, then `keep` in a thread, and `check` before each save."""
 
-    Args:
-      folder: on this machine, locked by the kernel as long as this process runs.
-    """
-
-    def __init__(self, workdir: str, folder: str) -> None:
+    def __init__(self, workdir: str) -> None:
         self._workdir = files.resolve(workdir)
         self._path = f"{self._workdir}/lock.json"
         token, since = uuid.uuid4().hex, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._me = {
-            "token": token, "job": os.environ.get("XLNET_JOB_ID") or token, "folder": folder,
+            "token": token, "job": os.environ.get("XLNET_JOB_ID") or token,
             "name": f"process {os.getpid()} on {platform.node()} since {since}",
         }  # fmt: skip
         self._renewed = 0.0
@@ -83,14 +78,7 @@ class Lease:
         self._renewed = time.monotonic()
 
     def _lives(self, holder: dict[str, Any]) -> bool:
-        """Whether the holder is alive. On another machine: not if this is its restart, or if it does not renew."""
-        try:
-            with files.locked(holder["folder"], "in use"):
-                return False
-        except BadInput:
-            return True
-        except OSError:
-            pass  # on another machine
+        """Whether the holder renews the lock, and this is not its restart."""
         if holder["job"] == self._me["job"]:
             return False
         who = f"{self._workdir}: {holder['name']}"

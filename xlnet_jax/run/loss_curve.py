@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xlnet_jax.messages import how_to_install
@@ -31,32 +31,22 @@ def draw(workdir: str, heldout_loss: float | None, unigram: float | None) -> str
       RestartMe: the bucket does not answer.
     """
     lines = [line for line in read_jsonl(os.path.join(workdir, "metrics.jsonl")) if line.get("loss") is not None]
-    steps, losses = [line["step"] for line in lines], [line["loss"] for line in lines]
-
-    def fill(axes: Any) -> None:
-        axes.plot(steps, losses, linewidth=0.6, label="training loss")
-        if heldout_loss is not None:
-            axes.axhline(heldout_loss, color="tab:green", label="held-out loss, at the end")
-            axes.axhline(unigram, color="tab:gray", linestyle="--", label="unigram cross-entropy")
-        axes.set(xlabel="step", ylabel="nats per target", title="Held-out and training loss")
-
-    return _picture(os.path.join(workdir, PICTURE), fill)
+    curves = {"training loss": ([line["step"] for line in lines], [line["loss"] for line in lines])}
+    levels = {"held-out loss, at the end": heldout_loss, "unigram cross-entropy": unigram}
+    return _picture(os.path.join(workdir, PICTURE), "Held-out and training loss", "step", curves, levels)
 
 
 def draw_context(workdir: str, lengths: Sequence[int], losses: Mapping[str, Sequence[float]]) -> str | None:
     """Draws the mean loss of each model, by name, over the length of the context; see `draw` for result and errors."""
-
-    def fill(axes: Any) -> None:
-        for name, loss_C in losses.items():
-            axes.plot(lengths, loss_C, marker=".", label=name)
-        axes.set_xscale("log", base=2)
-        axes.set(xlabel="tokens of context", ylabel="nats per target", title="Loss on the same tokens by context")
-
-    return _picture(os.path.join(workdir, CONTEXT_PICTURE), fill)
+    curves = {name: (lengths, loss_C) for name, loss_C in losses.items()}
+    title, xlabel = "Loss on the same tokens by context", "tokens of context"
+    return _picture(os.path.join(workdir, CONTEXT_PICTURE), title, xlabel, curves, {}, xscale="log")
 
 
-def _picture(path: str, fill: Callable[[Any], None]) -> str | None:
-    """Writes a PNG of axes that `fill` draws on; see `draw`."""
+def _picture(
+    path: str, title: str, xlabel: str, curves: Mapping[str, Any], levels: Mapping[str, float | None], **scale: str
+) -> str | None:
+    """Writes a PNG of curves (x, y) and of horizontal lines, by name; see `draw`."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -64,7 +54,12 @@ def _picture(path: str, fill: Callable[[Any], None]) -> str | None:
         return None
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    fill(axes)
+    for name, curve in curves.items():
+        axes.plot(*curve, linewidth=0.8, label=name)
+    for number, (name, level) in enumerate(levels.items(), 1):
+        if level is not None:
+            axes.axhline(level, color=f"C{number}", linestyle="--", label=name)
+    axes.set(title=title, xlabel=xlabel, ylabel="nats per target", **scale)
     axes.legend()
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)

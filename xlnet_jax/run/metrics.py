@@ -30,13 +30,16 @@ from xlnet_jax.storage import files
 log = logging.getLogger("xlnet_jax")
 
 FILE_BYTES = 1 << 13
-"""This many bytes are written to a file on disk without a flush, for users who follow the file."""
+"""This many bytes are written to a file on disk before a save, for users who follow the file."""
 
 PART_BYTES, EVENT_PART_BYTES = 1 << 20, 4 << 20
 """A part with this many bytes is complete: about 3000 steps of metrics, some thousand of events."""
 
 STARTS = "runs.jsonl"
 """The only file of a work directory whose lines hold text; the others hold numbers."""
+
+PREFIXES = {"metrics": "train", "evaluations": "heldout"}
+"""Of the names in TensorBoard, by file."""
 
 
 class RunFile:
@@ -63,17 +66,26 @@ class RunFile:
         self._changed = True
         if self._on_disk and len(self._data) >= FILE_BYTES:
             try:
-                self.flush(False)
+                self.flush()
             except OSError as error:
                 # The next `flush` tries again, and raises.
                 log.warning("%s: %s", self._path, error)
 
-    def flush(self, sync: bool = True) -> None:
-        """Writes to the disk, with fsync if `sync`, or the part to the bucket. After an error all can be tried again:
-        on a full disk the written part is cut off.
+    def flush(self) -> None:
+        """Writes to the disk, with fsync, or the part to the bucket. After an error all can be tried again: on a full
+        disk the written part is cut off.
         """
         if self._on_disk:
-            self._write_to_disk(sync)
+            end = os.path.getsize(self._path) if os.path.exists(self._path) else 0
+            try:
+                with open(self._path, "ab") as file:
+                    file.write(self._data)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.truncate(self._path, end)
+                raise
             self._data = bytearray()
             return
         if self._changed:
@@ -81,20 +93,6 @@ class RunFile:
             self._changed = False
         if len(self._data) >= self._part_bytes:
             self._path, self._data = "", bytearray(self._header)
-
-    def _write_to_disk(self, sync: bool) -> None:
-        end = os.path.getsize(self._path) if os.path.exists(self._path) else 0
-        try:
-            with open(self._path, "ab", buffering=0) as file:
-                rest = memoryview(bytes(self._data))
-                while rest:
-                    rest = rest[file.write(rest) :]
-                if sync:
-                    os.fsync(file.fileno())
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.truncate(self._path, end)
-            raise
 
 
 def open_lines(path: str, step: int) -> RunFile:
@@ -212,23 +210,12 @@ class MetricsWriter:
                 if tensorboard:
                     self._files["events"] = open_events(workdir, step)
 
-    def step(self, values: dict[str, Any]) -> None:
-        """One training step; `values` has the key `step`."""
-        self._append("metrics", values, "train")
-
-    def evaluation(self, values: dict[str, Any]) -> None:
-        """One evaluation; `values` has the key `step`."""
-        self._append("evaluations", values, "heldout")
-
-    def times(self, values: dict[str, Any]) -> None:
-        """Goodput up to a step; `values` has the key `step`."""
-        self._append("time", values)
-
-    def _append(self, name: str, values: dict[str, Any], prefix: str | None = None) -> None:
+    def write(self, name: str, values: dict[str, Any]) -> None:
+        """A line of `metrics`, `evaluations` or `time`; `values` has the key `step`, counted from 1."""
         if self._active:
             self._files[name].append(to_line(values), values["step"])
-            if prefix and "events" in self._files:
-                self._files["events"].append(event(prefix, values), values["step"])
+            if name in PREFIXES and "events" in self._files:
+                self._files["events"].append(event(PREFIXES[name], values), values["step"])
 
     def flush(self) -> None:
         """To the disk or the bucket; called before every checkpoint, so that no line is missing before its step.

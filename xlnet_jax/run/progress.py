@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import logging
 import math
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +30,7 @@ LOG_FIRST = (1, 2, 5, 10, 20, 50)
 TRAINING = "training"
 
 BUSY_SECONDS = 30.0
-"""Between two lines of the log during a long compilation or evaluation."""
+"""Between two lines of the log during a long evaluation."""
 
 
 @dataclasses.dataclass
@@ -45,7 +43,6 @@ class Reporter:
       last: the line of the last step.
       rates: tokens per second of every dispatch.
       clock: `goodput.training()` at the end of the last dispatch.
-      logged: the step and the clock of the last line of the log, or of the start.
     """
 
     config: Config
@@ -59,13 +56,11 @@ class Reporter:
     last: dict[str, Any] | None = None
     rates: list[float] = dataclasses.field(default_factory=list)
     clock: float = 0.0
-    logged: tuple[int, float] | None = None
 
     def __call__(self, steps: range, values: dict[str, np.ndarray]) -> None:
         """Writes a line per step. Raises Diverged after too many bad steps in a row."""
         before, self.clock = self.clock, self.goodput.training()
         rate = len(steps) / (self.clock - before)
-        self.logged = self.logged or (steps[0], before)
         by_row: Any = values.pop("rows_B", {})
         per_step = self.config.train.batch_size * self.config.data.segment_len
         self.rates.append(rate * per_step)
@@ -77,50 +72,29 @@ class Reporter:
             row |= self._by_corpus(step, [(sum_KB[i], weight_KB[i]) for sum_KB, weight_KB in by_row.values()])
             row["tokens_per_second"] = rate * per_step
             row["mfu"] = None if self.seconds_at_peak is None else rate * self.seconds_at_peak
-            self.writer.step(row)
+            self.writer.write("metrics", row)
             self.last = row
             if self.bar.disable and (step + 1 in LOG_FIRST or (step + 1) % LOG_EVERY == 0):
-                (last, began), ended = self.logged, before + (i + 1) / rate
-                mean = (step + 1 - last) * per_step / (ended - began)
-                log.info("step %d: loss %s, %.0f tokens/s", step + 1, shown(row["loss"]), mean)
-                self.logged = step + 1, ended
-            if row["consecutive_bad"] >= self.config.train.max_bad_steps:
-                raise Diverged(self._diverged(step, row["consecutive_bad"]))
+                log.info("step %d: loss %s, %.0f tokens/s", step + 1, shown(row["loss"]), rate * per_step)
+            if (bad := row["consecutive_bad"]) >= self.config.train.max_bad_steps:
+                what = "non-finite steps or spikes" if self.config.train.spike_zscore else "non-finite steps"
+                raise Diverged(
+                    f"step {step + 1}: {bad} {what} in a row, the first at step {step + 2 - bad}; lower "
+                    f"optimizer.learning_rate, or look at its data with `xlnet-jax inspect --step={step + 1 - bad}` "
+                    "(inspect counts from 0)"
+                )
         self.bar.update(self.bar.task_ids[0], completed=steps[-1] + 1, note=f"loss {shown(row['loss'])}")
-
-    def _diverged(self, step: int, bad: int) -> str:
-        what = "non-finite steps or spikes" if self.config.train.spike_zscore else "non-finite steps"
-        return (
-            f"step {step + 1}: {bad} {what} in a row, the first at step {step + 2 - bad}; lower "
-            f"optimizer.learning_rate, or look at its data with `xlnet-jax inspect --step={step + 1 - bad}` "
-            "(inspect counts from 0)"
-        )
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Shows why no steps are made: in the bar, whose clock continues, or in the log, now and every `BUSY_SECONDS`.
-
-        Args:
-          what: such as `compiling`.
-        """
-        began, done = time.perf_counter(), threading.Event()
-
-        def remind() -> None:
-            log.info("%s ...", what)
-            while not done.wait(BUSY_SECONDS):
-                log.info("still %s, for %.0f s", what, time.perf_counter() - began)
-
-        reminder = threading.Thread(target=remind, daemon=True)
+        """Shows why no steps are made, such as `compiling`: in the bar, whose clock continues, or in the log."""
         self.bar.update(self.bar.task_ids[0], description=what)
         if self.bar.disable:
-            reminder.start()
+            log.info("%s ...", what)
         try:
             yield
         finally:
-            done.set()
             self.bar.update(self.bar.task_ids[0], description=TRAINING)
-            if self.bar.disable:
-                reminder.join()
 
     def _by_corpus(self, step: int, by_row: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
         """The epoch; with several corpora, the epoch of each and the mean loss over its targets.

@@ -93,24 +93,6 @@ class StopRequest:
                     messages.end(Interrupted.exit_code, line)
 
 
-def short_of_time(grace: float, dispatch: float, save: float) -> str | None:
-    """A warning if a machine that ends a process `grace` seconds after SIGTERM leaves too little time for the save.
-
-    The signal may come when one dispatch runs and the next is about to be sent; the save starts after both.
-
-    Args:
-      grace, dispatch, save: in seconds; 0 = unknown.
-    """
-    if not (grace and save) or 2 * dispatch + save <= grace:
-        return None
-    return (
-        f"two dispatches of {dispatch:.1f} s and a save of {save:.1f} s take longer than checkpoint.grace_seconds="
-        f"{grace:g}: a stop signal may come too late for a save, and the work since the newest checkpoint would be "
-        "repeated; use a smaller train.steps_per_dispatch or checkpoint.every, checkpoint.memory=rebuild, or a machine "
-        "that gives more time"
-    )
-
-
 _active: list[StopRequest] = []
 
 

@@ -1,10 +1,10 @@
-"""Ends a process that makes no progress, after it has written the stacks of all threads.
+"""Ends a process that makes no progress, after it has written the stacks of all threads to stderr.
 
 Progress is a finished dispatch, a batch of an evaluation, or a save. Compilation of the step has no time limit: the
 watchdog is suspended. Only time in which this process could run counts: one that was stopped for longer than the limit
-(SIGSTOP, Ctrl-Z, a machine that is moved) goes on. `faulthandler` writes the stacks to stderr even if a library hangs
-while it holds the GIL. Such a library blocks the thread that ends the process, too; the other processes of the run then
-find this one silent.
+(SIGSTOP, Ctrl-Z, a machine that is moved) goes on. `faulthandler` writes the stacks even if a library hangs while it
+holds the GIL. Such a library blocks the thread that ends the process, too; the other processes of the run then find
+this one silent.
 """
 
 from __future__ import annotations
@@ -12,38 +12,31 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import logging
-import os
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 
+from xlnet_jax import messages
 from xlnet_jax.errors import RestartMe
-from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")
-
-WRITE_SECONDS = 10.0
-"""Time limit for writing the stacks to the work directory: its file system may be the cause of the hang."""
 
 INTERVALS = 20
 """Into which the limit is divided."""
 
 
 class Watchdog:
-    """Watches from the start until `cancel`.
+    """Watches from the start until `cancel`; ends the process with `messages.end`, which informs the others of the run.
 
     Args:
       seconds: without progress, after which the process is ended; 0 = never.
-      path: the file for the stacks, which also go to stderr.
       doing: returns what the main thread is doing, for the message.
-      end: ends this process with an exit code and a message, and informs the other processes of the run.
     """
 
-    def __init__(self, seconds: float, path: str, doing: Callable[[], str], end: Callable[[int, str], None]) -> None:
-        self.seconds, self.path, self._doing, self._end = seconds, path, doing, end
+    def __init__(self, seconds: float, doing: Callable[[], str]) -> None:
+        self.seconds, self._doing = seconds, doing
         self._step, self._progress, self._watching = 0, 0, False
         self._over = threading.Event()
         self.progress()
@@ -76,7 +69,9 @@ class Watchdog:
     def _watch(self) -> None:
         """Counts the intervals without progress: one in which the process was stopped counts once, however long."""
         seen, count, began = 0, 0, time.monotonic()
-        while not self._over.wait(self.seconds / INTERVALS):
+        while count <= INTERVALS:  # faulthandler first
+            if self._over.wait(self.seconds / INTERVALS):
+                return
             before, began = began, time.monotonic()
             if self._watching and began - before > self.seconds:
                 # faulthandler, which knows nothing of this, has written the stacks to stderr.
@@ -84,29 +79,8 @@ class Watchdog:
                 log.warning(text, began - before)
             count = count + 1 if self._watching and self._progress == seen else 0
             seen = self._progress
-            if count > INTERVALS:  # faulthandler first
-                self._hangs()
-                return
-
-    def _hangs(self) -> None:
-        line = (
-            f"no progress for {self.seconds:g} s (watchdog.seconds) after step {self._step}, during {self._doing()}; "
-            f"the stacks are in {self.path}; rerun the same command to resume"
-        )
-        limit = threading.Timer(WRITE_SECONDS, self._end, (RestartMe.exit_code, line))
-        try:
-            limit.start()
-            # faulthandler stops after 100 threads, and the main thread, which is the oldest, would be the last.
-            main = traceback.format_stack(sys._current_frames()[threading.main_thread().ident or 0])
-            with tempfile.TemporaryFile() as file:
-                faulthandler.dump_traceback(file)
-                file.seek(0)
-                files.make_folder(os.path.dirname(self.path))
-                files.write(
-                    self.path, f"Main thread (most recent call last):\n{''.join(main)}\n".encode() + file.read()
-                )
-        except Exception as error:
-            # The stacks are also on stderr.
-            log.error("%s could not be written: %s", self.path, error)
-        limit.cancel()
-        self._end(RestartMe.exit_code, line)
+        # It stops after 100 threads, and the main thread, which is the oldest, would be the last.
+        main = traceback.format_stack(sys._current_frames()[threading.main_thread().ident or 0])
+        log.error("the main thread (most recent call last):\n%s", "".join(main))
+        line = f"no progress for {self.seconds:g} s (watchdog.seconds) after step {self._step}, during {self._doing()}"
+        messages.end(RestartMe.exit_code, f"{line}; the stacks are above; rerun the same command to resume")

@@ -2,40 +2,44 @@
 
 config.json        every key by its dotted name, and the corpus hash: the identity of the run
 tokenizer/         spiece.model (or vocabulary.json) and normalization.json: a checkpoint can be used without the corpus
-runs.jsonl         one line per start: its step, see `run.environment`
+runs.jsonl         one line per start: its step, see `environment`
 checkpoints/       see `checkpoint`
 metrics.jsonl      see `run.metrics`; in a bucket a folder
 time.jsonl         see `run.goodput`
-stacks/            see `run.watchdog`
 lock.json          only in a bucket, see `run.lock`
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 import logging
 import math
 import os
+import platform
 import stat
+import subprocess
+import sys
+import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.loader import TrainingData
-from xlnet_jax.data.batches.mixture import Mixture, open_mixture
+from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import Vocabulary
 from xlnet_jax.distributed.processes import Session
-from xlnet_jax.errors import BadInput, check_link, summary
+from xlnet_jax.errors import BadInput, check_link
 from xlnet_jax.messages import suggest_file
-from xlnet_jax.run.environment import manifest
 from xlnet_jax.run.metrics import STARTS, read_jsonl
 from xlnet_jax.storage import files
 
@@ -48,6 +52,8 @@ TOKENIZER = "tokenizer"
 """The folder with the tokenizer."""
 IDENTITY = {"config": dict, "corpus_sha256": str, "tokenizer_sha256": str}
 _KERNEL = ("model.attention", "fused")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
 SOURCE_CONFIG = "source_config"
 """In `config.json` of an import and of runs that start from one: what the source said and no key here says, for a later
 export. A run of its own has none."""
@@ -167,21 +173,16 @@ def load_config(workdir: str, overrides: list[str] | tuple[str, ...] = ()) -> Co
     return config
 
 
-def tokenizer(workdir: str, overrides: Sequence[str] = ()) -> Tokenizer:
+def tokenizer(workdir: str) -> Tokenizer:
     """The tokenizer of a run with its normalization: the copy in the work directory.
 
-    A work directory of an older version has none; then it is the one of the run's corpus, which `overrides` may name.
-
-    Raises BadInput if there is neither, or if it is not the tokenizer the run was trained with.
+    Raises BadInput if it is missing or damaged, or not the tokenizer that the run was trained with.
     """
     folder = os.path.join(workdir, TOKENIZER)
-    with files.translate_errors(folder):
-        rules = files.read_if_there(os.path.join(folder, "normalization.json"))
-    if rules is None:
-        return _tokenizer_of_corpus(workdir, overrides)
     where, types = f"{folder}/normalization.json", {field.name: bool for field in dataclasses.fields(Normalization)}
     try:
-        switches = files.json_object(rules, where)
+        with files.translate_errors(folder):
+            switches = files.json_object(files.read(where), where)
         files.check_types(switches, types, where)
         if unknown := sorted(switches.keys() - types.keys()):
             raise BadInput(f"{where}: unknown key {unknown[0]!r}")
@@ -192,19 +193,6 @@ def tokenizer(workdir: str, overrides: Sequence[str] = ()) -> Tokenizer:
     if trained is not None and trained["tokenizer_sha256"] != copy.sha256:
         raise BadInput(f"{copy.path} is not the tokenizer that {workdir} was trained with; restore it from a copy")
     return copy
-
-
-def _tokenizer_of_corpus(workdir: str, overrides: Sequence[str]) -> Tokenizer:
-    config = load_config(workdir, list(overrides))
-    try:
-        mixture = open_mixture(config, weighted=False)
-    except BadInput as error:
-        raise BadInput(
-            f"{workdir} holds no copy of its tokenizer, and its corpus cannot be opened: {error}; name it with "
-            "--config.data.corpus=DIR"
-        ) from error
-    check_tokenizer(workdir, mixture)
-    return mixture.tokenizer
 
 
 def write_tokenizer(workdir: str, tokenizer: Tokenizer) -> None:
@@ -234,18 +222,46 @@ def check_shared(workdir: str, processes: Session) -> None:
     if processes.watch is None:
         return
     path = os.path.join(workdir, ".shared")
-    token = processes.gather(uuid.uuid4().hex)[0].encode()  # of process 0
     if jax.process_index() == 0:
-        files.write(path, token)
+        files.write(path, uuid.uuid4().hex.encode())
     processes.barrier("marking the work directory")
-    if files.read_if_there(path) != token:
+    tokens = processes.gather((files.read_if_there(path) or b"").decode(), "reading the work directory")
+    if tokens[jax.process_index()] != tokens[0]:
         raise BadInput(
             f"--workdir={workdir} is another folder in process {jax.process_index()} than in process 0; "
             "give all hosts one folder of a shared file system"
         )
-    processes.barrier("reading the work directory")
     if jax.process_index() == 0:
         files.remove(path)
+
+
+def environment() -> dict[str, Any]:
+    """Versions, git commit, devices, cores and flags of this start, for its line in `runs.jsonl`."""
+    device = jax.devices()[0]
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": sys.argv,
+        "xlnet_jax": xlnet_jax.__version__,
+        "git_commit": _git_commit(),
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "platform": device.platform,
+        "device_kind": device.device_kind,
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+        "cores": os.cpu_count(),
+        "flags": {name: os.environ[name] for name in FLAGS if name in os.environ},
+    }
+
+
+def _git_commit() -> str | None:
+    """The commit of the checkout this package runs from, with + if it was changed; None outside a checkout."""
+    folder = os.path.dirname(os.path.abspath(xlnet_jax.__file__))
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    try:
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def write_start(workdir: str, config: Config, data: TrainingData, step: int, origin: dict[str, Any]) -> None:
@@ -260,7 +276,7 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
     with files.translate_errors(workdir):
         files.write(os.path.join(workdir, "config.json"), files.to_json(content))
         write_tokenizer(workdir, data.tokenizer)
-        line = json.dumps({"step": step, **origin, **manifest()}) + "\n"
+        line = json.dumps({"step": step, **origin, **environment()}) + "\n"
         starts = files.read_if_there(path := os.path.join(workdir, STARTS)) or b""
         # A killed process of an earlier version may have left an incomplete line.
         files.write(path, starts[: starts.rfind(b"\n") + 1] + line.encode())
@@ -295,12 +311,16 @@ def absolute(corpus: str) -> str:
 def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
     """Sets JAX's persistent compilation cache to the configured folder, on disk or in a bucket, or to the default.
 
-    Its programs are machine code, which runs as it is found. So only this user may have written them.
+    Its programs are machine code, which runs as it is found. So only this user may have written them; in a bucket, who
+    may write there writes checkpoints and the lock, too.
 
     Args:
       workdir: of the run that is trained; None = the folder of this user: a run that is only read may be anyone's.
     """
-    folder = config.log.compilation_cache or (_cache_of_run(workdir) if workdir else _cache_of_user())
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    of_user = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "xlnet_jax")
+    defaults = [os.path.join(workdir, "compilation_cache")] if workdir else []
+    folder = config.log.compilation_cache or next(filter(_own, [*defaults, of_user]), "none")
     try:
         if folder != "none":
             files.check_writable(folder, "log.compilation_cache")
@@ -312,40 +332,14 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
     compilation_cache.reset_cache()
 
 
-def _cache_of_run(workdir: str) -> str:
-    """In a bucket that of the run: who may write there writes checkpoints and the lock, too."""
-    folder = os.path.join(workdir, "compilation_cache")
+def _own(folder: str) -> bool:
+    """Whether no other user can have written into a folder; logs why not."""
     if "://" in folder or not os.path.exists(folder):
-        return folder
-    if problem := _shared(folder, stat.S_IWOTH):
-        log.warning("%s %s, and it may hold any machine code: not used; to use it all the same, name it as "
-                    "--config.log.compilation_cache", folder, problem)  # fmt: skip
-        return _cache_of_user()
-    return folder
-
-
-def _cache_of_user() -> str:
-    """`$XDG_CACHE_HOME/xlnet_jax`, by default in `~/.cache`; `none` where it cannot be written."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    folder = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "xlnet_jax")
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        problem = _shared(folder, stat.S_IWGRP | stat.S_IWOTH)
-        problem = problem or (None if os.access(folder, os.W_OK | os.X_OK) else "cannot be written")
-    except OSError as error:
-        problem = summary(error)
-    if problem:
-        log.info("no compiled programs are kept: %s %s", folder, problem)
-    return "none" if problem else folder
-
-
-def _shared(folder: str, writable: int) -> str | None:
-    """Why other users may have written into a folder; None if they cannot have.
-
-    Args:
-      writable: bits of its mode that allow it.
-    """
+        return True
     status = os.stat(folder)
-    if status.st_uid != os.geteuid():
-        return f"belongs to user {status.st_uid}"
-    return "can be written by others" if status.st_mode & writable else None
+    if status.st_uid == os.geteuid() and not status.st_mode & stat.S_IWOTH:
+        return True
+    why = "can be written by others" if status.st_uid == os.geteuid() else f"belongs to user {status.st_uid}"
+    log.warning("%s %s, and it may hold any machine code: not used; to use it all the same, name it as "
+                "--config.log.compilation_cache", folder, why)  # fmt: skip
+    return False

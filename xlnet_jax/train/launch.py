@@ -20,7 +20,6 @@ import numpy as np
 from flax import traverse_util
 from jax.sharding import Mesh
 
-from xlnet_jax import messages
 from xlnet_jax.batch import stack
 from xlnet_jax.checkpoint import restore
 from xlnet_jax.checkpoint.store import Checkpoints, Trees
@@ -35,7 +34,6 @@ from xlnet_jax.model import implementation
 from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import lock
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.run.corruption import CorruptionCheck
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.run.signals import StopRequest
@@ -46,7 +44,7 @@ from xlnet_jax.train.evaluation import Evaluator
 from xlnet_jax.train.loop import Run
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.state import State
-from xlnet_jax.train.step import BuiltStep, build_step, checked_for_corruption, create_state, next_memory
+from xlnet_jax.train.step import BuiltStep, build_step, create_state, next_memory
 
 log = logging.getLogger("xlnet_jax")
 
@@ -101,12 +99,10 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
             goodput.resume_from(writer.earlier)
-            stacks = os.path.join(workdir, "stacks", f"process_{jax.process_index()}.txt")
-            watchdog = Watchdog(config.watchdog.seconds, stacks, lambda: goodput.cause, messages.end)
+            watchdog = Watchdog(config.watchdog.seconds, lambda: goodput.cause)
             stack.callback(watchdog.cancel)
-            corruption = CorruptionCheck(config, mesh, functools.partial(checked_for_corruption, recipe))
             loop = Run(recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
-                       request, goodput, watchdog, corruption, evaluator)  # fmt: skip
+                       request, goodput, watchdog, evaluator)  # fmt: skip
             return loop.loop(state, start, job.stop, unscored), True
 
 

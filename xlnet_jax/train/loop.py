@@ -29,15 +29,12 @@ from xlnet_jax.errors import Diverged, RestartMe, Stopped, XLNetError, summary
 from xlnet_jax.messages import progress_bar, quantity
 from xlnet_jax.model import flops
 from xlnet_jax.run import goodput as goodputs
-from xlnet_jax.run import signals
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.run.corruption import CorruptionCheck
-from xlnet_jax.run.goodput import DEVICE, Goodput
+from xlnet_jax.run.goodput import DEVICE, Goodput, StepTimes
 from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
 from xlnet_jax.run.progress import TRAINING, Reporter
 from xlnet_jax.run.retries import until_it_works, verdict
 from xlnet_jax.run.signals import StopRequest
-from xlnet_jax.run.stragglers import StepTimes
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
 from xlnet_jax.train import evaluation
@@ -95,7 +92,6 @@ class Run:
     request: StopRequest
     goodput: Goodput
     watchdog: Watchdog
-    corruption: CorruptionCheck
     evaluator: Evaluator | None
     sent: tuple[range, Any] | None = None
     """The dispatch in flight and its unread metrics."""
@@ -117,7 +113,7 @@ class Run:
         batches = loader.prefetched(dispatches, config)
         executables: dict[int, Any] = {}
         self.saved = start
-        self.writer.times(goodput.line(start))
+        self.writer.write("time", goodput.line(start))
         times = StepTimes(goodput, self.processes, config.watchdog.report_every, start)
         with progress_bar(TRAINING, config.train.steps, start, "loss -", transient=False) as bar:
             peak = flops.seconds_at_peak(self.recipe.flops_per_step)
@@ -128,11 +124,6 @@ class Run:
                 batch = self._next(batches, steps[0], state)
                 if len(steps) not in executables:
                     executables[len(steps)] = self._compile(state, batch)
-                if self.corruption.due(steps):
-                    self._report()
-                    # The first check compiles.
-                    with goodput.measure("check"), self.watchdog.suspended():
-                        self.corruption(state, batch, steps[0])
                 with profiled(config, self.workdir, steps) as capturing, goodput.measure(DEVICE):
                     state, metrics = executables[len(steps)](state, batch)
                     if capturing:
@@ -167,7 +158,7 @@ class Run:
 
     def _write_time(self, step: int, ended: bool = False) -> dict[str, Any]:
         line = self.goodput.line(step, ended)
-        self.writer.times(line)
+        self.writer.write("time", line)
         log.info("time: %s", goodputs.described(line))
         return line
 
@@ -234,7 +225,7 @@ class Run:
 
         self._report()
         with self.goodput.measure("save"):
-            self.writer.times(self.goodput.line(step))
+            self.writer.write("time", self.goodput.line(step))
             self._persist(flush, f"the metrics up to step {step}")
             # With several processes all take part in a save: one alone cannot retry.
             self._persist(write, f"the checkpoint of step {step}", retry=self.alone)
@@ -286,7 +277,7 @@ class Run:
                 scores = self.evaluator(state.params, evaluation.Hooks(between, take, self.watchdog.suspended))
         except Stopped as stopped:
             self._stopped(f"{stopped} in the evaluation, which the next start repeats,", step, state, stopped)
-        self.writer.evaluation({"step": step, **scores, "seconds": time.perf_counter() - began})
+        self.writer.write("evaluations", {"step": step, **scores, "seconds": time.perf_counter() - began})
         log.info("step %d: %s", step, self.evaluator.described(scores))
         self._persist(self.writer.flush, f"the evaluation of step {step}")
         ends = evaluation.ends(self.recipe.config, read_jsonl(os.path.join(self.workdir, "evaluations.jsonl")))
@@ -311,12 +302,21 @@ class Run:
         self._check_grace()
 
     def _check_grace(self) -> None:
-        """Warns, once, if a stop signal would not leave the time to save."""
-        config = self.recipe.config
-        if self.warned or not self.report.rates or jax.process_index():
+        """Warns, once, if a machine that ends a process some time after SIGTERM leaves too little of it for the save.
+
+        The signal may come when one dispatch runs and the next is about to be sent; the save starts after both.
+        """
+        config, save = self.recipe.config, self.checkpoints.seconds
+        grace = config.checkpoint.grace_seconds
+        if self.warned or not (grace and save and self.report.rates) or jax.process_index():
             return
         tokens = config.train.steps_per_dispatch * config.train.batch_size * config.data.segment_len
         dispatch = tokens / statistics.median(self.report.rates[-100:])
-        if line := signals.short_of_time(config.checkpoint.grace_seconds, dispatch, self.checkpoints.seconds):
-            log.warning("%s", line)
+        if 2 * dispatch + save > grace:
             self.warned = True
+            log.warning(
+                "two dispatches of %.1f s and a save of %.1f s take longer than checkpoint.grace_seconds=%g: a stop "
+                "signal may come too late for a save, and the work since the newest checkpoint would be repeated; use "
+                "a smaller train.steps_per_dispatch or checkpoint.every, checkpoint.memory=rebuild, or a machine that "
+                "gives more time", dispatch, save, grace,
+            )  # fmt: skip

@@ -42,7 +42,8 @@ class BuiltStep(NamedTuple):
 def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[str, jax.Array]]:
     """Forward, backward, update of one segment of the global batch. Metrics are scalars, except `rows_B`."""
     config, model = recipe.config, recipe.model
-    (loss, aux), grads = loss_and_gradient(recipe, state, batch)
+    memory, dropout_key = _inputs(config, state.memory, state.step)
+    (loss, aux), grads = gradients.of_step(recipe, state.params, batch, memory, dropout_key)
     grad_norm = optax.tree.norm(grads)
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
@@ -79,19 +80,6 @@ def train_step(recipe: Recipe, state: State, batch: Any) -> tuple[State, dict[st
             name: (model.coefficients[name] * sum_B, weight_B) for name, (sum_B, weight_B) in aux.sums.items()
         }
     return new_state, metrics
-
-
-def loss_and_gradient(recipe: Recipe, state: State, batch: Any) -> gradients.LossAndGradient:
-    """The first part of a step: everything before the update."""
-    memory, dropout_key = _inputs(recipe.config, state.memory, state.step)
-    return gradients.of_step(recipe, state.params, batch, memory, dropout_key)
-
-
-def checked_for_corruption(recipe: Recipe, state: State, batch: Any) -> tuple[Any, Any]:
-    """What `run.corruption` computes twice: the gradient, and what the step finds of each row, with rows first."""
-    (_, aux), grads = loss_and_gradient(recipe, state, batch)
-    memory = jax.tree.map(lambda x, axis: jnp.moveaxis(x, axis, 0), aux.memory, recipe.row_axes)
-    return grads, (aux.sums, memory)
 
 
 def next_memory(recipe: Recipe, params: Any, memory: Any, step: jax.Array, batch: Any) -> Any:
