@@ -18,7 +18,7 @@ from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.errors import BadInput
 from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.train.effective_context import windows
+from xlnet_jax.train.sliding import windows
 
 CAUSAL = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
 WHOLE = ("--config.data.factorization_order=uniform", "--config.data.reuse_len=32", "--config.data.num_predict=32")

@@ -57,7 +57,8 @@ def test_the_second_target_is_the_token_two_ahead():
     batch = tiny.batch(config(), 0)
     np.testing.assert_array_equal(batch.target_tokens[:, 1:], batch.auxiliary.tokens[:, 0, :-1])
     np.testing.assert_array_equal(batch.tokens[:, 2:], batch.auxiliary.tokens[:, 0, :-2])
-    heldout = loader.HeldoutDispatches(tiny.mixture(), config(), 4, 4, ROWS)(0)
+    mixture = tiny.mixture()
+    heldout = loader.HeldoutDispatches(mixture, config(), mixture.single_pass(config()), 4, ROWS)(0)
     assert heldout.auxiliary is None and (heldout.target_weights == 1).any()
 
 
