@@ -26,7 +26,6 @@ from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, b
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
-LEVELS = ("words", "characters", "bytes")
 END_OF_LINE = "<eos>"
 """The piece of a line end in a vocabulary of words."""
 PLAIN = Normalization()

@@ -12,10 +12,8 @@ import numpy as np
 from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import examples
-from xlnet_jax.data.batches.mixing import ONE, Cycle, from_weights
-from xlnet_jax.data.batches.stream import ShuffledBlocks, SinglePass, Stream, Windows
+from xlnet_jax.data.batches.stream import ONE, Cycle, ShuffledBlocks, SinglePass, Stream, Windows, from_weights
 from xlnet_jax.data.corpus.corpus import Corpus
-from xlnet_jax.data.corpus.manifest import NoCorpus
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 
@@ -119,10 +117,7 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
         )
     cache_bytes = PAGE_CACHE_BYTES // len(paths)
     splits = opened.corpora if opened else [None] * len(paths)
-    try:
-        corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, splits, strict=True))
-    except NoCorpus as error:
-        raise BadInput(f"{error}; if it has moved, name its folder: --config.data.corpus=DIR") from error
+    corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, splits, strict=True))
     for corpus in corpora:
         if corpus.tokenizer.vocab_size != config.model.vocab_size:
             raise BadInput(

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data.corpus.manifest import hold_out_more, open_folder
+from xlnet_jax.data.corpus.manifest import little_heldout, open_folder
 from xlnet_jax.data.corpus.pages import SENTENCE_START
 from xlnet_jax.data.corpus.shards import ADVICE, Recent, Shards
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
@@ -67,7 +67,7 @@ class Corpus:
         self.manifest, self.listing = (opened.manifest, opened.listing) if opened else open_folder(self.path)
         if split not in self.manifest["splits"]:
             splits = ", ".join(self.manifest["splits"])
-            advice = hold_out_more(self.manifest) if split == "heldout" else "use one of these"
+            advice = little_heldout(self.manifest) if split == "heldout" else "use one of these"
             raise BadInput(f"corpus {path} has no split {split!r}, only {splits}; {advice}")
         entry = self.manifest["splits"][split]
         self.tokens: int = entry["tokens"]

@@ -114,10 +114,6 @@ def write_tfds_metadata(path: str, manifest: dict[str, Any]) -> None:
     )
 
 
-class NoCorpus(BadInput):
-    """Nothing is at the path, and nothing of a like name beside it."""
-
-
 def read_manifest(path: str) -> dict[str, Any]:
     """As `open_folder`, without the listing."""
     return open_folder(path)[0]
@@ -141,7 +137,8 @@ def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         if not sizes:
             if near := suggest_file(path):
                 raise BadInput(f"{path}: no such folder{near}")
-            raise NoCorpus(f"{path}: no such folder, or nothing in it; make a corpus with `xlnet-jax prepare`")
+            advice = "if it has moved, name its folder; otherwise make a corpus with `xlnet-jax prepare`"
+            raise BadInput(f"{path}: no such folder, or nothing in it; {advice}")
         if MANIFEST not in sizes:
             if REQUEST in sizes:
                 raise BadInput(
@@ -266,25 +263,15 @@ def _check_split(split: dict[str, Any], name: str, page_tokens: int) -> None:
 
 def little_heldout(manifest: dict[str, Any]) -> str | None:
     """What is wrong with a held-out split that is missing or small, and the option that mends it; else None."""
-    heldout, everything = _heldout_tokens(manifest)
+    tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
+    heldout, everything = tokens.get("heldout", 0), sum(tokens.values())
     if heldout >= FEWEST_HELDOUT:
         return None
     what = f"none of the documents, of {everything:,} tokens, fell to the held-out split"
     if heldout:
-        what = f"the held-out split has {heldout:,} of {everything:,} tokens, and the loss of fewer than " \
-            f"{FEWEST_HELDOUT:,} is mostly chance"  # fmt: skip
-    return f"{what}; {hold_out_more(manifest)}"
-
-
-def hold_out_more(manifest: dict[str, Any]) -> str:
-    """The advice that makes the held-out split of this text large enough, or as large as training can spare."""
-    heldout, everything = _heldout_tokens(manifest)
+        of_all = f"{heldout:,} of {everything:,} tokens"
+        what = f"the held-out split has {of_all}, and the loss of fewer than {FEWEST_HELDOUT:,} is mostly chance"
     if 100 * heldout >= MOST_HELDOUT * everything:
-        return "prepare more text"
-    percent = math.ceil(100 * max(FEWEST_HELDOUT, 2 * heldout) / everything)
-    return f"prepare it with a larger share, such as --heldout={min(percent, MOST_HELDOUT) / 100:g}"
-
-
-def _heldout_tokens(manifest: dict[str, Any]) -> tuple[int, int]:
-    tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
-    return tokens.get("heldout", 0), sum(tokens.values())
+        return f"{what}; prepare more text"
+    percent = min(math.ceil(100 * max(FEWEST_HELDOUT, 2 * heldout) / everything), MOST_HELDOUT)
+    return f"{what}; prepare it with a larger share, such as --heldout={percent / 100:g}"

@@ -33,9 +33,6 @@ Document = list[list[str]]
 LONGEST_DOCUMENT = 256_000_000
 """Characters. A document is held in memory: whether it is held out depends on all of it."""
 
-DOCUMENT_RULES = ("blank_line", "file", "line")
-SENTENCE_RULES = ("line", "punctuation")
-
 # It starts with a character class and never backtracks: otherwise scanning takes ten times as long, and a row of dots
 # quadratic time.
 _SENTENCE_END = re.compile(
