@@ -16,8 +16,7 @@ import pytest
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from xlnet_jax.data.prepare import parquet as columns
-from xlnet_jax.data.prepare import sources
+from xlnet_jax.data.prepare import records, sources
 from xlnet_jax.data.prepare.sources import Part, Source, find_sources, kind_of, plan
 from xlnet_jax.data.prepare.text import Request, TextReader
 from xlnet_jax.data.tokenizer import Normalization
@@ -255,7 +254,7 @@ def test_a_bit_of_a_parquet_footer_that_flips_is_one_line_or_changes_nothing(tmp
         damaged[place] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged)
         try:
-            values = list(columns.strings(str(path), 0, len(columns.row_group_bytes(str(path))), "text"))
+            values = list(records.parquet_texts(str(path), 0, len(records.row_group_bytes(str(path))), "text"))
         except BadInput as error:
             assert "a.parquet:" in str(error)
             refused += 1

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
-from xlnet_jax.data.prepare import parquet, tfds
+from xlnet_jax.data.prepare import records
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
@@ -64,7 +64,7 @@ class Kind(NamedTuple):
 
 def kind_of(path: str) -> Kind:
     """The kind of a source, by its name alone."""
-    if path.startswith(tfds.PREFIX):
+    if path.startswith(records.PREFIX):
         return Kind("tfds", None)
     stem, suffix = os.path.splitext(path.lower())
     if suffix == ".parquet":
@@ -90,9 +90,9 @@ def find_sources(
     found: dict[str, Source] = {}
     wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
     for name in inputs:
-        is_tfds = name.startswith(tfds.PREFIX)
+        is_tfds = name.startswith(records.PREFIX)
         try:
-            of_name, others = ([tfds.find(name, data_dir)], None) if is_tfds else files.find(name, suffixes)
+            of_name, others = ([records.find_tfds(name, data_dir)], None) if is_tfds else files.find(name, suffixes)
         except OSError as error:
             raise BadInput(f"input {name}: {summary(error)}") from error
         advice = f"give a pattern such as '{name.rstrip('/')}/**/*.md'"
@@ -130,7 +130,7 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
     """The parts of a source in order, each with its bytes."""
     kind = kind_of(source.path)
     if kind.format == "tfds":
-        count = tfds.split(source.path).num_examples
+        count = records.tfds_split(source.path).num_examples
         mean = max(1, source.bytes // max(1, count))
         step = max(1, unit_bytes // mean)
         for start in range(0, count, step):
@@ -138,7 +138,7 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
             yield Part(source.path, start, end), mean * (end - start)
     elif kind.format == "parquet":
         start = size = 0
-        for end, each in enumerate(sizes := parquet.row_group_bytes(source.path)):
+        for end, each in enumerate(sizes := records.row_group_bytes(source.path)):
             if end > start and size + each > unit_bytes:
                 yield Part(source.path, start, end), size
                 start, size = end, 0

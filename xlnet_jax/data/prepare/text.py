@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from xlnet_jax.data.prepare import datasets, marks, parquet, sources, tfds
+from xlnet_jax.data.prepare import datasets, marks, records, sources
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.tokenizer import Normalization
 
@@ -137,7 +137,7 @@ class TextReader:
                 digest.update(raw)
                 yield offset, raw
         else:
-            read = tfds.examples if sources.kind_of(part.path).format == "tfds" else parquet.strings
+            read = records.tfds_texts if sources.kind_of(part.path).format == "tfds" else records.parquet_texts
             for number, value in read(part.path, part.start, part.end, self.rules.field):
                 # With its length, so that moving text from one record to the next changes the hash.
                 digest.update(b"\xff" * 8 if value is None else len(value).to_bytes(8, "big"))
@@ -209,7 +209,7 @@ class TextReader:
         if not isinstance(value, dict):
             raise part.bad(offset, f"a JSON {type(value).__name__}; every line must be one JSON object")
         if self.rules.field not in value:
-            raise part.bad(offset, tfds.no_field(self.rules.field, value))
+            raise part.bad(offset, records.no_field(self.rules.field, value))
         text = value[self.rules.field]
         if not isinstance(text, str | None):
             wrong = f"field {self.rules.field!r} is {type(text).__name__}, not a string"
