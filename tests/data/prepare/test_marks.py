@@ -83,7 +83,7 @@ def test_prepare_adds_the_units_up_keeps_the_count_and_warns(tmp_path, capsys):
         said = capsys.readouterr()
         result = json.loads(said.out)
         lines = [line for line in said.err.split("\n") if "--keep_accents" in line]
-        return {"letters": result["letters"], **result["dropped"]}, lines
+        return result["dropped"], lines
 
     dropped, (line,) = prepared(tmp_path / "c")
     assert dropped == expected and expected["marks"] == 5

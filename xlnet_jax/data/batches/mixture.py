@@ -112,29 +112,24 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
     if not paths:
         raise BadInput("data.corpus is empty; give the folder that `xlnet-jax prepare` wrote: --config.data.corpus=DIR")
     if len(set(paths)) < len(paths) or "" in paths:
-        raise BadInput(
-            f"data.corpus={data.corpus} names a folder twice or has an empty name; separate different folders by commas"
-        )
+        what = "names a folder twice or has an empty name"
+        raise BadInput(f"data.corpus={data.corpus} {what}; separate different folders by commas")
     cache_bytes = PAGE_CACHE_BYTES // len(paths)
     splits = opened.corpora if opened else [None] * len(paths)
     corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, splits, strict=True))
     for corpus in corpora:
         if corpus.tokenizer.vocab_size != config.model.vocab_size:
-            raise BadInput(
-                f"model.vocab_size={config.model.vocab_size}, but the tokenizer of {corpus.path} has "
-                f"{corpus.tokenizer.vocab_size} pieces; set --config.model.vocab_size={corpus.tokenizer.vocab_size}"
-            )
+            what = f"model.vocab_size={config.model.vocab_size} is not that of the tokenizer of {corpus.path}"
+            raise BadInput(f"{what}; set --config.model.vocab_size={corpus.tokenizer.vocab_size}")
         mine, first = ((c.tokenizer.sha256, c.tokenizer.normalization) for c in (corpus, corpora[0]))
         if mine != first:
-            raise BadInput(
-                f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation; prepare one of them "
-                "again with the same options and with the spiece.model of the other as --tokenizer"
-            )
+            what = f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation"
+            advice = "prepare one again with the options of the other and with its spiece.model as --tokenizer"
+            raise BadInput(f"{what}; {advice}")
     weights = data.weight_list() if weighted else [1] * len(corpora)
     if weights and len(weights) != len(corpora):
-        raise BadInput(
-            f"data.weights={data.weights} has {len(weights)} numbers for {len(corpora)} corpora; give one each"
-        )
+        has = f"{len(weights)} numbers for {len(corpora)} corpora"
+        raise BadInput(f"data.weights={data.weights} has {has}; give one each")
     return Mixture(corpora, _names(paths), from_weights(weights or [corpus.tokens for corpus in corpora]))
 
 

@@ -120,15 +120,10 @@ def read_manifest(path: str) -> dict[str, Any]:
 
 
 def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Lists the folder of a finished corpus and reads its manifest, once each.
+    """The manifest of a finished corpus, in the newest format and checked; and the names in the folder and their bytes.
 
-    Returns:
-      The manifest, converted to the newest format and checked for consistency; and the names in the folder, each with
-      its bytes.
-
-    Raises:
-      BadInput: there is none, it is damaged or was edited, or this program does not know its format.
-      RestartMe: the bucket does not answer.
+    Raises BadInput: there is none, it is damaged or was edited, or this program does not know its format. RestartMe:
+    the bucket does not answer.
     """
     name = os.path.join(path, MANIFEST)
     check_link("corpus", path)
@@ -141,10 +136,8 @@ def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
             raise BadInput(f"{path}: no such folder, or nothing in it; {advice}")
         if MANIFEST not in sizes:
             if REQUEST in sizes:
-                raise BadInput(
-                    f"the corpus in {path} is not finished; rerun its `xlnet-jax prepare` command, which resumes or "
-                    "says what to change"
-                )
+                advice = "rerun its `xlnet-jax prepare` command, which resumes or says what to change"
+                raise BadInput(f"the corpus in {path} is not finished; {advice}")
             raise BadInput(f"{path} is not a corpus: it has no {MANIFEST}; make one with `xlnet-jax prepare`")
         data = files.read(name)
     except OSError as error:
@@ -160,26 +153,20 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
         version = manifest.get("format_version")
         _check(type(version) is int and version > 0, "format_version", version, "a positive number")
         if version > FORMAT_VERSION:
-            raise BadInput(
-                f"{name} has format {version!r:.60}, this program reads up to {FORMAT_VERSION}; install a newer "
-                "version of this program, or prepare the corpus again"
-            )
+            advice = "install a newer version of this program, or prepare the corpus again"
+            raise BadInput(f"{name} has format {version!r:.60}, this program reads up to {FORMAT_VERSION}; {advice}")
         if version == 1:
             manifest = _upgrade_1(manifest)
         _check_manifest(manifest)
-    # Deep nesting raises RecursionError.
-    except (ValueError, RecursionError) as error:
+    # Deep nesting raises RecursionError, and a manifest of format 1 the last three.
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{name} is damaged: {summary(error)}; copy the corpus again") from error
     return manifest
 
 
 def _upgrade_1(manifest: dict[str, Any]) -> dict[str, Any]:
     """Format 1 to 2."""
-    for name in ("splits", "normalization", "options"):
-        _check_value(manifest.get(name), name, dict)
     splits = manifest["splits"]
-    for name, split in splits.items():
-        _check_value(split, f"splits.{name}", dict)
     return manifest | {
         "format_version": 2,
         "normalization": manifest["normalization"] | {"nfkc": False},

@@ -88,7 +88,7 @@ def prepare(
         raise BadInput("--beam_options is for --engine=beam; give both or neither")
     beam = list(beam_options) if engine == "beam" else None
     if beam is not None:
-        engines.check_beam(beam, output)  # before anything is read
+        engines.make_pipeline(beam, output)  # before anything is read
     published = datasets.parse(dataset) if dataset else None
     if published:
         if vocabulary not in (None, published.vocabulary):
@@ -235,9 +235,7 @@ def _assemble(
         _log.warning("not UTF-8, and now U+FFFD: %s", quantity(counts["replaced"], "place"))
     if counts["empty"]:
         _log.warning("left out, without text: %s", quantity(counts["empty"], "document"))
-    dropped = Counter[str]()
-    for note in notes:
-        dropped.update(note["dropped"])
+    dropped = {name: sum(note["dropped"][name] for note in notes) for name in marks.NAMES}
     if warning := marks.warning(dropped):
         _log.warning("%s", warning)
     manifest = {

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from xlnet_jax.errors import BadInput, RestartMe, summary
@@ -20,7 +20,6 @@ from xlnet_jax.storage.local import File
 PREFIX = "tfds:"
 
 _NAME = re.compile(r"tfds:(?P<name>(?:gs://)?[^:]+)(?::(?P<version>\d+\.\d+\.\d+))?(?::(?P<split>[^:]+))?")
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
 _ROWS = 64  # examples or rows read at once: one may be a whole book
 _BUFFER, _SMALL_BLOCK = 1 << 20, 1 << 16  # bytes of Parquet
 
@@ -28,15 +27,10 @@ _BUFFER, _SMALL_BLOCK = 1 << 20, 1 << 16  # bytes of Parquet
 def find_tfds(name: str, data_dir: str | None) -> File:
     """Resolves `tfds:NAME[:VERSION][:SPLIT]` to `tfds:FOLDER:SPLIT`; NAME may also be the folder of a version.
 
-    Its time of change is that of the file that describes its contents.
+    Without a version the newest is taken, without a split `train`; `data_dir` is by default that of TFDS. The time of
+    change is that of the file that describes the contents.
 
-    Args:
-      name: without a version the newest is taken, without a split `train`.
-      data_dir: None = where TFDS builds by default.
-
-    Raises:
-      BadInput: it was not built, or not as ArrayRecord, or has no such split.
-      RestartMe: the bucket does not answer.
+    Raises BadInput: it was not built, or not as ArrayRecord, or has no such split. RestartMe: no answer of the bucket.
     """
     match = _NAME.fullmatch(name)
     if not match:
@@ -69,7 +63,7 @@ def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
 
 def _versions(folder: str) -> list[str]:
     """The versions in a folder, oldest first. An unfinished build has another name."""
-    names = filter(_VERSION.fullmatch, _subfolders(folder))
+    names = (name for name in _subfolders(folder) if re.fullmatch(r"\d+\.\d+\.\d+", name))
     return sorted(names, key=lambda name: tuple(map(int, name.split("."))))
 
 
@@ -140,9 +134,7 @@ def _dataset(path: str) -> tuple[Any, str]:
 def tfds_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes]]:
     """A text field of the examples [start, end) of a split, each with its number.
 
-    Raises:
-      BadInput: no such field, one that is not text, or a file that is damaged.
-      RestartMe: the bucket does not answer.
+    Raises BadInput: no such field, one that is not text, or a damaged file. RestartMe: the bucket does not answer.
     """
     if (count := tfds_split(path).num_examples) < end:
         raise BadInput(f"{path}: {end - count} examples shorter than it was; start over")
@@ -193,18 +185,13 @@ def parquet_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple
     """
     import pyarrow
 
-    where: list[str] = []
-    with _table(path, where) as table:
-        names = table.schema_arrow.names
-        if names.count(field) > 1:
-            raise BadInput(f"{path}: {names.count(field)} columns are named {field!r}; rename one")
-        if field not in names:
-            raise BadInput(f"{path}: {no_field(field, names)}")
+    with _table(path) as table:
+        if field not in table.schema_arrow.names:
+            raise BadInput(f"{path}: {no_field(field, table.schema_arrow.names)}")
         if table.num_row_groups < end:
             raise BadInput(f"{path}: {end - table.num_row_groups} row groups shorter than it was; start over")
         row = sum(table.metadata.row_group(index).num_rows for index in range(start))
         for group in range(start, end):
-            where[:] = [f" row group {group}:"]
             after = row + table.metadata.row_group(group).num_rows
             for batch in table.iter_batches(_ROWS, row_groups=[group], columns=[field], use_threads=False):
                 # Bytes, because nothing has checked that a string is UTF-8; Arrow's own error would name no row.
@@ -218,14 +205,12 @@ def parquet_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple
                     yield row, value.as_py()
                     row += 1
             if row != after:
-                raise BadInput(
-                    f"{path}: row group {group} is damaged: {after - row} rows are missing; replace the file"
-                )
+                raise BadInput(f"{path}: row group {group} is damaged, rows are missing; replace the file")
 
 
 @contextlib.contextmanager
-def _table(path: str, where: Sequence[str] = ()) -> Iterator[Any]:
-    """A Parquet file. Errors name the place that `where` holds when they happen."""
+def _table(path: str) -> Iterator[Any]:
+    """A Parquet file. Errors of reading it, here or by the caller, are one line."""
     import pyarrow
     from pyarrow import parquet
 
@@ -239,8 +224,7 @@ def _table(path: str, where: Sequence[str] = ()) -> Iterator[Any]:
     except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         if getattr(error, "strerror", None):
             raise
-        reason = f"damaged or too large ({summary(error)}); replace the file"
-        raise BadInput(f"{path}:{''.join(where)} {reason}") from error
+        raise BadInput(f"{path}: damaged or too large ({summary(error)}); replace the file") from error
 
 
 def no_field(field: str, names: Iterable[str]) -> str:

@@ -87,12 +87,11 @@ class Request:
 class TextReader:
     """Reads parts as documents of normalised sentences, and counts what it replaces or leaves out.
 
-    Attributes:
-      rules: of the request.
-      replaced: undecodable bytes or runs of them that were replaced by U+FFFD so far.
-      empty: documents without a sentence that were left out so far.
-      dropped: what normalisation dropped so far, by `marks.NAMES`.
-      hashes: SHA-256 of every part read to its end so far: of its bytes (decompressed), or of its records.
+    Attributes, of what was read so far:
+      replaced: undecodable bytes or runs of them that were replaced by U+FFFD.
+      empty: documents without a sentence that were left out.
+      dropped: what normalisation dropped, by `marks.NAMES`.
+      hashes: SHA-256 of every part read to its end: of its bytes (decompressed), or of its records.
     """
 
     rules: Request
