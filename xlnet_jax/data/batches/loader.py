@@ -188,9 +188,7 @@ def kill_workers() -> None:
 def prefetched(dispatches: Dispatches, config: Config) -> Generator[Any, None, None]:
     """All dispatches in order, built ahead by threads or, with `data.workers`, by processes.
 
-    Raises:
-      BadInput: a shard is damaged, or the shared memory for the batches of workers is full.
-      RestartMe: a worker process was killed.
+    Raises BadInput: a shard is damaged, or the shared memory for batches is full. RestartMe: a worker was killed.
     """
     data = config.data
     workers = data.workers if data.workers >= 0 else min(8, cores() // 4)

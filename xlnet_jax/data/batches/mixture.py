@@ -99,13 +99,11 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
     """Opens a split of every corpus in `data.corpus` and checks that they are compatible.
 
     Args:
-      weighted: whether to use `data.weights`; False where they have no effect, so that a run can be evaluated on other
-        corpora.
+      weighted: whether to use `data.weights`; False where they have no effect: a run may be evaluated on other corpora.
       opened: the other split of the same corpora, if it is open; see `Corpus`.
 
-    Raises:
-      BadInput: there is no corpus, one is damaged, or they do not fit the model, the weights or each other.
-      RestartMe: a bucket does not answer.
+    Raises BadInput: there is no corpus, one is damaged, or they do not fit the model, the weights or each other.
+    RestartMe: a bucket does not answer.
     """
     data = config.data
     paths = data.folders()

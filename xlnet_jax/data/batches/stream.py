@@ -308,13 +308,13 @@ class SinglePass:
     def of_streams(
         cls, tokens: tuple[int, ...], segment: int, streams: int, reach: int, most: int, limit: int = 0
     ) -> SinglePass:
-        """For left-to-right models: a row is a contiguous stream of whole segments of T tokens, from the first to the
-        last. Every token but the first of a split is predicted once. Only the last segment of a split may be shorter.
+        """For left-to-right models: a row is a contiguous stream of whole segments of T tokens. Every token but the
+        first of a split is predicted once. Only the last segment of a split may be shorter.
 
         Args:
           streams: number of streams of each corpus; 0 = one, and at most `most`, per `FULL_LENGTHS` times `reach`.
           reach: tokens that fill the memory and one segment.
-          limit: read only the first segments of each split; 0 = all.
+          limit: as for `of_blocks`.
         """
 
         def length(segments: int) -> int:

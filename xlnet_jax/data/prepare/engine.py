@@ -46,16 +46,14 @@ def run(
     output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer | None, request: Request,
     workers: int | None, beam_options: Sequence[str] | None,
 ) -> None:  # fmt: skip
-    """Makes those of all units of a corpus that have no note yet.
+    """Makes those of all units of a corpus that have no note yet; without a tokenizer it counts them.
 
     Args:
-      tokenizer: of the corpus, already in its place; None = count the vocabulary.
       workers: processes of the local engine; None = one per core.
       beam_options: of a pipeline, which reports its progress itself; None = the local engine.
 
-    Raises:
-      BadInput: as `work_unit.prepare_unit`, or the pipeline cannot run.
-      RestartMe: a process was killed, or the pipeline failed.
+    Raises BadInput: as `work_unit.prepare_unit`, or the pipeline cannot run. RestartMe: a process was killed, or the
+    pipeline failed.
     """
     make = functools.partial(_make, output, tokenizer, request)
     folder = os.path.join(output, work_unit.FOLDER)
@@ -137,7 +135,7 @@ def _run_local(output: str, units: list[Unit], make: Make, workers: int | None, 
 
 
 def make_pipeline(options: Sequence[str], output: str) -> Any:
-    """An empty Beam pipeline. Raises BadInput: Beam is missing or refuses these options, or its workers lack a thing."""
+    """An empty Beam pipeline. Raises BadInput: Beam is missing or refuses these options, or its workers miss a thing."""
     try:
         beam: Any = importlib.import_module("apache_beam")
         parser: Any = importlib.import_module("apache_beam.options.pipeline_options")

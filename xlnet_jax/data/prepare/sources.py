@@ -79,11 +79,8 @@ def find_sources(
 ) -> list[Source]:
     """Finds the sources of `inputs`, each once, sorted by path.
 
-    Args:
-      inputs: files, folders (all files below them with one of `suffixes`; a warning counts the others), glob
-        patterns (`**` matches any depth), each on disk or `gs://`, and `tfds:NAME` or `tfds:NAME:SPLIT` for a data set
-        that TFDS has built.
-      data_dir: where TFDS has its data sets; None = its own default.
+    Inputs are files, folders (all files below them with one of `suffixes`; a warning counts the others), glob patterns
+    (`**` matches any depth), each on disk or `gs://`, and what `records.find_tfds` takes.
 
     Raises BadInput: an input names nothing, or nothing that can be read. RestartMe: the bucket does not answer.
     """
@@ -194,12 +191,8 @@ def _decompressed(part: Part) -> Iterator[IO[bytes]]:
 def lines(part: Part, cut: bool = False) -> Iterator[tuple[int, bytes]]:
     """The bytes of a part of text or json as runs of whole lines, each with its offset in the (decompressed) file.
 
-    Args:
-      cut: the part may be cut inside a line, and so may the runs.
-
-    Raises:
-      OSError, BadInput: the file cannot be read, is damaged, is shorter than it was, or has a line that is too long.
-      RestartMe: the bucket does not answer.
+    With `cut` the part may be cut inside a line, and so may the runs. Raises OSError and BadInput: the file cannot be
+    read, is damaged, is shorter than it was, or has too long a line. RestartMe: the bucket does not answer.
     """
     is_compressed = kind_of(part.path).compression is not None
     offset, end = part.start, sys.maxsize if is_compressed else part.end
