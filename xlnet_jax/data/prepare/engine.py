@@ -135,7 +135,7 @@ def _run_local(output: str, units: list[Unit], make: Make, workers: int | None, 
 
 
 def make_pipeline(options: Sequence[str], output: str) -> Any:
-    """An empty Beam pipeline. Raises BadInput: Beam is missing or refuses these options, or its workers miss a thing."""
+    """An empty Beam pipeline. Raises BadInput: Beam is missing or refuses these options, or its workers cannot work."""
     try:
         beam: Any = importlib.import_module("apache_beam")
         parser: Any = importlib.import_module("apache_beam.options.pipeline_options")
