@@ -216,7 +216,7 @@ VERBS = (
     Verb("corpus sample", "Show excerpts of a corpus as text: what the model will read.",
          "xlnet-jax corpus sample corpus --split=heldout --count=3 --length=200\n\n"
          "§ starts a document, ¶ a paragraph, | a sentence.",
-         _of("commands.corpus", "sample"), (
+         _of("data.corpus.verify", "sample"), (
             _CORPUS,
             _option("--split", "(default: train)", "train", choices=("train", "heldout")),
             _count("--seed", "of the choice (default 0)", 0, 0, 2**64 - 1),

@@ -99,7 +99,7 @@ def test_a_job_does_not_grow_with_its_units():
     jobs, size = [], 64_000_000
     with fake_gcs.serve() as server:
         for count in (1, 156_250):
-            pipeline = engine.make_pipeline(DATAFLOW)
+            pipeline = engine.make_pipeline(DATAFLOW, "gs://bucket/corpus")
             server.objects.clear()
             units = [(unit, (Part("gs://bucket/text.jsonl", unit * size, (unit + 1) * size),)) for unit in range(count)]
             engine.add_units(pipeline, "gs://bucket/corpus", units, functools.partial(print, data.tokenizer()))

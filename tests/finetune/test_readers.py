@@ -8,7 +8,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from xlnet_jax.config import Config
-from xlnet_jax.data.prepare import tfds as catalogue
+from xlnet_jax.data.prepare import records
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers
 from xlnet_jax.finetune.setup import rows_of
@@ -189,6 +189,6 @@ def test_data_sets_of_tfds(tmp_path):
     assert record.fields["questions"] == ["Q?"]
     # RACE's options. TFDS needs TensorFlow to write them, not to read them.
     nested = tfds.features.Sequence(tfds.features.Sequence(tfds.features.Text()))
-    assert catalogue._plain(nested, [np.array([b"a", b"b"], object)]) == [["a", "b"]]
+    assert records._plain(nested, [np.array([b"a", b"b"], object)]) == [["a", "b"]]
     with pytest.raises(BadInput, match="test, example 0: 'label' is empty"):
         readers.labelled(_config("sentence,label"), f"{folder}:test")

@@ -26,11 +26,9 @@ def prepare(
         normalization=Normalization(lower=uncased, keep_accents=keep_accents, nfkc=nfkc), **options,
     )  # fmt: skip
     tokens = {f"{name}_tokens": split["tokens"] for name, split in manifest["splits"].items()}
-    dropped = dict(manifest.get("dropped", {}))
-    letters = dropped.pop("letters", None)  # seen, not dropped
     return {
         "output": output, **tokens, "vocabulary": manifest["tokenizer"]["vocab_size"], "sha256": manifest["sha256"],
-        "letters": letters, "dropped": dropped,
+        "dropped": manifest.get("dropped"),
         "command": f"xlnet-jax configure {shlex.quote(output)} --minutes=30 --output=config.py",
     }  # fmt: skip
 
@@ -43,11 +41,6 @@ def verify(path: str, workers: int | None) -> dict[str, Any]:
     if problems:
         raise BadInput(f"{path} is not what was prepared (problems: {len(problems)}); copy it again")
     return {"ok": True, **counts}
-
-
-def sample(**options: Any) -> dict[str, Any]:
-    """`samples` of a corpus; see `data.corpus.verify.sample`."""
-    return {"samples": verifying.sample(**options)}
 
 
 def show_samples(result: dict[str, Any]) -> None:

@@ -100,14 +100,12 @@ class Tokenizer:
     """A SentencePiece model with XLNet's special ids. Safe to share between threads, cheap to pickle.
 
     Attributes:
-      vocab_size: number of pieces V.
-      pieces: the pieces by id.
+      vocab_size, pieces: the number of pieces V, and the pieces by id.
       processor: the SentencePiece processor.
       word_start: bool [V], whether a piece starts a word: the original's predicate for the start of a target span.
       digit_comma: ids that the digit-comma rule replaces, each with its new ids.
       sha256: of the model file.
       normalization: of text before `encode_normalized`.
-      special: ids of the special pieces.
       level: `sentencepiece`; see `vocabulary` for the others.
     """
 
@@ -268,13 +266,11 @@ def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int,
 
     Args:
       texts: normalised sentences, at least one.
-      path: file to write; an existing one is kept.
+      path: an existing file is kept.
       vocab_size: number of pieces, the special ones included.
       seed: of SentencePiece's own sampling, which starts at ten million sentences.
-      threads: used for training.
 
-    Raises:
-      BadInput: the vocabulary is too large or too small for the text.
+    Raises BadInput: the vocabulary is too large or too small for the text.
     """
     sentencepiece.set_random_generator_seed(seed)
     model = io.BytesIO()

@@ -26,7 +26,6 @@ from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, b
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
-LEVELS = ("words", "characters", "bytes")
 END_OF_LINE = "<eos>"
 """The piece of a line end in a vocabulary of words."""
 PLAIN = Normalization()
@@ -156,12 +155,8 @@ def count(texts: Iterable[str], level: str) -> Counter[str]:
 def write(path: str, level: str, counts: Mapping[str, int], bound: int | None, verbatim: bool) -> None:
     """Writes the vocabulary of these counts; an existing file is kept. Equal counts give equal bytes.
 
-    Args:
-      bound: pieces at most, the special ones included; the rarest are left out. None = `LARGEST`.
-      verbatim: see `Vocabulary`.
-
-    Raises:
-      BadInput: characters or bytes exceed the bound: all of them are needed.
+    It has at most `bound` pieces, the special ones included, without the rarest; None = `LARGEST`. Raises BadInput if
+    characters or bytes exceed the bound: all of them are needed.
     """
     ends = {END_OF_LINE: counts.get("\n", 0)} if level == "words" else {}
     reserved = {*SPECIAL_PIECES, END_OF_LINE, "\n"} if level == "words" else set[str]()

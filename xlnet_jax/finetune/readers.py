@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from xlnet_jax.config import Config
-from xlnet_jax.data.prepare import tfds
+from xlnet_jax.data.prepare import records as stored
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.finetune.task import Example, Read
 from xlnet_jax.messages import suggest_file
@@ -194,8 +194,8 @@ def records(config: Config, source: str) -> Iterator[Record]:
 
 
 def _records(config: Config, name: str) -> Iterator[Record]:
-    if name.startswith(tfds.PREFIX):
-        fields = enumerate(tfds.rows(tfds.find(name, None).path))
+    if name.startswith(stored.PREFIX):
+        fields = enumerate(stored.tfds_rows(stored.find_tfds(name, None).path))
         yield from (Record(f"{name}, example {number}", each) for number, each in fields)
         return
     with files.translate_errors(name):

@@ -96,15 +96,10 @@ def rename(path: str, to: str) -> None:
 
 @contextlib.contextmanager
 def translate_errors(path: str) -> Iterator[None]:
-    """Turns errors of a disk or a bucket into one line: a full disk, a lost permission, no answer.
+    """Turns errors of a disk or a bucket into one line, with `path` if the error names no file.
 
-    Args:
-      path: named if the error names no file.
-
-    Raises:
-      BadInput: it must be repaired; an OSError, the RuntimeError of ArrayRecord or the ValueError of TensorStore for
-        the same, a bucket that refuses.
-      RestartMe: the bucket does not answer, which may be temporary.
+    Raises BadInput: an OSError, the RuntimeError of ArrayRecord or the ValueError of TensorStore for the same, a bucket
+    that refuses. RestartMe: the bucket does not answer, which may be temporary.
     """
     try:
         with at(path).translate_errors(path):
@@ -145,10 +140,8 @@ def new_folder(path: str) -> Iterator[str]:
 
 
 def finished_folders(folder: str, mark: str) -> list[str]:
-    """The names of the complete folders in a folder: on disk a folder gets its name when it is complete.
-
-    Args:
-      mark: the file that is written last in a bucket, which cannot rename a folder atomically.
+    """The names of the complete folders in a folder. On disk a folder gets its name when it is complete; in a bucket,
+    which cannot rename a folder atomically, the file `mark` is written last.
     """
     names = [name[:-1] for name in listing(folder) if name.endswith("/")]
     return names if at(folder) is _LOCAL else [name for name in names if mark in listing(f"{folder}/{name}")]

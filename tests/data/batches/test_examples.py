@@ -8,7 +8,7 @@ import tiny
 from special_ids import CLS, SEP
 
 from xlnet_jax.config import Config, DataConfig, ModelConfig
-from xlnet_jax.data.batches import examples, sentence_pairs
+from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, extend_plan
 from xlnet_jax.data.tokenizer import XLNET, SpecialIds
 from xlnet_jax.errors import BadInput
@@ -107,21 +107,6 @@ def test_a_is_cut_at_a_sentence_and_b_always_random_without_one():
     text.starts = np.arange(text.tokens) % 5 == 0
     for _, batch in build(range(3), data=always, text=text):
         assert batch.label.all()
-
-
-def test_cutting_to_the_budget_equals_dropping_one_token_at_a_time():
-    for budget in (4, 7, 10):
-        for a in range(1, 14):
-            for b in range(1, 14):
-                if a + b < budget:
-                    continue
-                left, right = a, b
-                while left + right > budget:
-                    if left > right:
-                        left -= 1
-                    else:
-                        right -= 1
-                assert sentence_pairs.split_lengths(np.array(a), np.array(b), budget) == left, (a, b, budget)
 
 
 def test_targets_are_ascending_the_tokens_themselves_and_never_functional():

@@ -28,8 +28,7 @@ def config(law="uniform", **data):
 
 
 def drawn(rows, length, law, seed=0):
-    law = orders.LAWS[law]
-    return law.ranks(np.random.default_rng(seed).random((rows, law.draws_needed(length))))
+    return orders.LAWS[law].ranks(np.random.default_rng(seed).random((rows, 1 + length)))
 
 
 def located(config):

@@ -67,6 +67,21 @@ def test_a_span_that_touches_the_end_is_discarded_and_ends_the_scan(kind):
     assert sampled("W" * 9, 3, **draws, kind=kind) == [5, 6, 7]
 
 
+@pytest.mark.parametrize("kind", ["words", "pieces"])
+@pytest.mark.parametrize(
+    ("N", "goal", "got", "blocked"),
+    [(256, 1, 1, [100, 254, 255]), (256, 43, 43, [100, 254, 255]), (20, 15, 10, list(range(10)))],
+)
+def test_every_row_gets_exactly_the_goal_and_none_where_it_may_not(N, goal, got, blocked, kind):
+    rng = np.random.default_rng(0)
+    eligible = np.ones((64, N), bool)
+    eligible[:, blocked] = False
+    draws = rng.random((64, spans.draws_needed(N, 6, 1)))
+    mask = spans.sample(rng.random((64, N)) < 0.7, eligible, goal, draws, max_span=5, alpha=6, beta=1, kind=kind)
+    assert (mask.sum(axis=1) == got).all()
+    assert not mask[~eligible].any()
+
+
 def test_random_pieces_by_hand():
     """The goal's number of free positions with the smallest draws."""
     assert sampled(WORDS, 4, **DRAWN, fill=[7, 21, 1, 14, 2], kind="random") == [1, 7, 14, 21]

@@ -150,8 +150,8 @@ def test_sample(capsys):
     code, out, err = command(capsys, *words, "--json")
     found = json.loads(out)["samples"]
     assert (code, err, len(found)) == (0, [], 7)
-    assert found == verify.sample(data.corpus_path(), "heldout", 3, 7, 60)
-    assert found != verify.sample(data.corpus_path(), "heldout", 4, 7, 60)
+    assert {"samples": found} == verify.sample(data.corpus_path(), "heldout", 3, 7, 60)
+    assert {"samples": found} != verify.sample(data.corpus_path(), "heldout", 4, 7, 60)
     corpus = Corpus(data.corpus_path(), "heldout")
     for each in found:
         tokens, flags = (array[0] for array in corpus.read_flags(np.array([each["start"]]), 60))
@@ -162,7 +162,7 @@ def test_sample(capsys):
         assert plain == corpus.tokenizer.decode(tokens).replace(" ", "")
     code, out, _ = command(capsys, *words)
     assert code == 0 and out.count("heldout, token ") == 7 and found[0]["text"] in out
-    (whole,) = verify.sample(data.corpus_path(), "heldout", 0, 1, 10**6)
+    (whole,) = verify.sample(data.corpus_path(), "heldout", 0, 1, 10**6)["samples"]
     assert (whole["start"], whole["tokens"]) == (0, corpus.tokens) and whole["text"].startswith("§ ¶ | ")
     assert whole["text"].count("§") == corpus.documents
     amid = verify._text(corpus, tokens[:5], np.zeros(5, np.uint8))

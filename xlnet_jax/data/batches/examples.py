@@ -50,9 +50,8 @@ def check(text: Text, config: Config, name: str) -> None:
     if config.data.objective == "clm":
         need, what = config.data.segment_len + config.data.multi_token_prediction, "a segment with what it predicts"
     if text.tokens < need:
-        raise BadInput(
-            f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}; use more text or a shorter data.segment_len"
-        )
+        has = f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}"
+        raise BadInput(f"{has}; use more text or a shorter data.segment_len")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +161,7 @@ def _ordered(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch
     """Text that is ranked as a whole. All of it enters the memory, and none of it is text of another step."""
     data = builder.config.data
     T, law = data.segment_len, orders.LAWS[data.factorization_order]
-    rank_BT = law.ranks(builder.draws(where, rows, 0, law.draws_needed(T)))
+    rank_BT = law.ranks(builder.draws(where, rows, 0, 1 + T))
     tokens_BT, _ = read_in_order(builder.text, where.cursor_B, where.direction_B, T)
     segments_BT = np.zeros((len(rows), T))
     return _batch(where, tokens_BT, segments_BT, rank_BT, rank_BT >= 0, data.num_predict, T - 1)

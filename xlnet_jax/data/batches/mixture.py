@@ -12,10 +12,8 @@ import numpy as np
 from xlnet_jax.batch import Batch, combine
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches import examples
-from xlnet_jax.data.batches.mixing import ONE, Cycle, from_weights
-from xlnet_jax.data.batches.stream import ShuffledBlocks, SinglePass, Stream, Windows
+from xlnet_jax.data.batches.stream import ONE, Cycle, ShuffledBlocks, SinglePass, Stream, Windows, from_weights
 from xlnet_jax.data.corpus.corpus import Corpus
-from xlnet_jax.data.corpus.manifest import NoCorpus
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 
@@ -101,45 +99,35 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
     """Opens a split of every corpus in `data.corpus` and checks that they are compatible.
 
     Args:
-      weighted: whether to use `data.weights`; False where they have no effect, so that a run can be evaluated on other
-        corpora.
+      weighted: whether to use `data.weights`; False where they have no effect: a run may be evaluated on other corpora.
       opened: the other split of the same corpora, if it is open; see `Corpus`.
 
-    Raises:
-      BadInput: there is no corpus, one is damaged, or they do not fit the model, the weights or each other.
-      RestartMe: a bucket does not answer.
+    Raises BadInput: there is no corpus, one is damaged, or they do not fit the model, the weights or each other.
+    RestartMe: a bucket does not answer.
     """
     data = config.data
     paths = data.folders()
     if not paths:
         raise BadInput("data.corpus is empty; give the folder that `xlnet-jax prepare` wrote: --config.data.corpus=DIR")
     if len(set(paths)) < len(paths) or "" in paths:
-        raise BadInput(
-            f"data.corpus={data.corpus} names a folder twice or has an empty name; separate different folders by commas"
-        )
+        what = "names a folder twice or has an empty name"
+        raise BadInput(f"data.corpus={data.corpus} {what}; separate different folders by commas")
     cache_bytes = PAGE_CACHE_BYTES // len(paths)
     splits = opened.corpora if opened else [None] * len(paths)
-    try:
-        corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, splits, strict=True))
-    except NoCorpus as error:
-        raise BadInput(f"{error}; if it has moved, name its folder: --config.data.corpus=DIR") from error
+    corpora = tuple(Corpus(path, split, cache_bytes, other) for path, other in zip(paths, splits, strict=True))
     for corpus in corpora:
         if corpus.tokenizer.vocab_size != config.model.vocab_size:
-            raise BadInput(
-                f"model.vocab_size={config.model.vocab_size}, but the tokenizer of {corpus.path} has "
-                f"{corpus.tokenizer.vocab_size} pieces; set --config.model.vocab_size={corpus.tokenizer.vocab_size}"
-            )
+            what = f"model.vocab_size={config.model.vocab_size} is not that of the tokenizer of {corpus.path}"
+            raise BadInput(f"{what}; set --config.model.vocab_size={corpus.tokenizer.vocab_size}")
         mine, first = ((c.tokenizer.sha256, c.tokenizer.normalization) for c in (corpus, corpora[0]))
         if mine != first:
-            raise BadInput(
-                f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation; prepare one of them "
-                "again with the same options and with the spiece.model of the other as --tokenizer"
-            )
+            what = f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation"
+            advice = "prepare one again with the options of the other and with its spiece.model as --tokenizer"
+            raise BadInput(f"{what}; {advice}")
     weights = data.weight_list() if weighted else [1] * len(corpora)
     if weights and len(weights) != len(corpora):
-        raise BadInput(
-            f"data.weights={data.weights} has {len(weights)} numbers for {len(corpora)} corpora; give one each"
-        )
+        has = f"{len(weights)} numbers for {len(corpora)} corpora"
+        raise BadInput(f"data.weights={data.weights} has {has}; give one each")
     return Mixture(corpora, _names(paths), from_weights(weights or [corpus.tokens for corpus in corpora]))
 
 

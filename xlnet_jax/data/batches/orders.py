@@ -49,15 +49,11 @@ class OrderLaw:
         """Fresh tokens and target slots of a row; for `spans` the published shares."""
         return (segment_len, segment_len) if self.whole else (segment_len // 2, segment_len // 6)
 
-    def draws_needed(self, length: int) -> int:
-        """Number of uniform draws that `ranks` takes for `length` positions."""
-        return 1 + length
-
     def ranks(self, draws_BX: np.ndarray) -> np.ndarray:
         """The rank of every position of rows that are ranked as a whole, int32 [B, T]: -1 if it is known.
 
         Args:
-          draws_BX: uniform in [0, 1), `draws_needed(T)` for each row.
+          draws_BX: uniform in [0, 1), 1 + T for each row.
         """
         assert self.order is not None
         T = draws_BX.shape[1] - 1

@@ -76,11 +76,6 @@ def read_in_order(text: Text, cursor_B: np.ndarray, direction_B: np.ndarray, len
     return tokens, starts
 
 
-def split_lengths(a_len: np.ndarray, b_len: np.ndarray, budget: int) -> np.ndarray:
-    """The length of A after both are cut to `budget` tokens: always from the longer one, from B at a tie."""
-    return np.minimum(a_len, np.maximum(budget - b_len, -(-budget // 2)))
-
-
 def choose_pairs(
     text: Text, where: Windows, ahead_BX: np.ndarray, starts_BX: np.ndarray, shape: Layout, draws_B4: np.ndarray,
     positive_pair_rate: float, kind: str = "next",
@@ -127,7 +122,8 @@ def choose_pairs(
         is_end = (starts & (columns >= tot + wanted[:, None])) | (columns == 3 * tot - 1)
         b_end_B[random_rows] = is_end.argmax(axis=1)
 
-    a_len_B = split_lengths(a_end_B, b_end_B - b_begin_B, tot)
+    # Both are cut to the budget: always the longer one, B at a tie.
+    a_len_B = np.minimum(a_end_B, np.maximum(tot - (b_end_B - b_begin_B), -(-tot // 2)))
     place_BY = np.arange(tot)[None, :]
     from_b_BY = place_BY - a_len_B[:, None] + b_begin_B[:, None]
     in_a_BY = place_BY < a_len_B[:, None]

@@ -5,22 +5,23 @@ A corpus is one long run of tokens. A *block* is W consecutive windows of R fres
     number = first + ((step - start) // W) * B + row        epoch = number // N        window = (step - start) % W
 
 where N blocks are an epoch and (start, first, B) is the newest entry of the *data plan* at or before the step. The plan
-is a list because the batch size may change; it is saved in the checkpoint. With several corpora, a fixed cycle assigns
-the numbers to them; each corpus has its own blocks and epochs. Nothing here depends on processes, devices or time, so
-any host computes any row, and a resumed run reads the same text as a run that never stopped.
+is a list because the batch size may change; it is saved in the checkpoint. With several corpora a `Cycle` assigns the
+numbers to them; each has its own blocks and epochs. Nothing here depends on processes, devices or time, so any host
+computes any row, and a resumed run reads the same text as a run that never stopped.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import grain
 import numpy as np
 
-from xlnet_jax.data.batches.mixing import ONE, Cycle
 from xlnet_jax.errors import BadInput
 
 SHUFFLE_ROUNDS = 4
@@ -29,6 +30,9 @@ SHUFFLE_ROUNDS = 4
 FULL_LENGTHS = 10
 """By default a held-out stream is at least this many times as long as memory and segment: less than a tenth of its
 tokens are predicted with a memory that is not full yet."""
+
+RESOLUTION = 10_000
+"""Places of a cycle, before division by the common divisor: weights are exact to one part in ten thousand."""
 
 
 class PlanEntry(NamedTuple):
@@ -127,17 +131,82 @@ class ShuffledBlocks:
     def locate(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For each block number its epoch, its block, and the first token of the block."""
         epoch_B, index_B = np.divmod(numbers_B, self.blocks)
-        block_B = np.array([self._shuffled(int(e), int(i)) for e, i in zip(epoch_B, index_B, strict=True)], np.int64)
+
+        def shuffled(epoch: int, index: int) -> int:
+            seed = int.from_bytes(hashlib.sha256(f"{self.seed} epoch {epoch}".encode()).digest()[:4], "little")
+            return grain.experimental.index_shuffle(index, self.blocks - 1, seed, SHUFFLE_ROUNDS)
+
+        block_B = np.array([shuffled(*each) for each in zip(epoch_B.tolist(), index_B.tolist(), strict=True)], np.int64)
         # The tokens that do not fill a block are left out; the offset changes which ones with the epoch.
         most = 0 if self.static else self.tokens - self.blocks * self.block_len
         offset_B = (epoch_B * self.window) % (most + 1)
         return epoch_B, block_B, offset_B + block_B * self.block_len
 
-    def _shuffled(self, epoch: int, index: int) -> int:
-        seed = int.from_bytes(hashlib.sha256(f"{self.seed} epoch {epoch}".encode()).digest()[:4], "little")
-        return grain.experimental.index_shuffle(
-            index=index, max_index=self.blocks - 1, seed=seed, rounds=SHUFFLE_ROUNDS
-        )
+
+@dataclasses.dataclass(frozen=True)
+class Cycle:
+    """Assigns block numbers to corpora: a fixed cycle, interleaved as evenly as whole numbers allow.
+
+        number n  ->  place p = n mod L of round n // L  ->  corpus c = order[p], its block (n // L) k_c + before[p]
+
+    Nothing is random: after any n blocks every corpus has had its share of them, within one or two blocks. `counts[c]`
+    is k_c, the number of places of corpus c, at least one; L is their sum.
+    """
+
+    counts: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """Places L."""
+        return sum(self.counts)
+
+    @property
+    def shares(self) -> list[float]:
+        """Share of the blocks that each corpus gets."""
+        return [count / self.length for count in self.counts]
+
+    @functools.cached_property
+    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """The corpus of each place, and the number of earlier places of this corpus; int64 [L] each."""
+        counts, dealt = np.array(self.counts, np.int64), np.zeros(len(self.counts), np.int64)
+        order, before = np.zeros((2, self.length), np.int64)
+        for place in range(self.length):
+            # The corpus that is most behind its share, times L to stay in whole numbers; the first one at a tie.
+            corpus = np.argmax(counts * (place + 1) - dealt * self.length)
+            order[place], before[place] = corpus, dealt[corpus]
+            dealt[corpus] += 1
+        return order, before
+
+    def deal(self, numbers_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The corpus of each block number, and its block number within that corpus; int64 [B] each."""
+        order, before = self._tables
+        round_B, place_B = np.divmod(numbers_B, self.length)
+        corpus_B = order[place_B]
+        return corpus_B, round_B * np.array(self.counts, np.int64)[corpus_B] + before[place_B]
+
+    def most(self, count: int) -> list[int]:
+        """For each corpus the maximal number of blocks it gets among any `count` consecutive numbers."""
+        rounds, rest = divmod(count, self.length)
+        is_of_corpus = self._tables[0] == np.arange(len(self.counts))[:, None]
+        earlier = np.cumsum(np.pad(np.tile(is_of_corpus, 2), ((0, 0), (1, 0))), axis=1)
+        in_rest = earlier[:, rest : rest + self.length] - earlier[:, : self.length]
+        return (rounds * np.array(self.counts) + in_rest.max(axis=1)).tolist()
+
+
+ONE = Cycle((1,))
+"""The cycle of a single corpus."""
+
+
+def from_weights(weights: Sequence[float]) -> Cycle:
+    """The cycle closest to `weights` (positive, any sum)."""
+    shares = np.array(weights, np.float64) / max(weights)
+    exact = shares / shares.sum() * RESOLUTION
+    counts = np.maximum(1, np.floor(exact)).astype(int)
+    # The remaining places go to the largest remainders.
+    for corpus in np.argsort(counts - exact, kind="stable")[: max(0, RESOLUTION - int(counts.sum()))]:
+        counts[corpus] += 1
+    divisor = math.gcd(*counts.tolist())
+    return Cycle(tuple((counts // divisor).tolist()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,11 +235,9 @@ class Stream:
         most = self.cycle.most(batch_size // self.rows_per_block)
         for name, epochs, needed in zip(names, self.corpora, most, strict=True):
             if epochs.blocks < needed:
-                raise BadInput(
-                    f"{name} has {epochs.tokens:,} tokens for training: {epochs.blocks} blocks of "
-                    f"{epochs.block_len:,}, too few for train.batch_size={batch_size}; use a smaller batch, "
-                    "data.windows_per_block or more text"
-                )
+                has = f"{epochs.tokens:,} tokens for training: {epochs.blocks} blocks of {epochs.block_len:,}"
+                advice = "use a smaller batch, data.windows_per_block or more text"
+                raise BadInput(f"{name} has {has}, too few for train.batch_size={batch_size}; {advice}")
 
     def _width(self, step: int, plan: Plan) -> int:
         """Number of blocks read at the same time."""
@@ -241,13 +308,13 @@ class SinglePass:
     def of_streams(
         cls, tokens: tuple[int, ...], segment: int, streams: int, reach: int, most: int, limit: int = 0
     ) -> SinglePass:
-        """For left-to-right models: a row is a contiguous stream of whole segments of T tokens, from the first to the
-        last. Every token but the first of a split is predicted once. Only the last segment of a split may be shorter.
+        """For left-to-right models: a row is a contiguous stream of whole segments of T tokens. Every token but the
+        first of a split is predicted once. Only the last segment of a split may be shorter.
 
         Args:
           streams: number of streams of each corpus; 0 = one, and at most `most`, per `FULL_LENGTHS` times `reach`.
           reach: tokens that fill the memory and one segment.
-          limit: read only the first segments of each split; 0 = all.
+          limit: as for `of_blocks`.
         """
 
         def length(segments: int) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data.corpus.manifest import hold_out_more, open_folder
+from xlnet_jax.data.corpus.manifest import little_heldout, open_folder
 from xlnet_jax.data.corpus.pages import SENTENCE_START
 from xlnet_jax.data.corpus.shards import ADVICE, Recent, Shards
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
@@ -37,15 +37,11 @@ class Corpus:
     """One split of a corpus, with random access. Safe to share between threads, and cheap to pickle.
 
     Attributes:
-      path: the folder.
-      split: `train` or `heldout`.
-      tokens: number of tokens in the split; at least one.
-      documents: number of documents in the split.
+      tokens, documents: their numbers in the split; at least one token.
       sha256: of the content of the whole corpus, all splits; a resumed run requires the same hash.
-      tokenizer: the `Tokenizer` the corpus was made with.
+      tokenizer: the one the corpus was made with.
       token_counts: int64 [V], how often each piece occurs in the split.
-      manifest: the manifest as a dictionary.
-      listing: the names in the folder and their bytes; like the manifest not part of a pickled corpus.
+      manifest, listing: the manifest, and the names in the folder and their bytes; not part of a pickled corpus.
     """
 
     def __init__(self, path: str, split: str = "train", cache_bytes: int = 256_000_000, opened: Corpus | None = None):
@@ -55,8 +51,7 @@ class Corpus:
           path: folder written by `prepare`; `gs://` works where `gcsfs` is installed.
           split: `train` or `heldout`.
           cache_bytes: limit for the decoded pages kept in memory, per process.
-          opened: the other split of the same folder, if it is open: its manifest and tokenizer are not read again, and
-            the folder is not listed again.
+          opened: the other split of the same folder, if it is open: its manifest, tokenizer and listing are used.
 
         Raises:
           BadInput: the corpus is unfinished, damaged or incomplete, has an unknown format, or lacks this split.
@@ -67,7 +62,7 @@ class Corpus:
         self.manifest, self.listing = (opened.manifest, opened.listing) if opened else open_folder(self.path)
         if split not in self.manifest["splits"]:
             splits = ", ".join(self.manifest["splits"])
-            advice = hold_out_more(self.manifest) if split == "heldout" else "use one of these"
+            advice = little_heldout(self.manifest) if split == "heldout" else "use one of these"
             raise BadInput(f"corpus {path} has no split {split!r}, only {splits}; {advice}")
         entry = self.manifest["splits"][split]
         self.tokens: int = entry["tokens"]
@@ -100,17 +95,10 @@ class Corpus:
         self._start()
 
     def read(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Reads runs of tokens; the split is a circle, so any start is valid.
+        """Reads runs of tokens; the split is a circle, so any start int64 [B] and any length are valid.
 
-        Args:
-          starts: int64 [B], any integers, taken modulo the number of tokens.
-          length: tokens per run; may exceed the length of the split.
-
-        Returns:
-          tokens int32 [B, length], and bool [B, length]: whether a sentence starts there.
-
-        Raises:
-          BadInput: a shard is damaged.
+        Returns tokens int32 [B, length], and bool [B, length]: whether a sentence starts there. Raises BadInput if a
+        shard is damaged, RestartMe if the bucket does not answer.
         """
         tokens, flags = self.read_flags(starts, length)
         return tokens, (flags & SENTENCE_START).astype(bool)

@@ -114,25 +114,16 @@ def write_tfds_metadata(path: str, manifest: dict[str, Any]) -> None:
     )
 
 
-class NoCorpus(BadInput):
-    """Nothing is at the path, and nothing of a like name beside it."""
-
-
 def read_manifest(path: str) -> dict[str, Any]:
     """As `open_folder`, without the listing."""
     return open_folder(path)[0]
 
 
 def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Lists the folder of a finished corpus and reads its manifest, once each.
+    """The manifest of a finished corpus, in the newest format and checked; and the names in the folder and their bytes.
 
-    Returns:
-      The manifest, converted to the newest format and checked for consistency; and the names in the folder, each with
-      its bytes.
-
-    Raises:
-      BadInput: there is none, it is damaged or was edited, or this program does not know its format.
-      RestartMe: the bucket does not answer.
+    Raises BadInput: there is none, it is damaged or was edited, or this program does not know its format. RestartMe:
+    the bucket does not answer.
     """
     name = os.path.join(path, MANIFEST)
     check_link("corpus", path)
@@ -141,13 +132,12 @@ def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         if not sizes:
             if near := suggest_file(path):
                 raise BadInput(f"{path}: no such folder{near}")
-            raise NoCorpus(f"{path}: no such folder, or nothing in it; make a corpus with `xlnet-jax prepare`")
+            advice = "if it has moved, name its folder; otherwise make a corpus with `xlnet-jax prepare`"
+            raise BadInput(f"{path}: no such folder, or nothing in it; {advice}")
         if MANIFEST not in sizes:
             if REQUEST in sizes:
-                raise BadInput(
-                    f"the corpus in {path} is not finished; rerun its `xlnet-jax prepare` command, which resumes or "
-                    "says what to change"
-                )
+                advice = "rerun its `xlnet-jax prepare` command, which resumes or says what to change"
+                raise BadInput(f"the corpus in {path} is not finished; {advice}")
             raise BadInput(f"{path} is not a corpus: it has no {MANIFEST}; make one with `xlnet-jax prepare`")
         data = files.read(name)
     except OSError as error:
@@ -163,26 +153,20 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
         version = manifest.get("format_version")
         _check(type(version) is int and version > 0, "format_version", version, "a positive number")
         if version > FORMAT_VERSION:
-            raise BadInput(
-                f"{name} has format {version!r:.60}, this program reads up to {FORMAT_VERSION}; install a newer "
-                "version of this program, or prepare the corpus again"
-            )
+            advice = "install a newer version of this program, or prepare the corpus again"
+            raise BadInput(f"{name} has format {version!r:.60}, this program reads up to {FORMAT_VERSION}; {advice}")
         if version == 1:
             manifest = _upgrade_1(manifest)
         _check_manifest(manifest)
-    # Deep nesting raises RecursionError.
-    except (ValueError, RecursionError) as error:
+    # Deep nesting raises RecursionError, and a manifest of format 1 the last three.
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{name} is damaged: {summary(error)}; copy the corpus again") from error
     return manifest
 
 
 def _upgrade_1(manifest: dict[str, Any]) -> dict[str, Any]:
     """Format 1 to 2."""
-    for name in ("splits", "normalization", "options"):
-        _check_value(manifest.get(name), name, dict)
     splits = manifest["splits"]
-    for name, split in splits.items():
-        _check_value(split, f"splits.{name}", dict)
     return manifest | {
         "format_version": 2,
         "normalization": manifest["normalization"] | {"nfkc": False},
@@ -266,25 +250,15 @@ def _check_split(split: dict[str, Any], name: str, page_tokens: int) -> None:
 
 def little_heldout(manifest: dict[str, Any]) -> str | None:
     """What is wrong with a held-out split that is missing or small, and the option that mends it; else None."""
-    heldout, everything = _heldout_tokens(manifest)
+    tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
+    heldout, everything = tokens.get("heldout", 0), sum(tokens.values())
     if heldout >= FEWEST_HELDOUT:
         return None
     what = f"none of the documents, of {everything:,} tokens, fell to the held-out split"
     if heldout:
-        what = f"the held-out split has {heldout:,} of {everything:,} tokens, and the loss of fewer than " \
-            f"{FEWEST_HELDOUT:,} is mostly chance"  # fmt: skip
-    return f"{what}; {hold_out_more(manifest)}"
-
-
-def hold_out_more(manifest: dict[str, Any]) -> str:
-    """The advice that makes the held-out split of this text large enough, or as large as training can spare."""
-    heldout, everything = _heldout_tokens(manifest)
+        of_all = f"{heldout:,} of {everything:,} tokens"
+        what = f"the held-out split has {of_all}, and the loss of fewer than {FEWEST_HELDOUT:,} is mostly chance"
     if 100 * heldout >= MOST_HELDOUT * everything:
-        return "prepare more text"
-    percent = math.ceil(100 * max(FEWEST_HELDOUT, 2 * heldout) / everything)
-    return f"prepare it with a larger share, such as --heldout={min(percent, MOST_HELDOUT) / 100:g}"
-
-
-def _heldout_tokens(manifest: dict[str, Any]) -> tuple[int, int]:
-    tokens = {name: split["tokens"] for name, split in manifest["splits"].items()}
-    return tokens.get("heldout", 0), sum(tokens.values())
+        return f"{what}; prepare more text"
+    percent = min(math.ceil(100 * max(FEWEST_HELDOUT, 2 * heldout) / everything), MOST_HELDOUT)
+    return f"{what}; prepare it with a larger share, such as --heldout={percent / 100:g}"

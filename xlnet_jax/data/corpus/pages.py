@@ -147,8 +147,7 @@ def scan(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The pages of a local shard in order, without the padding, in bounded memory; compared with its manifest entry.
 
-    Raises:
-      BadInput: names the file, and the first bad page if the fault is in a page; after the last page for the hashes.
+    Raises BadInput with the file, and the first bad page if the fault is in one; for the hashes after the last page.
     """
     try:
         size = os.path.getsize(path)

@@ -61,13 +61,7 @@ class Recent(collections.OrderedDict[int, _T]):
 
 
 class Shards:
-    """Reads pages of the shards of a split. Safe to share between threads.
-
-    Args:
-      path: the folder.
-      split: `train` or `heldout`.
-      pages, sizes: number of pages and bytes of each shard.
-    """
+    """Reads pages of the shards of a split, with so many pages and bytes each. Safe to share between threads."""
 
     def __init__(self, path: str, split: str, pages: Sequence[int], sizes: Sequence[int]):
         self._path, self._split, self._pages, self._sizes = path, split, pages, sizes
@@ -84,9 +78,7 @@ class Shards:
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """The pages at `places`, each the number of a shard and of a page in it, as `pages.decode` returns them.
 
-        Raises:
-          BadInput: a shard is missing or damaged.
-          RestartMe: the bucket does not answer.
+        Raises BadInput: a shard is missing or damaged. RestartMe: the bucket does not answer.
         """
         shards = self._open.fetch({shard for shard, _ in places}, self._opened)
         fetched = self._fetch((shard, *shards[shard].edges[page : page + 2].tolist()) for shard, page in places)

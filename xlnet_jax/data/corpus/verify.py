@@ -22,7 +22,7 @@ _BITS = {"documents": pages.DOCUMENT_START, "sentences": pages.SENTENCE_START, "
 _COUNTED = (*_BITS, "tokens")
 _TFDS = ("dataset_info.json", "features.json")
 
-# Printed by `sample` before a document, a paragraph and a sentence.
+# Of `sample`.
 _MARKS = ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SENTENCE_START, "|"))
 
 
@@ -57,16 +57,15 @@ def info(path: str) -> dict[str, Any]:
 def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[str]]:
     """Reads the whole corpus and compares it with every hash and count of its manifest.
 
+    Shards in a bucket are copied one by one to the system's folder for temporary files.
+
     Args:
-      path: the folder; shards in a bucket are copied one by one to the system's folder for temporary files.
       workers: shards read at the same time; None = the number of cores. A few MB of memory each.
 
     Returns:
       The number of shards, their bytes and tokens; and all problems, one line each.
 
-    Raises:
-      BadInput: there is no usable manifest.
-      RestartMe: the bucket does not answer.
+    Raises BadInput: there is no usable manifest. RestartMe: the bucket does not answer.
     """
     manifest, sizes = open_folder(path)
     problems: list[str] = []
@@ -99,41 +98,34 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
 
 
 def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], eod: int) -> np.ndarray | BadInput:
-    """Copies a shard from a bucket, and counts it with `_count_pages`; returns its error, or that of the copy."""
+    """Reads a shard, checks it and the consistency of its flags (hashes cannot), and counts.
+
+    Returns:
+      int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and paragraphs. Or its error,
+      or that of its copy from a bucket.
+    """
     address = copy = os.path.join(path, shard["file"])
+    page_tokens, vocab_size = manifest["page_tokens"], manifest["tokenizer"]["vocab_size"]
+    counts = np.zeros(vocab_size + len(_BITS), np.int64)
+    ended = True  # whether the previous token ended a document
     try:
         with files.local_copy(address) as copy:
-            return _count_pages(copy, shard, manifest, eod)
+            for page, (tokens, starts) in enumerate(pages.scan(copy, shard, page_tokens, vocab_size)):
+                ends = tokens == eod
+                begins, sentence = ((starts & bit).astype(bool) for bit in (pages.DOCUMENT_START, pages.SENTENCE_START))
+                after_end = np.concatenate([[ended], ends[:-1]])
+                if (begins != after_end).any() or (starts[ends] != 0).any() or not sentence[starts != 0].all():
+                    raise BadInput(f"{copy}, page {page}: the flags do not match the ends of its documents")
+                ended = bool(ends[-1])
+                counts[:vocab_size] += np.bincount(tokens, minlength=vocab_size)
+                counts[vocab_size:] += [np.count_nonzero(starts & bit) for bit in _BITS.values()]
     except BadInput as error:
         return BadInput(str(error).replace(copy, address))
     except FileNotFoundError:
         return BadInput(f"{address} cannot be read: it is missing; copy the corpus again")
     except OSError as error:
         return BadInput(f"{address}: {summary(error)}; set TMPDIR to a folder with room for a shard")
-
-
-def _count_pages(file: str, shard: dict[str, Any], manifest: dict[str, Any], eod: int) -> np.ndarray:
-    """Reads a shard, checks it and the consistency of its flags (hashes cannot), and counts.
-
-    Returns:
-      int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and paragraphs.
-    """
-    page_tokens, vocab_size = manifest["page_tokens"], manifest["tokenizer"]["vocab_size"]
-    counts = np.zeros(vocab_size + len(_BITS), np.int64)
-    ended = True  # whether the previous token ended a document
-    for page, (tokens, starts) in enumerate(pages.scan(file, shard, page_tokens, vocab_size)):
-        ends = tokens == eod
-        begins = (starts & pages.DOCUMENT_START).astype(bool)
-        after_end = np.concatenate([[ended], ends[:-1]])
-        sentence = (starts & pages.SENTENCE_START).astype(bool)
-        if (begins != after_end).any() or (starts[ends] != 0).any() or not sentence[starts != 0].all():
-            raise BadInput(f"{file}, page {page}: the flags do not match the ends of its documents")
-        ended = bool(ends[-1])
-        counts[:vocab_size] += np.bincount(tokens, minlength=vocab_size)
-        counts[vocab_size:] += [np.count_nonzero(starts & bit) for bit in _BITS.values()]
-    if not ended:
-        raise BadInput(f"{file}: its last document has no end")
-    return counts
+    return counts if ended else BadInput(f"{address}: its last document has no end")
 
 
 def _check_totals(path: str, manifest: dict[str, Any], name: str, totals: np.ndarray | None) -> Iterator[str]:
@@ -158,22 +150,11 @@ def _check_totals(path: str, manifest: dict[str, Any], name: str, totals: np.nda
             yield f"{path}: {name} has {mark} {counted}, the manifest says {split[counted]}"
 
 
-def sample(path: str, split: str, seed: int, count: int, length: int) -> list[dict[str, Any]]:
-    """Random excerpts of a split as text; the same arguments give the same excerpts.
+def sample(path: str, split: str, seed: int, count: int, length: int) -> dict[str, Any]:
+    """`samples`: random excerpts of a split as text, of `length` tokens each, or all of a shorter split.
 
-    Args:
-      path: the folder.
-      split: `train` or `heldout`.
-      seed: of the random choice.
-      count: number of excerpts.
-      length: tokens of each; cut to the length of the split.
-
-    Returns:
-      For each excerpt its first token and its text, with § before a document, ¶ before a paragraph and | before a
-      sentence; … if it starts within a sentence.
-
-    Raises:
-      BadInput: the folder is not a corpus, or the corpus is damaged.
+    Each has its first token and its text, with § before a document, ¶ before a paragraph and | before a sentence; … if
+    it starts within a sentence. The same arguments give the same. Raises BadInput for an unusable or damaged corpus.
     """
     if count * length > _LARGEST_SAMPLE:
         raise BadInput(f"--count={count} times --length={length} must be at most {_LARGEST_SAMPLE:,} tokens")
@@ -184,7 +165,7 @@ def sample(path: str, split: str, seed: int, count: int, length: int) -> list[di
     for start in starts.tolist():
         tokens, flags = corpus.read_flags(np.array([start]), length)
         excerpts.append({"split": split, "start": start, "tokens": length, "text": _text(corpus, tokens[0], flags[0])})
-    return excerpts
+    return {"samples": excerpts}
 
 
 def _text(corpus: corpora.Corpus, tokens: np.ndarray, flags: np.ndarray) -> str:

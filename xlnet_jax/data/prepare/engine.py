@@ -46,16 +46,14 @@ def run(
     output: str, units: Sequence[tuple[Part, ...]], tokenizer: Tokenizer | None, request: Request,
     workers: int | None, beam_options: Sequence[str] | None,
 ) -> None:  # fmt: skip
-    """Makes those of all units of a corpus that have no note yet.
+    """Makes those of all units of a corpus that have no note yet; without a tokenizer it counts them.
 
     Args:
-      tokenizer: of the corpus, already in its place; None = count the vocabulary.
       workers: processes of the local engine; None = one per core.
       beam_options: of a pipeline, which reports its progress itself; None = the local engine.
 
-    Raises:
-      BadInput: as `work_unit.prepare_unit`, or the pipeline cannot run.
-      RestartMe: a process was killed, or the pipeline failed.
+    Raises BadInput: as `work_unit.prepare_unit`, or the pipeline cannot run. RestartMe: a process was killed, or the
+    pipeline failed.
     """
     make = functools.partial(_make, output, tokenizer, request)
     folder = os.path.join(output, work_unit.FOLDER)
@@ -67,7 +65,7 @@ def run(
     if done := len(units) - len(missing):
         _log.info("%s: going on, %d of %d units are done", output, done, len(units))
     if missing and beam_options is not None:
-        pipeline = make_pipeline(beam_options)
+        pipeline = make_pipeline(beam_options, output)
         add_units(pipeline, output, missing, make)
         _run_beam(folder, pipeline)
         if gone := sorted(set(notes) - files.listing(folder).keys()):
@@ -130,27 +128,14 @@ def _run_local(output: str, units: list[Unit], make: Make, workers: int | None, 
             worker.kill()  # a unit that is cut off is made again
         raise
     except BrokenProcessPool as error:
-        raise RestartMe(
-            f"{output}: a worker process was killed (out of memory?); rerun the same command to resume, with fewer "
-            f"than --workers={workers} if memory is short"
-        ) from error
+        advice = f"rerun the same command to resume, with fewer than --workers={workers} if memory is short"
+        raise RestartMe(f"{output}: a worker process was killed (out of memory?); {advice}") from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def check_beam(options: Sequence[str], output: str) -> None:
-    """Raises BadInput if Beam is missing or refuses these options, or if the workers have no package or no output."""
-    pipeline = make_pipeline(options)
-    if type(pipeline.runner).__name__ == "DataflowRunner":
-        if "://" not in output:
-            raise BadInput(f"--output={output} is here, which the workers of Dataflow do not see; use gs://...")
-        given = pipeline.options.get_all_options()
-        if not any(given[name] for name in ("sdk_container_image", "setup_file", "extra_packages")):
-            raise BadInput("--beam_options: workers of Dataflow need this package; add sdk_container_image=...")
-
-
-def make_pipeline(options: Sequence[str]) -> Any:
-    """Returns an empty Beam pipeline; BadInput if Beam is missing or refuses these options."""
+def make_pipeline(options: Sequence[str], output: str) -> Any:
+    """An empty Beam pipeline. Raises BadInput: Beam is missing or refuses these options, or its workers cannot work."""
     try:
         beam: Any = importlib.import_module("apache_beam")
         parser: Any = importlib.import_module("apache_beam.options.pipeline_options")
@@ -164,10 +149,17 @@ def make_pipeline(options: Sequence[str]) -> Any:
             unknown = parsed.get_all_options(retain_unknown_options=True).keys() - parsed.get_all_options().keys()
         if unknown:
             raise BadInput(f"--beam_options: Apache Beam has no option {min(unknown)}")
-        return beam.Pipeline(options=parsed)
+        pipeline = beam.Pipeline(options=parsed)
     except (SystemExit, ValueError, ImportError) as error:
         reason = stderr.getvalue().strip().rpartition("error: ")[2] or summary(error)
         raise BadInput(f"--beam_options: {reason}") from error
+    if type(pipeline.runner).__name__ == "DataflowRunner":
+        if "://" not in output:
+            raise BadInput(f"--output={output} is here, which the workers of Dataflow do not see; use gs://...")
+        given = parsed.get_all_options()
+        if not any(given[name] for name in ("sdk_container_image", "setup_file", "extra_packages")):
+            raise BadInput("--beam_options: workers of Dataflow need this package; add sdk_container_image=...")
+    return pipeline
 
 
 def add_units(pipeline: Any, output: str, units: Sequence[Unit], make: Make) -> None:

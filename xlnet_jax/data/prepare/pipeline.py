@@ -58,29 +58,20 @@ def prepare(
       output: folder to write, on disk or `gs://`; new, empty, or started by the same request.
       tokenizer: SentencePiece model or `vocabulary.json` to use; None makes one of the text.
       vocabulary: what is made: `sentencepiece` trains a model on a sample of the text that is not held out; `words`,
-        `characters` and `bytes` count a vocabulary, see `data.vocabulary`. None = that of the data set or the
-        tokenizer, otherwise `sentencepiece`.
-      dataset: `NAME` or `NAME:test` of `datasets`: the inputs are its files. Only the options for the vocabulary,
-        pages, shards and the engine apply then.
+        `characters` and `bytes` count a vocabulary. None = that of the data set or tokenizer, or `sentencepiece`.
+      dataset: `NAME` or `NAME:test` of `datasets`: the inputs are its files, read as they are.
       vocab_size: pieces of the trained tokenizer (None = 32000), or at most of the counted vocabulary (None = a
         million words, all characters and bytes).
       sample_bytes: text the tokenizer is trained on, at most (exceeded by less than one document).
       seed: of the sample and of the tokenizer's training.
       document, sentences, field, normalization, heldout, errors, page_tokens: see `text.Request`.
-      shard_bytes: source text of a work unit, which becomes one shard per split; None = 64 MB, or
-        1 GB from 1 TB of text on.
-      data_dir: where TFDS has its data sets.
+      shard_bytes: source text of a work unit, a shard per split; None = 64 MB, or 1 GB from 1 TB of text on.
       workers: processes of the engine `local`; None = one per core. Neither workers nor engine change the result.
-      engine: `local`, processes of this machine, or `beam`, an Apache Beam pipeline.
-      beam_options: of the pipeline, such as `runner=DataflowRunner`.
+      engine, beam_options: `local`, or `beam`, an Apache Beam pipeline with options such as `runner=DataflowRunner`.
 
-    Returns:
-      The manifest.
-
-    Raises:
-      BadInput: unusable text or options, a folder that belongs to something else, another request than the first, or a
-        file that cannot be written.
-      RestartMe: a worker process was killed, or a bucket did not answer; the same call resumes.
+    Returns the manifest. Raises BadInput: unusable text or options, a folder that belongs to something else, another
+    request than the first, or a file that cannot be written. RestartMe: a worker process was killed, or a bucket did
+    not answer; the same call resumes.
     """
     if "," in output:
         raise BadInput(f"--output={output}: commas separate the folders of data.corpus; choose a name without")
@@ -88,7 +79,7 @@ def prepare(
         raise BadInput("--beam_options is for --engine=beam; give both or neither")
     beam = list(beam_options) if engine == "beam" else None
     if beam is not None:
-        engines.check_beam(beam, output)  # before anything is read
+        engines.make_pipeline(beam, output)  # before anything is read
     published = datasets.parse(dataset) if dataset else None
     if published:
         if vocabulary not in (None, published.vocabulary):
@@ -235,9 +226,7 @@ def _assemble(
         _log.warning("not UTF-8, and now U+FFFD: %s", quantity(counts["replaced"], "place"))
     if counts["empty"]:
         _log.warning("left out, without text: %s", quantity(counts["empty"], "document"))
-    dropped = Counter[str]()
-    for note in notes:
-        dropped.update(note["dropped"])
+    dropped = {name: sum(note["dropped"][name] for note in notes) for name in marks.NAMES}
     if warning := marks.warning(dropped):
         _log.warning("%s", warning)
     manifest = {

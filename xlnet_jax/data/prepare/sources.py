@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
-from xlnet_jax.data.prepare import parquet, tfds
+from xlnet_jax.data.prepare import records
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
@@ -64,7 +64,7 @@ class Kind(NamedTuple):
 
 def kind_of(path: str) -> Kind:
     """The kind of a source, by its name alone."""
-    if path.startswith(tfds.PREFIX):
+    if path.startswith(records.PREFIX):
         return Kind("tfds", None)
     stem, suffix = os.path.splitext(path.lower())
     if suffix == ".parquet":
@@ -79,20 +79,17 @@ def find_sources(
 ) -> list[Source]:
     """Finds the sources of `inputs`, each once, sorted by path.
 
-    Args:
-      inputs: files, folders (all files below them with one of `suffixes`; a warning counts the others), glob
-        patterns (`**` matches any depth), each on disk or `gs://`, and `tfds:NAME` or `tfds:NAME:SPLIT` for a data set
-        that TFDS has built.
-      data_dir: where TFDS has its data sets; None = its own default.
+    Inputs are files, folders (all files below them with one of `suffixes`; a warning counts the others), glob patterns
+    (`**` matches any depth), each on disk or `gs://`, and what `records.find_tfds` takes.
 
     Raises BadInput: an input names nothing, or nothing that can be read. RestartMe: the bucket does not answer.
     """
     found: dict[str, Source] = {}
     wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
     for name in inputs:
-        is_tfds = name.startswith(tfds.PREFIX)
+        is_tfds = name.startswith(records.PREFIX)
         try:
-            of_name, others = ([tfds.find(name, data_dir)], None) if is_tfds else files.find(name, suffixes)
+            of_name, others = ([records.find_tfds(name, data_dir)], None) if is_tfds else files.find(name, suffixes)
         except OSError as error:
             raise BadInput(f"input {name}: {summary(error)}") from error
         advice = f"give a pattern such as '{name.rstrip('/')}/**/*.md'"
@@ -130,7 +127,7 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
     """The parts of a source in order, each with its bytes."""
     kind = kind_of(source.path)
     if kind.format == "tfds":
-        count = tfds.split(source.path).num_examples
+        count = records.tfds_split(source.path).num_examples
         mean = max(1, source.bytes // max(1, count))
         step = max(1, unit_bytes // mean)
         for start in range(0, count, step):
@@ -138,7 +135,7 @@ def _parts(source: Source, unit_bytes: int, document: str) -> Iterator[tuple[Par
             yield Part(source.path, start, end), mean * (end - start)
     elif kind.format == "parquet":
         start = size = 0
-        for end, each in enumerate(sizes := parquet.row_group_bytes(source.path)):
+        for end, each in enumerate(sizes := records.row_group_bytes(source.path)):
             if end > start and size + each > unit_bytes:
                 yield Part(source.path, start, end), size
                 start, size = end, 0
@@ -194,12 +191,8 @@ def _decompressed(part: Part) -> Iterator[IO[bytes]]:
 def lines(part: Part, cut: bool = False) -> Iterator[tuple[int, bytes]]:
     """The bytes of a part of text or json as runs of whole lines, each with its offset in the (decompressed) file.
 
-    Args:
-      cut: the part may be cut inside a line, and so may the runs.
-
-    Raises:
-      OSError, BadInput: the file cannot be read, is damaged, is shorter than it was, or has a line that is too long.
-      RestartMe: the bucket does not answer.
+    With `cut` the part may be cut inside a line, and so may the runs. Raises OSError and BadInput: the file cannot be
+    read, is damaged, is shorter than it was, or has too long a line. RestartMe: the bucket does not answer.
     """
     is_compressed = kind_of(part.path).compression is not None
     offset, end = part.start, sys.maxsize if is_compressed else part.end

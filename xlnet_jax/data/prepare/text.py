@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from xlnet_jax.data.prepare import datasets, marks, parquet, sources, tfds
+from xlnet_jax.data.prepare import datasets, marks, records, sources
 from xlnet_jax.data.prepare.sources import Part
 from xlnet_jax.data.tokenizer import Normalization
 
@@ -32,9 +32,6 @@ Document = list[list[str]]
 
 LONGEST_DOCUMENT = 256_000_000
 """Characters. A document is held in memory: whether it is held out depends on all of it."""
-
-DOCUMENT_RULES = ("blank_line", "file", "line")
-SENTENCE_RULES = ("line", "punctuation")
 
 # It starts with a character class and never backtracks: otherwise scanning takes ten times as long, and a row of dots
 # quadratic time.
@@ -90,12 +87,11 @@ class Request:
 class TextReader:
     """Reads parts as documents of normalised sentences, and counts what it replaces or leaves out.
 
-    Attributes:
-      rules: of the request.
-      replaced: undecodable bytes or runs of them that were replaced by U+FFFD so far.
-      empty: documents without a sentence that were left out so far.
-      dropped: what normalisation dropped so far, by `marks.NAMES`.
-      hashes: SHA-256 of every part read to its end so far: of its bytes (decompressed), or of its records.
+    Attributes, of what was read so far:
+      replaced: undecodable bytes or runs of them that were replaced by U+FFFD.
+      empty: documents without a sentence that were left out.
+      dropped: what normalisation dropped, by `marks.NAMES`.
+      hashes: SHA-256 of every part read to its end: of its bytes (decompressed), or of its records.
     """
 
     rules: Request
@@ -140,7 +136,7 @@ class TextReader:
                 digest.update(raw)
                 yield offset, raw
         else:
-            read = tfds.examples if sources.kind_of(part.path).format == "tfds" else parquet.strings
+            read = records.tfds_texts if sources.kind_of(part.path).format == "tfds" else records.parquet_texts
             for number, value in read(part.path, part.start, part.end, self.rules.field):
                 # With its length, so that moving text from one record to the next changes the hash.
                 digest.update(b"\xff" * 8 if value is None else len(value).to_bytes(8, "big"))
@@ -212,7 +208,7 @@ class TextReader:
         if not isinstance(value, dict):
             raise part.bad(offset, f"a JSON {type(value).__name__}; every line must be one JSON object")
         if self.rules.field not in value:
-            raise part.bad(offset, tfds.no_field(self.rules.field, value))
+            raise part.bad(offset, records.no_field(self.rules.field, value))
         text = value[self.rules.field]
         if not isinstance(text, str | None):
             wrong = f"field {self.rules.field!r} is {type(text).__name__}, not a string"

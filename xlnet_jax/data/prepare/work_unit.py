@@ -108,17 +108,6 @@ class _SplitWriter:
         return entry
 
 
-def _first_unseen(parts: tuple[Part, ...], tokenizer: Tokenizer, request: Request) -> str:
-    """The first character or byte that the vocabulary lacks, and its document, counted in a part of a file."""
-    for part in parts:
-        for number, document in enumerate(TextReader(request).documents(part), 1):
-            try:
-                tokenizer.encode_normalized(list(itertools.chain.from_iterable(document)))
-            except vocabulary.Unseen as error:
-                return f"{part.path}[{part.start}:{part.end}], document {number}: {error}"
-    return parts[0].path
-
-
 def count_unit(output: str, index: int, parts: tuple[Part, ...], request: Request) -> int:
     """Writes the counts of one work unit; returns the number of pieces. Raises BadInput as `TextReader.documents`.
 
@@ -156,8 +145,8 @@ def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: To
                     writers[request.split_of(document, part)].add(document)
             shards = {split: writer.close() for split, writer in writers.items()}
         except vocabulary.Unseen as error:
-            where = _first_unseen(parts, tokenizer, request)
-            raise BadInput(f"{where}; prepare with one of all the text") from error
+            where = " to ".join(dict.fromkeys((parts[0].path, parts[-1].path)))
+            raise BadInput(f"{where}: {error}; prepare with one of all the text") from error
         for split, writer in writers.items():
             if shard := shards[split]:
                 splits[split] = {**writer.counted, "shard": shard}

@@ -1,11 +1,12 @@
-"""Data sets that TFDS has built, read without TensorFlow and without the code that built them.
+"""Records: the examples of a data set that TFDS has built, and the rows of a Parquet file, as a stream of texts.
 
-A data set is a folder, `DATA_DIR/NAME[/CONFIG]/VERSION`, and is found by that name. TFDS itself would import the data
-set's code for the name of the default configuration, and that code often imports TensorFlow.
+A data set of TFDS is a folder, `DATA_DIR/NAME[/CONFIG]/VERSION`, found by that name and read without TensorFlow. TFDS
+itself would import the data set's code for the name of the default configuration, which often imports TensorFlow.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -19,22 +20,17 @@ from xlnet_jax.storage.local import File
 PREFIX = "tfds:"
 
 _NAME = re.compile(r"tfds:(?P<name>(?:gs://)?[^:]+)(?::(?P<version>\d+\.\d+\.\d+))?(?::(?P<split>[^:]+))?")
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
-_EXAMPLES = 64  # read at once: an example may be a whole book
+_ROWS = 64  # examples or rows read at once: one may be a whole book
+_BUFFER, _SMALL_BLOCK = 1 << 20, 1 << 16  # bytes of Parquet
 
 
-def find(name: str, data_dir: str | None) -> File:
+def find_tfds(name: str, data_dir: str | None) -> File:
     """Resolves `tfds:NAME[:VERSION][:SPLIT]` to `tfds:FOLDER:SPLIT`; NAME may also be the folder of a version.
 
-    Its time of change is that of the file that describes its contents.
+    Without a version the newest is taken, without a split `train`; `data_dir` is by default that of TFDS. The time of
+    change is that of the file that describes the contents.
 
-    Args:
-      name: without a version the newest is taken, without a split `train`.
-      data_dir: None = where TFDS builds by default.
-
-    Raises:
-      BadInput: it was not built, or not as ArrayRecord, or has no such split.
-      RestartMe: the bucket does not answer.
+    Raises BadInput: it was not built, or not as ArrayRecord, or has no such split. RestartMe: no answer of the bucket.
     """
     match = _NAME.fullmatch(name)
     if not match:
@@ -44,7 +40,7 @@ def find(name: str, data_dir: str | None) -> File:
     else:
         folder = _find_folder(match["name"], match["version"], data_dir)
     path = f"{PREFIX}{folder}:{match['split'] or 'train'}"
-    size = int(split(path).num_bytes)
+    size = int(tfds_split(path).num_bytes)
     (info,), _ = files.find(f"{folder}/dataset_info.json", ())
     return File(path, size, info.mtime_ns)
 
@@ -67,7 +63,7 @@ def _find_folder(name: str, version: str | None, data_dir: str | None) -> str:
 
 def _versions(folder: str) -> list[str]:
     """The versions in a folder, oldest first. An unfinished build has another name."""
-    names = filter(_VERSION.fullmatch, _subfolders(folder))
+    names = (name for name in _subfolders(folder) if re.fullmatch(r"\d+\.\d+\.\d+", name))
     return sorted(names, key=lambda name: tuple(map(int, name.split("."))))
 
 
@@ -75,19 +71,19 @@ def _subfolders(folder: str) -> list[str]:
     return sorted(name.rstrip("/") for name in files.listing(folder) if name.endswith("/"))
 
 
-def split(path: str, part: str = "") -> Any:
-    """TFDS's description of a split of a data set or of a part of it. Raises as `find` does."""
-    builder, name = _opened(path)
+def tfds_split(path: str, part: str = "") -> Any:
+    """TFDS's description of a split of a data set or of a part of it. Raises as `find_tfds` does."""
+    builder, name = _dataset(path)
     return builder.info.splits[name + part]
 
 
-def rows(path: str) -> Iterator[dict[str, Any]]:
+def tfds_rows(path: str) -> Iterator[dict[str, Any]]:
     """All examples of a split as Python values: text as `str`, classes by their names, None for a missing class.
 
     Args:
-      path: as `find` returns it. Raises as `find` does, or BadInput for a damaged file.
+      path: as `find_tfds` returns it. Raises as `find_tfds` does, or BadInput for a damaged file.
     """
-    builder, name = _opened(path)
+    builder, name = _dataset(path)
     try:
         for example in builder.as_data_source(split=name):
             yield {key: _plain(feature, example[key]) for key, feature in builder.info.features.items()}
@@ -112,7 +108,7 @@ def _plain(feature: Any, value: Any) -> Any:
     return value.item() if hasattr(value, "item") and not getattr(value, "ndim", 0) else value
 
 
-def _opened(path: str) -> tuple[Any, str]:
+def _dataset(path: str) -> tuple[Any, str]:
     """TFDS's builder of a data set, and the name of the split."""
     import tensorflow_datasets as tfds
     from google.protobuf import json_format
@@ -135,18 +131,16 @@ def _opened(path: str) -> tuple[Any, str]:
     return builder, name
 
 
-def examples(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes]]:
+def tfds_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes]]:
     """A text field of the examples [start, end) of a split, each with its number.
 
-    Raises:
-      BadInput: no such field, one that is not text, or a file that is damaged.
-      RestartMe: the bucket does not answer.
+    Raises BadInput: no such field, one that is not text, or a damaged file. RestartMe: the bucket does not answer.
     """
-    if (count := split(path).num_examples) < end:
+    if (count := tfds_split(path).num_examples) < end:
         raise BadInput(f"{path}: {end - count} examples shorter than it was; start over")
     from tensorflow_datasets.proto import tf_example_pb2
 
-    shards = split(path, f"[{start}:{end}]").file_instructions
+    shards = tfds_split(path, f"[{start}:{end}]").file_instructions
     found = (_records(os.fspath(shard.filename), shard.skip, shard.skip + shard.take) for shard in shards)
     for number, record in enumerate(itertools.chain.from_iterable(found), start):
         example = tf_example_pb2.Example.FromString(record)  # pyright: ignore[reportAttributeAccessIssue]
@@ -166,8 +160,8 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
     try:
         # By default each record is a request to the bucket, which sends all the rest of the file.
         reader = array_record_module.ArrayRecordReader(file, "readahead_buffer_size:1048576,max_parallelism:1")
-        for first in range(start, end, _EXAMPLES):
-            yield from reader.read(first, min(first + _EXAMPLES, end))
+        for first in range(start, end, _ROWS):
+            yield from reader.read(first, min(first + _ROWS, end))
         reader.close()
     except (RuntimeError, IndexError) as error:
         where = f"{file}, record {first} or after it"
@@ -176,6 +170,61 @@ def _records(file: str, start: int, end: int) -> Iterator[bytes]:
             why = f"the bucket does not answer ({summary(error)})"
             raise RestartMe(f"{where}: {why}; rerun the same command") from error
         raise BadInput(f"{where}: damaged or missing ({summary(error)}); build it again") from error
+
+
+def row_group_bytes(path: str) -> list[int]:
+    """The uncompressed size of every row group. Raises BadInput if this is no Parquet file."""
+    with _table(path) as table:
+        return [table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)]
+
+
+def parquet_texts(path: str, start: int, end: int, field: str) -> Iterator[tuple[int, bytes | None]]:
+    """A column of the row groups [start, end), every value with its row in the file; None where it is null.
+
+    Raises BadInput: no such column, one that is not text, or a file that is damaged.
+    """
+    import pyarrow
+
+    with _table(path) as table:
+        if field not in table.schema_arrow.names:
+            raise BadInput(f"{path}: {no_field(field, table.schema_arrow.names)}")
+        if table.num_row_groups < end:
+            raise BadInput(f"{path}: {end - table.num_row_groups} row groups shorter than it was; start over")
+        row = sum(table.metadata.row_group(index).num_rows for index in range(start))
+        for group in range(start, end):
+            after = row + table.metadata.row_group(group).num_rows
+            for batch in table.iter_batches(_ROWS, row_groups=[group], columns=[field], use_threads=False):
+                # Bytes, because nothing has checked that a string is UTF-8; Arrow's own error would name no row.
+                try:
+                    values = batch.column(0).cast(pyarrow.large_binary())
+                except pyarrow.ArrowNotImplementedError as error:
+                    kind = batch.column(0).type
+                    message = f"field {field!r} is {kind}, not a string; choose another with --field"
+                    raise BadInput(f"{path}: {message}") from error
+                for value in values:
+                    yield row, value.as_py()
+                    row += 1
+            if row != after:
+                raise BadInput(f"{path}: row group {group} is damaged, rows are missing; replace the file")
+
+
+@contextlib.contextmanager
+def _table(path: str) -> Iterator[Any]:
+    """A Parquet file. Errors of reading it, here or by the caller, are one line."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with files.open_to_read(path, _SMALL_BLOCK) as file:
+            table = parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
+            rows = sum(table.metadata.row_group(index).num_rows for index in range(table.num_row_groups))
+            if rows != table.metadata.num_rows:
+                raise pyarrow.ArrowInvalid(f"its row groups have {rows} rows of {table.metadata.num_rows}")
+            yield table
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
+        if getattr(error, "strerror", None):
+            raise
+        raise BadInput(f"{path}: damaged or too large ({summary(error)}); replace the file") from error
 
 
 def no_field(field: str, names: Iterable[str]) -> str:
