@@ -13,9 +13,8 @@ import shutil
 import time
 from typing import Any
 
-from xlnet_jax.commands.display import chance
 from xlnet_jax.commands.export import export
-from xlnet_jax.commands.texts import fill, generate
+from xlnet_jax.commands.texts import chance, fill, generate
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config, override
 from xlnet_jax.data.prepare.pipeline import prepare

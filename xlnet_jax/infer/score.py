@@ -86,7 +86,7 @@ class Scorer:
           texts: of `orders.checked`.
           asked: an order of positions is for texts with the same unknown ones, segment after segment; K orders are
             drawn by the seed, the number of the text and of the order.
-          listener: called with the number of texts times orders that are done.
+          listener: called with the number of texts times orders that were computed together.
 
         Raises BadInput for an order that is no permutation of the unknown positions, or parameters that are not finite.
         """
@@ -101,7 +101,7 @@ class Scorer:
         for numbers in groups:
             found |= zip(numbers, self._batch([rows[row] for row in numbers], B), strict=True)
             if listener is not None:
-                listener(len(found))
+                listener(len(numbers))
         for number, (_, known_N) in enumerate(texts):
             log_prob_KU = np.stack([found[row] for row in range(number * K, (number + 1) * K)])
             if not np.isfinite(log_prob_KU).all():
