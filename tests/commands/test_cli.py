@@ -90,7 +90,6 @@ def corpus_option():
         (["train", CONFIG, "--workdir=s3://b/W"], "s3://b/W: of the addresses only gs://BUCKET/... works"),
         (["inspect", CONFIG, "--parameters", "--output=x.png"], "leave it out with --parameters"),
         (["train", "--config=--", "--workdir=W"], "'--config=--' has no value"),
-        (["train", CONFIG, "--workdir=W\0"], "holds a zero byte"),
         (["corpus", "sample", "CORPUS", "--count=100000", "--length=1000000"], "must be at most 10,000,000 tokens"),
         (["inspect", CONFIG, "--row=99", "CORPUS"], "--row=99 is not in [0, train.batch_size=8)"),
         (["train", CONFIG, "--workdir=W", "CORPUS", "--config.model.attention=fused"], "there is no kernel for cpu, "),

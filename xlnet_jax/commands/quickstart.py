@@ -52,8 +52,7 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
       `commands.texts.fill`, with the `question`; or of a left-to-right model `bits_per_character` of the whole held-out
       split and `text`.
 
-    Raises:
-      BadInput: the package with the text is not installed, or `workdir` holds something else.
+    Raises BadInput: the package with the text is not installed, or `workdir` holds something else.
     """
     workdirs.check_folder(workdir, ours=(CORPUS, RUN), what="quick start")
     began = time.perf_counter()

@@ -27,24 +27,18 @@ def fill(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
     batch_size: int = 16, overrides: Sequence[str] = (), **options: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Fills the gaps of every text; see `infer.infill` for how a gap is written.
+    """Fills the gaps of every text; see `library.Model.infill`, also for `options` and errors.
 
     Args:
-      texts: with `[MASK]` where something is missing.
-      input: a file with more, one per line, or JSON objects with `text` if its name ends in .jsonl; `-` = stdin. Empty
-        lines are left out.
+      input: a file with more texts, one per line, or JSON objects with `text` if its name ends in .jsonl; `-` = stdin.
+        Empty lines are left out.
       step: the checkpoint; None = the newest good one.
       batch_size: texts at a time.
       overrides: elastic or free config keys to change.
-      options: see `infer.options.Fill`.
 
     Returns:
       For each text, or sample of it in the order of the texts: the fields of `infer.infill.Infilled`, and `sample` if
       there are several.
-
-    Raises:
-      BadInput: no model or good checkpoint in `workdir`, a model that cannot fill, a text without a gap, or a number
-        that cannot be.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
     rows = gathered(texts, input, lambda path: (fields["text"] for fields in _objects(path, ("text",))))
@@ -61,21 +55,14 @@ def generate(
     step: int | None = None, batch_size: int = 16, on_terminal: bool = False, overrides: Sequence[str] = (),
     **options: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Continues every prompt by `tokens` tokens; from left to right at most to the end of a document.
+    """Continues every prompt; see `library.Model.generate`, also for `options` and errors, and `fill`.
 
     Args:
       texts, prompt: to continue, in this order; an empty one is the start of a document.
-      input: a file with more, one per line; `-` = stdin. Empty lines are left out.
       on_terminal: also print the texts, in their order: left to right while they are written.
-      step, batch_size, overrides: see `fill`.
-      options: see `infer.options.Generate`.
 
     Returns:
       `prompt` and `text`, which follows it, of each, in their order.
-
-    Raises:
-      BadInput: no model or good checkpoint in `workdir`, a model that continues no text, no prompt, or a number that
-        cannot be.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
     prompts = gathered([*texts, *prompt], input, lambda path: filter(str.strip, read_lines(path)))
@@ -136,21 +123,14 @@ def score(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
     batch_size: int = 16, overrides: Sequence[str] = (), **options: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The log-likelihood of every text.
+    """The log-likelihood of every text; see `library.Model.score`, also for `options` and errors, and `fill`.
 
     Args:
-      texts: each as a whole, with nothing given.
-      input: a file with more, as of `fill`; JSON objects may also have `before` and `after`, which are given.
-      batch_size: texts (times orders) at a time.
-      step, overrides: see `fill`.
-      options: see `infer.options.Score`.
+      texts: each as a whole, with nothing given; JSON objects of `input` may also have `before` and `after`.
 
     Returns:
       For each text, in nats: `log_prob`, the mean over the orders; with several orders `spread`, their standard
       deviation, and `log_mean_exp`; `pieces`, and the mean `log_probs` of each.
-
-    Raises:
-      BadInput: no model or good checkpoint in `workdir`, a model without likelihood, or no text.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
     passages = gathered(
