@@ -81,7 +81,7 @@ def _open_many_files() -> None:
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns the exit code of `errors`."""
     argv = sys.argv[1:] if argv is None else argv
-    messages.use_json("--json" in argv)
+    messages.output.json = "--json" in argv
     try:
         args, overrides = make_parser().parse_known_args(argv)
     except _Rejected as rejected:

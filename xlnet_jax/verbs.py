@@ -81,7 +81,8 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
     def announce(code: int, line: str) -> None:
         _of("distributed.processes", "announce")(config, overrides, code, line)
 
-    messages.begin(verb.name, announce if verb.meets else None)
+    messages.output.command = verb.name
+    messages.inform(announce if verb.meets else None)
     for word in overrides:
         if not (verb.overrides and word.startswith("--config.")):
             raise BadInput(unknown(verb, word))

@@ -289,7 +289,7 @@ def test_words_that_make_no_command(verb, capsys, words):
 
 
 def test_a_process_that_is_ended_from_a_thread_tells_json_too():
-    code = "from xlnet_jax import messages; messages.use_json(True); messages.end(42, 'x')"
+    code = "from xlnet_jax import messages; messages.output.json = True; messages.end(42, 'x')"
     done = subprocess.run([sys.executable, "-c", code], cwd=os.path.dirname(HERE), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (42, "xlnet-jax: x\n")
     assert json.loads(done.stdout) == {"error": "x", "exit_code": 42}

@@ -9,7 +9,6 @@ point, not an optimum.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shlex
 import textwrap
@@ -108,13 +107,9 @@ def configure(corpus: str, output: str, minutes: float) -> dict[str, Any]:
             raise there
     assert configs.load(output) == config, "the file differs from the configuration chosen"
     least = _TARGETS_A_PIECE * config.model.vocab_size / (result["batch_size"] * config.data.num_predict)
-    if (steps := result["steps"]) < least:
-        start, times = _START_SECONDS / 60, (least + 10) / steps  # whole dispatches of at most 10
-        advice = f"give --minutes={math.ceil(times * (result['minutes'] - start) + start)} or more"
-        if times * result["epochs"] > MOST_EPOCHS:
-            advice = f"this text is too short for {config.model.vocab_size} pieces, take more text or fewer pieces"
-        log.warning("%d steps are too few: expect a loss above that of mere word frequencies (the unigram "
-                    "cross-entropy); %s", steps, advice)  # fmt: skip
+    if result["steps"] < least:
+        log.warning("%d steps are too few: from about %d on, expect a loss below that of mere word frequencies (the "
+                    "unigram cross-entropy); give more --minutes, or more text", result["steps"], least)  # fmt: skip
     log.info("next: %s", result["command"])
     return result
 

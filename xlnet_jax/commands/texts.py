@@ -72,7 +72,7 @@ def generate(
 
 def for_people() -> bool:
     """Whether the command line prints texts, not JSON."""
-    return sys.stdout.isatty() and not messages.as_json()
+    return sys.stdout.isatty() and not messages.output.json
 
 
 def fill_shown(**options: Any) -> list[dict[str, Any]]:
