@@ -118,7 +118,7 @@ MUTANTS = (
            oracle("plain")),
     Mutant("cached_memory_rolls_a_slot_too_far", CACHE, "jnp.roll(x_LBHKE, -T, axis=3)", "jnp.roll(x_LBHKE, -T - 1, axis=3)",
            one("infer/decoder", "test_a_left_to_right_model_continues_past_its_segment")),
-    Mutant("cached_memory_rolls_a_token_too_late", DECODE, "position_B1[:, 0] == 0", "position_B1[:, 0] == 1",
+    Mutant("cached_memory_rolls_a_token_too_late", DECODE, "position_BQ[:, 0] == 0", "position_BQ[:, 0] == 1",
            one("infer/decoder", "test_a_left_to_right_model_continues_past_its_segment")),
     Mutant("every_order_is_that_of_the_text", "xlnet_jax/infer/orders.py",
            "np.argsort(np.argsort(place_N[cut][unknown_U]))", "np.arange(len(unknown_U))", one("infer/score", "test_equals_the_chain_rule_by_hand")),

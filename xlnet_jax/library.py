@@ -173,7 +173,7 @@ class Model:
         if asked.samples > 1 and greedy:
             raise BadInput(f"samples={asked.samples} of the most probable pieces are alike; give temperature=1")
         pairs = zip(rows, self._filled(rows, asked), strict=True)
-        return [infill.result(self.tokenizer, *pair) for pair in pairs]
+        return [infill.result(self.tokenizer, *pair, exact=asked.tokens_per_step == 1) for pair in pairs]
 
     def _filled(
         self, gapped: list[Gapped], asked: Decoding, stop: int | None = None, listener: Listener | None = None

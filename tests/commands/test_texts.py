@@ -76,8 +76,8 @@ def test_fill_is_that_of_the_library(workdir, tmp_path, capsys):
     found = lines(capsys, [*words, "--order=reversed", "--temperature=1", "--seed=5"])
     expected = xj.load(workdir).infill(TEXTS, order="reversed", temperature=1, seed=5)
     for one, other in zip(found, expected, strict=True):
-        assert one.keys() == {"text", "log_prob", "gaps", "calls"}
-        assert (one["text"], one["calls"]) == (other.text, other.calls)
+        assert one.keys() == {"text", "log_prob", "gaps", "calls", "exact"}
+        assert (one["text"], one["calls"], one["exact"]) == (other.text, other.calls, True)
         assert one["log_prob"] == pytest.approx(other.log_prob, abs=1e-3)
         assert sum(gap["log_prob"] for gap in one["gaps"]) == pytest.approx(one["log_prob"], abs=1e-3)
         for gap, same in zip(one["gaps"], other.gaps, strict=True):
@@ -134,13 +134,14 @@ def test_a_permutation_model_continues_texts(workdir, capsys, monkeypatch):
     assert [one["text"] for one in found] == expected and all(expected)
     assert capsys.readouterr().err.count("may be poor here") == 1
     assert sorted(heard) == [(number, text, True) for number, text in enumerate(expected)]
-    assert [one["prompt"] for one in found] == PROMPTS
+    assert [(one["prompt"], one["exact"]) for one in found] == [(prompt, True) for prompt in PROMPTS]
     shown = on_a_terminal(monkeypatch, capsys, [*words, "--order=random"])
     at = [shown.index(before + after) for before, after in zip(PROMPTS, expected, strict=True)]
     assert at == sorted(at)
-    # From left to right the text appears as it is written.
-    words = ["generate", f"--workdir={workdir}", PROMPTS[0], "--tokens=8"]
+    # From left to right the text appears as it is written, also where pieces are drawn in parallel: inexactly.
+    words = ["generate", f"--workdir={workdir}", PROMPTS[0], "--tokens=8", "--tokens_per_step=3"]
     (one,) = lines(capsys, words)
+    assert not one["exact"]
     assert on_a_terminal(monkeypatch, capsys, words).strip() == (PROMPTS[0] + one["text"]).strip()
 
 
@@ -161,7 +162,7 @@ def test_a_left_to_right_model_continues_texts(causal, tmp_path, capsys, monkeyp
     assert shown.strip() == "\n\n".join(map("".join, zip(PROMPTS, continued, strict=True))).strip()
     with pytest.raises(BadInput, match="this model is left-to-right"):
         model.vectors(PROMPTS)
-    for options in ({"order": "random"}, {"speculative": 2}):
+    for options in ({"order": "random"}, {"tokens_per_step": 2}, {"speculative": 2}):
         ((name, value),) = options.items()
         with pytest.raises(BadInput, match=rf"{name}={value}: a left-to-right model \(data.objective=clm\)"):
             model.generate(["x"], **options)
@@ -222,6 +223,7 @@ def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys)
         ("fill", "no text; give texts, or --input=FILE"),
         ("fill 'a [MASK]' 'no gap'", "text 2, 'no gap', has no gap; write [MASK]"),
         ("fill [MASK:33]", "text 1 has 33 tokens, and a model with model.memory_len=0 reads only data.segment_len=32"),
+        ("fill [MASK] --tokens_per_step=2 --speculative=2", "tokens_per_step=2 with speculative=2"),
         ("fill [MASK] --temperature=-1", "--temperature=-1.0 must be at least 0"),
         ("fill [MASK] --samples=2", "samples=2 of the most probable pieces are alike"),
         ("fill [MASK:3-3] --samples=2", "samples=2 of the most probable pieces are alike"),

@@ -211,6 +211,21 @@ def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):
     assert checked >= 3
 
 
+def test_tokens_drawn_in_parallel_do_not_know_of_each_other(x64, caplog):
+    """Two at a time: the first of each pair as in the chain, the second as if the first were not there."""
+    ids, known = questions(2, (T,))
+    (found,) = fill(decoder(), ids, known, seed=3, order="random", tokens_per_step=2)
+    assert "tokens_per_step=2 is inexact" in caplog.text
+    filled = found.position_U.tolist()
+    assert found.calls == -(-len(filled) // 2)
+    assert len(filled) > 2
+    # Up to the second pair: after it, content that saw its own pair has another history than in a chain.
+    for turn in (0, 1):
+        log_prob_V = predicted(made(), found.token_N, filled, 0, filled[turn])
+        assert abs(log_prob_V[found.token_N[filled[turn]]] - found.log_prob_U[turn]) < 1e-12
+    assert abs(without_cache(known[0], found)[1] - found.log_prob_U[1]) > 1e-6
+
+
 @pytest.mark.parametrize(
     ("objective", "options"),
     [("plm", {"order": "random"}), ("plm", {"speculative": 3}), ("clm", {})],

@@ -125,14 +125,14 @@ def filled(tools, text, new):
     positions = np.flatnonzero(np.logical_not(text.known))[::-1]
     token_N = np.array(text.ids)
     token_N[positions] = [tools.pieces.index(piece) for piece in new[::-1]]
-    return result(tools, text, Filled(token_N, positions, -(2.0 ** np.arange(len(new))), 3))
+    return result(tools, text, Filled(token_N, positions, -(2.0 ** np.arange(len(new))), 3), exact=True)
 
 
 def test_the_result_has_the_text_of_each_gap():
     """In words, inside a word, and where a space before a gap is none; the rest is as it was given."""
     tools = tokenizer_of("sentencepiece")
     found = filled(tools, gapped(tools, "Bado\n[MASK:2] ménora. B[MASK]o", 1), ["▁", "l", "d"])
-    assert found[:2] == ("Bado\nl ménora. Bdo", -7) and found.calls == 3
+    assert found[:2] == ("Bado\nl ménora. Bdo", -7) and found.calls == 3 and found.exact
     first, second = found.gaps
     assert first == ("l", -6.0, ["▁", "l"], [-4.0, -2.0], [3, 2])
     assert second == ("d", -1.0, ["d"], [-1.0], [1])

@@ -17,6 +17,7 @@ from xlnet_jax import messages
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.infill import Passage, pieces_of
+from xlnet_jax.infer.options import Generate
 from xlnet_jax.infer.score import Likelihood
 from xlnet_jax.library import on_all_devices
 from xlnet_jax.messages import suggest_file
@@ -62,12 +63,14 @@ def generate(
       on_terminal: also print the texts, in their order: left to right while they are written.
 
     Returns:
-      `prompt` and `text`, which follows it, of each, in their order.
+      `prompt` and `text`, which follows it, of each, in their order; of a permutation model also `exact`: false if
+      tokens were drawn in parallel.
     """
-    model = on_all_devices(workdir, overrides, step, batch_size)
+    asked, model = Generate(**options), on_all_devices(workdir, overrides, step, batch_size)
     prompts = gathered([*texts, *prompt], input, lambda path: filter(str.strip, read_lines(path)))
     continued = model.generate(prompts, listener=Terminal(prompts) if on_terminal else None, **options)
-    return [{"prompt": before, "text": text} for before, text in zip(prompts, continued, strict=True)]
+    exact = {"exact": asked.tokens_per_step == 1} if model.config.data.objective == "plm" else {}
+    return [{"prompt": before, "text": text, **exact} for before, text in zip(prompts, continued, strict=True)]
 
 
 def for_people() -> bool:

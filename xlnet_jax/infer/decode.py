@@ -6,7 +6,7 @@ of the next one. A left-to-right model predicts the next token from the content 
 unknown tokens go on past the end of a segment, each text at its own place: then the memory rolls inside the loop. Three
 ways, each a loop of such calls:
 
-    chain        the next token of a given order
+    chain        the next `tokens_per_step` tokens of a given order; several are drawn apart, then see each other
     confidence   of all unknown positions those whose most probable token is the most probable one
     speculation  one call drafts `speculative` tokens independently, the next one has the chain's distribution p of
                  the same tokens. Token x_j, drafted from q_j, stays with probability min(1, p_j(x_j) / q_j(x_j)); the
@@ -43,6 +43,7 @@ left-to-right model."""
 class Method:
     """How unknown tokens are chosen; each is a program of its own."""
 
+    tokens_per_step: int = 1
     speculative: int = 0
     by_confidence: bool = False
     sort: bool = False
@@ -50,7 +51,7 @@ class Method:
 
     def predicted(self, slots: int) -> int:
         """P."""
-        return slots if self.by_confidence else (self.speculative or 1)
+        return slots if self.by_confidence else (self.speculative or self.tokens_per_step)
 
 
 @jax.tree_util.register_dataclass
@@ -162,26 +163,31 @@ def write(
 def _extend(
     model: LanguageModel, method: Method, params: Any, state: State, sampling: Sampling, stop: int | None
 ) -> tuple[State, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Fixes the next token of every text.
+    """Fixes the next `tokens_per_step` tokens of every text.
 
     Returns:
-      Also what reads it and predicts the next: `tokens_BQ`, `rank_BQ`, `position_BQ` and `slot_BP` of `_predict`.
+      Also what reads them and predicts the next: `tokens_BQ`, `rank_BQ`, `position_BQ` and `slot_BP` of `_predict`.
     """
-    slot_B1, logits_B1V = state.count_B[:, None], state.logits_BPV
+    U, Q = state.position_BU.shape[1], method.tokens_per_step
+    step_1Q = jnp.arange(Q)[None]
     if method.by_confidence:
         sure_BU = jax.nn.log_softmax(state.logits_BPV).max(axis=-1)
-        slot_B1 = jnp.argmax(jnp.where(state.unknown_BU, sure_BU, -jnp.inf), axis=1, keepdims=True)
-        logits_B1V = jnp.take_along_axis(state.logits_BPV, slot_B1[:, :, None], axis=1)
-    live_B1, rank_B1 = (state.count_B < state.size_B)[:, None], 1 + state.count_B[:, None]
-    token_B1 = _draw(logits_B1V, state, sampling, method.sort)
-    state, position_B1 = _fixed(state, slot_B1, live_B1, token_B1, logits_B1V, stop)
+        _, slot_BQ = jax.lax.top_k(jnp.where(state.unknown_BU, sure_BU, -jnp.inf), Q)
+        logits_BQV = jnp.take_along_axis(state.logits_BPV, slot_BQ[:, :, None], axis=1)
+    else:
+        slot_BQ, logits_BQV = state.count_B[:, None] + step_1Q, state.logits_BPV
+    live_BQ = state.count_B[:, None] + step_1Q < state.size_B[:, None]
+    token_BQ = _draw(logits_BQV, state, sampling, method.sort)
+    # Tokens of one call do not know of each other: they have one rank.
+    rank_BQ = jnp.broadcast_to(1 + state.count_B[:, None], live_BQ.shape)
+    state, position_BQ = _fixed(state, slot_BQ, live_BQ, token_BQ, logits_BQV, stop)
     if model.transformer.left_to_right:
         # Before the first token of a segment the last one becomes the memory.
-        starts_B, rank_B1 = position_B1[:, 0] == 0, position_B1
+        starts_B, rank_BQ = position_BQ[:, 0] == 0, position_BQ
         cache = jax.lax.cond(starts_B.any(), lambda x: x.next_segment(starts_B), lambda x: x, state.cache)
         state = dataclasses.replace(state, cache=cache)
-    every_BU = jnp.broadcast_to(jnp.arange(state.position_BU.shape[1]), state.position_BU.shape)
-    return state, token_B1, rank_B1, position_B1, every_BU if method.by_confidence else state.count_B[:, None]
+    slot_BP = jnp.arange(U)[None] if method.by_confidence else state.count_B[:, None] + step_1Q
+    return state, token_BQ, rank_BQ, position_BQ, jnp.broadcast_to(slot_BP, (len(slot_BQ), slot_BP.shape[1]))
 
 
 def _speculate(

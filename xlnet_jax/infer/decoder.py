@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ from xlnet_jax.infer.decode import Method
 from xlnet_jax.infer.options import Decoding
 from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments
 from xlnet_jax.infer.sampling import Sampling
+
+log = logging.getLogger("xlnet_jax")
 
 FEWEST_GAPS = 8
 """Slots of unknown tokens that are compiled at least."""
@@ -50,8 +53,8 @@ class Filled(NamedTuple):
     position_U: np.ndarray
     """int: the unknown positions, in the order in which they were filled."""
     log_prob_U: np.ndarray
-    """Nats, in that order: of the model (temperature 1, nothing left out) given what was known then. The sum
-    is log p(x_S | x_C) in this order."""
+    """Nats, in that order: of the model (temperature 1, nothing left out) given what was known then. Without
+    `tokens_per_step` the sum is log p(x_S | x_C) in this order."""
     calls: int
     """Forward passes that predicted something of this text."""
 
@@ -69,13 +72,18 @@ class Decoder(TextModel):
         Args:
           texts: of `orders.checked`; at unknown positions any ids.
           asked: `order` is that of all texts; with `confidence` at each step the position whose most probable token is
-            the most probable. With `speculative` so many tokens are drafted at a time and then verified: the
+            the most probable. More than one of `tokens_per_step` are drawn independently: fast, and not the model's
+            joint distribution. With `speculative` so many tokens are drafted at a time and then verified: the
             distribution is that of one token at a time, with fewer calls.
           stop: the token that ends a text (order `left`); it is the last one of the result.
 
         Raises BadInput; see `orders.places`; or if the parameters are not finite.
         """
         causal, T = self.model.transformer.left_to_right, self.segment_len
+        if asked.tokens_per_step > 1:
+            log.warning("tokens_per_step=%d is inexact: the pieces of one call do not know of each other, so the "
+                        "result is no draw of the model, and has no joint likelihood",
+                        asked.tokens_per_step)  # fmt: skip
         order = "left" if asked.order == "confidence" else asked.order
         rows = []
         for number, (ids_N, known_N) in enumerate(texts):
@@ -105,7 +113,8 @@ class Decoder(TextModel):
             T, memory_len = min(T, bucket(max(len(part.token_N) for part in every), SHORTEST_SEGMENT)), 0
         U = decode.CHUNK if causal else min(T, bucket(max(len(part.position_U) for part in every), FEWEST_GAPS))
         # A call does not predict more tokens than there are slots.
-        method = Method(min(asked.speculative, U), asked.order == "confidence", asked.filtered)
+        method = Method(min(asked.tokens_per_step, U), min(asked.speculative, U), asked.order == "confidence",
+                        asked.filtered)  # fmt: skip
         sampling, number_B = Sampling.of(asked), np.zeros(B, np.int32)
         number_B[: len(rows)] = [row.number for row in rows]
         state = decode.start(model, method, params, T, memory_len, U, number_B)

@@ -65,10 +65,12 @@ class Infilled(NamedTuple):
     text: str
     """As it was given, but for the gaps."""
     log_prob: float
-    """Nats, of all gaps together: log p(gaps | the rest) in the order in which they were filled."""
+    """Nats, of all gaps together: log p(gaps | the rest) in the order in which they were filled, if `exact`."""
     gaps: list[Gap]
     calls: int
     """Forward passes that predicted something of the text."""
+    exact: bool
+    """False if pieces were drawn in parallel, without knowing of each other."""
 
 
 class Passage(NamedTuple):
@@ -190,7 +192,7 @@ def pieces_of(tokenizer: Tokenizer, passage: Passage, number: int) -> tuple[list
     return pieces.tokens_N.tolist(), [not first <= at <= last for at in range(len(pieces.tokens_N))]
 
 
-def result(tokenizer: Tokenizer, text: Gapped, filled: Filled) -> Infilled:
+def result(tokenizer: Tokenizer, text: Gapped, filled: Filled, exact: bool) -> Infilled:
     """The text that `filled` is, and what its gaps have become."""
     turn_N, log_prob_N = np.zeros(len(text.ids), int), np.zeros(len(text.ids))
     turn_N[filled.position_U] = 1 + np.arange(len(filled.position_U))
@@ -202,7 +204,7 @@ def result(tokenizer: Tokenizer, text: Gapped, filled: Filled) -> Infilled:
         pieces = [tokenizer.pieces[id] for id in ids[start:end]]
         cut = slice(start, start + len(pieces))
         gaps.append(Gap(new, float(log_prob_N[cut].sum()), pieces, log_prob_N[cut].tolist(), turn_N[cut].tolist()))
-    return Infilled(whole, float(filled.log_prob_U.sum()), gaps, filled.calls)
+    return Infilled(whole, float(filled.log_prob_U.sum()), gaps, filled.calls, exact)
 
 
 def seam(tokenizer: Tokenizer, before: str, new: str) -> tuple[str, str]:

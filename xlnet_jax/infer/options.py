@@ -57,6 +57,7 @@ class Decoding(Options):
 
     order: Any = key("left", "order of the new tokens; confidence: the most certain first",
                      choices="left reversed random confidence")  # fmt: skip
+    tokens_per_step: int = key(1, "tokens drawn per call, independently of each other: inexact above 1", ge=1)
     speculative: int = key(0, "speculative decoding: tokens drafted per call; exact", ge=2, special={0: "no drafts"})
     temperature: float = key(0.0, "sampling temperature; 0: the most probable token")
     top_k: int = key(0, "sample from the K most probable tokens; 0: from all")
@@ -70,6 +71,9 @@ class Decoding(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.tokens_per_step > 1 and self.speculative:
+            raise BadInput(f"tokens_per_step={self.tokens_per_step} with speculative={self.speculative}: tokens drawn "
+                           "together are not verified; use one of the two")  # fmt: skip
         if self.speculative and self.order == "confidence":
             raise BadInput("order=confidence with speculative: a draft needs its order beforehand; use another order")
 

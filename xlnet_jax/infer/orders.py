@@ -72,7 +72,7 @@ def check(config: Config, path: str, asked: Options) -> None:
     if data.objective == "clm" and isinstance(asked, Fill):
         raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or train "
                        "one with data.objective=plm")  # fmt: skip
-    for name, only in (("order", "left"), ("speculative", 0)):
+    for name, only in (("order", "left"), ("tokens_per_step", 1), ("speculative", 0)):
         if data.objective == "clm" and (value := getattr(asked, name, only)) != only:
             raise BadInput(f"{name}={value}: a left-to-right model (data.objective=clm) has one token after the other; "
                            "leave it out, or train a model with data.objective=plm")  # fmt: skip
