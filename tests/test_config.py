@@ -44,7 +44,10 @@ def test_overrides_take_the_type_of_their_key():
     [
         ("--config.train.stps=10", "no config key 'train.stps'. Did you mean 'train.steps'?"),
         ("--config.modl.heads=10", "Did you mean 'model"),
+        ("--config.optimizer.lr=1", "no config key 'optimizer.lr'. Did you mean 'optimizer.learning_rate'?"),
+        ("--config.train.lr=1", "Did you mean 'optimizer.learning_rate'?"),
         ("--config.train.learning_rate=1", "Did you mean 'optimizer.learning_rate'?"),
+        ("--config.model.dim=8", "Did you mean 'model.d_model'?"),
         ("--config.batch_size=8", "Did you mean 'train.batch_size'?"),
         ("--config.zzz=8", "no config key 'zzz'; docs/configuration.md lists them"),
         ("--config.train.steps=ten", "--config.train.steps=ten"),
@@ -86,9 +89,10 @@ def test_a_missing_file_is_told():
         configs.load("nothing.py")
 
 
-def test_old_names_are_no_keys_and_name_keys():
+def test_names_of_other_programs_and_old_names_are_no_keys_here_and_name_keys():
     keys = configs.fields()
-    assert {*names.RENAMED.values()} <= keys.keys() and not names.RENAMED.keys() & keys.keys()
+    assert {*names.NAMES.values(), *names.RENAMED.values()} <= keys.keys() and not names.RENAMED.keys() & keys.keys()
+    assert not names.NAMES.keys() & {key.split(".")[1] for key in keys}
     for name, values in names.RENAMED_VALUES.items():
         assert {*values.values()} <= {*keys[name].metadata["choices"]} and not values.keys() & values.values()
 
@@ -103,6 +107,7 @@ OLD = {"orders": "data.factorization_order", "accumulation": "train.gradient_acc
         ("c['train'].update({'stps': 3})", "no key 'stps'. Did you mean 'train.steps'?"),
         ("c.data.segment_len = c.data.segmentlen", "no key 'segmentlen'. Did you mean 'data.segment_len'?"),
         ("c.modl.d_model = 3", "no key 'modl'. Did you mean 'model.d_model'?"),
+        ("c.optimizer.lr = 3", "no key 'lr'. Did you mean 'optimizer.learning_rate'?"),
         ("c.model.zzz = 3", "no key 'zzz'"),
         ("c.data.orders = 'uniform'", f"no key 'orders'; it is called {OLD['orders']!r} now"),
         ("c.data.update({'orders': 'uniform'})", f"no key 'orders'; it is called {OLD['orders']!r} now"),

@@ -16,7 +16,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from xlnet_jax.config.names import RENAMED
+from xlnet_jax.config.names import NAMES, RENAMED
 from xlnet_jax.config.whole import Config, check, flat
 from xlnet_jax.errors import BadInput, check_link, summary
 from xlnet_jax.messages import suggest, suggest_file
@@ -83,7 +83,7 @@ def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def suggest_key(name: str, prefix: str = "") -> str:
-    """`messages.suggest` for what is no key: its new name, or the nearest that there is.
+    """`messages.suggest` for what is no key: its new name, what other programs call so, or the nearest that there is.
 
     Args:
       name: dotted, or without its section.
@@ -92,9 +92,12 @@ def suggest_key(name: str, prefix: str = "") -> str:
     keys, (section, _, last) = list(flat(Config())), name.rpartition(".")
     if old := [key for key in RENAMED if name in (key, key.partition(".")[2])]:
         return f"; it is called {prefix + RENAMED[old[0]]!r} now"
-    by_last = {key.partition(".")[2]: key for key in reversed(keys)}  # of several the first
-    near = difflib.get_close_matches(last, by_last, n=1, cutoff=1.0 if section else 0.6)
-    return suggest(by_last[near[0]] if near else name, keys, prefix)
+    same = [NAMES[last]] if last in NAMES else [key for key in keys if key.endswith(f".{last}")]
+    same = [key for key in same if key.startswith(f"{section}.")] or same
+    if not section and not same:
+        near = difflib.get_close_matches(last, [key.partition(".")[2] for key in keys], n=1)
+        same = [key for key in keys if near and key.endswith(f".{near[0]}")]
+    return suggest(same[0], same[:1], prefix) if same else suggest(name, keys, prefix)
 
 
 def _overridden(values: ConfigDict, overrides: Sequence[str], where: str) -> Config:

@@ -1,8 +1,26 @@
-"""Names of keys and values in older versions, for their runs."""
+"""Other names of keys: those of other programs, for suggestions, and those of older versions, for their runs."""
 
 from __future__ import annotations
 
 from typing import Any
+
+NAMES = {
+    "n_layer": "model.layers",
+    "dim": "model.d_model",
+    "hidden_size": "model.d_model",
+    "intermediate_size": "model.d_ff",
+    "dtype": "model.compute_dtype",
+    "seq_len": "data.segment_len",
+    "max_length": "data.segment_len",
+    "lr": "optimizer.learning_rate",
+    "max_grad_norm": "optimizer.clip",
+    "max_steps": "train.steps",
+    "bs": "train.batch_size",
+    "save_steps": "checkpoint.every",
+    "eval_steps": "evaluation.every",
+    "seed": "seeds.init",
+}
+"""The key that is meant, by the most usual names of other programs that are far from it."""
 
 RENAMED = {
     "model.untie_biases": "model.biases_per_layer",
@@ -21,6 +39,10 @@ RENAMED_VALUES = {
     },
 }  # fmt: skip
 """Values by key, in the same way."""
+
+RENAMED_OPTIONS = {"parallel": "tokens_per_step", "unknown": "target_share", "law": "factorization_order"}
+"""Options of the command line, in the same way."""
+
 
 GONE = {"watchdog.sdc_every"}
 """Keys that stored runs may have, and that no longer mean anything."""
