@@ -81,7 +81,7 @@ def _open_many_files() -> None:
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns the exit code of `errors`."""
     argv = sys.argv[1:] if argv is None else argv
-    messages.use_json("--json" in argv)
+    messages.output.json = "--json" in argv
     try:
         args, overrides = make_parser().parse_known_args(argv)
     except _Rejected as rejected:
@@ -101,8 +101,6 @@ def main(argv: list[str] | None = None) -> int:
         for word in argv:
             if any("\ud800" <= character <= "\udfff" for character in word):
                 raise BadInput(f"{ascii(word)} is not UTF-8; give names and values that are")
-            if "\0" in word:
-                raise BadInput(f"{ascii(word)} holds a zero byte; give names and values without")
             if word.startswith("--") and word.endswith("=--"):  # argparse makes a list of it
                 raise BadInput(f"{word!r} has no value")
         options = {name: value for name, value in vars(args).items() if name not in _NO_OPTIONS}

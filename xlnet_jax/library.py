@@ -43,6 +43,7 @@ from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
 from xlnet_jax.infer.options import Decoding, Fill, Generate, Score
 from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_law
 from xlnet_jax.infer.score import Likelihood, Scorer
+from xlnet_jax.messages import progress_bar
 from xlnet_jax.model import implementation
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
@@ -86,7 +87,6 @@ class Model:
       batch_size: texts computed at a time.
       name: of the model, for errors.
       opening: where `params` is None: gives them on the devices, once a question was found to be a good one.
-      watch: with `opening`: a context around the computation, which gets its rows and yields a listener.
     """
 
     config: Config
@@ -95,7 +95,6 @@ class Model:
     batch_size: int
     name: str = "this model"
     opening: Callable[[Mapping[str, Any]], AbstractContextManager[Opened]] | None = None
-    watch: Callable[[Sequence[Any]], AbstractContextManager[Any]] | None = None
 
     def hidden(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The content stream after the last layer: [n, D] of each text, for its n pieces with SEP and CLS.
@@ -157,11 +156,10 @@ class Model:
         filled = self._filled(rows, asked, self.tokenizer.special.eod if left else None, heard)
         return [infill.continuation(self.tokenizer, *pair) for pair in zip(rows, filled, strict=True)]
 
-    def infill(self, texts: Sequence[str], *, listener: Listener | None = None, **options: Any) -> list[Infilled]:
+    def infill(self, texts: Sequence[str], **options: Any) -> list[Infilled]:
         """Texts with their gaps filled, sample after sample; see `infer.infill` for how a gap is written.
 
         Args:
-          listener: hears of the filled positions and ids while texts are filled.
           options: see `infer.options.Fill`.
 
         Raises BadInput if the model is no permutation one, and as `infer.infill.gapped` and `infer.decoder.Decoder`.
@@ -174,11 +172,11 @@ class Model:
         greedy = asked.temperature == 0 and asked.order != "random" and not any(text.drawn for text in rows)
         if asked.samples > 1 and greedy:
             raise BadInput(f"samples={asked.samples} of the most probable pieces are alike; give temperature=1")
-        pairs = zip(rows, self._filled(rows, asked, None, listener), strict=True)
+        pairs = zip(rows, self._filled(rows, asked), strict=True)
         return [infill.result(self.tokenizer, *pair, exact=asked.tokens_per_step == 1) for pair in pairs]
 
     def _filled(
-        self, gapped: list[Gapped], asked: Decoding, stop: int | None, listener: Listener | None
+        self, gapped: list[Gapped], asked: Decoding, stop: int | None = None, listener: Listener | None = None
     ) -> list[Filled]:
         """The texts of a question, filled."""
         if not gapped:
@@ -189,9 +187,9 @@ class Model:
         longest = math.inf if model.transformer.left_to_right else T
         rows = checked(model, longest, [text.ids for text in gapped], known)
         warn_of_law(self.config, known, asked.order)
-        with self._ready(gapped, gapped) as (model, params, watcher):
+        with self._ready(gapped, 0 if listener else len(rows)) as (model, params, done):
             decode = Decoder(model, params, self.tokenizer.special, T, self.batch_size)
-            return decode(rows, asked, stop, listener or watcher)
+            return decode(rows, asked, stop, listener or (lambda number, pairs, ended: done(ended)))
 
     def log_prob(
         self, tokens: Sequence[Sequence[int]], known: Sequence[Sequence[bool]], **options: Any
@@ -214,8 +212,8 @@ class Model:
                 raise BadInput(f"text {number}: id {special.mask} (<mask>) is a gap, and a likelihood is that of "
                                "words; give the ids whose likelihood is wanted, or fill it with `infill`")  # fmt: skip
         warn_of_law(self.config, known, asked.order)
-        with self._ready((tokens, known), range(len(rows) * asked.orders)) as (model, params, watcher):
-            return Scorer(model, params, special, T, self.batch_size).log_prob(rows, asked, watcher)
+        with self._ready((tokens, known), len(rows) * asked.orders) as (model, params, done):
+            return Scorer(model, params, special, T, self.batch_size).log_prob(rows, asked, done)
 
     def score(self, texts: Sequence[str | Passage], **options: Any) -> list[Likelihood]:
         """`log_prob` of texts of which nothing is given, or of passages, whose other parts are."""
@@ -224,16 +222,18 @@ class Model:
         return self.log_prob(*zip(*pairs, strict=True), **options) if pairs else []
 
     @contextlib.contextmanager
-    def _ready(self, question: object, rows: Sequence[Any]) -> Iterator[tuple[LanguageModel, Any, Any]]:
-        """Model, parameters and the listener of `watch`. All processes must ask the same question."""
+    def _ready(self, question: object, count: int) -> Iterator[tuple[LanguageModel, Any, Callable[[int], None]]]:
+        """Model, parameters, and a function that counts texts that are done, up to `count`: with `opening` by a bar.
+
+        All processes must ask the same question."""
         if self.opening is None:
-            yield any_order(self.config), self.params, None
+            yield any_order(self.config), self.params, lambda more: None
             return
         digest = hashlib.sha256(repr(question).encode()).hexdigest()
         with self.opening({"the texts (sha256)": digest}) as model:
             log.info("computing with step %d, after compiling", model.step)
-            with self.watch(rows) if self.watch else contextlib.nullcontext() as listener:
-                yield any_order(model.recipe.config), model.params, listener
+            with progress_bar("texts", count) as bar:
+                yield any_order(model.recipe.config), model.params, functools.partial(bar.advance, bar.task_ids[0])
 
     def _texts(self, texts: Sequence[Any]) -> Sequence[Any]:
         """The same, of strings and passages. Raises BadInput, also for one text in place of a list of texts."""

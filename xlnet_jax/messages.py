@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import json
 import os
@@ -14,43 +15,28 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _JOINERS = "\u200c\u200d"
-_json = False
-_name = "xlnet-jax"
-_command = ""
-_others: Callable[[int, str], None] | None = None
 
 
-def use_json(on: bool) -> None:
-    """Whether errors are also printed on stdout; the command line sets it from `--json`."""
-    global _json
-    _json = on
+@dataclasses.dataclass
+class Output:
+    """How this process reports errors; the command line and a run set it."""
+
+    json: bool = False
+    """Results and errors are JSON on stdout."""
+    command: str = ""
+    """That of the command line; empty in a library."""
+    name: str = "xlnet-jax"
+    """What `end` prints."""
+    others: Callable[[int, str], None] | None = None
+    """Informs the other processes of a run: called with the exit code and the line of an error."""
 
 
-def as_json() -> bool:
-    """Whether the command line was called with `--json`."""
-    return _json
-
-
-def begin(command: str, others: Callable[[int, str], None] | None) -> None:
-    """Sets the command of the command line that starts, and what informs other processes of its errors: `inform`."""
-    global _command
-    _command = command
-    inform(others)
-
-
-def command() -> str:
-    """The command of the command line; empty in a library."""
-    return _command
+output = Output()
 
 
 def inform(others: Callable[[int, str], None] | None, process: int | None = None) -> None:
-    """Sets what `error` calls with the exit code and the line of an error, to inform the other processes of a run.
-
-    Args:
-      process: the number of this one, which `end` prints.
-    """
-    global _name, _others
-    _name, _others = "xlnet-jax" if process is None else f"xlnet-jax, process {process}", others
+    """Sets `Output.others`, and the number of this process, which `end` prints."""
+    output.name, output.others = "xlnet-jax" if process is None else f"xlnet-jax, process {process}", others
 
 
 def error(who: str, line: str, code: int, details: Mapping[str, Any] | None = None) -> int:
@@ -61,21 +47,21 @@ def error(who: str, line: str, code: int, details: Mapping[str, Any] | None = No
     line = printable(line)
     with contextlib.suppress(OSError):  # a full disk under stderr must not change the exit code
         print(f"{who}: {line}", file=sys.stderr, flush=True)
-    if _json:
+    if output.json:
         # Another thread may end the process with its own error: stdout gets one object only.
-        use_json(False)
+        output.json = False
         # stdout may be closed; stderr has the line.
         with contextlib.suppress(OSError):
             print(json.dumps({"error": line, "exit_code": code, **(details or {})}), flush=True)
-    if _others:
-        _others(code, line)
+    if output.others:
+        output.others(code, line)
     return code
 
 
 def end(code: int, line: str) -> NoReturn:
     """Prints an error and ends the process at once, from any thread."""
     try:
-        error(_name, line, code)
+        error(output.name, line, code)
     finally:
         # Not sys.exit: it would wait for other threads, which may wait for a disk or for a process that never answers.
         os._exit(code)

@@ -82,7 +82,8 @@ def call(verb: Verb, options: dict[str, Any], overrides: list[str]) -> Any:
     def announce(code: int, line: str) -> None:
         _of("distributed.processes", "announce")(config, overrides, code, line)
 
-    messages.begin(verb.name, announce if verb.meets else None)
+    messages.output.command = verb.name
+    messages.inform(announce if verb.meets else None)
     for word in overrides:
         if not (verb.overrides and word.startswith("--config.")):
             raise BadInput(unknown(verb, word))
@@ -253,7 +254,7 @@ VERBS = (
             *_CHECKPOINT,
             _count("--batch_size", "examples at a time; does not change the result", le=MOST_ROWS),
          ), stops=True, meets=True),
-    Verb("fill", "Fill the gaps of texts with a permutation model; one JSON object per line, or a view on a terminal.",
+    Verb("fill", "Fill the gaps of texts with a permutation model; one JSON object per line, or as text on a terminal.",
          "xlnet-jax fill --workdir=run 'The [MASK] of the union' 'We [MASK:2-8] peace.' --order=confidence\n\n"
          "[MASK] is one missing piece, [MASK:5] five, [MASK:2-8] a number that the seed draws.",
          _of("commands.texts", "fill_shown"),

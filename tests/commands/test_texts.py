@@ -16,7 +16,7 @@ from special_ids import EOD
 import xlnet_jax as xj
 from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.cli import main
-from xlnet_jax.commands import display, texts
+from xlnet_jax.commands import texts
 from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer import orders
@@ -63,24 +63,19 @@ def lines(capsys, words):
 
 
 def on_a_terminal(monkeypatch, capsys, words):
-    """What a command prints on one, without styles."""
+    """What a command prints on one."""
     with monkeypatch.context() as terminal:
         terminal.setattr("sys.stdout.isatty", lambda: True, raising=False)
-        terminal.setattr(display, "PAUSE", 0.0)
-        terminal.setenv("COLUMNS", "200")
         assert main(words) == 0
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out)
+    return capsys.readouterr().out
 
 
 def test_fill_is_that_of_the_library(workdir, tmp_path, capsys):
     (tmp_path / "more.jsonl").write_text(json.dumps({"text": TEXTS[1]}) + "\n\n")
     words = ["fill", f"--workdir={workdir}", TEXTS[0], f"--input={tmp_path}/more.jsonl"]
     found = lines(capsys, [*words, "--order=reversed", "--temperature=1", "--seed=5"])
-    heard = ([], [])
-    expected = xj.load(workdir).infill(
-        TEXTS, order="reversed", temperature=1, seed=5, listener=lambda number, new, ended: heard[number].extend(new)
-    )
-    for one, other, pairs in zip(found, expected, heard, strict=True):
+    expected = xj.load(workdir).infill(TEXTS, order="reversed", temperature=1, seed=5)
+    for one, other in zip(found, expected, strict=True):
         assert one.keys() == {"text", "log_prob", "gaps", "calls", "exact"}
         assert (one["text"], one["calls"], one["exact"]) == (other.text, other.calls, True)
         assert one["log_prob"] == pytest.approx(other.log_prob, abs=1e-3)
@@ -88,7 +83,8 @@ def test_fill_is_that_of_the_library(workdir, tmp_path, capsys):
         for gap, same in zip(one["gaps"], other.gaps, strict=True):
             assert (gap["pieces"], gap["order"]) == (same.pieces, same.order)
             assert len(gap["log_probs"]) == len(gap["pieces"])
-        assert [turn for gap in one["gaps"] for turn in gap["order"]] == list(range(len(pairs), 0, -1))
+        turns = [turn for gap in one["gaps"] for turn in gap["order"]]
+        assert turns == list(range(len(turns), 0, -1))
     assert [len(gap["pieces"]) for gap in found[0]["gaps"]] == [1, 3]
     assert xj.load(workdir).infill([]) == []
 
@@ -104,12 +100,23 @@ def test_samples_differ_and_the_first_is_that_without_samples(workdir, capsys):
     assert len({len(one["gaps"][0]["pieces"]) for one in drawn}) > 1
 
 
+def test_a_bar_counts_several_texts_on_a_terminal(workdir, capsys, monkeypatch):
+    """On stderr; without one, and of a single text, there is none."""
+    words = [f"--workdir={workdir}", "--json"]
+    for tty, term, more, bar in ((False, "xterm", 2, False), (True, "xterm", 1, False), (True, "xterm", 2, True)):
+        monkeypatch.setenv("TERM", term)
+        monkeypatch.setattr("sys.stderr.isatty", lambda tty=tty: tty, raising=False)
+        assert main(["score", *["Rave"] * more, *words]) == 0
+        out, err = capsys.readouterr()
+        assert len(out.splitlines()) == more and ("texts" in err and f"{more}/{more}" in err) == bar
+
+
 def test_a_terminal_shows_the_gaps_and_nothing_of_json(workdir, capsys, monkeypatch):
     words = ["fill", f"--workdir={workdir}", TEXTS[0]]
     (found,) = lines(capsys, words)
-    monkeypatch.setenv("TERM", "xterm")
     shown = on_a_terminal(monkeypatch, capsys, words)
-    assert found["text"] in shown and "Bado · menora" in shown and "{" not in shown
+    assert found["text"] in shown and "{" not in shown
+    assert [texts.chance(np.log(p)) for p in (1, 0.0123, 0.0001234)] == ["100.0 %", "1.2 %", "1.2e-04"]
     assert re.findall(r"\((-[0-9.]+) nats\)", shown) == [f"{gap['log_prob']:.2f}" for gap in found["gaps"]]
     # With --json there is no view on a terminal either.
     assert json.loads(on_a_terminal(monkeypatch, capsys, [*words, "--json"])) == found
@@ -128,7 +135,6 @@ def test_a_permutation_model_continues_texts(workdir, capsys, monkeypatch):
     assert capsys.readouterr().err.count("may be poor here") == 1
     assert sorted(heard) == [(number, text, True) for number, text in enumerate(expected)]
     assert [(one["prompt"], one["exact"]) for one in found] == [(prompt, True) for prompt in PROMPTS]
-    monkeypatch.setenv("TERM", "dumb")
     shown = on_a_terminal(monkeypatch, capsys, [*words, "--order=random"])
     at = [shown.index(before + after) for before, after in zip(PROMPTS, expected, strict=True)]
     assert at == sorted(at)

@@ -306,9 +306,9 @@ def test_a_process_that_fails_before_the_meeting_ends_all(failed):
 @pytest.fixture
 def command():
     """The command line as a process of its own would have it."""
-    messages.begin("train", None)
+    messages.output.command = "train"
     yield
-    messages.begin("", None)
+    messages.output.command = ""
 
 
 @pytest.mark.parametrize("wrong", ["--config=nix.py", "--config.train.stepz=1", "--config.data.corpus=/nix",

@@ -9,7 +9,6 @@ point, not an optimum.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shlex
 import textwrap
@@ -86,8 +85,7 @@ def configure(corpus: str, output: str, minutes: float) -> dict[str, Any]:
       the metrics; `new_tokens`, those of the text that are read in all, and `epochs`, how often that is the text;
       `minutes` (expected). A warning if a loss below that of word frequencies takes more.
 
-    Raises:
-      BadInput: no corpus, a corpus that is too short, `output` exists, or impossible minutes.
+    Raises BadInput: no corpus, a corpus that is too short, `output` exists, or impossible minutes.
     """
     if not 0 < minutes <= 1e6:
         raise BadInput(f"--minutes={minutes} must lie in (0, 1000000]")
@@ -108,16 +106,10 @@ def configure(corpus: str, output: str, minutes: float) -> dict[str, Any]:
         if not files.write_new(output, _source(config, result, minutes).encode()):
             raise there
     assert configs.load(output) == config, "the file differs from the configuration chosen"
-    for line in _about(config, result):
-        log.info("%s", line)
     least = _TARGETS_A_PIECE * config.model.vocab_size / (result["batch_size"] * config.data.num_predict)
-    if (steps := result["steps"]) < least:
-        start, times = _START_SECONDS / 60, (least + 10) / steps  # whole dispatches of at most 10
-        advice = f"give --minutes={math.ceil(times * (result['minutes'] - start) + start)} or more"
-        if times * result["epochs"] > MOST_EPOCHS:
-            advice = f"this text is too short for {config.model.vocab_size} pieces, take more text or fewer pieces"
-        log.warning("%d steps are too few: expect a loss above that of mere word frequencies (the unigram "
-                    "cross-entropy); %s", steps, advice)  # fmt: skip
+    if result["steps"] < least:
+        log.warning("%d steps are too few: from about %d on, expect a loss below that of mere word frequencies (the "
+                    "unigram cross-entropy); give more --minutes, or more text", result["steps"], least)  # fmt: skip
     log.info("next: %s", result["command"])
     return result
 
@@ -240,26 +232,20 @@ def _result(config: Config, mixture: Mixture, output: str, speed: float) -> dict
     }  # fmt: skip
 
 
-def _about(config: Config, result: dict[str, Any]) -> list[str]:
-    """What the figures of a plan count."""
-    batch, T, R = config.train.batch_size, config.data.segment_len, config.data.reuse_len
-    return [
-        f"{result['tokens_per_second']:,.0f} tokens a second (measured here): all {T} x {batch} positions of a step, "
-        f"of which {R} x {batch} are new text.",
-        f"{config.train.steps:,} steps read {result['new_tokens']:,} new tokens, {result['epochs']:.2f} times the text "
-        f"(at most {MOST_EPOCHS}), in {result['minutes']:.1f} minutes; the start takes {_START_SECONDS:.0f} s of them.",
-    ]
-
-
 def _source(config: Config, result: dict[str, Any], minutes: float) -> str:
     """The Python source: a docstring, and every key that differs from its default."""
-    hardware = f"Hardware: {jax.device_count()} x {jax.devices()[0].device_kind}, {cores()} cores."
-    ours = "Nothing here is published: sizes and rates are a starting point."
-    about = textwrap.fill(" ".join([hardware, *_about(config, result), ours]), width=118, break_long_words=False)
+    batch, T, R = config.train.batch_size, config.data.segment_len, config.data.reuse_len
+    about = (
+        f"Hardware: {jax.device_count()} x {jax.devices()[0].device_kind}, {cores()} cores. "
+        f"{result['tokens_per_second']:,.0f} tokens a second (measured here): all {T} x {batch} positions of a step, "
+        f"of which {R} x {batch} are new text. {config.train.steps:,} steps read {result['new_tokens']:,} new tokens, "
+        f"{result['epochs']:.2f} times the text (at most {MOST_EPOCHS}), in {result['minutes']:.1f} minutes; the start "
+        f"takes {_START_SECONDS:.0f} s of them. Nothing here is published: sizes and rates are a starting point."
+    )
     head = (
-        f"{config.model.layers} layers of width {config.model.d_model}, segments of {config.data.segment_len}, batch "
-        f"{config.train.batch_size}, {result['parameters']:,} parameters: made by `xlnet-jax configure "
-        f"--minutes={minutes:g}`.\n\n    {result['command']}\n\n{about}\n"
+        f"{config.model.layers} layers of width {config.model.d_model}, segments of {T}, batch {batch}, "
+        f"{result['parameters']:,} parameters: made by `xlnet-jax configure --minutes={minutes:g}`.\n\n"
+        f"    {result['command']}\n\n{textwrap.fill(about, width=118, break_long_words=False)}\n"
     )
     head = head.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     default = configs.flat(Config())

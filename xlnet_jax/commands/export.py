@@ -28,10 +28,8 @@ def export(
         directory.
       step: the checkpoint; None = the newest good one, or of a fine-tuned model the best one.
       shard_bytes: largest file with weights of a Hugging Face folder.
-      overrides: config keys to change.
 
-    Raises:
-      BadInput: no run or good checkpoint in `workdir`, `output` in use, or a model the other library cannot express.
+    Raises BadInput: no run or good checkpoint, `output` in use, or a model the other library cannot express.
     """
     config = workdirs.load_config(workdir, list(overrides))
     if process := on_host(config):

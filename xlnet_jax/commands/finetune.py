@@ -30,17 +30,13 @@ def finetune(
     Args:
       seeds: number of runs, whose seeds are those of the configuration plus 0, 1, 2 and so on; more than one have the
         work directories `seed_0`, `seed_1` ... below `workdir`.
-      stop_at: save and stop every run after this step; a later call continues.
-      dry_run: check everything up to the first batch and the shapes of the step, then return; nothing is written.
+      stop_at, dry_run: of every run; see `train`.
 
     Returns:
       `task`; `step` of the best checkpoint (of the first run) and its `metric`; the `scores` of the runs at their best,
       their mean `score` and standard deviation `spread`; `workdir`.
 
-    Raises:
-      BadInput: a configuration, example, tokenizer or work directory that does not fit.
-      Diverged: `train.max_bad_steps` non-finite steps or spikes in a row.
-      RestartMe: a signal arrived; everything is saved.
+    Raises BadInput for a configuration, example, tokenizer or work directory that does not fit, and as `train`.
     """
     with stop_request() as request:
         folders = [workdir] if seeds == 1 else [os.path.join(workdir, f"seed_{seed}") for seed in range(seeds)]

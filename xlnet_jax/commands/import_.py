@@ -41,9 +41,7 @@ def import_(
     Returns:
       `arrays`, the number of arrays read, and `workdir`.
 
-    Raises:
-      BadInput: the source cannot be read, is another architecture, lacks an array or has others, or its tokenizer is
-        that of another model.
+    Raises BadInput if the source cannot be read, lacks an array or has others, or its tokenizer is of another model.
     """
     workdirs.check_folder(workdir)
     if workdirs.read_config(workdir) is not None:

@@ -68,8 +68,7 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
       `tokens`, `pieces`, `segments`, `rank` of length T, as fed; `targets` (positions) and `predicted` (their pieces);
       `direction`; `continues`; `label`, None where there is none; `objective` and `pairs` of the configuration.
 
-    Raises:
-      BadInput: no such row or step, or a corpus that does not fit.
+    Raises BadInput: no such row or step, or a corpus that does not fit.
     """
     if row >= config.train.batch_size:
         raise BadInput(f"--row={row} is not in [0, train.batch_size={config.train.batch_size})")

@@ -39,13 +39,11 @@ def predict(
       input: a file with one example per line, of JSON objects if its name ends in .jsonl; `-` = stdin.
       step: the checkpoint; None = the best one that is there, or the newest if none was scored.
       batch_size: rows at a time; None = as in the evaluations.
-      overrides: elastic or free config keys to change.
 
     Returns:
       One object for each example, in their order; see `Task.outputs` of the task.
 
-    Raises:
-      BadInput: no fine-tuned model or good checkpoint in `workdir`, or an example that the task cannot use.
+    Raises BadInput: no fine-tuned model or good checkpoint in `workdir`, or an example that the task cannot use.
     """
     stored = find(workdir, overrides)
     config, task = stored.config, trained(stored.config, stored.tokenizer, workdir)

@@ -13,9 +13,8 @@ import shutil
 import time
 from typing import Any
 
-from xlnet_jax.commands.display import chance
 from xlnet_jax.commands.export import export
-from xlnet_jax.commands.texts import fill, generate
+from xlnet_jax.commands.texts import chance, fill, generate
 from xlnet_jax.commands.train import train
 from xlnet_jax.config import Config, override
 from xlnet_jax.data.prepare.pipeline import prepare
@@ -53,8 +52,7 @@ def quickstart(config: Config, workdir: str) -> dict[str, Any]:
       `commands.texts.fill`, with the `question`; or of a left-to-right model `bits_per_character` of the whole held-out
       split and `text`.
 
-    Raises:
-      BadInput: the package with the text is not installed, or `workdir` holds something else.
+    Raises BadInput: the package with the text is not installed, or `workdir` holds something else.
     """
     workdirs.check_folder(workdir, ours=(CORPUS, RUN), what="quick start")
     began = time.perf_counter()

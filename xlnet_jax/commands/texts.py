@@ -2,22 +2,18 @@
 
 `fill` fills the gaps of texts with a permutation language model, in any order. `generate` continues texts, with a
 left-to-right model or, in any order, with a permutation one. `score` gives the probability of texts, or of a part of
-each given the rest, in any order. On a terminal the texts of the first two are shown while they come about.
+each given the rest, in any order. A terminal shows the texts of the first two, `generate` while it writes them.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Console
-
 from xlnet_jax import messages
-from xlnet_jax.commands.display import Display, on_terminal, progress
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.infill import Passage, pieces_of
@@ -30,33 +26,24 @@ from xlnet_jax.storage import files
 
 def fill(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
-    batch_size: int = 16, console: Console | None = None, overrides: Sequence[str] = (), **options: Any,
+    batch_size: int = 16, overrides: Sequence[str] = (), **options: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Fills the gaps of every text; see `infer.infill` for how a gap is written.
+    """Fills the gaps of every text; see `library.Model.infill`, also for `options` and errors.
 
     Args:
-      texts: with `[MASK]` where something is missing.
-      input: a file with more, one per line, or JSON objects with `text` if its name ends in .jsonl; `-` = stdin. Empty
-        lines are left out.
+      input: a file with more texts, one per line, or JSON objects with `text` if its name ends in .jsonl; `-` = stdin.
+        Empty lines are left out.
       step: the checkpoint; None = the newest good one.
       batch_size: texts at a time.
-      console: a terminal on which the texts also come about.
       overrides: elastic or free config keys to change.
-      options: see `infer.options.Fill`.
 
     Returns:
       For each text, or sample of it in the order of the texts: the fields of `infer.infill.Infilled`, and `sample` if
       there are several.
-
-    Raises:
-      BadInput: no model or good checkpoint in `workdir`, a model that cannot fill, a text without a gap, or a number
-        that cannot be.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
     rows = gathered(texts, input, lambda path: (fields["text"] for fields in _objects(path, ("text",))))
-    display = Display(console, model.tokenizer, "filling")
-    filled = dataclasses.replace(model, watch=display.watch).infill(rows, **options)
-    display.finish(filled)
+    filled = model.infill(rows, **options)
     several = len(filled) > len(rows)
     return [
         ({"sample": sample} if several else {}) | one._asdict() | {"gaps": [gap._asdict() for gap in one.gaps]}
@@ -66,40 +53,54 @@ def fill(
 
 def generate(
     workdir: str, *, texts: Sequence[str] = (), prompt: Sequence[str] = (), input: str | None = None,
-    step: int | None = None, batch_size: int = 16, console: Console | None = None, overrides: Sequence[str] = (),
+    step: int | None = None, batch_size: int = 16, on_terminal: bool = False, overrides: Sequence[str] = (),
     **options: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Continues every prompt by `tokens` tokens; from left to right at most to the end of a document.
+    """Continues every prompt; see `library.Model.generate`, also for `options` and errors, and `fill`.
 
     Args:
       texts, prompt: to continue, in this order; an empty one is the start of a document.
-      input: a file with more, one per line; `-` = stdin. Empty lines are left out.
-      step, batch_size, console, overrides: see `fill`.
-      options: see `infer.options.Generate`.
+      on_terminal: also print the texts, in their order: left to right while they are written.
 
     Returns:
       `prompt` and `text`, which follows it, of each, in their order; of a permutation model also `exact`: false if
       tokens were drawn in parallel.
-
-    Raises:
-      BadInput: no model or good checkpoint in `workdir`, a model that continues no text, no prompt, or a number that
-        cannot be.
     """
     asked, model = Generate(**options), on_all_devices(workdir, overrides, step, batch_size)
     prompts = gathered([*texts, *prompt], input, lambda path: filter(str.strip, read_lines(path)))
-    display, listener = Display(console, model.tokenizer, "writing"), None
-    if console is not None and asked.order == "left":
-        listener = Terminal(prompts)
-    else:
-        model = dataclasses.replace(model, watch=display.watch)
-    continued = model.generate(prompts, listener=listener, **options)
-    display.finish()
+    continued = model.generate(prompts, listener=Terminal(prompts) if on_terminal else None, **options)
     exact = {"exact": asked.tokens_per_step == 1} if model.config.data.objective == "plm" else {}
     return [{"prompt": before, "text": text, **exact} for before, text in zip(prompts, continued, strict=True)]
 
 
-fill_shown, generate_shown = (functools.partial(on_terminal, command) for command in (fill, generate))
-"""What the command line calls."""
+def for_people() -> bool:
+    """Whether the command line prints texts, not JSON."""
+    return sys.stdout.isatty() and not messages.output.json
+
+
+def fill_shown(**options: Any) -> list[dict[str, Any]]:
+    """`fill` of the command line: a terminal shows each text and what is in its gaps, and nothing is returned."""
+    filled = fill(**options)
+    if not for_people():
+        return filled
+    for one in filled:
+        print(messages.printable_lines(one["text"]))
+        for gap in one["gaps"]:
+            log_prob = gap["log_prob"]
+            print(f"  {messages.printable(gap['text'])}  {chance(log_prob)}  ({log_prob:.2f} nats)")
+    return []
+
+
+def generate_shown(**options: Any) -> list[dict[str, Any]]:
+    """`generate` of the command line: a terminal shows each text, and nothing is returned."""
+    continued = generate(**options, on_terminal=for_people())
+    return [] if for_people() else continued
+
+
+def chance(log_prob: float) -> str:
+    """exp(log_prob) for people: `12.3 %`, or below one in a thousand `2.1e-05`."""
+    probability = math.exp(log_prob)
+    return f"{100 * probability:.1f} %" if probability >= 1e-3 else f"{probability:.1e}"
 
 
 class Terminal:
@@ -125,28 +126,20 @@ def score(
     workdir: str, *, texts: Sequence[str] = (), input: str | None = None, step: int | None = None,
     batch_size: int = 16, overrides: Sequence[str] = (), **options: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The log-likelihood of every text.
+    """The log-likelihood of every text; see `library.Model.score`, also for `options` and errors, and `fill`.
 
     Args:
-      texts: each as a whole, with nothing given.
-      input: a file with more, as of `fill`; JSON objects may also have `before` and `after`, which are given.
-      batch_size: texts (times orders) at a time.
-      step, overrides: see `fill`.
-      options: see `infer.options.Score`.
+      texts: each as a whole, with nothing given; JSON objects of `input` may also have `before` and `after`.
 
     Returns:
       For each text, in nats: `log_prob`, the mean over the orders; with several orders `spread`, their standard
       deviation, and `log_mean_exp`; `pieces`, and the mean `log_probs` of each.
-
-    Raises:
-      BadInput: no model or good checkpoint in `workdir`, a model without likelihood, or no text.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
     passages = gathered(
         map(Passage, texts), input, lambda path: (Passage(**fields) for fields in _objects(path, Passage._fields))
     )
-    watched = dataclasses.replace(model, watch=lambda rows: progress("scoring", len(rows)))
-    scores = zip(passages, watched.score(passages, **options), strict=True)
+    scores = zip(passages, model.score(passages, **options), strict=True)
     return [_scored(model.tokenizer, number, *pair) for number, pair in enumerate(scores, 1)]
 
 

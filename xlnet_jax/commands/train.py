@@ -24,8 +24,7 @@ from xlnet_jax.train.recipe import make_recipe
 def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: bool = False) -> dict[str, Any]:
     """Trains until `config.train.steps`, from the newest checkpoint in `workdir` if there is one.
 
-    It is meant for a process of its own: before the first dispatch there is nothing to save, and SIGTERM or Ctrl-C ends
-    the whole interpreter with exit code 42. A notebook should run the command line.
+    It is meant for a process of its own: before the first dispatch SIGTERM or Ctrl-C ends the whole interpreter.
 
     Args:
       stop_at: save and stop after this step; a later call continues to the end.
@@ -36,10 +35,7 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
       finished run `heldout_loss`, `heldout_share` (of the held-out split that was scored), `unigram_cross_entropy` (of
       the same targets) and `picture`, else None.
 
-    Raises:
-      BadInput: a configuration, corpus or work directory that does not fit.
-      Diverged: `train.max_bad_steps` non-finite steps or spikes in a row.
-      RestartMe: a signal arrived; everything is saved.
+    Raises BadInput for a configuration, corpus or work directory that does not fit; Diverged; RestartMe for a signal.
     """
     goodput = Goodput()
     with stop_request() as request:

@@ -68,7 +68,7 @@ class Watch:
         self.process, self.count, self.settings = me.process, me.processes, settings
         self.host, self.ports = address(me, settings)
         self._configured = me.configured
-        values = values | {COUNT: me.processes, COMMAND: messages.command()}
+        values = values | {COUNT: me.processes, COMMAND: messages.output.command}
         hello = {"process": me.process, "host": socket.gethostname(), "values": values, "token": secrets.token_hex(8)}
         # In the form in which they arrive at the other end, so that only real differences count.
         self.hello: dict[str, Any] = json.loads(json.dumps(hello))

@@ -17,7 +17,7 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -29,9 +29,8 @@ from xlnet_jax.infer import decode
 from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, bucket, padded, power_of_two
 from xlnet_jax.infer.decode import Method
 from xlnet_jax.infer.options import Decoding
-from xlnet_jax.infer.orders import Segment, Text, following, places, segments
+from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments
 from xlnet_jax.infer.sampling import Sampling
-from xlnet_jax.train.loss import LanguageModel
 
 log = logging.getLogger("xlnet_jax")
 
@@ -60,30 +59,11 @@ class Filled(NamedTuple):
     """Forward passes that predicted something of this text."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Decoder:
-    """A model that fills unknown tokens of texts. Programs are shared by all decoders of an equal model.
-
-    Attributes:
-      model: of `orders.any_order`.
-      params: on the devices that compute.
-      special: of its tokenizer.
-      segment_len: T.
-      batch_size: texts at a time; it does not change the draws.
-    """
-
-    model: LanguageModel
-    params: Any
-    special: SpecialIds
-    segment_len: int
-    batch_size: int = 16
+class Decoder(TextModel):
+    """A model that fills unknown tokens of texts."""
 
     def __call__(
-        self,
-        texts: Sequence[Text],
-        asked: Decoding,
-        stop: int | None = None,
-        listener: Listener | None = None,
+        self, texts: Sequence[Text], asked: Decoding, stop: int | None = None, listener: Listener | None = None
     ) -> list[Filled]:
         """Fills the unknown tokens of every text.
 

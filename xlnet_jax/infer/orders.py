@@ -43,6 +43,25 @@ class Segment(NamedTuple):
     """int: where they are in the text."""
 
 
+@dataclasses.dataclass(frozen=True)
+class TextModel:
+    """A model that is asked about texts. Programs are shared by all with an equal model.
+
+    Attributes:
+      model: of `any_order`.
+      params: on the devices that compute.
+      special: of its tokenizer.
+      segment_len: T.
+      batch_size: texts (times orders) at a time; it changes neither draws nor, beyond rounding, likelihoods.
+    """
+
+    model: LanguageModel
+    params: Any
+    special: SpecialIds
+    segment_len: int
+    batch_size: int = 16
+
+
 def check(config: Config, path: str, asked: Options) -> None:
     """Raises BadInput for a question that the model of a configuration cannot answer."""
     data = config.data

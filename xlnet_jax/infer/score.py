@@ -19,7 +19,6 @@ model predicts from the position's vector alone. In `clm` it follows the end of 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,11 +27,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.batch import Batch, Memory
-from xlnet_jax.data.tokenizer import SpecialIds
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.batching import SHORTEST_SEGMENT, batches, padded, power_of_two, program, read_by_host
 from xlnet_jax.infer.options import Score
-from xlnet_jax.infer.orders import Segment, Text, following, places, segments
+from xlnet_jax.infer.orders import Segment, Text, TextModel, following, places, segments
 from xlnet_jax.model.transformer import empty_memory
 from xlnet_jax.train.loss import LanguageModel
 
@@ -59,23 +57,8 @@ class Likelihood(NamedTuple):
         return float(np.logaddexp.reduce(self.joint_K) - np.log(len(self.joint_K)))
 
 
-@dataclasses.dataclass(frozen=True)
-class Scorer:
-    """A model that scores texts. Programs are shared by all scorers of an equal model.
-
-    Attributes:
-      model: of `any_order`.
-      params: on the devices that compute.
-      special: of its tokenizer.
-      segment_len: T.
-      batch_size: texts times orders at a time; it does not change the result beyond rounding.
-    """
-
-    model: LanguageModel
-    params: Any
-    special: SpecialIds
-    segment_len: int
-    batch_size: int = 16
+class Scorer(TextModel):
+    """A model that scores texts."""
 
     def log_prob(
         self, texts: Sequence[Text], asked: Score, listener: Callable[[int], None] | None = None
@@ -86,7 +69,7 @@ class Scorer:
           texts: of `orders.checked`.
           asked: an order of positions is for texts with the same unknown ones, segment after segment; K orders are
             drawn by the seed, the number of the text and of the order.
-          listener: called with the number of texts times orders that are done.
+          listener: called with the number of texts times orders that were computed together.
 
         Raises BadInput for an order that is no permutation of the unknown positions, or parameters that are not finite.
         """
@@ -101,7 +84,7 @@ class Scorer:
         for numbers in groups:
             found |= zip(numbers, self._batch([rows[row] for row in numbers], B), strict=True)
             if listener is not None:
-                listener(len(found))
+                listener(len(numbers))
         for number, (_, known_N) in enumerate(texts):
             log_prob_KU = np.stack([found[row] for row in range(number * K, (number + 1) * K)])
             if not np.isfinite(log_prob_KU).all():
