@@ -11,7 +11,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from xlnet_jax import config as configs
@@ -21,7 +20,6 @@ from xlnet_jax.data.batches.orders import LAWS
 from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
-from xlnet_jax.run import loss_curve
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.train import sliding as contexts
 from xlnet_jax.train.evaluation import HeldoutLoss
@@ -101,7 +99,7 @@ def by_context(
       step, batch_size, overrides, reach: of all models; see `evaluate`.
 
     Returns:
-      `targets`, `lengths`, `models`: by work directory the `step` and `train.sliding.described`; `picture`.
+      `targets`, `lengths`, `models`: by work directory the `step` and `train.sliding.described`.
 
     Raises:
       BadInput: see `evaluate`; a model that is not left to right, another tokenizer, a split shorter than the context.
@@ -126,9 +124,7 @@ def by_context(
             del model  # two do not fit into memory
         described = contexts.described(lengths, np.stack(losses))
         models = {name: {"step": at, **each} for name, at, each in zip(asked, steps, described, strict=True)}
-        curves = {name: each["loss"] for name, each in models.items()}
-        picture = loss_curve.draw_context(workdir, lengths, curves) if jax.process_index() == 0 else None
-        return {"targets": len(windows_NX), "lengths": lengths, "models": models, "picture": picture}
+        return {"targets": len(windows_NX), "lengths": lengths, "models": models}
 
 
 def configured(workdir: str, overrides: Sequence[str], batch_size: int | None) -> Config:
