@@ -69,8 +69,8 @@ class Session:
 
         All processes ask at the same boundaries, after every dispatch and every batch of an evaluation, and get the
         same answer: a maximum over the devices, sent behind that dispatch and read after the next one is sent. So
-        nothing waits for it, and the answer is one boundary old. A single process needs no agreement. See `run.signals`
-        for why `multihost_utils.reached_preemption_sync_point` is not used.
+        nothing waits for it, and the answer is one boundary old. `multihost_utils.reached_preemption_sync_point` is not
+        used: its notifier takes over SIGTERM, ignores Ctrl-C, and covers steps only.
         """
         if not self.watch:
             return signal_name
@@ -235,12 +235,11 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
 def hold_aborts() -> None:
     """Delays an abort of this process by six seconds.
 
-    When process 0 is lost, and with it JAX's coordination service, JAX calls abort() in every other process at once,
-    from a thread of its own. The watch notices the loss too and ends the process with a clear message and exit code 42,
-    but may be slower. JAX offers no way to prevent the abort: `jax_enable_recoverability` covers the loss of any
-    process except 0, the client's `missed_heartbeat_callback` cannot be a Python function (std::bad_cast, jaxlib 0.10),
-    and abort() overrides blocked and ignored signals. The handler is libc's sleep(), called with the signal's number,
-    6; no Python code runs in it. An abort for any other reason proceeds after the delay.
+    When process 0 is lost, and with it JAX's coordination service, JAX calls abort() in all others at once. The
+    watch ends the process with a clear message and exit code 42, but may be slower. JAX offers no way to prevent the
+    abort: `jax_enable_recoverability` does not cover process 0, `missed_heartbeat_callback` cannot be a Python function
+    (std::bad_cast, jaxlib 0.10), and abort() overrides blocked and ignored signals. The handler is libc's sleep(),
+    called with the signal's number, 6. An abort for any other reason proceeds after the delay.
     """
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p

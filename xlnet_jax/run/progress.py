@@ -137,17 +137,10 @@ def number(value: np.ndarray | np.floating) -> int | float | None:
 
 
 def draw(workdir: str, heldout_loss: float | None, unigram: float | None) -> str | None:
-    """Draws the training loss of every step of a finished run into `PICTURE`, in nats per target.
+    """Draws the losses of a finished run into `PICTURE`, the held-out one and its unigram baseline as levels.
 
-    Args:
-      heldout_loss, unigram: drawn as lines: the held-out loss after the last step, and its unigram baseline.
-
-    Returns:
-      The path of the PNG, or None where matplotlib is not installed.
-
-    Raises:
-      BadInput: a full disk, a lost permission.
-      RestartMe: the bucket does not answer.
+    Returns the path of the PNG, or None where matplotlib is not installed. Raises BadInput, RestartMe: see
+    `files.translate_errors`.
     """
     try:
         from matplotlib.figure import Figure
