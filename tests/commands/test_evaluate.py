@@ -1,6 +1,8 @@
 """`evaluate`: a run under any order law, its joint likelihoods by hand, and how far back models are asked to look."""
 
+import contextlib
 import json
+from types import SimpleNamespace
 
 import data_fixtures
 import numpy as np
@@ -138,13 +140,48 @@ def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_pa
 
 def test_a_left_to_right_model_has_no_such_windows(tmp_path, monkeypatch):
     monkeypatch.setattr(workdirs, "load_config", lambda *_: CAUSAL)
-    with pytest.raises(
-        BadInput, match="--target_share is for permutation models .*, but this one has data.objective=clm"
-    ):
+    with pytest.raises(BadInput, match="--target_share is for permutation models .*, but .* has data.objective=clm"):
         joint.joint(str(tmp_path), target_share=0.5)
 
 
-def test_a_model_that_sees_both_sides_has_no_context_before_a_token(tmp_path, monkeypatch):
-    monkeypatch.setattr(workdirs, "load_config", lambda *_: tiny.config())
-    with pytest.raises(BadInput, match="--context is for left-to-right models .* this one has data.objective=plm"):
-        evaluate.by_context(str(tmp_path))
+@pytest.fixture
+def asked(monkeypatch):
+    """The command without checkpoints and devices; what it scored, and whose tokenizer it compared."""
+    runs = {name: CAUSAL.changed(model={"memory_len": length}) for name, length in (("far", 40), ("near", 24))}
+    runs["plm"] = tiny.config()
+    heldout, scored, compared = tiny.mixture(), [], []
+    monkeypatch.setattr(heldout.corpora[0], "sha256", "0", raising=False)
+
+    def opened(stored, step, processes):
+        run = SimpleNamespace(recipe=stored, mesh=None, params=None, step=7)
+        return contextlib.nullcontext(run)
+
+    def losses(stored, mesh, params, windows_NX, lengths):
+        scored.append((stored.path, stored.config.model.memory_len, windows_NX.shape))
+        return np.full((len(lengths), len(windows_NX)), 1.0 + (stored.path == "near"))
+
+    monkeypatch.setattr(workdirs, "load_config", lambda name, words: runs[name])
+    monkeypatch.setattr(workdirs, "check_tokenizer", lambda name, mixture: compared.append((name, mixture)))
+    monkeypatch.setattr(evaluate, "open_mixture", lambda config, split, weighted: heldout)
+    monkeypatch.setattr(evaluate, "session", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(evaluate, "opened", opened)
+    monkeypatch.setattr(evaluate.contexts, "losses", losses)
+    return scored, compared, heldout
+
+
+def test_models_are_compared_on_contexts_that_all_of_them_have(asked):
+    scored, compared, heldout = asked
+    found = evaluate.by_context("far", against=["near", "far"], targets=50)
+    # 40 + 32 tokens and 24 + 32: both are asked for up to 32.
+    assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == 50
+    assert scored == [("far", 40, (50, 33)), ("near", 24, (50, 33))], "each once"
+    assert {name for name, _ in compared} == {"far", "near"} and all(mixture is heldout for _, mixture in compared)
+    losses = {name: (each["step"], each["loss"]) for name, each in found["models"].items()}
+    assert losses == {"far": (7, [1.0] * 6), "near": (7, [2.0] * 6)}
+    scored.clear()
+    assert evaluate.by_context("far", memory_len=200)["lengths"][-1] == 128 and scored[0][1] == 200
+
+
+def test_a_model_that_sees_both_sides_is_refused(asked):
+    with pytest.raises(BadInput, match="left-to-right models .* but plm has data.objective=plm"):
+        evaluate.by_context("far", against=["plm"])

@@ -182,10 +182,11 @@ def test_a_run_is_evaluated_with_another_memory_and_by_context(tmp_path, pytestc
     reach = ["--memory_len=40", "--segment_len=16", "--clamp_len=9", "--same_length"]
     one = evaluated("--streams=1", "--batch_size=16", *reach)
     assert one["streams"] == 1 and one["targets"] == same["targets"] and one["heldout_loss"] != same["heldout_loss"]
-    found = evaluated("--context", "--memory_len=24")
+    found = evaluated("--context", f"--against={workdir}", "--memory_len=24")
     assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == 2000
-    assert len(found["loss"]) == 6 and found["step"] == 2
+    assert len(found["models"][workdir]["loss"]) == 6
     for words, message in (
+        (["--against=x"], "--against is not for the loss of the split"),
         (["--context", "--streams=2"], "--streams is not for --context; leave it out"),
         (["--segment_len=100000"], "needs 100,001"),
     ):
@@ -202,25 +203,26 @@ def looks_back(reach_N):
     return 4 / np.minimum(np.array(LENGTHS)[:, None], reach_N)
 
 
+def lengths_of(*models):
+    found = sliding.described(LENGTHS, np.stack(models))
+    return [{share: each["effective_context"] for share, each in model["share"].items()} for model in found]
+
+
 def test_the_length_is_where_a_longer_context_stops_to_help():
-    """Catches: the gain of a pair under the wrong length, the easiest tokens, a baseline that sees more."""
+    """Catches: the gain of a pair under the wrong length, the share of the easiest tokens, each its own baseline."""
     assert LENGTHS == [1, 2, 4, 8, 16, 32, 64, 128]
-
-    def lengths_of(loss_CN):
-        return {
-            share: each["effective_context"] for share, each in sliding.described(LENGTHS, loss_CN)["share"].items()
-        }
-
-    far = np.full(100, 16)
-    assert lengths_of(looks_back(far)) == {"0.1": 16, "0.5": 16, "1": 16}
-    assert lengths_of(looks_back(np.full(100, 128)))["1"] == 128
+    near, far = np.full(100, 4), np.full(100, 16)
+    assert lengths_of(looks_back(far)) == [{"0.1": 16, "0.5": 16, "1": 16}]
+    # The better model is the baseline of both, but neither takes from the other.
+    assert [model["1"] for model in lengths_of(looks_back(near), looks_back(far))] == [4, 16]
+    assert sliding.effective(np.full(7, 0.5), LENGTHS) == 128
     # A tenth of the tokens stays hard until 64 tokens back; of all tokens it is a gain of 0.995 %, too little.
     hard = looks_back(far)
     hard[:, :10] = np.where(np.array(LENGTHS)[:, None] < 64, 8 - np.arange(8)[:, None] / 10, 1)
-    found = sliding.described(LENGTHS, hard)["share"]
-    assert found["0.1"]["effective_context"] == 64 and found["1"]["effective_context"] == 16
-    assert found["0.1"]["hardest_loss"][4] == pytest.approx([7.6, 7.5])
-    assert found["0.1"]["hardest_loss"][5] == pytest.approx([7.5, 1])
+    (lengths,) = lengths_of(hard)
+    assert lengths["0.1"] == 64 and lengths["1"] == 16
+    f_C2 = sliding.hardest_losses(hard[None], 0.1)[0]
+    assert f_C2[4].tolist() == pytest.approx([7.6, 7.5]) and f_C2[5].tolist() == pytest.approx([7.5, 1])
 
 
 @pytest.mark.slow

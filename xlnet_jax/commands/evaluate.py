@@ -1,6 +1,6 @@
 """`xlnet-jax evaluate`: scores of checkpoints on held-out text, sharded over all available devices.
 
-Either the loss of the whole split; or with `--context` how far back a left-to-right model looks; or with
+Either the loss of the whole split; or with `--context` how far back one or several left-to-right models look; or with
 `--target_share` joint likelihoods (`joint`).
 """
 
@@ -11,10 +11,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from xlnet_jax import config as configs
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import Mixture, open_mixture
 from xlnet_jax.data.batches.orders import LAWS
+from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
 from xlnet_jax.run import workdir as workdirs
@@ -38,7 +41,7 @@ def run(*, context: bool, **options: Any) -> dict[str, Any]:
     if "target_share" in given:
         kind, scores, own = "--target_share", joint, {"target_share", "orders", "windows"}
     elif context:
-        kind, scores, own = "--context", by_context, set()
+        kind, scores, own = "--context", by_context, {"against"}
     own |= {"workdir", "step", "batch_size", "overrides"}
     own |= set() if scores is joint else {"memory_len", "segment_len", "clamp_len", "same_length"}
     if others := sorted(given.keys() - own):
@@ -85,32 +88,43 @@ def evaluate(
 
 
 def by_context(
-    workdir: str, *, step: int | None = None, batch_size: int | None = None, targets: int = 2000,
-    overrides: Sequence[str] = (), **reach: Any,
+    workdir: str, *, against: Sequence[str] = (), step: int | None = None, batch_size: int | None = None,
+    targets: int = 2000, overrides: Sequence[str] = (), **reach: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Scores the same held-out tokens with contexts of 1, 2, 4, ... tokens, up to memory + segment.
+    """Scores the same held-out tokens with contexts of 1, 2, 4, ... tokens, up to the smallest memory + segment.
 
     Args:
-      targets: number of tokens, evenly spaced in the held-out split.
-      step, batch_size, overrides, reach: see `evaluate`.
+      against: work directories of other models with the same tokenizer; the baseline is the best of all.
+      targets: number of tokens, evenly spaced in the held-out split of the first model's corpus.
+      step, batch_size, overrides, reach: of all models; see `evaluate`.
 
     Returns:
-      `step`, `targets`, `lengths`, and see `train.sliding.described`.
+      `targets`, `lengths`, `models`: by work directory the `step` and `train.sliding.described`.
 
     Raises:
-      BadInput: see `evaluate`; a model that is not left to right, a split shorter than the context.
+      BadInput: see `evaluate`; a model that is not left to right, another tokenizer, a split shorter than the context.
     """
-    config = as_asked(configured(workdir, overrides, batch_size), reach)
-    check_objective(config, "clm", "--context")
-    heldout = held_out(workdir, config)
-    lengths = contexts.doubling(config.model.memory_len + config.data.segment_len)
+    asked = {name: as_asked(configured(name, overrides, batch_size), reach) for name in [workdir, *against]}
+    for name, config in asked.items():
+        check_objective(config, "clm", "--context", name)
+    heldout = held_out(workdir, asked[workdir])
+    for name in against:
+        workdirs.check_tokenizer(name, heldout)
+    lengths = contexts.doubling(min(config.model.memory_len + config.data.segment_len for config in asked.values()))
     windows_NX = contexts.windows(heldout, lengths[-1] + 1, -(-targets // len(heldout.corpora)))
-    stored = Stored(workdir, config, heldout.tokenizer)
-    with opened(stored, step, {"the corpus (sha256)": heldout.sha256}) as model:
-        log.info("scoring %d tokens of step %d with up to %d before them", len(windows_NX), model.step, lengths[-1])
-        loss_CN = contexts.losses(model.recipe, model.mesh, model.params, windows_NX, lengths)
-        described = contexts.described(lengths, loss_CN)
-        return {"step": model.step, "targets": len(windows_NX), "lengths": lengths, **described}
+    equal = {"the corpus (sha256)": heldout.sha256, "--step": step, "--workdir": workdir, "--against": list(against)}
+    steps, losses = [], []
+    with session(asked[workdir], equal) as processes:
+        for name, config in asked.items():
+            with opened(Stored(name, config, heldout.tokenizer), step, processes=processes) as model:
+                log.info("scoring %d tokens of step %d of %s with up to %d before them", len(windows_NX), model.step,
+                         name, lengths[-1])  # fmt: skip
+                steps.append(model.step)
+                losses.append(contexts.losses(model.recipe, model.mesh, model.params, windows_NX, lengths))
+            del model  # two do not fit into memory
+        described = contexts.described(lengths, np.stack(losses))
+        models = {name: {"step": at, **each} for name, at, each in zip(asked, steps, described, strict=True)}
+        return {"targets": len(windows_NX), "lengths": lengths, "models": models}
 
 
 def configured(workdir: str, overrides: Sequence[str], batch_size: int | None) -> Config:
@@ -119,12 +133,12 @@ def configured(workdir: str, overrides: Sequence[str], batch_size: int | None) -
     return workdirs.load_config(workdir, [*overrides, *rows])
 
 
-def check_objective(config: Config, objective: str, option: str) -> None:
+def check_objective(config: Config, objective: str, option: str, name: str = "this one") -> None:
     """Raises BadInput for an option that is for models of another objective."""
     if config.data.objective != objective:
         models = {"clm": "left-to-right", "plm": "permutation"}[objective]
-        raise BadInput(f"{option} is for {models} models (data.objective={objective}), but this one "
-                       f"has data.objective={config.data.objective}; leave it out")  # fmt: skip
+        raise BadInput(f"{option} is for {models} models (data.objective={objective}), but {name} has "
+                       f"data.objective={config.data.objective}; leave it out")  # fmt: skip
 
 
 def held_out(workdir: str, config: Config) -> Mixture:

@@ -59,7 +59,7 @@ def joint(
         held-out documents or with another tokenizer or with less than a window, or an option out of range.
     """
     config = configured(workdir, overrides, batch_size)
-    check_objective(config, "plm", "--target_share")
+    check_objective(config, "plm", "--target_share", workdir)
     if not 0 < target_share <= 1:
         raise BadInput(f"--target_share={target_share} must be a share above 0 and at most 1")
     make_recipe(config)  # refuses a fine-tuned model before a corpus is asked for

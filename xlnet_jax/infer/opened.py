@@ -24,7 +24,7 @@ from xlnet_jax.convert.source import open_source
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.links import find_process_info
-from xlnet_jax.distributed.processes import session
+from xlnet_jax.distributed.processes import Session, session
 from xlnet_jax.finetune.evaluation import best_step
 from xlnet_jax.finetune.setup import any_recipe
 from xlnet_jax.model import implementation
@@ -85,30 +85,36 @@ def find(path: str, overrides: Sequence[str] = ()) -> Stored:
 
 
 @contextlib.contextmanager
-def opened(stored: Stored, step: int | None = None, equal: Mapping[str, Any] | None = None) -> Iterator[Opened]:
+def opened(
+    stored: Stored, step: int | None = None, equal: Mapping[str, Any] | None = None, processes: Session | None = None
+) -> Iterator[Opened]:
     """The parameters, placed on the mesh of the configuration. Compiled programs are kept in the user's own folder.
 
     Args:
       step: of the checkpoint; see `Stored.step`.
       equal: what must be equal in all processes, besides the configuration, the step and the path.
+      processes: of a session that goes on; None: one is started, and ended with the context.
 
     Raises:
       BadInput: a mesh that does not fit, `model.attention=fused` where it is not possible, no good checkpoint.
       RestartMe: see `distributed.processes.session`.
     """
     config = stored.config
-    with session(config, {**(equal or {}), "--step": step, "--workdir": stored.path}) as processes:
+    with contextlib.ExitStack() as stack:
+        if processes is None:
+            identity = {**(equal or {}), "--step": step, "--workdir": stored.path}
+            processes = stack.enter_context(session(config, identity))
         mesh = meshes.make_mesh(config.mesh)
         meshes.check_model(config.model, mesh)
         workdirs.use_compilation_cache(config)
         recipe = any_recipe(implementation.decided(config, processes), stored.tokenizer)
-        with jax.set_mesh(mesh):
-            abstract = build_step(recipe, mesh).abstract_state.params
-            if stored.params is None:
-                params, at = restore.parameters(stored.path, abstract, processes, stored.step(step))
-            else:
-                params, at = jax.device_put(stored.params, jax.tree.map(lambda leaf: leaf.sharding, abstract)), 0
-            yield Opened(recipe, mesh, params, at)
+        stack.enter_context(jax.set_mesh(mesh))
+        abstract = build_step(recipe, mesh).abstract_state.params
+        if stored.params is None:
+            params, at = restore.parameters(stored.path, abstract, processes, stored.step(step))
+        else:
+            params, at = jax.device_put(stored.params, jax.tree.map(lambda leaf: leaf.sharding, abstract)), 0
+        yield Opened(recipe, mesh, params, at)
 
 
 def on_one_device(stored: Stored, step: int | None = None) -> tuple[Any, int]:

@@ -5,15 +5,16 @@ inside a segment the first positions have hardly any context. So the window of a
 tokens before it, and is computed from nothing. What only other positions would use is left out: the last layer and the
 softmax have one row per window.
 
-How far back a left-to-right model looks, by windows of growing length: the effective context length (Transformer-XL,
-section 4.3 and appendix C; Dai et al. 2019, arXiv 1901.02860), here relative to the same model with a shorter context.
+How far back left-to-right models look, by windows of growing length: the relative effective context length
+(Transformer-XL, section 4.3 and appendix C; Dai et al. 2019, arXiv 1901.02860).
 
-    l(c, t)                                            loss on token t, given exactly the c tokens before it
-    f(c, c') = mean_{t in T} min(l(c, t), l(c', t))    T: the share r of the tokens with the largest l(c, t)
-    g(c, c') = 1 - exp(f(c, c') - f(c, c))             the relative gain in perplexity of the longer context c'
+    l_i(c, t)                                              loss of model i on token t, given exactly the c tokens before
+    b(c, t) = min_i l_i(c, t)                              the baseline: the best model with the short context
+    f_i(c, c') = mean_{t in T} min(b(c, t), l_i(c', t))    T: the share r of the tokens with the largest b(c, t)
+    g_i(c, c') = 1 - exp(f_i(c, c') - f_i(c, c))           the relative gain in perplexity of the longer context c'
 
-The effective context length is the first c whose gain is below 1 %. The paper lengthens c by a constant; here every c'
-is 2c, so the result is a power of two.
+The effective context length of model i is the first c whose gain is below 1 %. The paper lengthens c by a constant;
+here every c' is 2c, so the result is a power of two.
 """
 
 from __future__ import annotations
@@ -172,22 +173,33 @@ def losses(recipe: Recipe, mesh: Mesh, params: Any, windows_NX: np.ndarray, leng
     return np.stack(losses_C).astype(np.float64)
 
 
-def described(lengths: Sequence[int], loss_CN: np.ndarray) -> dict[str, Any]:
-    """The mean `loss` by length, in nats. By `share` r, for every doubling, f(c, c) and f(c, c') as `hardest_loss` and
-    the `gain`; and the `effective_context`, which is a lower bound if it is the last length.
-    """
-    shares = {}
+def hardest_losses(loss_ICN: np.ndarray, share: float) -> np.ndarray:
+    """f_i(c, c) and f_i(c, c') for each model and each pair of neighbouring lengths, [I, C - 1, 2]."""
+    pairs = []
+    for short_IN, long_IN in itertools.pairwise(loss_ICN.swapaxes(0, 1)):
+        baseline_N = short_IN.min(axis=0)
+        hardest = np.argsort(-baseline_N, kind="stable")[: max(1, round(share * len(baseline_N)))]
+        longer_I = np.minimum(baseline_N, long_IN)[:, hardest].mean(axis=1)
+        pairs.append(np.stack([np.full_like(longer_I, baseline_N[hardest].mean()), longer_I], axis=1))
+    return np.stack(pairs, axis=1)
+
+
+def effective(gain_C: np.ndarray, lengths: Sequence[int]) -> int:
+    """The first length whose gain is below `LEAST_GAIN`; the last one if there is none: it is a lower bound then."""
+    small = np.flatnonzero(gain_C < LEAST_GAIN)
+    return lengths[small[0]] if small.size else lengths[-1]
+
+
+def described(lengths: Sequence[int], loss_ICN: np.ndarray) -> list[dict[str, Any]]:
+    """Of each model the mean `loss` by length; and by share r, for every doubling, f_i(c, c) and f_i(c, c') as
+    `hardest_loss` and the `gain`, and the `effective_context`."""
+    models: list[dict[str, Any]] = [{"loss": loss_CN.mean(axis=1).tolist(), "share": {}} for loss_CN in loss_ICN]
     for share in SHARES:
-        pairs = []
-        for short_N, long_N in itertools.pairwise(loss_CN):
-            hardest = np.argsort(-short_N, kind="stable")[: max(1, round(share * len(short_N)))]
-            pairs.append([short_N[hardest].mean(), np.minimum(short_N, long_N)[hardest].mean()])
-        f_C2 = np.array(pairs)
-        gain_C = 1 - np.exp(f_C2[:, 1] - f_C2[:, 0])
-        small = np.flatnonzero(gain_C < LEAST_GAIN)
-        shares[f"{share:g}"] = {
-            "effective_context": lengths[small[0] if small.size else -1],
-            "gain": gain_C.tolist(),
-            "hardest_loss": f_C2.tolist(),
-        }
-    return {"loss": loss_CN.mean(axis=1).tolist(), "share": shares}
+        for model, f_C2 in zip(models, hardest_losses(loss_ICN, share), strict=True):
+            gain_C = 1 - np.exp(f_C2[:, 1] - f_C2[:, 0])
+            model["share"][f"{share:g}"] = {
+                "effective_context": effective(gain_C, lengths),
+                "gain": gain_C.tolist(),
+                "hardest_loss": f_C2.tolist(),
+            }
+    return models
