@@ -311,7 +311,7 @@ VERBS = (
             _count("--segment_len", "left to right: tokens of a segment (default: as in training)"),
             _count("--clamp_len", "left to right: clip relative distances to this (default: as in training)", ge=-1),
             _option("--same_length", "left to right: every query sees as many tokens as there are slots", False),
-            _option("--context", "left to right: instead, the loss by the length of the context", False),
+            _option("--context", "left to right: instead, the loss by the length of the context, and a plot", False),
             _option("--against", "with --context: the work directory of another model; repeatable", [],
                     action="append", metavar="DIR"),
             _option("--factorization_order", "permutation model: targets of this order law (default: as in training)",

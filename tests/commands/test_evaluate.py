@@ -146,7 +146,7 @@ def test_a_left_to_right_model_has_no_such_windows(tmp_path, monkeypatch):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The command without checkpoints and devices; what it scored, and whose tokenizer it compared."""
+    """The command without checkpoints, devices and a picture; what it scored, and whose tokenizer it compared."""
     runs = {name: CAUSAL.changed(model={"memory_len": length}) for name, length in (("far", 40), ("near", 24))}
     runs["plm"] = tiny.config()
     heldout, scored, compared = tiny.mixture(), [], []
@@ -166,6 +166,7 @@ def asked(monkeypatch):
     monkeypatch.setattr(evaluate, "session", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(evaluate, "opened", opened)
     monkeypatch.setattr(evaluate.contexts, "losses", losses)
+    monkeypatch.setattr(evaluate, "picture", lambda path, title, xlabel, curves, **scale: sorted(curves))
     return scored, compared, heldout
 
 
@@ -177,7 +178,7 @@ def test_models_are_compared_on_contexts_that_all_of_them_have(asked):
     assert scored == [("far", 40, (50, 33)), ("near", 24, (50, 33))], "each once"
     assert {name for name, _ in compared} == {"far", "near"} and all(mixture is heldout for _, mixture in compared)
     losses = {name: (each["step"], each["loss"]) for name, each in found["models"].items()}
-    assert losses == {"far": (7, [1.0] * 6), "near": (7, [2.0] * 6)}
+    assert losses == {"far": (7, [1.0] * 6), "near": (7, [2.0] * 6)} and found["picture"] == ["far", "near"]
     scored.clear()
     assert evaluate.by_context("far", memory_len=200)["lengths"][-1] == 128 and scored[0][1] == 200
 

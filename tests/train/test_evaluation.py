@@ -184,7 +184,7 @@ def test_a_run_is_evaluated_with_another_memory_and_by_context(tmp_path, pytestc
     assert one["streams"] == 1 and one["targets"] == same["targets"] and one["heldout_loss"] != same["heldout_loss"]
     found = evaluated("--context", f"--against={workdir}", "--memory_len=24")
     assert found["lengths"] == [1, 2, 4, 8, 16, 32] and found["targets"] == 2000
-    assert len(found["models"][workdir]["loss"]) == 6
+    assert len(found["models"][workdir]["loss"]) == 6 and os.path.exists(found["picture"])
     for words, message in (
         (["--against=x"], "--against is not for the loss of the split"),
         (["--context", "--streams=2"], "--streams is not for --context; leave it out"),

@@ -8,7 +8,7 @@ import io
 import logging
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ LOG_FIRST = (1, 2, 5, 10, 20, 50)
 """Steps that are also logged: users can end a run early that does not learn."""
 
 TRAINING, PICTURE = "training", "loss.png"
+NO_LEVELS: Mapping[str, float | None] = {}
 
 BUSY_SECONDS = 30.0
 """Between two lines of the log during a long evaluation."""
@@ -137,29 +138,42 @@ def number(value: np.ndarray | np.floating) -> int | float | None:
 
 
 def draw(workdir: str, heldout_loss: float | None, unigram: float | None) -> str | None:
-    """Draws the losses of a finished run into `PICTURE`, the held-out one and its unigram baseline as levels.
+    """Draws the training loss of every step of a finished run into `loss.png`; see `picture` for result and errors.
 
-    Returns the path of the PNG, or None where matplotlib is not installed. Raises BadInput, RestartMe: see
-    `files.translate_errors`.
+    Args:
+      heldout_loss, unigram: drawn as lines: the held-out loss after the last step, and its unigram baseline.
+    """
+    lines = [line for line in read_jsonl(os.path.join(workdir, "metrics.jsonl")) if line.get("loss") is not None]
+    curves = {"training loss": ([line["step"] for line in lines], [line["loss"] for line in lines])}
+    levels = {"held-out loss, at the end": heldout_loss, "unigram cross-entropy": unigram}
+    return picture(os.path.join(workdir, PICTURE), "Held-out and training loss", "step", curves, levels)
+
+
+def picture(
+    path: str, title: str, xlabel: str, curves: Mapping[str, Any], levels: Mapping[str, float | None] = NO_LEVELS,
+    **scale: str,
+) -> str | None:  # fmt: skip
+    """Writes a PNG of curves (x, nats) and of horizontal lines, by name.
+
+    Returns its path, or None where matplotlib is not installed. Raises BadInput (a full disk, a lost permission) or
+    RestartMe (the bucket does not answer).
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         log.info("no picture without matplotlib: %s, and rerun the same command", how_to_install("quickstart"))
         return None
-    lines = [line for line in read_jsonl(os.path.join(workdir, "metrics.jsonl")) if line.get("loss") is not None]
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    axes.plot([line["step"] for line in lines], [line["loss"] for line in lines], linewidth=0.8, label="training loss")
-    for color, level, label in (
-        ("C1", heldout_loss, "held-out loss, at the end"), ("C2", unigram, "unigram cross-entropy")
-    ):  # fmt: skip
+    for name, curve in curves.items():
+        axes.plot(*curve, linewidth=0.8, label=name)
+    for number, (name, level) in enumerate(levels.items(), 1):
         if level is not None:
-            axes.axhline(level, color=color, linestyle="--", label=label)
-    axes.set(title="Held-out and training loss", xlabel="step", ylabel="nats per target")
+            axes.axhline(level, color=f"C{number}", linestyle="--", label=name)
+    axes.set(title=title, xlabel=xlabel, ylabel="nats per target", **scale)
     axes.legend()
-    picture, path = io.BytesIO(), os.path.join(workdir, PICTURE)
-    figure.savefig(picture, format="png", dpi=120)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=120)
     with files.translate_errors(path):
-        files.write(path, picture.getvalue())
+        files.write(path, png.getvalue())
     return path
