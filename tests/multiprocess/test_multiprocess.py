@@ -111,10 +111,7 @@ def test_a_signal_to_one_of_two_stops_both_at_one_step_and_one_process_or_two_go
 
     step = interrupted(both, cache, 0, signal.SIGINT, step + 2 - step % 2)
     ended = Hosts("train", both, count=2, cache=cache).finish()
-    for _, err in ended.values():
-        assert f"resuming at step {step}" in err
-        # Every process finds the programs of the earlier runs, although only process 0 writes them.
-        assert "compilation cache: hit" in err and "compilation cache: miss" not in err
+    assert all(f"resuming at step {step}" in err for _, err in ended.values())
     assert lines(both) == lines(two)
 
 

@@ -21,8 +21,7 @@ from shared import wait_until
 from xlnet_jax import cli, messages
 from xlnet_jax.config import Config, DistributedConfig
 from xlnet_jax.distributed import processes, rendezvous
-from xlnet_jax.distributed.links import ProcessInfo
-from xlnet_jax.distributed.place import ENVIRONMENT, find_process_info
+from xlnet_jax.distributed.links import ENVIRONMENT, ProcessInfo, find_process_info
 from xlnet_jax.distributed.rendezvous import COMMAND, COUNT, Watch
 from xlnet_jax.errors import BadInput, RestartMe, XLNetError
 

@@ -158,9 +158,8 @@ def test_a_split_shorter_than_a_segment_is_one_line(x64):
 
 
 @pytest.mark.slow
-def test_a_run_is_evaluated_with_another_memory_and_its_context_is_drawn(tmp_path, pytestconfig, capsys):
+def test_a_run_is_evaluated_with_another_memory_and_by_context(tmp_path, pytestconfig, capsys):
     """Catches: options that the command line loses, keys that are missing, other streams in training."""
-    pytest.importorskip("matplotlib")
     config = tiny.config(
         model={"memory_len": M},
         data={"corpus": data_fixtures.corpus_path(), "objective": "clm", "segment_len": T, "reuse_len": T,

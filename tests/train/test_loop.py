@@ -23,7 +23,7 @@ from xlnet_jax.config import CheckpointConfig
 from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.errors import BadInput, Diverged, RestartMe
-from xlnet_jax.run import loss_curve
+from xlnet_jax.run import progress
 from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.run.watchdog import Watchdog
 from xlnet_jax.storage import files
@@ -307,7 +307,7 @@ def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(tmp_pat
     assert 0 < scores["heldout_share"] < 1 and scores["targets"] > 0
     shown = re.search(r"over 8 of (\d+) blocks", caplog.text)
     assert shown and scores["heldout_share"] == 8 / int(shown[1])
-    assert result["picture"] == os.path.join(workdir, loss_curve.PICTURE)
+    assert result["picture"] == os.path.join(workdir, progress.PICTURE)
     with open(result["picture"], "rb") as file:
         assert file.read(8) == b"\x89PNG\r\n\x1a\n"
     assert evaluated(workdir) == [2]
@@ -319,7 +319,7 @@ def test_the_end_of_a_run_is_made_once_and_what_is_missing_is_made_again(tmp_pat
     os.remove(result["picture"])
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "xlnet_jax"):
         patch.setitem(sys.modules, "matplotlib.figure", None)
-        assert loss_curve.draw(workdir, result["heldout_loss"], result["unigram_cross_entropy"]) is None
+        assert progress.draw(workdir, result["heldout_loss"], result["unigram_cross_entropy"]) is None
     assert sum("--editable '.[quickstart]'" in record.getMessage() for record in caplog.records) == 1
     assert os.path.exists(train(settings, workdir)["picture"])
 
@@ -331,7 +331,7 @@ def test_an_evaluation_of_the_last_step_is_not_repeated_and_half_a_run_has_none(
     workdir = str(tmp_path)
     half = train(longer, workdir, stop_at=2)
     assert {half[key] for key in KEYS} == {None} and evaluated(workdir) == [2]
-    assert not os.path.exists(os.path.join(workdir, loss_curve.PICTURE))
+    assert not os.path.exists(os.path.join(workdir, progress.PICTURE))
     assert train(longer, workdir)["heldout_loss"] > 0 and evaluated(workdir) == [2, 4]
 
 

@@ -1,9 +1,8 @@
 """How Orbax writes and reads arrays: in which chunks and by whom; where processes wait; what a failure leaves.
 
-Each process reads its part of the replicated arrays; the devices' network brings the rest.
-Under data parallelism every process needs all parameters, and the bucket would send them to each: N times. Instead an
-array is read split over the devices that will hold copies of it (`spread`), and an all-gather copies it to where it is
-wanted (`Checkpoints.gather`).
+Under data parallelism every process needs all parameters, and the bucket would send them to each. Instead an array is
+read split over the devices that will hold copies of it (`spread`), and an all-gather copies it to where it is wanted
+(`Checkpoints.gather`).
 
 An array is stored in chunks, which can only be read whole. So it is split between chunks: no process reads one twice,
 and none reads more than without the split, even if the checkpoint was written by other devices. Orbax's own

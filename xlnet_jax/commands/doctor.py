@@ -26,7 +26,7 @@ from typing import Any, TextIO
 import xlnet_jax
 from xlnet_jax.config import Config, DataConfig, DistributedConfig
 from xlnet_jax.distributed import links
-from xlnet_jax.distributed.place import find_process_info
+from xlnet_jax.distributed.links import find_process_info
 from xlnet_jax.errors import BadInput, XLNetError, summary
 from xlnet_jax.messages import how_to_install, printable
 from xlnet_jax.storage import files

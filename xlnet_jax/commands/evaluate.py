@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,8 +22,8 @@ from xlnet_jax.data.batches.orders import LAWS
 from xlnet_jax.distributed.processes import session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.opened import Stored, opened
-from xlnet_jax.run import loss_curve
 from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run.progress import picture
 from xlnet_jax.train import sliding as contexts
 from xlnet_jax.train.evaluation import HeldoutLoss
 from xlnet_jax.train.recipe import make_recipe
@@ -126,9 +127,10 @@ def by_context(
             del model  # two do not fit into memory
         described = contexts.described(lengths, np.stack(losses))
         models = {name: {"step": at, **each} for name, at, each in zip(asked, steps, described, strict=True)}
-        curves = {name: each["loss"] for name, each in models.items()}
-        picture = loss_curve.draw_context(workdir, lengths, curves) if jax.process_index() == 0 else None
-        return {"targets": len(windows_NX), "lengths": lengths, "models": models, "picture": picture}
+        path, title = os.path.join(workdir, "context.png"), "Loss on the same tokens by context"
+        curves = {name: (lengths, each["loss"]) for name, each in models.items()}
+        drawn = jax.process_index() == 0 and picture(path, title, "tokens of context", curves, xscale="log")
+        return {"targets": len(windows_NX), "lengths": lengths, "models": models, "picture": drawn or None}
 
 
 def configured(workdir: str, overrides: Sequence[str], batch_size: int | None) -> Config:

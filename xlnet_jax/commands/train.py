@@ -10,7 +10,7 @@ import jax
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.mixture import open_mixture
 from xlnet_jax.distributed.processes import session
-from xlnet_jax.run import loss_curve
+from xlnet_jax.run import progress
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.run.goodput import Goodput
 from xlnet_jax.run.signals import stop_request
@@ -73,6 +73,6 @@ def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> di
         scores = workdirs.line_of(workdir, "evaluations", step)
         loss, share = workdirs.heldout_loss(scores), scores.get("heldout_share")
         unigram = scores.get("unigram_cross_entropy")
-        drawn = again and loss_curve.PICTURE in files.listing(workdir)
-        picture = os.path.join(workdir, loss_curve.PICTURE) if drawn else loss_curve.draw(workdir, loss, unigram)
+        drawn = again and progress.PICTURE in files.listing(workdir)
+        picture = os.path.join(workdir, progress.PICTURE) if drawn else progress.draw(workdir, loss, unigram)
     return {"heldout_loss": loss, "heldout_share": share, "unigram_cross_entropy": unigram, "picture": picture}

@@ -27,9 +27,8 @@ import xlnet_jax
 from xlnet_jax import config as configs
 from xlnet_jax import messages
 from xlnet_jax.config import Config
-from xlnet_jax.distributed.links import ProcessInfo
+from xlnet_jax.distributed.links import ProcessInfo, find_process_info
 from xlnet_jax.distributed.mesh import available_devices
-from xlnet_jax.distributed.place import find_process_info
 from xlnet_jax.distributed.rendezvous import GRACE_SECONDS, Watch
 from xlnet_jax.errors import RestartMe, XLNetError, summary
 
@@ -70,8 +69,8 @@ class Session:
 
         All processes ask at the same boundaries, after every dispatch and every batch of an evaluation, and get the
         same answer: a maximum over the devices, sent behind that dispatch and read after the next one is sent. So
-        nothing waits for it, and the answer is one boundary old. A single process needs no agreement. See `run.signals`
-        for why `multihost_utils.reached_preemption_sync_point` is not used.
+        nothing waits for it, and the answer is one boundary old. `multihost_utils.reached_preemption_sync_point` is not
+        used: its notifier takes over SIGTERM, ignores Ctrl-C, and covers steps only.
         """
         if not self.watch:
             return signal_name
@@ -131,7 +130,7 @@ def _client() -> Any:
 
 def _largest(value: int) -> jax.Array:
     """Sends a maximum over all processes to the devices, and returns it without waiting."""
-    mesh = Mesh(np.array(jax.devices()), ("devices",))
+    mesh = Mesh(np.array(available_devices()), ("devices",))
     spread, whole = NamedSharding(mesh, PartitionSpec("devices")), NamedSharding(mesh, PartitionSpec())
     values = jax.make_array_from_callback((mesh.size,), spread, lambda _: np.full(1, value, np.int32))
     with jax.set_mesh(mesh):
@@ -179,8 +178,6 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     try:
         _start_jax(config, me)
         processes = Session(watch, given.rendezvous_seconds)
-        if available_devices()[0].platform == "cpu":
-            _share_cached_programs()
         # The first collective operation connects all devices: run it now, while all processes are here.
         jax.block_until_ready(_largest(0))
         yield processes
@@ -238,12 +235,11 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
 def hold_aborts() -> None:
     """Delays an abort of this process by six seconds.
 
-    When process 0 is lost, and with it JAX's coordination service, JAX calls abort() in every other process at once,
-    from a thread of its own. The watch notices the loss too and ends the process with a clear message and exit code 42,
-    but may be slower. JAX offers no way to prevent the abort: `jax_enable_recoverability` covers the loss of any
-    process except 0, the client's `missed_heartbeat_callback` cannot be a Python function (std::bad_cast, jaxlib 0.10),
-    and abort() overrides blocked and ignored signals. The handler is libc's sleep(), called with the signal's number,
-    6; no Python code runs in it. An abort for any other reason proceeds after the delay.
+    When process 0 is lost, and with it JAX's coordination service, JAX calls abort() in all others at once. The
+    watch ends the process with a clear message and exit code 42, but may be slower. JAX offers no way to prevent the
+    abort: `jax_enable_recoverability` does not cover process 0, `missed_heartbeat_callback` cannot be a Python function
+    (std::bad_cast, jaxlib 0.10), and abort() overrides blocked and ignored signals. The handler is libc's sleep(),
+    called with the signal's number, 6. An abort for any other reason proceeds after the delay.
     """
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -264,20 +260,6 @@ def _start_jax(config: Config, me: ProcessInfo) -> None:
         shutdown_timeout_seconds=int(given.rendezvous_seconds) + 1,
         cluster_detection_method="deactivate",
     )  # fmt: skip
-
-
-def _share_cached_programs() -> None:
-    """Lets all processes find the programs in the persistent compilation cache, where only process 0 writes.
-
-    The key of a program holds a fingerprint of the topology. That of CPU devices contains the number of the process, so
-    the others never found one. A client of this machine alone has the same fingerprint in all processes, and another
-    one on another type of CPU. Private (checked with JAX 0.10.2 and 0.12.0): no option changes this part of the key.
-    """
-    from jax._src import cache_key
-    from jax._src.lib import xla_client
-
-    hash_config, machine = cache_key._hash_accelerator_config, np.array(xla_client.make_cpu_client().devices()[:1])
-    cache_key._hash_accelerator_config = lambda hashed, _: hash_config(hashed, machine)
 
 
 def _keep_stdout() -> None:

@@ -23,7 +23,7 @@ from xlnet_jax.convert.orbax import PARAMS
 from xlnet_jax.convert.source import open_source
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed import mesh as meshes
-from xlnet_jax.distributed.place import find_process_info
+from xlnet_jax.distributed.links import find_process_info
 from xlnet_jax.distributed.processes import Session, session
 from xlnet_jax.finetune.evaluation import best_step
 from xlnet_jax.finetune.setup import any_recipe

@@ -5,9 +5,8 @@ next start continues from the sums of the step it resumes from; the time between
 work, and waiting for a machine) is lost to restarts. Nothing is counted twice and nothing is left out: the seconds add
 up to the time since the first start, except pauses after a clean end.
 
-All processes of a run take the same time for a step, because they wait for each other inside it. They differ in the
-time that a host spends outside the step: waiting for its data, in Python, in saves. The device hides this time while it
-is shorter than the step; a host where it is longer is the straggler. This does not detect a slow chip.
+All processes take the same time for a step, because they wait for each other inside it. The straggler is the host that
+spends too much time outside the step: waiting for its data, in Python, in saves. A slow chip is not detected.
 """
 
 from __future__ import annotations
@@ -168,10 +167,9 @@ class StepTimes:
         texts = self._processes.gather(json.dumps(mine), "comparing step times")
         # Without the time spent here, in which this process waits for the others.
         self._since, self._before = step, self._goodput.now()
-        if jax.process_index() == 0:
-            self._log(1e3 * np.array([json.loads(text) for text in texts]), step, steps)
-
-    def _log(self, ms_PC: np.ndarray, step: int, steps: int) -> None:
+        if jax.process_index():
+            return
+        ms_PC = 1e3 * np.array([json.loads(text) for text in texts])
         step_P, outside_P = ms_PC.sum(axis=1), ms_PC[:, 1:].sum(axis=1)
         log.info("step times, %d steps to %d: %.1f ms per step; on the host %.1f in the median process, %.1f in the "
                  "slowest", steps, step, step_P.max(), _median(outside_P), outside_P.max())  # fmt: skip

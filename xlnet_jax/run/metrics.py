@@ -200,13 +200,10 @@ class MetricsWriter:
         self._active = jax.process_index() == 0
         self._workdir, self._check, self._failed = workdir, check, False
         self._files: dict[str, RunFile] = {}
-        self.earlier: list[dict[str, Any]] = []
-        """The lines of `time.jsonl` up to `step`."""
         if self._active:
             with files.translate_errors(workdir):
                 for name in ("metrics", "evaluations", "time"):
                     self._files[name] = open_lines(os.path.join(workdir, f"{name}.jsonl"), step)
-                self.earlier = read_jsonl(os.path.join(workdir, "time.jsonl"))
                 if tensorboard:
                     self._files["events"] = open_events(workdir, step)
 

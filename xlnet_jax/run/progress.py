@@ -1,12 +1,14 @@
-"""Reports the metrics of a dispatch: JSON lines, the progress bar or the log; ends a run that diverges."""
+"""Reports the metrics of a dispatch: JSON lines, bar or log; ends a run that diverges; draws the loss curve."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import logging
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,10 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.stream import Plan, Stream
 from xlnet_jax.errors import Diverged
+from xlnet_jax.messages import how_to_install
 from xlnet_jax.run.goodput import Goodput
-from xlnet_jax.run.metrics import MetricsWriter
+from xlnet_jax.run.metrics import MetricsWriter, read_jsonl
+from xlnet_jax.storage import files
 
 log = logging.getLogger("xlnet_jax")
 
@@ -27,7 +31,8 @@ LOG_EVERY = 100
 LOG_FIRST = (1, 2, 5, 10, 20, 50)
 """Steps that are also logged: users can end a run early that does not learn."""
 
-TRAINING = "training"
+TRAINING, PICTURE = "training", "loss.png"
+NO_LEVELS: Mapping[str, float | None] = {}
 
 BUSY_SECONDS = 30.0
 """Between two lines of the log during a long evaluation."""
@@ -130,3 +135,45 @@ def number(value: np.ndarray | np.floating) -> int | float | None:
     """A number for JSON: a non-finite loss is null."""
     plain = value.item()
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+
+
+def draw(workdir: str, heldout_loss: float | None, unigram: float | None) -> str | None:
+    """Draws the training loss of every step of a finished run into `loss.png`; see `picture` for result and errors.
+
+    Args:
+      heldout_loss, unigram: drawn as lines: the held-out loss after the last step, and its unigram baseline.
+    """
+    lines = [line for line in read_jsonl(os.path.join(workdir, "metrics.jsonl")) if line.get("loss") is not None]
+    curves = {"training loss": ([line["step"] for line in lines], [line["loss"] for line in lines])}
+    levels = {"held-out loss, at the end": heldout_loss, "unigram cross-entropy": unigram}
+    return picture(os.path.join(workdir, PICTURE), "Held-out and training loss", "step", curves, levels)
+
+
+def picture(
+    path: str, title: str, xlabel: str, curves: Mapping[str, Any], levels: Mapping[str, float | None] = NO_LEVELS,
+    **scale: str,
+) -> str | None:  # fmt: skip
+    """Writes a PNG of curves (x, nats) and of horizontal lines, by name.
+
+    Returns its path, or None where matplotlib is not installed. Raises BadInput (a full disk, a lost permission) or
+    RestartMe (the bucket does not answer).
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        log.info("no picture without matplotlib: %s, and rerun the same command", how_to_install("quickstart"))
+        return None
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, curve in curves.items():
+        axes.plot(*curve, linewidth=0.8, label=name)
+    for number, (name, level) in enumerate(levels.items(), 1):
+        if level is not None:
+            axes.axhline(level, color=f"C{number}", linestyle="--", label=name)
+    axes.set(title=title, xlabel=xlabel, ylabel="nats per target", **scale)
+    axes.legend()
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=120)
+    with files.translate_errors(path):
+        files.write(path, png.getvalue())
+    return path

@@ -14,9 +14,7 @@ Ctrl-C into SIGINT and SIGTERM. So within `SAME_SECONDS` of the first signal onl
 
 SIGHUP stays ignored if it was when the program started: `nohup` asks for that.
 
-`jax.experimental.multihost_utils.reached_preemption_sync_point` is not used. It is always false in a single process;
-with several processes its notifier takes over SIGTERM, ignores all other signals (no Ctrl-C), and does not cover
-evaluation, compilation or waiting for data. `Session.stop` guarantees the same: all processes stop at one step.
+With several processes `Session.stop` has all of them stop at one step.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """The work directory of a run: its resolved configuration, its tokenizer, and what may change on resume.
 
-config.json        every key by its dotted name, and the corpus hash: the identity of the run
-tokenizer/         spiece.model (or vocabulary.json) and normalization.json: a checkpoint can be used without the corpus
-runs.jsonl         one line per start: its step, see `environment`
-checkpoints/       see `checkpoint`
-metrics.jsonl      see `run.metrics`; in a bucket a folder
-time.jsonl         see `run.goodput`
-lock.json          only in a bucket, see `run.lock`
+`config.json` is the identity of the run, and with `tokenizer/` a checkpoint can be used without the corpus.
+docs/training.md lists all files.
 """
 
 from __future__ import annotations

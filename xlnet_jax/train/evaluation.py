@@ -150,8 +150,7 @@ class HeldoutLoss:
     """The `Evaluator` of pretraining. Compiles once, runs any number of times.
 
     Args:
-      mixture: the held-out splits.
-      train_counts_V: how often each piece occurs in the train splits.
+      mixture, train_counts_V: the held-out splits, and how often each piece occurs in the train splits.
       blocks: number of blocks to score of each corpus; 0 = all.
       streams: into which the split of each corpus is cut, for a left-to-right model; 0 = see `SinglePass`.
 
@@ -166,10 +165,21 @@ class HeldoutLoss:
         config = recipe.config
         batch_size = rows_at_once(config, mesh)
         mixture.check(config)
-        self._dispatches, self.scope, self._share, self._streams = _dispatches(
-            mixture, config, mesh, batch_size, blocks, streams
-        )
-        self._batch_size = self._dispatches.batch_size
+        reading, whole = (mixture.single_pass(config, streams, limit) for limit in (blocks, 0))
+        self._streams = len(reading.rows_S3)
+        if config.data.left_to_right:
+            # No more rows than there are streams.
+            ways = meshes.row_devices(mesh)
+            batch_size = min(batch_size, -(-self._streams // ways) * ways)
+            scored, total = (each.rows_S3[:, 2].sum() for each in (reading, whole))
+            scope = f"{scored:,} of {quantity(total, 'segment')} in {quantity(self._streams, 'stream')}, "
+        else:
+            scored, total = self._streams, len(whole.rows_S3)
+            scope = f"{scored:,} of {quantity(total, 'block')} in "
+        rows = meshes.rows_here(batch_size, mesh)
+        self._dispatches = loader.HeldoutDispatches(mixture, config, reading, batch_size, rows)
+        self.scope, self._share = scope + quantity(len(self._dispatches), "batch"), scored / total
+        self._batch_size = batch_size
         self._config, self._mesh, self._train_counts_V = config, mesh, train_counts_V
 
         def run(params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:
@@ -214,25 +224,6 @@ class HeldoutLoss:
         losses = (shown(scores[name]) for name in ("heldout_loss", "loss_without_memory", "unigram_cross_entropy"))
         text = "held-out loss %s (%s without memory; unigram cross-entropy %s) over %s"
         return text % (*losses, self.scope)
-
-
-def _dispatches(
-    mixture: Mixture, config: Config, mesh: Mesh, batch_size: int, blocks: int, streams: int
-) -> tuple[loader.HeldoutDispatches, str, float, int]:
-    """The batches to score, what they are in words, their share of the whole, and the number of rows."""
-    reading, whole = (mixture.single_pass(config, streams, limit) for limit in (blocks, 0))
-    rows = len(reading.rows_S3)
-    if config.data.left_to_right:
-        # No more rows than there are streams.
-        ways = meshes.row_devices(mesh)
-        batch_size = min(batch_size, -(-rows // ways) * ways)
-        scored, total = (each.rows_S3[:, 2].sum() for each in (reading, whole))
-        scope = f"{scored:,} of {quantity(total, 'segment')} in {quantity(rows, 'stream')}, "
-    else:
-        scored, total = rows, len(whole.rows_S3)
-        scope = f"{scored:,} of {quantity(total, 'block')} in "
-    dispatches = loader.HeldoutDispatches(mixture, config, reading, batch_size, meshes.rows_here(batch_size, mesh))
-    return dispatches, scope + quantity(len(dispatches), "batch"), scored / total, rows
 
 
 def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:

@@ -71,7 +71,8 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
       The result (`goodput.result`), and whether there was anything to do.
     """
     workdir = job.workdir
-    config, recipe, mesh, built = _built(job, processes)
+    config = job.config
+    recipe, mesh, built = _built(job, processes)
     with jax.set_mesh(mesh):
         workdirs.use_compilation_cache(config, workdir)
         check = None
@@ -98,7 +99,7 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
             workdirs.write_start(workdir, config, job.data, start, origin)
             writer = MetricsWriter(workdir, start, config.log.tensorboard, check)
             stack.enter_context(contextlib.closing(writer))
-            goodput.resume_from(writer.earlier)
+            goodput.resume_from(read_jsonl(os.path.join(workdir, "time.jsonl")))
             watchdog = Watchdog(config.watchdog.seconds, lambda: goodput.cause)
             stack.callback(watchdog.cancel)
             loop = Run(recipe, workdir, job.data, mesh, built, checkpoints, writer, plan, origin["rebuilt"], processes,
@@ -108,7 +109,8 @@ def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) ->
 
 def dry_run(job: Job, processes: Session) -> dict[str, Any]:
     """Builds the first batch and traces the step; neither compiles nor writes."""
-    config, recipe, mesh, built = _built(job, processes)
+    config = job.config
+    recipe, mesh, built = _built(job, processes)
     with jax.set_mesh(mesh):
         rows = meshes.rows_here(built.rows, mesh)
         plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
@@ -128,7 +130,7 @@ def dry_run(job: Job, processes: Session) -> dict[str, Any]:
     return {"step": 0, "loss": None, "tokens_per_second": None, "workdir": job.workdir, "parameters": parameters}
 
 
-def _built(job: Job, processes: Session) -> tuple[Config, Recipe, Mesh, BuiltStep]:
+def _built(job: Job, processes: Session) -> tuple[Recipe, Mesh, BuiltStep]:
     config = job.config
     mesh = meshes.make_mesh(config.mesh)
     rows = meshes.training_rows(config.train, mesh)
@@ -139,7 +141,7 @@ def _built(job: Job, processes: Session) -> tuple[Config, Recipe, Mesh, BuiltSte
                  empty, quantity(meshes.row_devices(mesh), "device"))  # fmt: skip
     recipe = job.make_recipe(implementation.decided(config, processes))
     with jax.set_mesh(mesh):
-        return config, recipe, mesh, build_step(recipe, mesh)
+        return recipe, mesh, build_step(recipe, mesh)
 
 
 def _evaluated(

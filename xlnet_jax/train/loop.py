@@ -302,21 +302,20 @@ class Run:
         self._check_grace()
 
     def _check_grace(self) -> None:
-        """Warns, once, if a machine that ends a process some time after SIGTERM leaves too little of it for the save.
+        """Warns, once, if two dispatches and a save take longer than a machine waits after SIGTERM.
 
         The signal may come when one dispatch runs and the next is about to be sent; the save starts after both.
         """
-        config, save = self.recipe.config, self.checkpoints.seconds
+        config, save, rates = self.recipe.config, self.checkpoints.seconds, self.report.rates
         grace = config.checkpoint.grace_seconds
-        if self.warned or not (grace and save and self.report.rates) or jax.process_index():
+        if self.warned or not (grace and save and rates) or jax.process_index():
             return
         tokens = config.train.steps_per_dispatch * config.train.batch_size * config.data.segment_len
-        dispatch = tokens / statistics.median(self.report.rates[-100:])
+        dispatch = tokens / statistics.median(rates[-100:])
         if 2 * dispatch + save > grace:
             self.warned = True
             log.warning(
                 "two dispatches of %.1f s and a save of %.1f s take longer than checkpoint.grace_seconds=%g: a stop "
-                "signal may come too late for a save, and the work since the newest checkpoint would be repeated; use "
-                "a smaller train.steps_per_dispatch or checkpoint.every, checkpoint.memory=rebuild, or a machine that "
-                "gives more time", dispatch, save, grace,
+                "signal may come too late for a save; use a smaller train.steps_per_dispatch, "
+                "checkpoint.memory=rebuild, or a machine that gives more time", dispatch, save, grace,
             )  # fmt: skip

@@ -91,16 +91,8 @@ def window_nll(model: LanguageModel, params: Any, windows_BN: jax.Array, slots: 
 class SlidingLoss:
     """The held-out loss of a model with absolute positions, with all the context that it can use.
 
-    Every token but the first is scored once, as by `evaluation.HeldoutLoss`; those of the first segment have less
-    context than the others.
-
-    Args:
-      mixture: the held-out splits.
-      train_counts_V: how often each piece occurs in the train splits.
-      blocks: number of blocks to score of each corpus; 0 = all.
-
-    Attributes:
-      scope: for the log.
+    Every token but the first is scored once; those of the first segment have less context than the others. Arguments
+    and attributes are those of `evaluation.HeldoutLoss`.
     """
 
     def __init__(
