@@ -27,6 +27,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import readers
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch
 from xlnet_jax.finetune.tasks import TASKS
@@ -114,7 +115,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if not started:  # an older version may have let such a key pass
         kind.check_options(config)
     config, tokenizer = _model(config, workdir if started else "")
-    examples = kind.read(config, config.finetune.train)
+    examples = readers.examples(kind.read, config, config.finetune.train)
     labels = kind.labels_of(examples)
     if labels and not config.finetune.labels:
         config = config.changed(finetune={"labels": _joined(labels)})
@@ -134,7 +135,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         raise BadInput(f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
                        f"train.batch_size={config.train.batch_size}; use a smaller batch")  # fmt: skip
     if path := config.finetune.dev:
-        dev = encode(task, path, kind.read(config, path))
+        dev = encode(task, path, readers.examples(kind.read, config, path))
     log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
              quantity(len(train.rows), "row"), quantity(len(dev.examples) if dev else 0, "dev example"))  # fmt: skip
     return train, dev

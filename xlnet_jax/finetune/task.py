@@ -136,9 +136,6 @@ class Export(NamedTuple):
     """The names of the outputs; none for a task whose outputs have no names."""
 
 
-Read = Callable[[Config, str], list[Example]]
-"""A reader: from the configuration and one source (`finetune.train` or `finetune.dev`) to its examples."""
-
 OF_ALL_TASKS = frozenset({"task", "train", "dev", "columns", "metric", "tokenizer", "patience"})
 """Keys of `finetune` that every task reads."""
 
@@ -154,8 +151,8 @@ class Task(abc.ABC):
     config: Config
     tokenizer: Tokenizer
 
-    read: ClassVar[Read]
-    """From its files to its examples."""
+    read: ClassVar[Any]
+    """Its `readers.Read`."""
     export: ClassVar[Export]
     """How transformers has its models."""
     options: ClassVar[frozenset[str]] = frozenset()
