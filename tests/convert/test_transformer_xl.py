@@ -97,7 +97,7 @@ def read(variables, ids, **changes):
 
 @functools.cache
 def abstract(model):
-    config = Config(model=model, data=DataConfig(**transformer_xl.DATA))
+    config = Config(model=model, data=DataConfig(objective="clm", bidirectional=False))
     return jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
 
 

@@ -153,15 +153,12 @@ def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> dic
     # A head without parameters is an empty dictionary, which stays.
     found: dict[str, Any] = dict(traverse_util.flatten_dict(dict(params), keep_empty_nodes=True, sep="/"))
     for entry in (entry for entry in table if entry.ours in flat):
-        if "{}" not in entry.theirs:
-            found[entry.ours] = np.ascontiguousarray(entry.to_ours(arrays.read(entry.theirs)))
-            continue
-        if not entry.ours.startswith("layers/"):
+        if "{}" in entry.theirs and not entry.ours.startswith("layers/"):
             name = entry.ours.split("/")[1]
             raise BadInput(f"{arrays.where} has {name} of each layer; use model.biases_per_layer=True")
-        found[entry.ours] = np.empty(flat[entry.ours].shape, flat[entry.ours].dtype)
-        for name, layer in entry.places(len(found[entry.ours])):
-            found[entry.ours][layer] = entry.to_ours(arrays.read(name))
+        leaf = found[entry.ours] = np.empty(flat[entry.ours].shape, flat[entry.ours].dtype)
+        for name, index in entry.places(len(leaf)):
+            leaf[index] = entry.to_ours(arrays.read(name))
     return traverse_util.unflatten_dict(found, sep="/")
 
 

@@ -42,9 +42,8 @@ from xlnet_jax.storage import files
 CONSTANTS = {"activation": "relu", "scale_embedding": True}
 """Keys of `ModelConfig` that the code fixes. Its LayerNorm has the epsilon 1e-12, which is our default."""
 
-DATA = {"objective": "clm", "bidirectional": False}
-"""Keys of `DataConfig`."""
-LENGTHS = {"segment_len": 512, "reuse_len": 512, "num_predict": 512}
+DATA = {"data.objective": "clm", "data.bidirectional": False}
+LENGTHS = {"data.segment_len": 512, "data.reuse_len": 512, "data.num_predict": 512}
 """The checkpoint knows no length: `evaluate` and a new run name their own."""
 
 BIAS_OF_SPECIAL_PIECES = -20.0
@@ -266,7 +265,8 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
         )
     with open_vocabulary(tokenizer, path) as (vocabulary, ids_N):
         sizes = read_model(arrays, ids_N)
-        config, assumed = configured(path, {"model": sizes | CONSTANTS, "data": DATA}, overrides, {"data": LENGTHS})
+        known = {f"model.{key}": value for key, value in (sizes | CONSTANTS).items()} | DATA
+        config, assumed = configured(path, known, overrides, LENGTHS)
         if changed := [f"model.{key}={value}" for key, value in sizes.items() if getattr(config.model, key) != value]:
             raise BadInput(f"{path} has {', '.join(changed)}; leave these keys out")
         convert = functools.partial(from_original, config.model, ids_N)
