@@ -263,7 +263,7 @@ MUTANTS = (
            one("finetune/question_answering", "test_the_beam_equals_exhaustive_search")),
     Mutant("an_answer_ends_in_the_question", "xlnet_jax/finetune/question_answering.py", "is_a_BT & before_a_BT", "hidden.real_BCT[:, 0]",
            one("finetune/question_answering", "test_the_beam_equals_exhaustive_search")),
-    Mutant("negatives_of_one_device", "xlnet_jax/finetune/embeddings.py", "if mesh.shape[name] > 1", "if mesh.shape[name] > 9",
+    Mutant("negatives_of_one_device", "xlnet_jax/finetune/embeddings.py", "mesh.shape[name] > 1", "mesh.shape[name] > 9",
            one("finetune/tasks", "test_the_negatives_are_those_of_the_whole_batch_on_any_number_of_devices")),
     Mutant("answers_by_normalised_characters", "xlnet_jax/data/offsets.py", "Pieces(np.array(tokens, np.int32), source[start_N]",
            "Pieces(np.array(tokens, np.int32), start_N",

@@ -43,6 +43,8 @@ def test_a_choice_is_one_sequence_for_each_option():
     assert [text.replace(" ", "") for text in texts] == ["Badoki.Relumi.", "Badoki.Retuvemi."]
     assert all(list(tokens[-2:]) == [SEP, CLS] for tokens in row.tokens) and row.labels["label"] == 1
     outputs = task.outputs({"logits": np.array([[[0.0], [np.log(3)]]])}, [row], [example])
+    (after, _) = task.sequences(example._replace(texts=("Bado ki.", "Remi.", "lu", "tu ve")))
+    assert task.tokenizer.decode(after.tokens).replace(" ", "") == "Badoki.Remi.lu"
     assert outputs == [{"label": "B", "scores": pytest.approx([0.25, 0.75])}]
     assert task.score(outputs, [example]) == {"accuracy": 1}
     assert task.score(outputs, [example._replace(label=0)]) == {"accuracy": 0}

@@ -57,8 +57,7 @@ def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
     unit_B2D = vectors_B2D / jnp.linalg.norm(vectors_B2D, axis=-1, keepdims=True)
     mesh = jax.sharding.get_abstract_mesh()
     # Under `jit` alone an array is the global batch; under `shard_map` it is the part of one device.
-    axes = tuple(name for name in mesh.manual_axes if mesh.shape[name] > 1)
-    axes = tuple(sorted(axes, key=mesh.axis_names.index))
+    axes = tuple(name for name in mesh.axis_names if name in mesh.manual_axes and mesh.shape[name] > 1)
     every_N2D = jax.lax.all_gather(unit_B2D, axes, tiled=True) if axes else unit_B2D
     first = jax.lax.axis_index(axes) * len(unit_B2D) if axes else 0
     partner_B = first + jnp.arange(len(unit_B2D))

@@ -1,7 +1,7 @@
 """A task: examples with labels, their rows of token pieces, a head, its loss, and scores.
 
-    files or TFDS -> Example -> Row(s) -> TaskBatch -> transformer -> Hidden -> Head.losses       in a training step
-                                                                            -> Head.predictions -> Task.outputs, .score
+    files or TFDS -> Example -> Row(s) -> TaskBatch -> transformer -> Hidden -> its losses       in a training step
+                                                                            -> its predictions  -> Task.outputs, .score
 
 A task is data and a head: State, step, loop, checkpoints and resume are those of pretraining. It says four things:
 `sequences` lay an example out, `target` is its label, `head` reads the vectors, `output` is what `predict` gives.
@@ -19,7 +19,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -101,26 +101,6 @@ class Hidden:
     def cls_BCD(self) -> jax.Array:
         """The vectors of CLS, which ends every sequence."""
         return self.h_BCTD[:, :, -1]
-
-
-class Head(Protocol):
-    """A Flax module. Its parameters are under `head`, their depth is `model.heads.DEPTH`.
-
-    Build from `heads.Linear` (logical axes, float32 gradients); logits and losses are at least float32. For the export,
-    `Task.export` has the names of its layers.
-    """
-
-    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """loss_B, at least float32. Dropout needs an rng named `dropout`. All parameters must be used here: `init`
-        runs it.
-
-        In training these are the rows of one device (and micro-batch) only.
-        """
-        ...
-
-    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
-        """Small arrays with rows first, without dropout: logits, beams, vectors."""
-        ...
 
 
 class Export(NamedTuple):
@@ -225,13 +205,21 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def head(self, config: ModelConfig) -> Any:
-        """Its `Head`."""
+        """Its head: a Flax module, whose parameters are under `head`; their depth is `model.heads.DEPTH`.
+
+            losses(hidden, labels, *, deterministic)    loss_B. All parameters must be used here: `init` runs it. In
+                                                        training these are the rows of one device (and micro-batch).
+            predictions(hidden)                         small arrays with rows first, without dropout: logits, vectors
+
+        Build it from `heads.Linear` (logical axes, float32 gradients). Logits and losses are at least float32. Dropout
+        needs an rng named `dropout`. For the export, `Task.export` has the names of its layers.
+        """
 
     def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
         """One JSON object for each example, as a rule the `output` of its row.
 
         Args:
-          predictions: `Head.predictions` of `rows`, in their order, on the host.
+          predictions: the `predictions` of the head for `rows`, in their order, on the host.
           rows: all rows of `examples`, which they number from 0.
         """
         return [self.output({name: array[b] for name, array in predictions.items()}) for b in range(len(rows))]
