@@ -388,7 +388,7 @@ MUTANTS = (
            one("convert/transformer_xl", "test_special_pieces_take_nothing_from_the_others_whatever_the_text")),
     Mutant("imported_cutoffs_do_not_move_with_the_symbols", "xlnet_jax/convert/transformer_xl.py", "str(ids_N[cut])", "str(cut)",
            one("convert/transformer_xl", "test_names_and_shapes_of_the_released_models")),
-    Mutant("a_mask_leaves_the_space_before_it", "xlnet_jax/convert/tokenizer_json.py", '"lstrip": mask', '"lstrip": False',
+    Mutant("a_mask_leaves_the_space_before_it", "xlnet_jax/convert/tokenizer_json.py", '"lstrip": index == XLNET.mask', '"lstrip": False',
            one("convert/tokenizer_json", "test_special_tokens_and_the_segments_of_a_pair")),
     Mutant("unused_pieces_are_used", "xlnet_jax/convert/tokenizer_json.py", " or piece.type == piece.UNUSED", "",
            one("convert/tokenizer_json", "test_pieces_with_their_kinds_and_the_prefix_come_back")),

@@ -57,13 +57,8 @@ def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES)
     Beside the parameters, memory is needed for the kernels of one file, which are transposed there. The tokenizer there
     cuts a text to `data.segment_len` tokens if asked to cut.
 
-    Args:
-      output: a folder that does not exist yet or is empty, also `gs://`.
-      shard_bytes: the weights are split into files of at most this size, or of one array.
-
-    Raises:
-      BadInput: the library cannot express the model or the tokenizer, the two do not fit each other, or the folder
-        cannot be written or is not empty.
+    Raises BadInput: the library cannot express the model or the tokenizer, the two do not fit each other, or the folder
+    cannot be written or is not empty.
     """
     config, tokenizer = trained.config, trained.tokenizer
     check(config)

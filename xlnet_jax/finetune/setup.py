@@ -100,9 +100,7 @@ def rows_of(task: Task, examples: Sequence[Example]) -> list[Row]:
 def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     """Reads and encodes the examples, for training and of the dev set; all that was decided is in their `task.config`.
 
-    Args:
-      workdir: of the run; if it has started, its model and tokenizer are taken from here, and `checkpoint.init_from`
-        may be gone.
+    If the run of `workdir` has started, its model and tokenizer are taken from there: `init_from` may be gone.
 
     Raises BadInput: no task, a key that it does not read, a source or an example that cannot be used, a tokenizer that
     is not the model's.
