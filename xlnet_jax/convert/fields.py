@@ -18,6 +18,7 @@ from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
 from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.task import Export
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.messages import suggest
 from xlnet_jax.storage import files
@@ -103,8 +104,10 @@ def read_own(folder: str) -> dict[str, Any]:
 
 def config_json(model: ModelConfig, task: FinetuneConfig, kept: Mapping[str, Any]) -> dict[str, Any]:
     """The content of config.json, with the keys `kept` of the folder that the run started from."""
+    export = Export("XLNetLMHeadModel", {}) if task.task == "none" else TASKS[task.task].export
+    labels = export.labels(task)
     return {
-        "architectures": ["XLNetLMHeadModel"],
+        "architectures": [export.architecture],
         "model_type": "xlnet",
         "dtype": "float32",  # it has no working half-precision two-stream attention
         **{theirs: getattr(model, ours) for ours, theirs in NAMED.items()},
@@ -117,21 +120,9 @@ def config_json(model: ModelConfig, task: FinetuneConfig, kept: Mapping[str, Any
         "start_n_top": task.beam,
         "end_n_top": task.beam,
         **BOS_EOS_PAD,
-        **_task(task),
-    }
-
-
-def _task(task: FinetuneConfig) -> dict[str, Any]:
-    """The keys of config.json that belong to a fine-tuned model."""
-    if task.task == "none":
-        return {}
-    export = TASKS[task.task].export
-    names_of = export.labels(task)
-    return {
-        "architectures": [export.architecture],
         **({"problem_type": export.problem_type} if export.problem_type else {}),
-        **({"id2label": {str(i): name for i, name in enumerate(names_of)},
-            "label2id": {name: i for i, name in enumerate(names_of)}} if names_of else {}),
+        **({"id2label": {str(i): name for i, name in enumerate(labels)},
+            "label2id": {name: i for i, name in enumerate(labels)}} if labels else {}),
     }  # fmt: skip
 
 

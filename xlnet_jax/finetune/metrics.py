@@ -153,8 +153,8 @@ def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer:
 def best_threshold(gains: Sequence[float], silent: int, no_answer: Sequence[float]) -> tuple[float, float]:
     """The best score and its threshold: questions with `no_answer` above the threshold get no answer.
 
-    The answers are given one by one, the surest first; each adds its gain to `silent`, the summed score without any. The
-    lowest of equal thresholds wins. If it is best to answer nothing, the threshold is below every `no_answer`.
+    The answers are given one by one, the surest first; each adds its gain to `silent`, the summed score without any.
+    The lowest of equal thresholds wins. If it is best to answer nothing, the threshold is below every `no_answer`.
     """
     order_N = np.argsort(no_answer, kind="stable")
     sure_N, score_M = np.array(no_answer)[order_N], np.cumsum([silent, *np.array(gains)[order_N]])

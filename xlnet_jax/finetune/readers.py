@@ -68,7 +68,7 @@ class Record(NamedTuple):
     def first(self, names: Iterable[tuple[str, ...]], what: str) -> tuple[str, ...]:
         """The first of several lists of names whose fields are there. Raises BadInput."""
         for each in names:
-            if all(name in self.fields for name in each):
+            if self.fields.keys() >= {*each}:
                 return each
         raise BadInput(f"{self.where}: no {what} under a usual name among {self.names}; set finetune.columns")
 
