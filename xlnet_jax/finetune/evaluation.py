@@ -29,8 +29,6 @@ from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
 
-PREDICTIONS = "predictions.jsonl"
-
 
 @dataclasses.dataclass(frozen=True)
 class InOrder:
@@ -84,12 +82,7 @@ def predictor(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Predictor:
 
 
 class TaskEvaluator:
-    """Scores a dev set; keeps the outputs of the best evaluation in `predictions.jsonl`.
-
-    Args:
-      dev: its examples.
-      workdir: of the run.
-    """
+    """Scores a dev set; keeps the outputs of the best evaluation in `predictions.jsonl` of the work directory."""
 
     def __init__(self, recipe: Recipe, mesh: Mesh, dev: TaskData, workdir: str) -> None:
         self._predict, self._config, self._dev = predictor(recipe, mesh), recipe.config, dev
@@ -108,7 +101,7 @@ class TaskEvaluator:
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
             lines = zip(dev.examples, outputs, strict=True)
             text = "".join(json.dumps({"where": example.where, **output}) + "\n" for example, output in lines)
-            path = os.path.join(self._workdir, PREDICTIONS)
+            path = os.path.join(self._workdir, "predictions.jsonl")
             write = functools.partial(files.write, path, text.encode())
             until_it_works(write, path, self._config.checkpoint.io_deadline_seconds, lambda: None)
         loss = float(loss_N.mean(dtype=np.float64))
@@ -119,9 +112,3 @@ class TaskEvaluator:
         loss = "not finite" if scores["loss"] is None else f"{scores['loss']:.4f}"
         examples = quantity(len(self._dev.examples), "dev example")
         return f"{self._metric} {scores['score']:.4f}, loss {loss} on {examples}"
-
-
-def best_step(workdir: str, steps: Sequence[int]) -> int | None:
-    """Of some steps of a run the one with the best score; None if none was scored."""
-    line = best([line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] in steps])
-    return line["step"] if line else None

@@ -124,10 +124,8 @@ def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer:
       predicted: the best answer to each question that is not empty, or "" for no answer.
       no_answer: how much speaks against any answer, on any scale.
 
-    Returns:
-      `exact` and `f1`; for questions with and without an answer, if there are both, `has_answer_exact` and so on;
-      `best_exact` and `best_f1`, the scores if no answer is given above the best threshold for each, and these
-      thresholds.
+    Returns `exact` and `f1`; if there are questions with and without an answer, `has_answer_exact` and so on;
+    `best_exact` and `best_f1`, if no answer is given above the best threshold for each, and these thresholds.
     """
     # An answer of nothing but articles and punctuation is none.
     nearest = [[answer for answer in true if normalized(answer)] or [""] for true in answers]

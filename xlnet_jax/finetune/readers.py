@@ -167,9 +167,7 @@ def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, 
 def records(config: Config, source: str) -> Iterator[Record]:
     """The records of all sources, in order.
 
-    Raises:
-      BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind.
-      RestartMe: the bucket does not answer.
+    Raises BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind. RestartMe: a silent bucket.
     """
     for name in [name.strip() for name in source.split(",") if name.strip()] or [source]:
         record = None

@@ -218,9 +218,7 @@ class Task(abc.ABC):
     def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
         """One JSON object for each example, as a rule the `output` of its row.
 
-        Args:
-          predictions: the `predictions` of the head for `rows`, in their order, on the host.
-          rows: all rows of `examples`, which they number from 0.
+        `predictions` are those of the head for all rows of `examples`, in their order, on the host.
         """
         return [self.output({name: array[b] for name, array in predictions.items()}) for b in range(len(rows))]
 
