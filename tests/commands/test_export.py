@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from sentencepiece import sentencepiece_model_pb2
 
 from xlnet_jax.config import Config
-from xlnet_jax.convert import huggingface, tokenizer_json, weights
+from xlnet_jax.convert import huggingface, tokenizer_json
 from xlnet_jax.convert.formats import Trained
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, train_tokenizer
 from xlnet_jax.errors import BadInput
@@ -190,7 +190,7 @@ def test_a_folder_in_use_is_refused(name, message, tokenizer, tmp_path):
 
 @pytest.mark.parametrize(("error", "raised"), [(OSError(28, "No space left"), BadInput), (KeyboardInterrupt(), None)])
 def test_an_export_that_fails_leaves_nothing(error, raised, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(weights, "save_file", mock.Mock(side_effect=error))
+    monkeypatch.setattr(huggingface, "save_file", mock.Mock(side_effect=error))
     with pytest.raises(raised or type(error)):
         write(tokenizer, tmp_path / "model")
     assert not os.listdir(tmp_path)

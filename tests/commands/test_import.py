@@ -105,9 +105,7 @@ def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(cop
     assert "assumed" not in caplog.text
     (copy / fields.OWN).unlink()
     edit(copy / "config.json", mem_len=7, reuse_len=0)
-    assert fields.read_lengths(fields.read_config_json(str(copy))) == {"model": {"memory_len": 7}, "data": {}}, (
-        "0 is null there"
-    )
+    assert fields.read_lengths(fields.read_config_json(str(copy))) == {"model.memory_len": 7}, "0 is null there"
     import_(str(copy), str(tmp_path / "untold"), overrides=words)
     said = "does not say how its model was trained; assumed: model.compute_dtype=bfloat16 data.objective=plm;"
     assert f"{copy} {said}" in caplog.text
@@ -268,9 +266,9 @@ def test_the_steps_of_a_nested_normalizer_are_found():
 def test_a_tokenizer_without_a_limit_says_no_length(tmp_path):
     """`transformers` writes int(1e30), which would be refused as a segment length."""
     classes = {"architectures": ["XLNetForSequenceClassification"]}
-    for limit, expected in ((10**30 + 19884624838656, {}), (128, {"segment_len": 128})):
+    for limit, expected in ((10**30 + 19884624838656, {}), (128, {"data.segment_len": 128})):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
-        assert fields.read_task(str(tmp_path), classes)["data"] == expected
+        assert expected.items() == {x for x in fields.read_task(str(tmp_path), classes).items() if "data." in x[0]}
 
 
 def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys):
@@ -332,7 +330,7 @@ def test_a_tensorflow_checkpoint_needs_its_configuration_and_tensorflow(tmp_path
     (tmp_path / "xlnet_config.json").write_text(json.dumps(sizes))
     refused("has no ff_activation")
     (tmp_path / "xlnet_config.json").write_text(json.dumps(sizes | {"ff_activation": "gelu"}))
-    assert tensorflow.read_model(str(tmp_path))["activation"] == "gelu"  # the tanh form
+    assert tensorflow.read_model(str(tmp_path))["model.activation"] == "gelu"  # the tanh form
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     refused("needs tensorflow; install the extra `tf`")
     refused("needs tensorflow; install the extra `tf`", str(tmp_path))

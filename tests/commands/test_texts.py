@@ -233,7 +233,7 @@ def test_scores_from_the_command_line_are_those_of_the_library(tmp_path, capsys)
         ("score '  '", "has no pieces"),
         ("score Bado --order=left --orders=2", "several orders are random"),
         ("score --input=wrong.jsonl", "row 1: give an object of strings: text, and before and after if there are any"),
-        ("score --input=list.jsonl", "row 1: no JSON object; give one on each line"),
+        ("score --input=list.jsonl", "row 1: holds no JSON object"),
     ],
 )
 def test_bad_input_is_one_line(workdir, tmp_path, monkeypatch, capsys, words, message):

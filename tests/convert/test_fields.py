@@ -8,7 +8,6 @@ import tiny
 from xlnet_jax import config as configs
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.convert import fields
-from xlnet_jax.convert.formats import merged
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 
@@ -21,8 +20,8 @@ def written(config, folder):
     files.write(f"{folder}/{fields.OWN}", files.to_json(fields.own(config)))
     files.write(f"{folder}/tokenizer_config.json", files.to_json({"model_max_length": config.data.segment_len}))
     found = fields.read_config_json(str(folder))
-    model, task = {"model": fields.read_model(str(folder), found)}, fields.read_task(str(folder), found)
-    return merged(fields.read_own(str(folder)), model, task)
+    model, task = fields.read_model(str(folder), found), fields.read_task(str(folder), found)
+    return configs.nested(fields.read_own(str(folder)) | model | task)
 
 
 def other(field):

@@ -1,7 +1,8 @@
 """Layouts of token pieces: hand cases, and the loops of their definitions."""
 
+import itertools
+
 import numpy as np
-import pytest
 from special_ids import CLS, SEP
 
 from xlnet_jax.data.tokenizer import XLNET
@@ -21,11 +22,9 @@ def test_a_sentence_and_a_pair():
     assert layouts.sentences(XLNET, 5, _text(100, 9)).tokens.tolist() == [100, 101, 102, SEP, CLS]
 
 
-@pytest.mark.parametrize("a", range(9))
-@pytest.mark.parametrize("b", range(9))
-def test_the_longer_text_loses_its_end_piece_by_piece(a, b):
+def test_the_longer_text_loses_its_end_piece_by_piece():
     """The fault: cutting B only, or both in proportion."""
-    for length in range(3, 20):
+    for a, b, length in itertools.product(range(9), range(9), range(3, 20)):
         left, right = a, b
         while left + right > length - 3:
             if left > right:
@@ -42,8 +41,6 @@ def test_a_choice_keeps_the_end_of_the_option_and_the_start_of_the_context():
     assert row.tokens.tolist() == [100, 101, 102, 103, SEP, 202, 203, 204, SEP, CLS]
     assert row.segments.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1, 2]
     assert len(layouts.choice(XLNET, 6, _text(100, 20), _text(200, 50), most=128).tokens) == 6
-    assert layouts.question_with_option("She _ home.", "went") == "She went home."
-    assert layouts.question_with_option("Why?", "Because.") == "Why? Because."
 
 
 def test_windows_cover_a_paragraph_and_every_piece_is_best_in_one():
@@ -68,8 +65,3 @@ def test_windows_cover_a_paragraph_and_every_piece_is_best_in_one():
     # No stride leaves pieces out between two windows.
     far = layouts.windows(XLNET, 16, paragraph, question, stride=50, most=3)
     assert [window.start for window in far] == [0, 10, 20]
-
-
-def test_a_short_paragraph_is_one_window():
-    (window,) = layouts.windows(XLNET, 16, _text(100, 5), _text(200, 2), stride=4, most=64)
-    assert window.best_N.all() and len(window.sequence.tokens) == 5 + 1 + 2 + 1 + 1

@@ -15,8 +15,8 @@ from xlnet_jax.finetune.setup import rows_of
 from xlnet_jax.finetune.task import Example
 
 
-def _config(columns=""):
-    return Config().changed(finetune={"columns": columns})
+def _examples(reader, columns, source):
+    return readers.examples(getattr(readers, reader), Config().changed(finetune={"columns": columns}), source)
 
 
 def _write(folder, name, text):
@@ -37,20 +37,20 @@ def _squad(context, *questions):
 def test_tables(tmp_path):
     """Quotes mean something in .csv and nothing in .tsv; a row is what a spreadsheet shows."""
     path = _write(tmp_path, "a.csv", '\ufeffsentence,label\n"good, ""very""\nso",pos\nbad,neg\n')
-    assert readers.labelled(_config(), path) == [
+    assert _examples("labelled", "", path) == [
         (('good, "very"\nso',), "pos", f"{path}, row 2"),
         (("bad",), "neg", f"{path}, row 3"),
     ]
     path = _write(tmp_path, "mrpc.tsv", 'Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe said "no\tNo.\n')
-    assert readers.labelled(_config(), path) == [(('He said "no', "No."), "1", f"{path}, row 2")]
+    assert _examples("labelled", "", path) == [(('He said "no', "No."), "1", f"{path}, row 2")]
     path = _write(tmp_path, "cola.tsv", "gj04\t0\t*\tThey drank the pub.\n")
-    assert readers.labelled(_config("3,1"), path) == [(("They drank the pub.",), "0", f"{path}, row 1")]
+    assert _examples("labelled", "3,1", path) == [(("They drank the pub.",), "0", f"{path}, row 1")]
 
 
 def test_json_lines_and_several_sources(tmp_path):
     first = _write(tmp_path, "a.jsonl", '{"text": "one", "label": 3}\n\n')
     second = _write(tmp_path, "b.jsonl", '{"text": "two", "label": 0.5}')
-    found = readers.labelled(_config(), f"{first}, {second}")
+    found = _examples("labelled", "", f"{first}, {second}")
     assert [(example.texts, example.label) for example in found] == [(("one",), 3), (("two",), 0.5)]
 
 
@@ -58,20 +58,20 @@ def test_squad_answers_are_found_again(tmp_path):
     """1 % of the starts in circulation are wrong; the fault: taking the first occurrence, not the nearest."""
     answers = [{"text": "a cat", "answer_start": 16}, {"text": "cat", "answer_start": 2}]
     path = _write(tmp_path, "dev.json", _squad("a cat sees a dog, a cat and a cat", ("Who?", answers), ("Why?", [])))
-    who, why = readers.question_answering(_config(), path)
+    who, why = _examples("question_answering", "", path)
     assert who.texts == ("a cat sees a dog, a cat and a cat", "Who?") and who.label == ((18, "a cat"), (2, "cat"))
     assert why.label == () and why.where == f"{path}, article 1, paragraph 1, question 1"
     # What is only plausible is no answer.
     question = {"context": "a cat", "question": "Which dog?", "answers": {"text": ["a cat"], "answer_start": [0]}}
     path = _write(tmp_path, "v2.jsonl", json.dumps(question | {"is_impossible": True}))
-    assert readers.question_answering(_config(), path)[0].label == ()
+    assert _examples("question_answering", "", path)[0].label == ()
 
 
 def test_race(tmp_path):
     article = {"article": "Text.", "questions": ["Q _ ?", "P?"], "options": [list("abcd")] * 2, "answers": ["B", "D"]}
     path = _write(tmp_path, "train/high/1.txt", json.dumps(article))
     _write(tmp_path, "train/middle/0.txt", json.dumps(article | {"answers": ["A", "C"]}))
-    found = readers.multiple_choice(_config(), str(tmp_path / "train"))
+    found = _examples("multiple_choice", "", str(tmp_path / "train"))
     assert [example.label for example in found] == ["B", "D", "A", "C"]
     assert found[1] == (("Text.", "P?", "a", "b", "c", "d"), "D", f"{path}, question 2")
 
@@ -79,17 +79,17 @@ def test_race(tmp_path):
 def test_tags(tmp_path):
     text = "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\n\nPeter NNP B-NP B-PER\n"
     path = _write(tmp_path, "ner.conll", text)
-    assert readers.token_classification(_config(), path) == [
+    assert _examples("token_classification", "", path) == [
         (("EU", "rejects"), ("B-ORG", "O"), f"{path}, row 3"),
         (("Peter",), ("B-PER",), f"{path}, row 7"),
     ]
-    assert readers.token_classification(_config("0,1"), path)[0].label == ("NNP", "VBZ")
+    assert _examples("token_classification", "0,1", path)[0].label == ("NNP", "VBZ")
 
 
 def test_pairs(tmp_path):
     path = _write(tmp_path, "p.tsv", "a\tb\tscore\nx\ty\t2.5\n")
-    assert readers.pairs(_config("a,b"), path) == [(("x", "y"), None, f"{path}, row 2")]
-    assert readers.pairs(_config("a,b,score"), path)[0].label == "2.5"
+    assert _examples("pairs", "a,b", path) == [(("x", "y"), None, f"{path}, row 2")]
+    assert _examples("pairs", "a,b,score", path)[0].label == "2.5"
 
 
 GOOD = {"text": "cat", "answer_start": 2}
@@ -109,7 +109,6 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
         ("labelled", "a.csv", "sentence,label\n", "", "has no examples"),
         ("labelled", "a.jsonl", '{"text": "a", "label": 1}\n{"text"', "", "row 2: not JSON"),
         ("labelled", "a.jsonl", '{"text": 7, "label": 1}', "", "row 1: 'text' is 7, not a text"),
-        ("labelled", "a.jsonl", "[" * 100_000, "", "row 1: not JSON (maximum recursion depth"),
         ("labelled", "a.jsonl", r'{"text": "a\ud800", "label": 1}', "", "row 1: not JSON ('utf-8' codec can't encode"),
         ("labelled", "a.xml", "<a/>", "", "a name that ends in .csv"),
         ("multiple_choice", "a.jsonl", RACE % "[5]", "", "options"),
@@ -123,7 +122,7 @@ RACE = '{"article": "x", "questions": ["q"], "options": %s, "answers": ["A"]}'
 def test_errors_name_the_file_and_the_row(tmp_path, reader, name, text, columns, message):
     path = _write(tmp_path, name, text)
     with pytest.raises(BadInput) as error:
-        getattr(readers, reader)(_config(columns), path)
+        _examples(reader, columns, path)
     assert message in str(error.value) and "\n" not in str(error.value)
     assert path in str(error.value) or "finetune.columns" in str(error.value)
 
@@ -136,14 +135,14 @@ def test_a_word_or_an_option_that_is_no_text():
 
 def test_what_is_not_there(tmp_path):
     with pytest.raises(BadInput, match="No such file|no such file"):
-        readers.labelled(_config(), str(tmp_path / "none.csv"))
+        _examples("labelled", "", str(tmp_path / "none.csv"))
     # A file that goes away, or may not be read.
     (tmp_path / "link.csv").symlink_to(tmp_path / "none.csv")
     with pytest.raises(BadInput, match="link.csv"):
-        readers.labelled(_config(), str(tmp_path / "link.csv"))
+        _examples("labelled", "", str(tmp_path / "link.csv"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="holds no .txt file"):
-        readers.multiple_choice(_config(), str(tmp_path / "empty"))
+        _examples("multiple_choice", "", str(tmp_path / "empty"))
 
 
 class XlnetLabelled(tfds.core.GeneratorBasedBuilder):
@@ -181,14 +180,14 @@ def test_data_sets_of_tfds(tmp_path):
     """Bytes, class numbers and arrays would be the fault."""
     XlnetLabelled(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
     folder = f"tfds:{tmp_path}/xlnet_labelled/1.0.0"
-    one, two = readers.labelled(_config("sentence,label"), f"{folder}:train")
+    one, two = _examples("labelled", "sentence,label", f"{folder}:train")
     assert one == (("né",), "negative", f"{folder}:train, example 0") and two.label == "positive"
-    assert readers.question_answering(_config(), f"{folder}:train")[0][:2] == (("a cat", "Who?"), ((2, "cat"),))
-    assert readers.token_classification(_config(), f"{folder}:train")[0][:2] == (("Eve", "ran"), ("B-PER", "O"))
-    (record, _) = readers.records(_config(), f"{folder}:train")
+    assert _examples("question_answering", "", f"{folder}:train")[0][:2] == (("a cat", "Who?"), ((2, "cat"),))
+    assert _examples("token_classification", "", f"{folder}:train")[0][:2] == (("Eve", "ran"), ("B-PER", "O"))
+    (record, _) = readers.records(Config(), f"{folder}:train")
     assert record.fields["questions"] == ["Q?"]
     # RACE's options. TFDS needs TensorFlow to write them, not to read them.
     nested = tfds.features.Sequence(tfds.features.Sequence(tfds.features.Text()))
     assert records._plain(nested, [np.array([b"a", b"b"], object)]) == [["a", "b"]]
     with pytest.raises(BadInput, match="test, example 0: 'label' is empty"):
-        readers.labelled(_config("sentence,label"), f"{folder}:test")
+        _examples("labelled", "sentence,label", f"{folder}:test")

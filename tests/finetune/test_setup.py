@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import data_fixtures
 import flax.linen as nn
 import jax
 import numpy as np
@@ -11,15 +10,11 @@ import tiny
 
 from xlnet_jax import config as configs
 from xlnet_jax.checkpoint import restore
-from xlnet_jax.checkpoint.store import Checkpoints
 from xlnet_jax.commands.finetune import finetune
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.setup import prepare
-from xlnet_jax.run import workdir as workdirs
-from xlnet_jax.storage import files
-from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.state import init_params
 
 ARCHITECTURE = dict(
@@ -34,23 +29,10 @@ OF_RUN = dict(
 )  # fmt: skip
 
 
-def pretrained(workdir, params=False, **changes):
-    """A work directory of a run, with random parameters if asked for."""
-    config, tokenizer = tiny.config(**changes), data_fixtures.tokenizer()
-    identity = workdirs.identity(config, "1" * 64, tokenizer.sha256)
-    files.make_folder(workdir)
-    workdirs.write_tokenizer(workdir, tokenizer)
-    files.write(f"{workdir}/config.json", files.to_json(identity))
-    if params:
-        forms = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
-        values = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), forms)
-        with Checkpoints(workdir, config.checkpoint) as checkpoints:
-            checkpoints.save(4, {"params": values}, identity)
-
-
 def test_a_task_has_the_whole_architecture_of_its_source_and_its_own_way_to_train(tmp_path, settings):
     source = str(tmp_path / "run")
-    pretrained(source, params=True, model=ARCHITECTURE | OF_RUN)
+    config = tiny.config(model=ARCHITECTURE | OF_RUN)
+    tiny.save_run(source, config, tiny.random_params(config))
     asked = settings(checkpoint={"init_from": source}, finetune={"tokenizer": ""})
     assert set(configs.ARCHITECTURE) == {*ARCHITECTURE, "vocab_size", "position_scheme"}
     of_run = {field.name for field in dataclasses.fields(asked.model)} - set(configs.ARCHITECTURE)
@@ -74,7 +56,8 @@ def test_a_task_has_the_whole_architecture_of_its_source_and_its_own_way_to_trai
 def test_a_model_that_no_task_can_have_is_refused_in_one_line(tmp_path, settings):
     source = str(tmp_path / "run")
     clm = {"objective": "clm", "reuse_len": 32, "num_predict": 32}
-    pretrained(source, model={"position_scheme": "absolute", "memory_len": 0, "layer_losses": True}, data=clm)
+    run = tiny.config(model={"position_scheme": "absolute", "memory_len": 0, "layer_losses": True}, data=clm)
+    tiny.save_run(source, run, {"x": np.zeros(1)})
     config = settings(checkpoint={"init_from": source}, finetune={"tokenizer": ""})
     with pytest.raises(BadInput) as raised:
         finetune(config, str(tmp_path / "task"))

@@ -23,9 +23,8 @@ from xlnet_jax.finetune.token_classification import TokenClassification, TokenHe
 D = 16
 
 
-def _config(segment_len=32, accumulation=1, **changes):
-    config = tiny.config(data={"segment_len": segment_len, "reuse_len": 4, "num_predict": 2},
-                         train={"gradient_accumulation_steps": accumulation})  # fmt: skip
+def _config(segment_len=32, **changes):
+    config = tiny.config(data={"segment_len": segment_len, "reuse_len": 4, "num_predict": 2})
     return dataclasses.replace(config, finetune=FinetuneConfig(**changes))
 
 
@@ -43,6 +42,8 @@ def test_a_choice_is_one_sequence_for_each_option():
     assert [text.replace(" ", "") for text in texts] == ["Badoki.Relumi.", "Badoki.Retuvemi."]
     assert all(list(tokens[-2:]) == [SEP, CLS] for tokens in row.tokens) and row.labels["label"] == 1
     outputs = task.outputs({"logits": np.array([[[0.0], [np.log(3)]]])}, [row], [example])
+    (after, _) = task.sequences(example._replace(texts=("Bado ki.", "Remi.", "lu", "tu ve")))
+    assert task.tokenizer.decode(after.tokens).replace(" ", "") == "Badoki.Remi.lu"
     assert outputs == [{"label": "B", "scores": pytest.approx([0.25, 0.75])}]
     assert task.score(outputs, [example]) == {"accuracy": 1}
     assert task.score(outputs, [example._replace(label=0)]) == {"accuracy": 0}
@@ -136,5 +137,5 @@ def test_scores_of_embeddings():
     # The nearest second texts of the three are 1 or 2, 1 or 2, and 1 or 2.
     unlabelled = [example._replace(label=None) for example in examples]
     assert task.score(outputs, unlabelled)["accuracy"] == pytest.approx(1 / 3)
-    with pytest.raises(BadInput, match="train.gradient_accumulation_steps=2: the negatives"):
-        Embeddings(_config(accumulation=2), data_fixtures.tokenizer())
+    with pytest.raises(BadInput, match="train.gradient_accumulation_steps=2 .* the negatives"):
+        tiny.config(finetune={"task": "embeddings"}, train={"gradient_accumulation_steps": 2})

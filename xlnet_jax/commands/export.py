@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from xlnet_jax.convert.formats import Trained, check_output
+from xlnet_jax.convert.huggingface import SHARD_BYTES
 from xlnet_jax.convert.source import WRITERS
-from xlnet_jax.convert.weights import SHARD_BYTES
 from xlnet_jax.infer.opened import Stored, on_host, on_one_device
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files

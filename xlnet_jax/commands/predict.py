@@ -13,7 +13,7 @@ import numpy as np
 from xlnet_jax.commands.texts import gathered, read_rows
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.errors import BadInput
-from xlnet_jax.finetune.evaluation import Predictor
+from xlnet_jax.finetune.evaluation import Predictor, predictor
 from xlnet_jax.finetune.setup import rows_of, trained
 from xlnet_jax.finetune.task import Example, Row
 from xlnet_jax.infer.opened import find, opened
@@ -57,13 +57,13 @@ def predict(
         size = batch_size or config.evaluation.batch_size or config.train.batch_size
         # Few texts need no whole batch.
         devices = meshes.row_devices(model.mesh)
-        predictor = Predictor(model.recipe, model.mesh, min(size, -(-len(rows) // devices) * devices))
-        predictions = _by_length(predictor, model.params, rows, config.data.segment_len, task.any_length)
+        run = predictor(model.recipe, model.mesh, min(size, -(-len(rows) // devices) * devices))
+        predictions = _by_length(run, model.params, rows, config.data.segment_len, task.any_length)
     return task.outputs(predictions, rows, examples)
 
 
 def _by_length(
-    predictor: Predictor, params: Any, rows: Sequence[Row], longest: int, any_length: bool
+    run: Predictor, params: Any, rows: Sequence[Row], longest: int, any_length: bool
 ) -> dict[str, np.ndarray]:
     """The predictions of all rows in their order, with short ones in short batches if possible."""
     lengths = [longest >> k for k in range(longest.bit_length()) if longest >> k >= SHORTEST] if any_length else []
@@ -73,7 +73,7 @@ def _by_length(
     for length in np.unique(length_N).tolist():
         numbers = np.flatnonzero(length_N == length)
         order.append(numbers)
-        parts.append(predictor(params, [rows[n] for n in numbers.tolist()], segment_len=length)[1])
+        parts.append(run(params, [rows[n] for n in numbers.tolist()], segment_len=length)[1])
     back = np.argsort(np.concatenate(order))
     return jax.tree.map(lambda *each: np.concatenate(each)[back], *parts)
 

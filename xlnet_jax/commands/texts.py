@@ -185,10 +185,7 @@ def read_rows(path: str) -> Iterator[tuple[str, str | dict[str, Any]]]:
     as_json = os.path.splitext(path)[1] == ".jsonl"
     as_json |= path == "-" and bool(lines) and lines[0][1].lstrip().startswith("{")
     for where, line in lines:
-        row = files.parse_json(line, where) if as_json else line
-        if as_json and not isinstance(row, dict):
-            raise BadInput(f"{where}: no JSON object; give one on each line")
-        yield where, row
+        yield where, files.json_object(line, where) if as_json else line
 
 
 def _objects(path: str, names: Sequence[str]) -> Iterator[dict[str, str]]:

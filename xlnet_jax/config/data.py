@@ -154,5 +154,8 @@ def _task_rules(config: Config) -> list[Rule]:
         ("evaluation.every", not every or bool(task.dev), "needs examples to score; set finetune.dev"),
         ("evaluation.every", divides(config.checkpoint.every, every),
          f"must be a multiple of checkpoint.every={config.checkpoint.every}: the best checkpoint is kept"),
+        ("train.gradient_accumulation_steps",
+         task.task != "embeddings" or config.train.gradient_accumulation_steps == 1,
+         "would cut the batch into batches of their own, but the negatives are the other rows of the batch; use 1"),
         ("finetune.patience", not task.patience or every > 0, "needs scores; set evaluation.every"),
     ]  # fmt: skip

@@ -18,6 +18,7 @@ from xlnet_jax import config as configs
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
 from xlnet_jax.data.tokenizer import XLNET
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.task import Export
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.messages import suggest
 from xlnet_jax.storage import files
@@ -87,8 +88,8 @@ def own(config: Config) -> dict[str, Any]:
             if name.startswith(sections) and name not in left_out - {"finetune.max_answer"}}  # fmt: skip
 
 
-def read_own(folder: str) -> dict[str, dict[str, Any]]:
-    """The sections that a folder's `xlnet_jax.json` sets; {} if it has none.
+def read_own(folder: str) -> dict[str, Any]:
+    """The values of a folder's `xlnet_jax.json` by dotted key; {} if it has none.
 
     Raises BadInput for a key that no export writes: the folder may be anyone's, and a key such as
     `log.compilation_cache` would have programs in it run.
@@ -98,13 +99,15 @@ def read_own(folder: str) -> dict[str, dict[str, Any]]:
     known = own(Config())
     if strange := sorted(found.keys() - known.keys()):
         raise BadInput(f"{path}: {strange[0]!r} is no key of such a file{suggest(strange[0], known)}")
-    return configs.nested(found)
+    return found
 
 
 def config_json(model: ModelConfig, task: FinetuneConfig, kept: Mapping[str, Any]) -> dict[str, Any]:
     """The content of config.json, with the keys `kept` of the folder that the run started from."""
+    export = Export("XLNetLMHeadModel", {}) if task.task == "none" else TASKS[task.task].export
+    labels = export.labels(task)
     return {
-        "architectures": ["XLNetLMHeadModel"],
+        "architectures": [export.architecture],
         "model_type": "xlnet",
         "dtype": "float32",  # it has no working half-precision two-stream attention
         **{theirs: getattr(model, ours) for ours, theirs in NAMED.items()},
@@ -117,21 +120,9 @@ def config_json(model: ModelConfig, task: FinetuneConfig, kept: Mapping[str, Any
         "start_n_top": task.beam,
         "end_n_top": task.beam,
         **BOS_EOS_PAD,
-        **_task(task),
-    }
-
-
-def _task(task: FinetuneConfig) -> dict[str, Any]:
-    """The keys of config.json that belong to a fine-tuned model."""
-    if task.task == "none":
-        return {}
-    export = TASKS[task.task].export
-    names_of = export.labels(task)
-    return {
-        "architectures": [export.architecture],
         **({"problem_type": export.problem_type} if export.problem_type else {}),
-        **({"id2label": {str(i): name for i, name in enumerate(names_of)},
-            "label2id": {name: i for i, name in enumerate(names_of)}} if names_of else {}),
+        **({"id2label": {str(i): name for i, name in enumerate(labels)},
+            "label2id": {name: i for i, name in enumerate(labels)}} if labels else {}),
     }  # fmt: skip
 
 
@@ -156,7 +147,7 @@ def _check_only(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str) 
 
 
 def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `ModelConfig` that the content of config.json sets.
+    """The keys of `model` that the content of config.json sets.
 
     Raises BadInput if the folder holds another architecture, or an XLNet that this package cannot express.
     """
@@ -167,16 +158,16 @@ def read_model(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
     theirs, ours = found.get("ff_activation", "gelu"), {theirs: ours for ours, theirs in ACTIVATIONS.items()}
     if theirs not in ours:
         raise BadInput(f"{path}: ff_activation={theirs!r} is not one of {', '.join(ours)}")
-    values = {ours: found[theirs] for ours, theirs in NAMED.items() if theirs in found}
+    values = {f"model.{ours}": found[theirs] for ours, theirs in NAMED.items() if theirs in found}
     # Its default, which follows the width.
-    sizes = {name: values.get(name, getattr(ModelConfig(), name)) for name in ("d_model", "heads")}
-    if "head_dim" not in values and all(isinstance(size, int) and size > 0 for size in sizes.values()):
-        values["head_dim"] = sizes["d_model"] // sizes["heads"]
-    return values | {"activation": ours[theirs], "biases_per_layer": True}
+    width, heads = (values.get(f"model.{name}", getattr(ModelConfig(), name)) for name in ("d_model", "heads"))
+    if "model.head_dim" not in values and all(isinstance(size, int) and size > 0 for size in (width, heads)):
+        values["model.head_dim"] = width // heads
+    return values | {"model.activation": ours[theirs], "model.biases_per_layer": True}
 
 
-def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The sections `finetune` and `data` of a folder that `export` wrote of a fine-tuned model; {} of a pretrained one.
+def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `finetune`, and the length, of a folder that `export` wrote of a fine-tuned model; {} of another.
 
     Raises BadInput if its head computes in another way than ours.
     """
@@ -197,22 +188,20 @@ def read_task(folder: str, found: Mapping[str, Any]) -> dict[str, dict[str, Any]
         pooling = files.read_json_object(os.path.join(folder, "1_Pooling", "config.json"))
     length = files.read_json_object(os.path.join(folder, "tokenizer_config.json")).get("model_max_length")
     return {
-        "finetune": {
-            "task": task,
-            "labels": ",".join(names_of) if "labels" in TASKS[task].options else "",
-            "beam": found.get("start_n_top", FinetuneConfig().beam),
-            "pooling": "cls" if pooling.get("pooling_mode_lasttoken") else "mean",
-        },
+        "finetune.task": task,
+        "finetune.labels": ",".join(names_of) if "labels" in TASKS[task].options else "",
+        "finetune.beam": found.get("start_n_top", FinetuneConfig().beam),
+        "finetune.pooling": "cls" if pooling.get("pooling_mode_lasttoken") else "mean",
         # int(1e30) is how transformers writes that there is no limit.
-        "data": {"segment_len": length} if isinstance(length, int) and length < int(1e30) else {},
+        **({"data.segment_len": length} if isinstance(length, int) and length < int(1e30) else {}),
     }
 
 
-def read_lengths(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The sections `model` and `data` as far as the content of config.json has lengths of segments."""
+def read_lengths(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The lengths of segments that the content of config.json has, by dotted key."""
     # That library reads a `reuse_len` of 0 as null.
-    of = {"model": {"memory_len": found.get("mem_len")}, "data": {"reuse_len": found.get("reuse_len") or None}}
-    return {name: {key: value for key, value in keys.items() if value is not None} for name, keys in of.items()}
+    lengths = {"model.memory_len": found.get("mem_len"), "data.reuse_len": found.get("reuse_len") or None}
+    return {name: value for name, value in lengths.items() if value is not None}
 
 
 def read_kept(found: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], list[str]]:

@@ -77,21 +77,14 @@ def configured(
     """The configuration of a source, and of `ASSUMED` what nothing says.
 
     Args:
-      known, guessed: sections, as the source says them, and in place of our defaults.
+      known, guessed: values by dotted key, as the source says them, and in place of our defaults.
     """
     try:
-        config = configs.from_dict(merged(guessed, known), overrides)
+        config = configs.from_dict(configs.nested({**guessed, **known}), overrides)
     except BadInput as error:
         raise BadInput(f"{source}: {error}") from error
-    said = {f"{section}.{key}" for section, values in known.items() for key in values}
-    said |= {word.removeprefix("--config.").partition("=")[0] for word in overrides}
+    said = known.keys() | {word.removeprefix("--config.").partition("=")[0] for word in overrides}
     return config, [f"{name}={value}" for name, value in configs.flat(config).items() if name in ASSUMED - said]
-
-
-def merged(*sections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Nested dictionaries as one; of a key that several have, the last value."""
-    names = dict.fromkeys(name for each in sections for name in each)
-    return {name: {key: value for each in sections for key, value in each.get(name, {}).items()} for name in names}
 
 
 def check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:

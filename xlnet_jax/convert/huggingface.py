@@ -4,8 +4,7 @@ The library itself is not needed. Its XLNet is the original graph with three dif
 are transposed, biases are always per layer, and its "gelu" is the erf form, where the original has tanh. The
 fine-tuning heads of that library load from the same folder.
 
-    names     our parameters there          weights         the files of arrays
-    fields    our configuration there       tokenizer_json  the tokenizer
+    names     our parameters there        fields    our configuration there        tokenizer_json  the tokenizer
 """
 
 from __future__ import annotations
@@ -13,14 +12,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
-from xlnet_jax.convert import fields, formats, names, tokenizer_json, weights
+from xlnet_jax.convert import fields, formats, names, tokenizer_json
 from xlnet_jax.convert.model_card import model_card
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
@@ -28,7 +31,11 @@ from xlnet_jax.storage import files
 
 _RULES = {"lower": "do_lower_case", "keep_accents": "keep_accents", "remove_space": "remove_space", "nfkc": "nfkc"}
 """Our switches of a normalization in tokenizer_config.json."""
-_TIED = "lm_loss.weight"
+SHARD_BYTES = 5 * 10**9
+"""Size from which weights are split into several files, as that library does."""
+_WEIGHTS, _INDEX, _TIED = "model.safetensors", "model.safetensors.index.json", "lm_loss.weight"
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
+"""BF16 is a dtype that numpy lacks; all but float32 are refused anyway."""
 
 
 def check(config: Config) -> None:
@@ -44,19 +51,14 @@ def check(config: Config) -> None:
         raise BadInput("data.objective=clm: Hugging Face's XLNet sees both sides (plm, mlm); use --format=orbax")
 
 
-def write(trained: formats.Trained, output: str, shard_bytes: int = weights.SHARD_BYTES) -> None:
+def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES) -> None:
     """Writes the folder; on disk it appears complete or not at all.
 
     Beside the parameters, memory is needed for the kernels of one file, which are transposed there. The tokenizer there
     cuts a text to `data.segment_len` tokens if asked to cut.
 
-    Args:
-      output: a folder that does not exist yet or is empty, also `gs://`.
-      shard_bytes: the weights are split into files of at most this size, or of one array.
-
-    Raises:
-      BadInput: the library cannot express the model or the tokenizer, the two do not fit each other, or the folder
-        cannot be written or is not empty.
+    Raises BadInput: the library cannot express the model or the tokenizer, the two do not fit each other, or the folder
+    cannot be written or is not empty.
     """
     config, tokenizer = trained.config, trained.tokenizer
     check(config)
@@ -86,7 +88,31 @@ def write(trained: formats.Trained, output: str, shard_bytes: int = weights.SHAR
         for name, content in contents.items():
             files.make_folder(os.path.dirname(os.path.join(partial, name)))
             files.write(os.path.join(partial, name), content)
-        weights.write(partial, tensors, shard_bytes)
+        _write_weights(partial, tensors, shard_bytes)
+
+
+def _write_weights(folder: str, tensors: Mapping[str, np.ndarray], shard_bytes: int) -> None:
+    """Writes files of at most `shard_bytes`, or of one array, beside a config.json that is there."""
+    shards: list[list[str]] = [[]]
+    room = shard_bytes
+    for name, tensor in tensors.items():
+        if tensor.nbytes > room and shards[-1]:
+            shards.append([])
+            room = shard_bytes
+        shards[-1].append(name)
+        room -= tensor.nbytes
+    weight_map = {}
+    for number, shard in enumerate(shards, 1):
+        file_name = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else _WEIGHTS
+        # The package writes from the address of each array, into a file that only its owner may read.
+        arrays = {name: np.ascontiguousarray(tensors[name], np.dtype("<f4")) for name in shard}
+        save_file(arrays, os.path.join(folder, file_name), {"format": "pt"})
+        shutil.copymode(os.path.join(folder, "config.json"), os.path.join(folder, file_name))
+        weight_map |= dict.fromkeys(shard, file_name)
+    if len(shards) > 1:
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+        files.write(os.path.join(folder, _INDEX), files.to_json(index))
 
 
 def _sentence_transformers(task: FinetuneConfig, model: ModelConfig, max_length: int) -> dict[str, Any]:
@@ -107,19 +133,47 @@ def _sentence_transformers(task: FinetuneConfig, model: ModelConfig, max_length:
 
 @contextlib.contextmanager
 def open_weights(folder: str) -> Iterator[names.Arrays]:
-    """The arrays of a folder as `write` names them.
+    """The arrays of a folder, which may be in a bucket, as `write` names them.
 
     A bare `XLNetModel` lacks `transformer.` before the names, and other writers store the word embedding twice. Raises
-    BadInput if the second is no copy.
+    BadInput if the second is no copy, or for a file that is missing or damaged.
     """
-    with weights.read(folder) as stored:
-        embedding, prefix = names.HUGGINGFACE[0].theirs, "transformer." * ("word_embedding.weight" in stored.forms)
-        forms = {f"{prefix}{name}": form for name, form in stored.forms.items()}
-        arrays = names.Arrays(folder, forms, lambda name: stored.read(name.removeprefix(prefix)))
-        tied = forms.pop(_TIED, None)
-        if tied and embedding in forms and not np.array_equal(arrays.read(_TIED), arrays.read(embedding)):
+    listed, shards = files.listing(folder), [_WEIGHTS]
+    if _INDEX in listed:
+        index = files.read_json_object(os.path.join(folder, _INDEX)).get("weight_map")
+        if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
+            raise BadInput(f"{folder}/{_INDEX}: its weight_map does not name the file of each array")
+        shards = sorted(set(index.values()))
+    if missing := [name for name in shards if name not in listed]:
+        raise BadInput(f"{folder} has no {', '.join(missing)}; save the model in safetensors")
+    paths: dict[str, str] = {}
+    forms: dict[str, jax.ShapeDtypeStruct] = {}
+    with contextlib.ExitStack() as stack:
+        for shard in shards:
+            path = stack.enter_context(files.local_copy(os.path.join(folder, shard)))
+            try:
+                with safe_open(path, "numpy") as file:
+                    stored: dict[str, Any] = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+                    for name, array in stored.items():
+                        dtype = np.dtype(_DTYPES.get(array.get_dtype(), "uint8"))
+                        forms[name] = jax.ShapeDtypeStruct(array.get_shape(), dtype)
+            except (SafetensorError, KeyError) as error:
+                raise BadInput(f"{folder}/{shard}: not a safetensors file ({error}); copy it again") from error
+            paths |= dict.fromkeys(stored, path)
+
+        prefix = "transformer." * ("word_embedding.weight" in forms)
+
+        def array_of(name: str) -> np.ndarray:
+            stored = name.removeprefix(prefix)
+            # Opened each time: an open file keeps what was read in memory.
+            with safe_open(paths[stored], "numpy") as file:
+                return file.get_tensor(stored)
+
+        forms = {f"{prefix}{name}": form for name, form in forms.items()}
+        embedding, tied = names.HUGGINGFACE[0].theirs, forms.pop(_TIED, None)
+        if tied and embedding in forms and not np.array_equal(array_of(_TIED), array_of(embedding)):
             raise BadInput(f"{folder}: {_TIED} is not the word embedding; only tied ones can be imported")
-        yield arrays
+        yield names.Arrays(folder, forms, array_of)
 
 
 @contextlib.contextmanager
@@ -154,8 +208,7 @@ def recognise(path: str, listed: Collection[str]) -> bool:
 def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[formats.Source]:
     """Where the files disagree, config.json is right."""
     found, of_run = fields.read_config_json(path), fields.read_own(path)
-    model, task = {"model": fields.read_model(path, found)}, fields.read_task(path, found)
-    known = formats.merged(fields.read_lengths(found), of_run, model, task)
+    known = fields.read_lengths(found) | of_run | fields.read_model(path, found) | fields.read_task(path, found)
     config, assumed = formats.configured(path, known, overrides)
     convert = functools.partial(names.from_foreign, names.of_huggingface(config.finetune.task))
     kept, lost = fields.read_kept(found, config)

@@ -120,14 +120,9 @@ def from_ours(params: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
 
 
 def to_foreign(table: Table, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Our tree as the arrays of a table.
+    """Our unboxed tree of a model with its head as the arrays of a table: of numpy arrays, views.
 
-    Args:
-      params: the unboxed tree of `XLNet` with its head. Of numpy arrays the result has views. To count parameters
-        without computing them, use `jax.eval_shape(functools.partial(to_foreign, table), params)`.
-
-    Raises:
-      BadInput: all layers share one set of parameters, which no other program can hold; or the table lacks a parameter.
+    Raises BadInput: all layers share one set of parameters, which no other program can hold; or the table lacks one.
     """
     flat = _flat(params)
     query = flat["layers/attention/query"]
@@ -142,26 +137,21 @@ def to_foreign(table: Table, params: Mapping[str, Any]) -> dict[str, Any]:
 def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
     """The inverse of `to_foreign`: our tree of numpy arrays, filled array by array.
 
-    Args:
-      params: the unboxed tree of the model, for shapes and dtypes; leaves may be abstract.
+    `params` is the unboxed tree of the model, for shapes and dtypes; leaves may be abstract.
 
-    Raises:
-      BadInput: arrays that are missing, left over, or of another shape or dtype: one line with all of them.
+    Raises BadInput: arrays are missing, left over, or of another shape or dtype: one line with all of them.
     """
     check(jax.eval_shape(lambda tree: to_foreign(table, tree), params), arrays)
     flat = _flat(params)
     # A head without parameters is an empty dictionary, which stays.
     found: dict[str, Any] = dict(traverse_util.flatten_dict(dict(params), keep_empty_nodes=True, sep="/"))
     for entry in (entry for entry in table if entry.ours in flat):
-        if "{}" not in entry.theirs:
-            found[entry.ours] = np.ascontiguousarray(entry.to_ours(arrays.read(entry.theirs)))
-            continue
-        if not entry.ours.startswith("layers/"):
+        if "{}" in entry.theirs and not entry.ours.startswith("layers/"):
             name = entry.ours.split("/")[1]
             raise BadInput(f"{arrays.where} has {name} of each layer; use model.biases_per_layer=True")
-        found[entry.ours] = np.empty(flat[entry.ours].shape, flat[entry.ours].dtype)
-        for name, layer in entry.places(len(found[entry.ours])):
-            found[entry.ours][layer] = entry.to_ours(arrays.read(name))
+        leaf = found[entry.ours] = np.empty(flat[entry.ours].shape, flat[entry.ours].dtype)
+        for name, index in entry.places(len(leaf)):
+            leaf[index] = entry.to_ours(arrays.read(name))
     return traverse_util.unflatten_dict(found, sep="/")
 
 

@@ -28,16 +28,9 @@ WRITERS = {"huggingface": huggingface, "orbax": orbax}
 
 @contextlib.contextmanager
 def open_source(source: str, tokenizer: str | None = None, overrides: Sequence[str] = ()) -> Iterator[Source]:
-    """Opens a model; the formats are told apart by their files.
+    """Opens a model; the formats are told apart by their files. For the arguments see `commands.import_`.
 
-    Args:
-      source: a Hugging Face folder; a TensorFlow checkpoint of the original (its folder, or the common part of the
-        names of its files); or a folder of `export --format=orbax`.
-      tokenizer: a SentencePiece model, if it is not in the source.
-      overrides: config keys, such as `--config.data.segment_len=128`.
-
-    Raises:
-      BadInput: it cannot be read, is another architecture, or the tokenizer has another number of pieces.
+    Raises BadInput: it cannot be read, is another architecture, or the tokenizer has another number of pieces.
     """
     check_link("SOURCE", source)
     with files.translate_errors(source):

@@ -48,14 +48,14 @@ def prefix_of(source: str) -> str:
 
 
 def read_model(folder: str) -> dict[str, Any]:
-    """The keys of `ModelConfig` that `xlnet_config.json` sets; its "gelu" is the tanh form. Raises BadInput."""
+    """The keys of `model` that `xlnet_config.json` sets; its "gelu" is the tanh form. Raises BadInput."""
     path = os.path.join(folder, CONFIG)
     found = files.read_json_object(path)
     if missing := [name for name in _SIZES.values() if name not in found]:
         raise BadInput(f"{path} has no {', '.join(missing)}; give the one that was released with the checkpoint")
     if found["ff_activation"] not in ("gelu", "relu"):
         raise BadInput(f"{path}: ff_activation={found['ff_activation']!r} is not one of gelu, relu")
-    return {ours: found[theirs] for ours, theirs in _SIZES.items()}
+    return {f"model.{ours}": found[theirs] for ours, theirs in _SIZES.items()}
 
 
 def open_checkpoint(prefix: str) -> names.Arrays:
@@ -85,7 +85,7 @@ def recognise(path: str, listed: Collection[str]) -> bool:
 @contextlib.contextmanager
 def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator[Source]:
     """The SentencePiece model may be beside it."""
-    config, assumed = configured(path, {"model": read_model(_folder(path))}, overrides)
+    config, assumed = configured(path, read_model(_folder(path)), overrides)
     opened = Tokenizer(tokenizer or os.path.join(_folder(path), "spiece.model"))
     check_tokenizer(opened, config)
     convert = functools.partial(names.from_foreign, names.TENSORFLOW)

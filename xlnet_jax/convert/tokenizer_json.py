@@ -27,15 +27,11 @@ _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up
 
 
 def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -> dict[str, Any]:
-    """The content of `tokenizer.json`.
+    """The content of `tokenizer.json` of a SentencePiece model, whose ids 0-8 are XLNet's special pieces.
 
-    Args:
-      model_file: a SentencePiece model; its ids 0-8 are XLNet's special pieces.
-      normalization: of the text before SentencePiece, as in the training run.
-      name: of the model file, for messages.
+    `normalization` is that of the text before SentencePiece, as in the training run.
 
-    Raises:
-      BadInput: the Unigram format cannot express this kind of model.
+    Raises BadInput, with the `name` of the model: the Unigram format cannot express this kind of model.
     """
     proto: Any = sentencepiece_model_pb2  # its classes are made when it is imported
     model = proto.ModelProto.FromString(model_file)
@@ -43,6 +39,8 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
         raise BadInput(f"tokenizer {name}: not a unigram model; only unigram models can be exported")
     if any(piece.type == piece.BYTE for piece in model.pieces):
         raise BadInput(f"tokenizer {name}: has byte pieces, which XLNet tokenizers of other libraries do not support")
+    scores = [piece.score - _UNLIKELY * (ends_in_digit_comma(piece.piece) or piece.type == piece.UNUSED)
+              for piece in model.pieces]  # fmt: skip
     rule = model.normalizer_spec
     prepend = "always" if rule.add_dummy_prefix else "never"
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend, "split": True}
@@ -50,7 +48,19 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_added_token(index, piece) for index, piece in enumerate(SPECIAL_PIECES)],
+        # The mask absorbs the space before it, so that "a <mask>" is two tokens.
+        "added_tokens": [
+            {
+                "id": index,
+                "content": piece,
+                "single_word": False,
+                "lstrip": index == XLNET.mask,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for index, piece in enumerate(SPECIAL_PIECES)
+        ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(rule, normalization)},
         # SentencePiece splits at white space only after its own rule has run, and so does this pre-tokeniser.
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
@@ -59,7 +69,7 @@ def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -
         "model": {
             "type": "Unigram",
             "unk_id": XLNET.unk,
-            "vocab": [[piece.piece, _score(piece)] for piece in model.pieces],
+            "vocab": [[piece.piece, score] for piece, score in zip(model.pieces, scores, strict=True)],
             "byte_fallback": False,
         },
     }
@@ -71,8 +81,7 @@ def sentencepiece_model(document: dict[str, Any], name: str) -> bytes:
     It has the same pieces, scores and character map. Which pieces were user-defined is not in that file: they are
     those with a score of 0, as SentencePiece gives it to them.
 
-    Raises:
-      BadInput: it is no Unigram model, or has no pieces with scores.
+    Raises BadInput: it is no Unigram model, or has no pieces with scores.
     """
     model = document.get("model")
     if not isinstance(model, dict) or model.get("type") != "Unigram":
@@ -110,11 +119,7 @@ def _steps(step: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def tokenizer_config(normalization: Normalization, max_length: int) -> dict[str, Any]:
-    """The content of `tokenizer_config.json`.
-
-    Args:
-      max_length: tokens to which a text is cut if a caller asks for truncation and names no length.
-    """
+    """The content of `tokenizer_config.json`; a text is cut to `max_length` tokens if a caller names no length."""
     named = ("unk", "bos", "eos", "cls", "sep", "pad", "mask")
     return {
         # Uses tokenizer.json unchanged. `XLNetTokenizer` of transformers 5 replaces our normaliser with its own: that
@@ -167,16 +172,6 @@ def _combining_characters() -> str:
     first = [code for code in codes if not unicodedata.combining(chr(code - 1))]
     last = [code for code in codes if not unicodedata.combining(chr(code + 1))]
     return "".join(f"{chr(a)}-{chr(b)}" for a, b in zip(first, last, strict=True))
-
-
-def _score(piece: Any) -> float:
-    return piece.score - _UNLIKELY if ends_in_digit_comma(piece.piece) or piece.type == piece.UNUSED else piece.score
-
-
-def _added_token(index: int, piece: str) -> dict[str, Any]:
-    mask = piece == "<mask>"  # absorbs the space before it, so that "a <mask>" is two tokens
-    properties = {"single_word": False, "lstrip": mask, "rstrip": False, "normalized": False, "special": True}
-    return {"id": index, "content": piece} | properties
 
 
 def _template() -> dict[str, Any]:

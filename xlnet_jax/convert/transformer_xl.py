@@ -41,10 +41,8 @@ from xlnet_jax.storage import files
 
 CONSTANTS = {"activation": "relu", "scale_embedding": True}
 """Keys of `ModelConfig` that the code fixes. Its LayerNorm has the epsilon 1e-12, which is our default."""
-
-DATA = {"objective": "clm", "bidirectional": False}
-"""Keys of `DataConfig`."""
-LENGTHS = {"segment_len": 512, "reuse_len": 512, "num_predict": 512}
+DATA = {"data.objective": "clm", "data.bidirectional": False}
+LENGTHS = {"data.segment_len": 512, "data.reuse_len": 512, "data.num_predict": 512}
 """The checkpoint knows no length: `evaluate` and a new run name their own."""
 
 BIAS_OF_SPECIAL_PIECES = -20.0
@@ -94,13 +92,9 @@ def open_vocabulary(path: str | None, where: str) -> Iterator[tuple[Vocabulary, 
 
 
 def read_model(arrays: Arrays, ids_N: np.ndarray) -> dict[str, Any]:
-    """The keys of `ModelConfig` that the shapes say.
+    """The keys of `ModelConfig` that the shapes say; `ids_N` has our id of each of their N symbols.
 
-    Args:
-      ids_N: of each of their N symbols our id.
-
-    Raises:
-      BadInput: variables with the sizes are missing, or N is not the model's.
+    Raises BadInput: variables with the sizes are missing, or N is not the model's.
     """
     *untied, heads, head_dim = _shape(arrays, _MARK, 2, 3)
     (d_model,) = _shape(arrays, f"{_ROOT}/layer_0/ff/layer_2/bias", 1)
@@ -219,16 +213,7 @@ def _is_identity(model: ModelConfig, arrays: Arrays) -> bool:
 
 
 def from_original(model: ModelConfig, ids_N: np.ndarray, params: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
-    """Our tree of numpy arrays, filled variable by variable.
-
-    Args:
-      model: its architecture, with the keys of `read_model` and CONSTANTS.
-      ids_N: of each of their N symbols our id.
-      params: the unboxed tree of the model, for shapes and dtypes; leaves may be abstract.
-
-    Raises:
-      BadInput: variables that are missing, left over, or of another shape or dtype: one line with all of them.
-    """
+    """Our tree of numpy arrays, filled variable by variable; see `read_model` and `names.from_foreign`."""
     variables = list(table(model, ids_N, arrays))
     names.check({name: jax.ShapeDtypeStruct(shape, np.dtype(np.float32)) for name, shape, _ in variables}, arrays)
     flat: dict[str, Any] = dict(traverse_util.flatten_dict(dict(params), sep="/"))
@@ -266,7 +251,8 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
         )
     with open_vocabulary(tokenizer, path) as (vocabulary, ids_N):
         sizes = read_model(arrays, ids_N)
-        config, assumed = configured(path, {"model": sizes | CONSTANTS, "data": DATA}, overrides, {"data": LENGTHS})
+        known = {f"model.{key}": value for key, value in (sizes | CONSTANTS).items()} | DATA
+        config, assumed = configured(path, known, overrides, LENGTHS)
         if changed := [f"model.{key}={value}" for key, value in sizes.items() if getattr(config.model, key) != value]:
             raise BadInput(f"{path} has {', '.join(changed)}; leave these keys out")
         convert = functools.partial(from_original, config.model, ids_N)

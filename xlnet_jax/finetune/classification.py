@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from xlnet_jax.config import FinetuneConfig, ModelConfig
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers
-from xlnet_jax.finetune.heads import CLASSIFIER, Classifier, cross_entropy, probabilities, squared_error
+from xlnet_jax.finetune.heads import CLASSIFIER, Classifier, cross_entropy, squared_error
 from xlnet_jax.finetune.task import Example, Export, Labels, Task
 
 LETTERS = string.ascii_uppercase
@@ -43,7 +44,7 @@ class Classification(Task):
 
     def output(self, prediction: Labels) -> dict[str, Any]:
         """`label`, and `scores`: the probability of each class."""
-        share_N = probabilities(prediction["logits"][0])
+        share_N = softmax(prediction["logits"][0].astype(np.float64))
         return {"label": self.labels[share_N.argmax()], "scores": dict(zip(self.labels, share_N.tolist(), strict=True))}
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:
@@ -93,8 +94,10 @@ class MultipleChoice(Task):
         """One for each option."""
         context, question, *options = example.texts
         context_N, most = self.tokenizer.encode(context), self.config.finetune.max_question
-        asked = [self.tokenizer.encode(layouts.question_with_option(question, each)) for each in options]
-        return [layouts.choice(self.tokenizer.special, self.length, context_N, each, most) for each in asked]
+        # In place of the question's blank, or after the question.
+        asked = [question.replace("_", each) if "_" in question else f"{question} {each}" for each in options]
+        return [layouts.choice(self.tokenizer.special, self.length, context_N, self.tokenizer.encode(each), most)
+                for each in asked]  # fmt: skip
 
     def target(self, example: Example) -> Labels:
         """See `Task`."""
@@ -106,7 +109,7 @@ class MultipleChoice(Task):
 
     def output(self, prediction: Labels) -> dict[str, Any]:
         """`label`: the letter of the best option, and `scores`: the probabilities of all."""
-        share_C = probabilities(prediction["logits"][:, 0])
+        share_C = softmax(prediction["logits"][:, 0].astype(np.float64))
         return {"label": LETTERS[share_C.argmax()], "scores": share_C.tolist()}
 
     def score(self, outputs: Sequence[Mapping[str, Any]], examples: Sequence[Example]) -> dict[str, float]:

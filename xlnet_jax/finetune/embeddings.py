@@ -3,13 +3,12 @@
     loss_i = -( log softmax_j( cos(a_i, b_j) / t )[i] + log softmax_j( cos(b_i, a_j) / t )[i] ) / 2
 
 The other texts of the batch are the negatives (InfoNCE), those of all devices: inside the step's `shard_map` the
-vectors are gathered, so the loss does not depend on the number of devices. Micro-batches would change it, and are
-refused.
+vectors are gathered, so the loss does not depend on the number of devices. Micro-batches would change it, and the
+rules of the configuration refuse them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import layouts, metrics, readers
 from xlnet_jax.finetune.classification import correlations
 from xlnet_jax.finetune.heads import cross_entropy, high
@@ -57,8 +55,7 @@ def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
     unit_B2D = vectors_B2D / jnp.linalg.norm(vectors_B2D, axis=-1, keepdims=True)
     mesh = jax.sharding.get_abstract_mesh()
     # Under `jit` alone an array is the global batch; under `shard_map` it is the part of one device.
-    axes = tuple(name for name in mesh.manual_axes if mesh.shape[name] > 1)
-    axes = tuple(sorted(axes, key=mesh.axis_names.index))
+    axes = tuple(name for name in mesh.axis_names if name in mesh.manual_axes and mesh.shape[name] > 1)
     every_N2D = jax.lax.all_gather(unit_B2D, axes, tiled=True) if axes else unit_B2D
     first = jax.lax.axis_index(axes) * len(unit_B2D) if axes else 0
     partner_B = first + jnp.arange(len(unit_B2D))
@@ -66,22 +63,12 @@ def contrastive_losses(vectors_B2D: jax.Array, temperature: float) -> jax.Array:
     return 0.5 * (cross_entropy(a_to_b_BN, {"label": partner_B}) + cross_entropy(b_to_a_BN, {"label": partner_B}))
 
 
-@dataclasses.dataclass(frozen=True)
 class Embeddings(Task):
     """Examples of two texts, in `predict` also of one."""
 
     read = staticmethod(readers.pairs)
     options = frozenset({"pooling", "segments", "temperature"})
     export = Export("XLNetModel", {})
-
-    def __post_init__(self) -> None:
-        """Raises BadInput if the configuration asks for micro-batches."""
-        super().__post_init__()
-        if (parts := self.config.train.gradient_accumulation_steps) > 1:
-            raise BadInput(
-                f"train.gradient_accumulation_steps={parts}: the negatives are the other rows of the batch, and "
-                "micro-batches would be batches of their own; use 1"
-            )
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -28,8 +28,6 @@ from xlnet_jax.train.evaluation import NO_HOOKS, Hooks, best, results, rows_at_o
 from xlnet_jax.train.recipe import Recipe
 
 log = logging.getLogger("xlnet_jax")
-
-PREDICTIONS = "predictions.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,56 +49,49 @@ class InOrder:
         return jax.tree.map(lambda x: x[None, self.local], self.task.batch(chosen, self.size, self.segment_len))
 
 
-class Predictor:
-    """Predictions and losses of rows, in their order, on every host. Compiles once for a length of segments.
+Predictor = Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]
+"""See `predictor`."""
+
+
+def predictor(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Predictor:
+    """Makes a function from parameters and N rows to loss_N and the predictions of the head, in order, on every host.
+
+    It compiles once for a length of segments, its argument `segment_len` (None = as configured).
 
     Args:
       batch_size: rows at a time; 0 = as configured.
     """
+    config, task, size = recipe.config, recipe.model.task, rows_at_once(recipe.config, mesh, batch_size)
 
-    def __init__(self, recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> None:
-        self._batch_size = rows_at_once(recipe.config, mesh, batch_size)
-        self._config, self._mesh, self._task = recipe.config, mesh, recipe.model.task
+    def run(params: Any, batches: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        batch = jax.tree.map(lambda x: x[0], batches)
+        with nn.logical_axis_rules(meshes.RULES.pairs()):
+            return recipe.model.evaluate(params, batch)
 
-        def run(params: Any, batches: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-            batch = jax.tree.map(lambda x: x[0], batches)
-            with nn.logical_axis_rules(meshes.RULES.pairs()):
-                return recipe.model.evaluate(params, batch)
+    # Every host scores all of them.
+    compiled = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
-        # Every host scores all of them.
-        self._run = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
-
-    def __call__(
-        self, params: Any, rows: Sequence[Row], hooks: Hooks = NO_HOOKS, segment_len: int | None = None
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """loss_N and `Head.predictions` of all N rows, whose segments have this length; None = as configured."""
-        size, length = self._batch_size, segment_len or self._config.data.segment_len
-        batches = InOrder(self._task, rows, size, length, meshes.rows_here(size, self._mesh))
-
-        def send(batch: TaskBatch) -> Any:
-            return self._run(params, meshes.place(batch, self._mesh, size))
-
-        parts = results(batches, self._config, send, hooks)
+    def predict(params: Any, rows: Sequence[Row], hooks: Hooks = NO_HOOKS, segment_len: int | None = None) -> Any:
+        length = segment_len or config.data.segment_len
+        batches = InOrder(task, rows, size, length, meshes.rows_here(size, mesh))
+        parts = results(batches, config, lambda batch: compiled(params, meshes.place(batch, mesh, size)), hooks)
         # Without the rows that fill up the last batch.
         return jax.tree.map(lambda *arrays: np.concatenate(arrays)[: len(rows)], *parts)
 
+    return predict
+
 
 class TaskEvaluator:
-    """Scores a dev set; keeps the outputs of the best evaluation in `predictions.jsonl`.
-
-    Args:
-      dev: its examples.
-      workdir: of the run.
-    """
+    """Scores a dev set; keeps the outputs of the best evaluation in `predictions.jsonl` of the work directory."""
 
     def __init__(self, recipe: Recipe, mesh: Mesh, dev: TaskData, workdir: str) -> None:
-        self._predictor, self._config, self._dev = Predictor(recipe, mesh), recipe.config, dev
+        self._predict, self._config, self._dev = predictor(recipe, mesh), recipe.config, dev
         self._workdir, self._metric = workdir, dev.task.metric
 
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
         """`score` (of `Task.metric`), all scores of the task by name, the mean `loss`, and `rank` = -score."""
         task, dev = self._dev.task, self._dev
-        loss_N, predictions = self._predictor(params, dev.rows, hooks)
+        loss_N, predictions = self._predict(params, dev.rows, hooks)
         outputs = task.outputs(predictions, dev.rows, dev.examples)
         scores = task.score(outputs, dev.examples)
         score = scores[self._metric]
@@ -110,7 +101,7 @@ class TaskEvaluator:
         if jax.process_index() == 0 and (earlier is None or score > earlier["score"]):
             lines = zip(dev.examples, outputs, strict=True)
             text = "".join(json.dumps({"where": example.where, **output}) + "\n" for example, output in lines)
-            path = os.path.join(self._workdir, PREDICTIONS)
+            path = os.path.join(self._workdir, "predictions.jsonl")
             write = functools.partial(files.write, path, text.encode())
             until_it_works(write, path, self._config.checkpoint.io_deadline_seconds, lambda: None)
         loss = float(loss_N.mean(dtype=np.float64))
@@ -121,9 +112,3 @@ class TaskEvaluator:
         loss = "not finite" if scores["loss"] is None else f"{scores['loss']:.4f}"
         examples = quantity(len(self._dev.examples), "dev example")
         return f"{self._metric} {scores['score']:.4f}, loss {loss} on {examples}"
-
-
-def best_step(workdir: str, steps: Sequence[int]) -> int | None:
-    """Of some steps of a run the one with the best score; None if none was scored."""
-    line = best([line for line in read_jsonl(os.path.join(workdir, "evaluations.jsonl")) if line["step"] in steps])
-    return line["step"] if line else None

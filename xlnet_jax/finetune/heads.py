@@ -10,7 +10,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.finetune.task import Hidden, Labels
@@ -91,13 +90,6 @@ def cross_entropy(logits_BCO: jax.Array, labels: Labels) -> jax.Array:
     logits_BN = logits_BCO.reshape(len(logits_BCO), -1)
     is_label_BN = jnp.arange(logits_BN.shape[1])[None] == labels["label"][:, None]
     return jax.nn.logsumexp(logits_BN, axis=1) - jnp.where(is_label_BN, logits_BN, 0).sum(axis=1)
-
-
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    """The softmax over the last axis, on the host in float64."""
-    logits = logits.astype(np.float64)
-    share = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return share / share.sum(axis=-1, keepdims=True)
 
 
 def squared_error(logits_BCO: jax.Array, labels: Labels) -> jax.Array:

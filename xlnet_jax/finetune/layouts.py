@@ -55,11 +55,6 @@ def choice(special: SpecialIds, length: int, context: np.ndarray, option: np.nda
     return joined(special, context[: length - 3 - len(option)], option)
 
 
-def question_with_option(question: str, option: str) -> str:
-    """The option in place of the question's blank, or after the question."""
-    return question.replace("_", option) if "_" in question else f"{question} {option}"
-
-
 class Window(NamedTuple):
     """A part of a paragraph."""
 

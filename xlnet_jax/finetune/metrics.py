@@ -124,10 +124,8 @@ def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer:
       predicted: the best answer to each question that is not empty, or "" for no answer.
       no_answer: how much speaks against any answer, on any scale.
 
-    Returns:
-      `exact` and `f1`; for questions with and without an answer, if there are both, `has_answer_exact` and so on;
-      `best_exact` and `best_f1`, the scores if no answer is given above the best threshold for each, and these
-      thresholds.
+    Returns `exact` and `f1`; if there are questions with and without an answer, `has_answer_exact` and so on;
+    `best_exact` and `best_f1`, if no answer is given above the best threshold for each, and these thresholds.
     """
     # An answer of nothing but articles and punctuation is none.
     nearest = [[answer for answer in true if normalized(answer)] or [""] for true in answers]
@@ -153,12 +151,8 @@ def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer:
 def best_threshold(gains: Sequence[float], silent: int, no_answer: Sequence[float]) -> tuple[float, float]:
     """The best score and its threshold: questions with `no_answer` above the threshold get no answer.
 
-    The answers are given one by one, the surest first. The lowest of equal thresholds wins. If it is best to answer
-    nothing, the threshold is below every `no_answer`.
-
-    Args:
-      gains: what the answer to each question adds to the summed score.
-      silent: the summed score without any answer.
+    The answers are given one by one, the surest first; each adds its gain to `silent`, the summed score without any.
+    The lowest of equal thresholds wins. If it is best to answer nothing, the threshold is below every `no_answer`.
     """
     order_N = np.argsort(no_answer, kind="stable")
     sure_N, score_M = np.array(no_answer)[order_N], np.cumsum([silent, *np.array(gains)[order_N]])

@@ -9,22 +9,22 @@
     *.conll  *.txt      words in lines with their tags, a blank line after a sentence; columns count from 0
 
 Several sources are joined with commas. Every source becomes records, which are dictionaries with a place for messages;
-the reader of a task makes `Example`s of them. Every error is one line with the file and the row.
+the reader of a task makes the `Example`s of each, given the names in `finetune.columns`. Every error is one line with
+the file and the row.
 """
 
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from xlnet_jax.config import Config
 from xlnet_jax.data.prepare import records as stored
 from xlnet_jax.errors import BadInput, check_link, summary
-from xlnet_jax.finetune.task import Example, Read
+from xlnet_jax.finetune.task import Example
 from xlnet_jax.messages import suggest_file
 from xlnet_jax.storage import files
 
@@ -68,7 +68,7 @@ class Record(NamedTuple):
     def first(self, names: Iterable[tuple[str, ...]], what: str) -> tuple[str, ...]:
         """The first of several lists of names whose fields are there. Raises BadInput."""
         for each in names:
-            if all(name in self.fields for name in each):
+            if self.fields.keys() >= {*each}:
                 return each
         raise BadInput(f"{self.where}: no {what} under a usual name among {self.names}; set finetune.columns")
 
@@ -78,32 +78,21 @@ class Record(NamedTuple):
         return ", ".join(repr(name[:40]) for name in list(self.fields)[:20])
 
 
-def reader(examples_of: Callable[[Record, list[str]], Iterable[Example]]) -> Read:
-    """A reader of sources, from one of a record, which also gets the names in `finetune.columns`."""
+Read = Callable[[Record, list[str]], Sequence[Example]]
+"""A reader: from a record and the names in `finetune.columns` to its examples."""
 
-    @functools.wraps(examples_of)
-    def read(config: Config, source: str) -> list[Example]:
-        columns = _columns(config)
-        return [example for record in records(config, source) for example in examples_of(record, columns)]
 
-    return read
+def examples(read: Read, config: Config, source: str) -> list[Example]:
+    """What `read` makes of all records of `finetune.train` or `finetune.dev`. Raises BadInput; see `records`."""
+    return [example for record in records(config, source) for example in read(record, _columns(config))]
 
 
 def _columns(config: Config) -> list[str]:
     return [name.strip() for name in config.finetune.columns.split(",")] if config.finetune.columns else []
 
 
-@reader
-def labelled(record: Record, columns: list[str]) -> Iterator[Example]:
-    """Texts and a label: for classification, regression, and multiple choice from a table.
-
-    Raises:
-      BadInput: a column is missing, a text or a label is empty, or the source cannot be read.
-    """
-    yield _labelled(record, columns)
-
-
-def _labelled(record: Record, columns: list[str]) -> Example:
+def labelled(record: Record, columns: list[str]) -> list[Example]:
+    """Texts and a label: for classification, regression, and multiple choice from a table. Raises BadInput."""
     names = columns or [*record.first(TEXTS, "text"), *record.first([(name,) for name in LABELS], "label")]
     *texts, label = names
     if not texts:
@@ -111,28 +100,27 @@ def _labelled(record: Record, columns: list[str]) -> Example:
     value = record.field(label)
     if value is None or value == "":
         raise BadInput(f"{record.where}: {label!r} is empty; give a label, or remove the row")
-    return Example(tuple(map(record.text, texts)), value, record.where)
+    return [Example(tuple(map(record.text, texts)), value, record.where)]
 
 
-@reader
-def multiple_choice(record: Record, columns: list[str]) -> Iterator[Example]:
+def multiple_choice(record: Record, columns: list[str]) -> list[Example]:
     """(context, question, option, option, ...) and the right one's letter: RACE, or a table. Raises BadInput."""
     if "article" not in record.fields:
-        yield _labelled(record, columns)
-        return
+        return labelled(record, columns)
     article, lists = record.text("article"), [record.list(name) for name in ("questions", "options", "answers")]
     if len({len(each) for each in lists}) > 1:
         counts = "{} questions, {} lists of options and {} answers".format(*map(len, lists))
         raise BadInput(f"{record.where}: {counts}; they must be equal")
+    found = []
     for number, (question, options, answer) in enumerate(zip(*lists, strict=True), 1):
         where = f"{record.where}, question {number}"
         if not isinstance(options, list):
             raise BadInput(f"{where}: the options must be a list, and are {str(options)[:60]!r}")
-        yield Example((article, question, *options), answer, where)
+        found.append(Example((article, question, *options), answer, where))
+    return found
 
 
-@reader
-def question_answering(record: Record, columns: list[str]) -> Iterator[Example]:
+def question_answering(record: Record, columns: list[str]) -> list[Example]:
     """(context, question) and a tuple of answers (first character, text), empty if there is none. Raises BadInput."""
     context, question, answers = record.text("context"), record.text("question"), record.field("answers")
     try:
@@ -141,11 +129,10 @@ def question_answering(record: Record, columns: list[str]) -> Iterator[Example]:
         raise BadInput(f"{record.where}: 'answers' needs lists 'text' and 'answer_start' of one length") from error
     if record.fields.get("is_impossible"):
         given = ()  # only plausible ones
-    yield Example((context, question), tuple(_found(record, context, *each) for each in given), record.where)
+    return [Example((context, question), tuple(_found(record, context, *each) for each in given), record.where)]
 
 
-@reader
-def token_classification(record: Record, columns: list[str]) -> Iterator[Example]:
+def token_classification(record: Record, columns: list[str]) -> list[Example]:
     """The words of a sentence and a tuple of their tags. Raises BadInput."""
     names = columns or (["tokens", "tags"] if "tokens" in record.fields else ["0", "-1"])
     if len(names) != 2:
@@ -153,17 +140,16 @@ def token_classification(record: Record, columns: list[str]) -> Iterator[Example
     words, tags = map(record.list, names)
     if len(words) != len(tags) or not words:
         raise BadInput(f"{record.where}: {len(words)} words and {len(tags)} tags; every word needs one")
-    yield Example(tuple(words), tuple(tags), record.where)
+    return [Example(tuple(words), tuple(tags), record.where)]
 
 
-@reader
-def pairs(record: Record, columns: list[str]) -> Iterator[Example]:
+def pairs(record: Record, columns: list[str]) -> list[Example]:
     """Two texts of the same meaning, and how similar they are, if a third column is named. Raises BadInput."""
     names = columns or record.first(TEXTS[:5], "pair of texts")
     if not 2 <= len(names) <= 3:
         raise BadInput(f"finetune.columns={','.join(names)} must name two texts, or two and a similarity")
     label = record.field(names[2]) if len(names) == 3 else None
-    yield Example(tuple(map(record.text, names[:2])), label, record.where)
+    return [Example(tuple(map(record.text, names[:2])), label, record.where)]
 
 
 def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, str]:
@@ -181,9 +167,7 @@ def _found(record: Record, context: str, start: Any, answer: Any) -> tuple[int, 
 def records(config: Config, source: str) -> Iterator[Record]:
     """The records of all sources, in order.
 
-    Raises:
-      BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind.
-      RestartMe: the bucket does not answer.
+    Raises BadInput: a source is missing, empty, damaged, not UTF-8 or of an unknown kind. RestartMe: a silent bucket.
     """
     for name in [name.strip() for name in source.split(",") if name.strip()] or [source]:
         record = None
@@ -211,15 +195,15 @@ def _records(config: Config, name: str) -> Iterator[Record]:
 def _of_file(config: Config, path: str, in_folder: bool) -> Iterator[Record]:
     text, suffix = _decoded(path), os.path.splitext(path)[1].lower()
     if in_folder:
-        yield Record(path, _object(text, path))
+        yield Record(path, files.json_object(text, path))
     elif suffix in (".csv", ".tsv"):
         yield from _table(path, text, suffix == ".tsv", all(name.isdecimal() for name in _columns(config) or ["-"]))
     elif suffix in (".jsonl", ".ndjson"):
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
-                yield Record(f"{path}, row {number}", _object(line, f"{path}, row {number}"))
+                yield Record(f"{path}, row {number}", files.json_object(line, f"{path}, row {number}"))
     elif suffix == ".json":
-        yield from _squad(path, _object(text, path))
+        yield from _squad(path, files.json_object(text, path))
     elif suffix in (".conll", ".txt"):
         yield from _conll(path, text)
     else:
@@ -234,13 +218,6 @@ def _decoded(path: str) -> str:
     except UnicodeDecodeError as error:
         row = data[: error.start].count(b"\n") + 1
         raise BadInput(f"{path}, row {row}: not UTF-8 at byte {error.start}; convert the file") from error
-
-
-def _object(text: str, where: str) -> dict[str, Any]:
-    value = files.parse_json(text, where)
-    if not isinstance(value, dict):
-        raise BadInput(f"{where}: JSON, but not an object")
-    return value
 
 
 def _table(path: str, text: str, tabs: bool, numbered: bool) -> Iterator[Record]:

@@ -1,7 +1,7 @@
 """The Recipe of a task: the pretrained transformer on the content stream alone, and the head of the task.
 
     segment 1 .. S-1  ->  memory, no gradient          (`finetune.segments`)
-    segment S         ->  Hidden  ->  Head.losses  ->  sum / number of rows
+    segment S         ->  Hidden  ->  losses of the head  ->  sum / number of rows
 
 No position predicts a token, so there are no target slots and no query stream; every real position sees every other.
 """
@@ -39,20 +39,15 @@ class TaskModel:
     task: Task
 
     @property
-    def pad(self) -> int:
-        """The piece that pads."""
-        return self.task.tokenizer.special.pad
-
-    @property
     def depths(self) -> Depths:
         """The head learns at the full rate."""
         return {**self.transformer.depths, "head": heads.DEPTH}
 
     def init(self, key: jax.Array, batch: TaskBatch) -> dict[str, Any]:
         """Fresh parameters in Flax's boxes; a head's do not depend on the transformer's."""
-        inputs, memory = self._segment(batch, 0), self._no_memory(batch, 0)
+        inputs, config = self._segment(batch, 0), self.transformer.config
+        memory = empty_memory(config, len(inputs.tokens), 0)
         params = self.transformer.init(key, inputs, memory, deterministic=True)["params"]
-        config = self.transformer.config
         hidden = self._as_hidden(batch, jnp.zeros((*inputs.tokens.shape, config.d_model), config.compute_dtype))
         key = jax.random.fold_in(key, 1)
         variables = self.head.init(key, hidden, batch.labels, deterministic=True, method="losses")
@@ -82,7 +77,7 @@ class TaskModel:
         return RowLosses({"task": (jnp.where(weight_B != 0, loss_B, 0) * weight_B, weight_B)}, memory)
 
     def evaluate(self, params: Any, batch: TaskBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """loss_B and `Head.predictions` without dropout, of filled-up rows too."""
+        """loss_B and the predictions of the head without dropout, of filled-up rows too."""
         hidden = self.hidden(params, batch)
         predictions = self.head.apply({"params": params["head"]}, hidden, method="predictions")
         return self._losses(params, hidden, batch), predictions
@@ -107,33 +102,32 @@ class TaskModel:
             )
 
         slots = self.transformer.config.memory_len if S > 1 else 0
-        memory = self._no_memory(batch, slots)
+        memory = empty_memory(self.transformer.config, B * C, slots)
         for segment in range(S - 1 if slots else 0):
             filled = jax.lax.stop_gradient(run(jax.lax.stop_gradient(params), segment, memory).memory)
             # The padding before a text is at the left end of the memory.
-            real_N = (batch.tokens[:, :, : segment + 1] != self.pad).sum(axis=(2, 3)).reshape(-1)
+            real_N = self._is_text(batch.tokens[:, :, : segment + 1]).sum(axis=(2, 3)).reshape(-1)
             assert isinstance(filled, Memory)
             memory = Memory(filled.hidden_LBMD, jnp.minimum(filled.valid_B, real_N))
         drop = Dropout(self.transformer.config.dropout)
         h_NTD = drop.apply({}, run(params, S - 1, memory).hidden_BTD, rows_N, **_dropout(dropout_key, 1))
         return self._as_hidden(batch, h_NTD, rows_B)  # type: ignore[arg-type]
 
-    def _no_memory(self, batch: TaskBatch, slots: int) -> Memory:
-        B, C = batch.tokens.shape[:2]
-        return empty_memory(self.transformer.config, B * C, slots)
+    def _is_text(self, tokens: Any) -> Any:
+        return tokens != self.task.tokenizer.special.pad
 
     def _segment(self, batch: TaskBatch, segment: int) -> Batch:
         """A segment of all sequences as the transformer takes it, [B * C, T]."""
         tokens, kinds = (x[:, :, segment].reshape(-1, x.shape[-1]) for x in (batch.tokens, batch.segments))
         none = np.zeros((len(tokens), 0), np.int32)
         # `valid_B` of the memory says how much of it is text.
-        return forward_text(tokens, jnp.where(tokens == self.pad, NEVER, 0), kinds, none, continues=segment > 0)
+        return forward_text(tokens, jnp.where(self._is_text(tokens), 0, NEVER), kinds, none, continues=segment > 0)
 
     def _as_hidden(self, batch: TaskBatch, h_NTD: jax.Array, rows_B: jax.Array | None = None) -> Hidden:
         B, C, _, T = batch.tokens.shape
         last, kinds = (x[:, :, -1] for x in (batch.tokens, batch.segments))
         h_BCTD = h_NTD.reshape(B, C, T, h_NTD.shape[-1])
-        return Hidden(h_BCTD, last != self.pad, kinds, jnp.arange(B) if rows_B is None else rows_B)
+        return Hidden(h_BCTD, self._is_text(last), kinds, jnp.arange(B) if rows_B is None else rows_B)
 
 
 def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
@@ -142,11 +136,7 @@ def _dropout(key: jax.Array | None, number: int) -> dict[str, Any]:
 
 
 def task_recipe(task: Task, row: Row, config: Config) -> Recipe:
-    """The recipe of a task.
-
-    Args:
-      row: any one of the task: it has the number of sequences and the shapes of the labels.
-    """
+    """The recipe of a task. Any `row` of it has the number of sequences and the shapes of the labels."""
     model = TaskModel(XLNet(config.model, None, config.compat), task.head(config.model), task)
 
     def example_batch(batch_size: int) -> TaskBatch:

@@ -27,6 +27,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune import readers
 from xlnet_jax.finetune.recipe import task_recipe
 from xlnet_jax.finetune.task import Example, Row, Task, TaskBatch
 from xlnet_jax.finetune.tasks import TASKS
@@ -99,9 +100,7 @@ def rows_of(task: Task, examples: Sequence[Example]) -> list[Row]:
 def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     """Reads and encodes the examples, for training and of the dev set; all that was decided is in their `task.config`.
 
-    Args:
-      workdir: of the run; if it has started, its model and tokenizer are taken from here, and `checkpoint.init_from`
-        may be gone.
+    If the run of `workdir` has started, its model and tokenizer are taken from there: `init_from` may be gone.
 
     Raises BadInput: no task, a key that it does not read, a source or an example that cannot be used, a tokenizer that
     is not the model's.
@@ -114,7 +113,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if not started:  # an older version may have let such a key pass
         kind.check_options(config)
     config, tokenizer = _model(config, workdir if started else "")
-    examples = kind.read(config, config.finetune.train)
+    examples = readers.examples(kind.read, config, config.finetune.train)
     labels = kind.labels_of(examples)
     if labels and not config.finetune.labels:
         config = config.changed(finetune={"labels": _joined(labels)})
@@ -134,7 +133,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
         raise BadInput(f"finetune.train={train.path} has {quantity(len(train.rows), 'row')}, fewer than "
                        f"train.batch_size={config.train.batch_size}; use a smaller batch")  # fmt: skip
     if path := config.finetune.dev:
-        dev = encode(task, path, kind.read(config, path))
+        dev = encode(task, path, readers.examples(kind.read, config, path))
     log.info("%s: %s in %s, %s", config.finetune.task, quantity(len(examples), "training example"),
              quantity(len(train.rows), "row"), quantity(len(dev.examples) if dev else 0, "dev example"))  # fmt: skip
     return train, dev

@@ -1,7 +1,7 @@
 """A task: examples with labels, their rows of token pieces, a head, its loss, and scores.
 
-    files or TFDS -> Example -> Row(s) -> TaskBatch -> transformer -> Hidden -> Head.losses       in a training step
-                                                                            -> Head.predictions -> Task.outputs, .score
+    files or TFDS -> Example -> Row(s) -> TaskBatch -> transformer -> Hidden -> its losses       in a training step
+                                                                            -> its predictions  -> Task.outputs, .score
 
 A task is data and a head: State, step, loop, checkpoints and resume are those of pretraining. It says four things:
 `sequences` lay an example out, `target` is its label, `head` reads the vectors, `output` is what `predict` gives.
@@ -19,7 +19,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -103,26 +103,6 @@ class Hidden:
         return self.h_BCTD[:, :, -1]
 
 
-class Head(Protocol):
-    """A Flax module. Its parameters are under `head`, their depth is `model.heads.DEPTH`.
-
-    Build from `heads.Linear` (logical axes, float32 gradients); logits and losses are at least float32. For the export,
-    `Task.export` has the names of its layers.
-    """
-
-    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
-        """loss_B, at least float32. Dropout needs an rng named `dropout`. All parameters must be used here: `init`
-        runs it.
-
-        In training these are the rows of one device (and micro-batch) only.
-        """
-        ...
-
-    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
-        """Small arrays with rows first, without dropout: logits, beams, vectors."""
-        ...
-
-
 class Export(NamedTuple):
     """How Hugging Face's transformers has a model that was fine-tuned on a task."""
 
@@ -135,9 +115,6 @@ class Export(NamedTuple):
     labels: Callable[[FinetuneConfig], Sequence[str]] = lambda _: ()
     """The names of the outputs; none for a task whose outputs have no names."""
 
-
-Read = Callable[[Config, str], list[Example]]
-"""A reader: from the configuration and one source (`finetune.train` or `finetune.dev`) to its examples."""
 
 OF_ALL_TASKS = frozenset({"task", "train", "dev", "columns", "metric", "tokenizer", "patience"})
 """Keys of `finetune` that every task reads."""
@@ -154,8 +131,8 @@ class Task(abc.ABC):
     config: Config
     tokenizer: Tokenizer
 
-    read: ClassVar[Read]
-    """From its files to its examples."""
+    read: ClassVar[Any]
+    """Its `readers.Read`."""
     export: ClassVar[Export]
     """How transformers has its models."""
     options: ClassVar[frozenset[str]] = frozenset()
@@ -228,14 +205,20 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def head(self, config: ModelConfig) -> Any:
-        """Its `Head`."""
+        """Its head: a Flax module, whose parameters are under `head`; their depth is `model.heads.DEPTH`.
+
+            losses(hidden, labels, *, deterministic)    loss_B. All parameters must be used here: `init` runs it. In
+                                                        training these are the rows of one device (and micro-batch).
+            predictions(hidden)                         small arrays with rows first, without dropout: logits, vectors
+
+        Build it from `heads.Linear` (logical axes, float32 gradients). Logits and losses are at least float32. Dropout
+        needs an rng named `dropout`. For the export, `Task.export` has the names of its layers.
+        """
 
     def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
         """One JSON object for each example, as a rule the `output` of its row.
 
-        Args:
-          predictions: `Head.predictions` of `rows`, in their order, on the host.
-          rows: all rows of `examples`, which they number from 0.
+        `predictions` are those of the head for all rows of `examples`, in their order, on the host.
         """
         return [self.output({name: array[b] for name, array in predictions.items()}) for b in range(len(rows))]
 

@@ -79,17 +79,13 @@ class TokenClassification(Task):
         while first < len(words):
             pieces = np.cumsum([len(word) for word in words[first:]])
             last = first + max(1, int(np.searchsorted(pieces, T - 2, "right")))
-            rows.append(self._row(number, words[first:last], labels[first:last]))
+            tokens, segments = layouts.sentences(self.tokenizer.special, T, np.concatenate(words[first:last]))
+            starts = np.array([0, *pieces[: last - first - 1]]) - len(tokens)
+            label_T = np.full(T, -1, np.int32)
+            label_T[starts] = labels[first:last]
+            rows.append(Row((tokens,), (segments,), {"label": label_T}, number, starts))
             first = last
         return rows
-
-    def _row(self, number: int, words: list[np.ndarray], labels: list[int]) -> Row:
-        T = self.config.data.segment_len
-        tokens, segments = layouts.sentences(self.tokenizer.special, T, np.concatenate(words))
-        starts = np.cumsum([0, *(len(word) for word in words[:-1])]) - len(tokens)
-        label_T = np.full(T, -1, np.int32)
-        label_T[starts] = labels
-        return Row((tokens,), (segments,), {"label": label_T}, number, starts)
 
     def head(self, config: ModelConfig) -> TokenHead:
         """See `TokenHead`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,11 +26,12 @@ from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.links import find_process_info
 from xlnet_jax.distributed.processes import Session, session
-from xlnet_jax.finetune.evaluation import best_step
 from xlnet_jax.finetune.setup import any_recipe
 from xlnet_jax.model import implementation
 from xlnet_jax.run import workdir as workdirs
+from xlnet_jax.run.metrics import read_jsonl
 from xlnet_jax.storage import files
+from xlnet_jax.train.evaluation import best
 from xlnet_jax.train.recipe import Recipe
 from xlnet_jax.train.step import build_step
 
@@ -51,7 +53,10 @@ class Stored:
         """The checkpoint to take: by default of a fine-tuned model that of the best score; None = the newest good."""
         if step is None and self.config.finetune.task != "none":
             with Checkpoints(self.path) as checkpoints:
-                return best_step(self.path, checkpoints.steps())
+                steps = checkpoints.steps()
+            lines = read_jsonl(os.path.join(self.path, "evaluations.jsonl"))
+            top = best([line for line in lines if line["step"] in steps])
+            return top["step"] if top else None
         return step
 
 

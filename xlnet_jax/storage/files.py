@@ -172,8 +172,8 @@ def read_json_object(path: str) -> dict[str, Any]:
     return json_object(data, path)
 
 
-def json_object(data: bytes, where: str) -> dict[str, Any]:
-    """`parse_json` of a file that holds an object. Raises BadInput."""
+def json_object(data: str | bytes, where: str) -> dict[str, Any]:
+    """`parse_json` of an object. Raises BadInput."""
     value = parse_json(data, where)
     if not isinstance(value, dict):
         raise BadInput(f"{where}: holds no JSON object")
