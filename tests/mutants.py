@@ -53,7 +53,7 @@ def one(module: str, test: str) -> tuple[str, ...]:
     return (os.path.join("tests", folder, f"test_{name}.py") + f"::{test}",)
 
 
-FUSED_BACKWARD = "xlnet_jax/kernels/tpu_backward.py"
+FUSED_BACKWARD = "xlnet_jax/kernels/tpu_kernels.py"
 CHUNKS = "xlnet_jax/kernels/vocabulary_loss.py"
 GPU = "xlnet_jax/kernels/gpu_kernels.py"
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
