@@ -30,7 +30,7 @@ from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 
 IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "fused": fused.attend}
 """By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout. What
-runs or compiles the model decides on `auto` before (`implementation`)."""
+runs or compiles the model decides on `auto` before (`fused.decided`)."""
 
 
 @jax.tree_util.register_dataclass
