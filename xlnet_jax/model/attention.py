@@ -71,6 +71,20 @@ class AttentionInputs:
     """Slots of the content rows in a cache; None: they follow the memory."""
 
 
+class Biases(nn.Module):
+    """u, v and, with segments, w: one set per layer, or for all (`biases_per_layer`)."""
+
+    config: ModelConfig
+    parts: Architecture
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        """[H, E] each."""
+        names = ("content_bias", "position_bias", *["segment_bias"] * (self.parts.segments == "relative"))
+        shape = self.config.heads, self.config.head_dim
+        return {name: parameter(self, name, shape, ("heads", "head_dim")) for name in names}
+
+
 class Attention(nn.Module):
     """Attention, output projection, residual and LayerNorm, for all streams; pre-norm: LayerNorm of what enters.
 
@@ -106,7 +120,9 @@ class Attention(nn.Module):
         }
         biases, segment_2HE = {}, None
         if relative:
-            biases = tied_biases or attention_biases(self, config, self.parts)
+            own = Biases(config, self.parts, name="biases")
+            nn.share_scope(self, own)
+            biases = tied_biases or own()
             if self.parts.segments == "relative":
                 segment_2HE = parameter(self, "segment_embedding", (2, *heads), (None, "heads", "head_dim"))
             else:
@@ -172,11 +188,3 @@ def position_keys(
         each = (len(inputs.rows_B), *odd_SNHE.shape[1:])
         return jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each), inputs.direction_B
     return (None, positions.of_rows(*position), inputs.direction_B) if len(odd_SNHE) == 1 else position
-
-
-def attention_biases(module: nn.Module, config: ModelConfig, parts: Architecture) -> dict[str, jax.Array]:
-    """Declares u, v and, with segments, w [H, E] on `module`: one set per layer, or for all (`biases_per_layer`)."""
-    return {
-        name: parameter(module, name, (config.heads, config.head_dim), ("heads", "head_dim"))
-        for name in ("content_bias", "position_bias", *["segment_bias"] * (parts.segments == "relative"))
-    }

@@ -23,7 +23,7 @@ from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model.architectures import Architecture, architecture
-from xlnet_jax.model.attention import Attention, AttentionInputs, Stream, attention_biases, content_stream
+from xlnet_jax.model.attention import Attention, AttentionInputs, Biases, Stream, content_stream
 from xlnet_jax.model.cache import Cache, Kept
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.layers import Dropout, FeedForward
@@ -129,18 +129,6 @@ class Stack(nn.Module):
         return layers(x_BSD, memory, inputs, tied_biases)
 
 
-class TiedBiases(nn.Module):
-    """u, v and w if all layers share one set."""
-
-    config: ModelConfig
-    parts: Architecture
-
-    @nn.compact
-    def __call__(self) -> dict[str, jax.Array]:
-        """[H, E] each."""
-        return attention_biases(self, self.config, self.parts)
-
-
 class XLNet(nn.Module):
     """A transformer without a head, of the parts that its configuration and objective have in `architectures`.
 
@@ -196,7 +184,7 @@ class XLNet(nn.Module):
           limit_BP: the targets see lower ranks than these; None: than those of the tokens at their positions.
         """
         config, parts = self.config, self.parts
-        tied_biases = None if config.biases_per_layer else TiedBiases(config, parts, name="biases")()
+        tied_biases = None if config.biases_per_layer else Biases(config, parts, name="biases")()
         (B, T), P = batch.tokens.shape, batch.target_positions.shape[1]
         rows_B = jnp.arange(B) if rows_B is None else rows_B
 
