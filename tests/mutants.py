@@ -72,7 +72,7 @@ DECODE = "xlnet_jax/infer/decode.py"
 MUTANTS = (
     Mutant("query_sees_itself", TRANSFORMER, "Stream(limit_BP, segment_BP", "Stream(limit_BP + 1, segment_BP",
            one("model/transformer", "test_a_target_depends_on_exactly_the_lower_ranks")),
-    Mutant("content_blind_to_itself", ATTENTION, "rank_BT + 1, NEVER", "rank_BT + 0, NEVER",
+    Mutant("content_blind_to_itself", TRANSFORMER, "batch.rank + 1, NEVER", "batch.rank + 0, NEVER",
            one("model/transformer", "test_a_content_position_depends_on_exactly_its_own_and_lower_ranks")),
     Mutant("query_mask_from_position_0", TRANSFORMER, "take_along_axis(x, batch.target_positions, axis=1) for",
            "take_along_axis(x, batch.target_positions * 0, axis=1) for",
@@ -352,7 +352,7 @@ MUTANTS = (
            one("train/vanilla", "test_the_second_target_is_the_token_two_ahead")),
     Mutant("lower_losses_stop_late", EXAMPLES, "builder.step * 2 * n <", "builder.step * n <",
            one("train/vanilla", "test_layer_l_of_n_stops_after_l_2nths_of_the_training")),
-    Mutant("absolute_positions_see_ahead", ATTENTION, "rank_BT + 1, NEVER", "rank_BT + 2, NEVER",
+    Mutant("absolute_positions_see_ahead", TRANSFORMER, "batch.rank + 1, NEVER", "batch.rank + 2, NEVER",
            one("train/vanilla", "test_no_layer_sees_a_later_token")),
     Mutant("further_targets_of_the_next_layer", "xlnet_jax/model/heads.py", "streams_LBTD[:-1]", "streams_LBTD[1:]",
            one("train/vanilla", "test_the_loss_is_the_weighted_sum_of_all_its_parts")),

@@ -83,14 +83,6 @@ def test_equals_the_plain_attention(kernels, case, rate, far, data):
     compare(arguments, data.draw(st.sampled_from(kernels)))
 
 
-@pytest.mark.slow
-def test_strided_rolls_several_blocks_dropout_and_a_bound():
-    """One case of the test above that every change runs: the shift as v5e and later make it."""
-    dropout = AttentionDropout(jnp.uint32(4), 0.1, 1, first_head=3)
-    arguments = cast(draw(T=20, M=120, E=128, H=1), jnp.float32)
-    compare(replace(arguments, rows_B=jnp.array([2, 9]), dropout=dropout, max_distance=100), SMALL)
-
-
 @pytest.mark.parametrize(
     ("chosen", "kernel"),
     [(None, GATHERED), (24, GATHERED), pytest.param(None, GPU, marks=pytest.mark.slow), (24, GPU)],

@@ -18,7 +18,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels import fused, xla
@@ -43,11 +42,6 @@ class Stream:
     segment_BQ: jax.Array
     position_BQ: jax.Array | None = None
     """Positions of the rows in the segment; None: all of it in order."""
-
-
-def content_stream(rank_BT: jax.Array, segment_BT: jax.Array, position_BT: jax.Array | None = None) -> Stream:
-    """Rows that see ranks up to their own. Padding has the highest limit: it sees all text, but not itself."""
-    return Stream(jnp.minimum(rank_BT + 1, NEVER), segment_BT, position_BT)
 
 
 @jax.tree_util.register_dataclass

@@ -23,7 +23,7 @@ from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model.architectures import Architecture, architecture
-from xlnet_jax.model.attention import Attention, AttentionInputs, Biases, Stream, content_stream
+from xlnet_jax.model.attention import Attention, AttentionInputs, Biases, Stream
 from xlnet_jax.model.cache import Cache, Kept
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.layers import Dropout, FeedForward
@@ -193,7 +193,8 @@ class XLNet(nn.Module):
         nn.share_scope(self, embedding)
         x_BSD, g_BPD = embedding(batch, rows_B, deterministic=deterministic)
         position_BS = jnp.broadcast_to(jnp.arange(T), (B, T))
-        streams = (content_stream(batch.rank, batch.segments, place_BT),)
+        # Content sees ranks up to its own. Padding has the highest limit: it sees all text, but not itself.
+        streams = (Stream(jnp.minimum(batch.rank + 1, NEVER), batch.segments, place_BT),)
         if g_BPD is not None:
             x_BSD = jnp.concatenate([x_BSD, g_BPD], axis=1)
             position_BS = jnp.concatenate([position_BS, T + batch.target_positions], axis=1)
@@ -238,7 +239,7 @@ class XLNet(nn.Module):
         stack = Stack(config, parts, self.reuse_len, deterministic, name="layers")
         x_BSD, kept = stack(x_BSD, kept, inputs, tied_biases)
         h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None
-        if P and not parts.two_streams:
+        if P and parts.targets == "content":
             vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)
         if vectors_BPD is not None:
             drop = Dropout(config.dropout, name="output_dropout")
