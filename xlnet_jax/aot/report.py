@@ -190,37 +190,52 @@ def step_seconds(seconds: dict[str, float]) -> float:
 
 def advise(config: Config, topology: Topology, refused: Trial) -> list[dict[str, Any]]:
     """Settings that fit: the first change of remat or mesh that does, else the largest batch found; all compiled."""
-    mesh, full = refused.mesh.shape, ["--config.model.remat=full"]
-    # The largest fsdp within a slice that divides the width of the model.
-    fsdp = math.gcd(len(topology.devices) // topology.slices // mesh["tensor"], config.model.d_model)
-    more = ["--config.mesh.data=-1", f"--config.mesh.fsdp={fsdp}"] if fsdp > mesh["fsdp"] else []
-    ways = math.prod(mesh[axis] for axis in meshes.RULES.batch)
+    remat, ways = ["--config.model.remat=full"], _ways(refused)
+    first = [] if refused.config.model.remat == "full" else remat
+    for more in [[], *_more_fsdp(refused, topology)]:
+        if words := [*first, *more]:
+            trial = _try(config, words, topology)
+            if trial.fits:
+                return [_advice(words, trial)]
+            refused = refused if more else trial
+    config = override(config, remat)
     rows = config.train.batch_size // ways
-
-    def tried(words: list[str]) -> tuple[Trial, list[dict[str, Any]]]:
-        log.info("compiling with %s", " ".join(words))
-        trial = attempt(make_recipe(override(config, words)), topology)
-        seconds = round(trial.seconds, 2)
-        advice = {"set": " ".join(words), "peak_hbm_bytes": trial.needed, "compile_seconds": seconds}
-        return trial, [advice] if trial.fits else []
-
-    if config.model.remat != "full":
-        refused, advice = tried(full)
-        if advice:
-            return advice
-        more = more and full + more
-    if more and (advice := tried(more)[1]):
-        return advice
     while rows > 1:
-        # As many as would fit if everything except parameters and optimizer grew in proportion to them; at least halved
-        # each time, to a power of two.
-        fixed = sum(refused.arguments[name] for name in ("parameters", "optimizer"))
-        estimate = int(0.98 * rows * (refused.available - fixed) / max(refused.needed - fixed, 1))
-        rows = 1 << max(1, min(rows // 2, estimate)).bit_length() - 1
-        refused, advice = tried([*full, f"--config.train.batch_size={rows * ways}"])
-        if advice:
-            return advice
+        # At least halved each time, to a power of two.
+        rows = 1 << max(1, min(rows // 2, _estimate(refused, rows))).bit_length() - 1
+        words = [f"--config.train.batch_size={rows * ways}"]
+        trial = _try(config, words, topology)
+        if trial.fits:
+            return [_advice(remat + words, trial)]
+        refused = trial
     return []
+
+
+def _advice(words: list[str], trial: Trial) -> dict[str, Any]:
+    return {"set": " ".join(words), "peak_hbm_bytes": trial.needed, "compile_seconds": round(trial.seconds, 2)}
+
+
+def _try(config: Config, words: list[str], topology: Topology) -> Trial:
+    log.info("compiling with %s", " ".join(words) or "the unchanged configuration")
+    return attempt(make_recipe(override(config, words)), topology)
+
+
+def _ways(trial: Trial) -> int:
+    """Number of devices that share the rows of a batch."""
+    return math.prod(trial.mesh.shape[axis] for axis in meshes.RULES.batch)
+
+
+def _more_fsdp(trial: Trial, topology: Topology) -> list[list[str]]:
+    """The largest mesh.fsdp within a slice that divides the width of the model, if larger than the present one."""
+    per_slice = len(topology.devices) // topology.slices
+    most = math.gcd(per_slice // trial.mesh.shape["tensor"], trial.config.model.d_model)
+    return [["--config.mesh.data=-1", f"--config.mesh.fsdp={most}"]] if most > trial.mesh.shape["fsdp"] else []
+
+
+def _estimate(trial: Trial, rows: int) -> int:
+    """Rows per device that would fit if everything except parameters and optimizer grew in proportion to them."""
+    fixed = sum(trial.arguments[name] for name in ("parameters", "optimizer"))
+    return int(0.98 * rows * (trial.available - fixed) / max(trial.needed - fixed, 1))
 
 
 def print_report(result: dict[str, Any]) -> None:
