@@ -4,6 +4,7 @@
     python benchmarks/topologies.py --tiny               two layers on the smallest slices, to try it
     python benchmarks/topologies.py --only=v3 --json     one JSON line for each row whose topology starts with v3
     python benchmarks/topologies.py --rows=FILE          the table from such lines of an earlier run
+    python benchmarks/topologies.py --largest            the largest batch per core of v3:16x16: several compilations
 
 Every row is a separate command, `xlnet-jax compile`, so that a failing row ends with its own message.
 """
@@ -74,13 +75,33 @@ def row(result: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def largest() -> dict[str, Any]:
+    """The largest number of rows per v3 core, with the published configuration unchanged."""
+    from xlnet_jax.aot import topology
+
+    topology.prepare_environment()
+    from xlnet_jax.aot import report as compiling
+    from xlnet_jax.config import load
+
+    pod = topology.describe("v3:16x16")
+    best = compiling.largest_batch(load(os.path.join(ROOT, PUBLISHED)), pod, len(pod.devices))
+    if best is None:
+        sys.exit("not even one row fits")
+    rows = best.config.train.batch_size // len(pod.devices)
+    return {"topology": pod.name, "max_batch_per_core": rows, "peak_hbm_bytes": best.needed, "hbm_bytes": pod.hbm_bytes}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tiny", action="store_true", help="two small layers, smallest slices")
     parser.add_argument("--only", default="", help="topologies that start with this")
     parser.add_argument("--json", action="store_true", help="one JSON line per row")
     parser.add_argument("--rows", help="file of JSON lines to print as the table, instead of compiling")
+    parser.add_argument("--largest", action="store_true", help="search the largest batch per core instead")
     args = parser.parse_args()
+    if args.largest:
+        print(json.dumps(largest()))
+        return
     if not args.json:
         print("| topology | batch | mesh | peak HBM | collectives of a step | projection | compiled in |")
         print("|---|---|---|---|---|---|---|", flush=True)

@@ -47,7 +47,7 @@ def kinds(result):
 def test_one_json_object_with_the_promised_keys(capsys):
     assert main(["compile", f"--config={tiny_tpu.__file__}", "--topology=v5e:2x2", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result.keys() >= KEYS
+    assert result.keys() >= KEYS and "max_batch_per_core" not in result
     assert result["fits"] and result["advice"] == [] and result["topology"] == "v5e:2x2" and result["devices"] == 4
     assert result["analytic_flops"] == flops.step_flops(CONFIG)
     seconds = result["projection"]
@@ -229,6 +229,17 @@ def test_a_program_with_collectives_on_sparse_cores_is_read():
     result = compiling.compile_for(CONFIG, "tpu7x:2x2x1")
     reduced = sum(one["bytes"] for one in result["collectives"])
     assert result["fits"] and kinds(result) == {"all-reduce"} and reduced >= 2 * parameters()
+
+
+@pytest.mark.prove
+def test_the_budget_is_the_largest_batch_that_fits():
+    config = override(CONFIG, ["--config.train.batch_size=8192", "--config.train.steps_per_dispatch=1"])
+    topology = describe("v5e:2x2")
+    best = compiling.largest_batch(config, topology, 4)
+    assert best is not None and best.fits and best.needed <= topology.hbm_bytes
+    rows = best.config.train.batch_size // 4
+    more = override(config, [f"--config.train.batch_size={4 * (rows + max(rows // 16, 1) + 1)}"])
+    assert not compile.attempt(make_recipe(more), topology).fits
 
 
 OTHERS = [pytest.param(name, marks=pytest.mark.prove) for name in ("v4:2x2x1", "v5p:2x2x1", "v6e:2x2")]

@@ -200,7 +200,7 @@ def slice_of(name, devices, slices=1):
     return Topology(name, slices, CHIPS[name.partition(":")[0]], (None,) * devices)
 
 
-NONE = 0.0, 0
+NONE = compiling.KernelCalls(0.0, 0)
 
 
 def test_a_projection_by_hand():
@@ -223,7 +223,7 @@ def test_a_projection_by_hand():
 def test_a_kernel_replaces_the_products_and_the_traffic_of_attention(remat):
     """Ten steps a dispatch. Would catch products of attention counted twice, and a kernel hidden behind the rest."""
     config = tiny_tpu.config().changed(model={"remat": remat})
-    one, calls = slice_of("v5e:2x2", 4), (10 * 0.25, 10 * 200)
+    one, calls = slice_of("v5e:2x2", 4), compiling.KernelCalls(10 * 0.25, 10 * 200)
     seconds, xla = (compiling.roofline(make_recipe(config), one, 819e9 / 2 + 200, [], each) for each in (calls, NONE))
     # Two layers with 128 content and 16 query rows but the last layer's content; 192 keys, W = 128, three products.
     forward = 8 * (128 + 2 * 16) * 3 * 2 * 192 * 128
@@ -292,6 +292,25 @@ def test_a_report_for_people_says_projection(capsys):
     assert {"slices 2", "peak_hbm_bytes 32.000 GiB", "arguments parameters 0.001 GiB",
             "PROJECTION projected_days 1.5", "collectives kind all-reduce, bytes 1.000 GiB",
             "advice nothing tried fits; use a larger topology or a smaller model"} <= set(shown)  # fmt: skip
+
+
+@pytest.mark.parametrize("grows", [1.0, 1.3, 0.6])
+@pytest.mark.parametrize("fit", [0, 1, 7, 64, 1000])
+def test_the_largest_batch_is_found_however_memory_grows(fit, grows, monkeypatch):
+    """Without the compiler: catches a search that stops early, or steps over the limit."""
+    fixed, limit, tried = 100, int(100 + max(fit, 0.5) ** grows * 1000), []
+
+    def attempt(recipe, topology):
+        tried.append(recipe.config.train.batch_size // 4)
+        needed = int(fixed + tried[-1] ** grows * 1000)
+        executable = "" if needed <= limit else None
+        sizes = {"parameters": 60, "optimizer": 40}
+        return compile.Trial(recipe, None, sizes, 0.0, needed, limit, executable=executable)
+
+    monkeypatch.setattr(compiling, "attempt", attempt)
+    best = compiling.largest_batch(tiny_tpu.config().changed(train={"batch_size": 64}), None, 4)
+    rows = best.config.train.batch_size // 4 if best else 0
+    assert rows <= fit < rows + max(rows // 16, 1) + 1 and len(tried) < 20
 
 
 # Two programs of a kernel, in the form of libtpu's text, with a loop of 3 turns and one whose end is not a constant.

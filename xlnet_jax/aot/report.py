@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -33,7 +33,7 @@ _RING = {"all-reduce": 2, "all-to-all": 1, "all-gather": 1, "reduce-scatter": 1}
 """Traffic of a ring over n devices, per device: this factor times (n - 1) / n times the bytes of the array."""
 
 
-def compile_for(config: Config, name: str, slices: int = 1) -> dict[str, Any]:
+def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False) -> dict[str, Any]:
     """Compiles one training dispatch for a topology; returns the keys of docs/compile.md.
 
     Raises:
@@ -49,11 +49,15 @@ def compile_for(config: Config, name: str, slices: int = 1) -> dict[str, Any]:
     trial = attempt(make_recipe(config), topology)
     result = report(trial, topology)
     result["advice"] = [] if trial.fits else advise(config, topology, trial)
+    if budget:
+        found = search(trial, topology)
+        result["max_batch_per_core"] = max((each["batch_per_core"] for each in found), default=0)
+        result["budget"] = found
     return result
 
 
 def report(trial: Trial, topology: Topology) -> dict[str, Any]:
-    """The report without advice. For a program that did not compile figures are None, collectives empty."""
+    """The report without advice and budget. For a program that did not compile figures are None, collectives empty."""
     config = trial.config
     result: dict[str, Any] = {
         "topology": topology.name,
@@ -126,12 +130,16 @@ def _per_step(total: int, steps: int) -> float | int:
     return total // steps if total % steps == 0 else total / steps
 
 
-def kernel_calls(trial: Trial, chip: Chip, program: hlo.Program) -> tuple[float, int]:
-    """Seconds and bytes of all calls of fused kernels in a dispatch on one device; 0 if there are none.
+class KernelCalls(NamedTuple):
+    """The fused attention of one dispatch on one device."""
 
-    The time of a call is the longer of the cycles of its static schedule and the traffic of its operands and results.
-    RuntimeError if libtpu wrote no schedule.
-    """
+    seconds: float
+    """Of all calls: the longer of the cycles of the static schedule and the traffic of operands and results."""
+    bytes: int
+
+
+def kernel_calls(trial: Trial, chip: Chip, program: hlo.Program) -> KernelCalls:
+    """All calls of fused kernels in a program. Zero if there are none; RuntimeError if libtpu wrote no schedule."""
     seconds, total, calls = 0.0, 0, program.kernels()
     # libtpu compiles equal kernels once, and writes one schedule: that of the same kernel with as many bytes.
     cycles = {(name.partition(".")[0], calls[name][1]): trial.kernels[name] for name in calls.keys() & trial.kernels}
@@ -143,15 +151,11 @@ def kernel_calls(trial: Trial, chip: Chip, program: hlo.Program) -> tuple[float,
             )
         seconds += times * max(found / chip.clock, size / (chip.hbm_bandwidth / chip.devices))
         total += times * size
-    return seconds, total
+    return KernelCalls(seconds, total)
 
 
 def roofline(
-    recipe: Recipe,
-    topology: Topology,
-    compiler_bytes: float,
-    collectives: list[hlo.Collective],
-    kernels: tuple[float, int],
+    recipe: Recipe, topology: Topology, compiler_bytes: float, collectives: list[hlo.Collective], kernels: KernelCalls
 ) -> dict[str, float]:
     """Seconds of one step if only compute, only memory, or only collectives took time; all at published peaks.
 
@@ -159,9 +163,9 @@ def roofline(
     between slices use the published share of the data-centre network, and are left out if none is published. With fused
     attention, `attention` is the time of its kernels, whose products and traffic are not in the others.
     """
-    config, (kernel_seconds, kernel_bytes) = recipe.config, kernels
+    config = recipe.config
     steps, rows = config.train.steps_per_dispatch, config.train.batch_size
-    forward, inside = flops.forward_flops(config), flops.attention_flops(config) if kernel_seconds else 0
+    forward, inside = flops.forward_flops(config), flops.attention_flops(config) if kernels.seconds else 0
     outside = recipe.flops_per_step - 3 * rows * inside
     if config.model.remat == "full":
         outside += rows * (sum(forward.values()) - forward["softmax"] - inside)
@@ -169,10 +173,10 @@ def roofline(
     rates = {"ici": chip.ici_bandwidth / 2 / chip.devices, "dcn": (chip.dcn_bandwidth or 0) / chip.devices}
     seconds = {
         "compute": at_peak(outside, topology),
-        "hbm": max(compiler_bytes - kernel_bytes / steps, 0) / (chip.hbm_bandwidth / chip.devices),
+        "hbm": max(compiler_bytes - kernels.bytes / steps, 0) / (chip.hbm_bandwidth / chip.devices),
     }
-    if kernel_seconds:
-        seconds["attention"] = kernel_seconds / steps
+    if kernels.seconds:
+        seconds["attention"] = kernels.seconds / steps
     for network, rate in rates.items():
         wire = sum(
             one.bytes * (_RING[one.kind] * (one.group - 1) / one.group if one.kind in _RING else 1)
@@ -236,6 +240,39 @@ def _estimate(trial: Trial, rows: int) -> int:
     """Rows per device that would fit if everything except parameters and optimizer grew in proportion to them."""
     fixed = sum(trial.arguments[name] for name in ("parameters", "optimizer"))
     return int(0.98 * rows * (trial.available - fixed) / max(trial.needed - fixed, 1))
+
+
+def search(first: Trial, topology: Topology) -> list[dict[str, Any]]:
+    """The largest batch per device that fits, for each remat, with the given mesh and with the largest fsdp."""
+    found, ways = [], _ways(first)
+    for words in [[], *_more_fsdp(first, topology)]:
+        for remat in ("none", "dots", "full"):
+            best = largest_batch(override(first.config, [*words, f"--config.model.remat={remat}"]), topology, ways)
+            if best is not None:
+                rows, mesh = best.config.train.batch_size // ways, dict(best.mesh.shape)
+                found.append({"batch_per_core": rows, "remat": remat, "mesh": mesh, "peak_hbm_bytes": best.needed})
+    return sorted(found, key=lambda each: -each["batch_per_core"])
+
+
+def largest_batch(config: Config, topology: Topology, ways: int) -> Trial | None:
+    """The Trial with the most rows per device that fits, to one part in 16; None if one row does not fit."""
+    low, high, tries = 0, 0, 0
+    best: Trial | None = None
+    guess = max(config.train.batch_size // ways, 1)
+    while not high or high - low > max(low // 16, 1):
+        trial = _try(config, [f"--config.train.batch_size={guess * ways}"], topology)
+        if trial.fits:
+            low, best = guess, trial
+        else:
+            high = guess
+        if high == 1:
+            return None
+        # Memory grows almost linearly with the batch; where it does not, bisection ends the search.
+        tries += 1
+        guess = _estimate(trial, guess) if tries < 3 else (low + high) // 2
+        guess = max(guess, low + max(low // 16, 1))
+        guess = min(guess, high - 1) if high else guess
+    return best
 
 
 def print_report(result: dict[str, Any]) -> None:
