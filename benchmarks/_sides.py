@@ -62,11 +62,12 @@ class Ours:
         import jax
 
         from xlnet_jax.distributed.mesh import make_mesh, place
-        from xlnet_jax.model import flops, implementation
+        from xlnet_jax.kernels import fused
+        from xlnet_jax.model import flops
         from xlnet_jax.train.recipe import make_recipe
         from xlnet_jax.train.step import build_step, create_state
 
-        attention, _ = implementation.choose(config.model)
+        attention, _ = fused.choose(config.model)
         recipe = make_recipe(config.changed(model={"attention": attention}))
         self.mesh = make_mesh(config.mesh, jax.devices(device)[:1])
         with jax.set_mesh(self.mesh):

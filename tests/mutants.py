@@ -53,7 +53,7 @@ def one(module: str, test: str) -> tuple[str, ...]:
     return (os.path.join("tests", folder, f"test_{name}.py") + f"::{test}",)
 
 
-FUSED_BACKWARD = "xlnet_jax/kernels/tpu_backward.py"
+FUSED_BACKWARD = "xlnet_jax/kernels/tpu_kernels.py"
 CHUNKS = "xlnet_jax/kernels/vocabulary_loss.py"
 GPU = "xlnet_jax/kernels/gpu_kernels.py"
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
@@ -72,7 +72,7 @@ DECODE = "xlnet_jax/infer/decode.py"
 MUTANTS = (
     Mutant("query_sees_itself", TRANSFORMER, "Stream(limit_BP, segment_BP", "Stream(limit_BP + 1, segment_BP",
            one("model/transformer", "test_a_target_depends_on_exactly_the_lower_ranks")),
-    Mutant("content_blind_to_itself", ATTENTION, "rank_BT + 1, NEVER", "rank_BT + 0, NEVER",
+    Mutant("content_blind_to_itself", TRANSFORMER, "batch.rank + 1, NEVER", "batch.rank + 0, NEVER",
            one("model/transformer", "test_a_content_position_depends_on_exactly_its_own_and_lower_ranks")),
     Mutant("query_mask_from_position_0", TRANSFORMER, "take_along_axis(x, batch.target_positions, axis=1) for",
            "take_along_axis(x, batch.target_positions * 0, axis=1) for",
@@ -221,12 +221,12 @@ MUTANTS = (
            "zip(both(n - w), both(n - w), strict=True)", one("kernels/fused", "test_tables_of_rows_and_blind_queries")),
     Mutant("gpu_mixes_the_directions", GPU, "end = jnp.where(inputs.table_B[b] == table, end, first)", "pass",
            one("kernels/fused", "test_shards_of_rows_and_heads_equal_the_whole")),
-    Mutant("processes_run_different_attention", "xlnet_jax/model/implementation.py", "max(processes.gather(",
-           "min(processes.gather(", one("model/implementation", "test_all_processes_take_xla_if_one_must")),
+    Mutant("processes_run_different_attention", "xlnet_jax/kernels/fused.py", "max(processes.gather(",
+           "min(processes.gather(", one("kernels/fused", "test_all_processes_take_xla_if_one_must")),
     Mutant("initialisation_needs_the_device", ATTENTION, '"xla" if self.is_initializing() else config.attention',
            "config.attention", one("commands/cli", "test_inspect_counts_parameters_as_the_original_names_them")),
-    Mutant("fused_unchecked", "xlnet_jax/model/implementation.py", "if difference <= UNITS:", "if True:",
-           one("model/implementation", "test_a_kernel_is_compared_with_xla")),
+    Mutant("fused_unchecked", "xlnet_jax/kernels/fused.py", "if difference <= UNITS:", "if True:",
+           one("kernels/fused", "test_a_kernel_is_compared_with_xla")),
     Mutant("hash_without_products", DROPOUT,
            "word *= np.uint32(0x7FEB352D)\n    word ^= word >> 15\n    word *= np.uint32(0x846CA68B)", "word ^= word >> 15",
            one("kernels/dropout", "test_a_bit_of_any_index_changes_half_of_the_bits_of_the_hash")),
@@ -352,9 +352,9 @@ MUTANTS = (
            one("train/vanilla", "test_the_second_target_is_the_token_two_ahead")),
     Mutant("lower_losses_stop_late", EXAMPLES, "builder.step * 2 * n <", "builder.step * n <",
            one("train/vanilla", "test_layer_l_of_n_stops_after_l_2nths_of_the_training")),
-    Mutant("absolute_positions_see_ahead", ATTENTION, "rank_BT + 1, NEVER", "rank_BT + 2, NEVER",
+    Mutant("absolute_positions_see_ahead", TRANSFORMER, "batch.rank + 1, NEVER", "batch.rank + 2, NEVER",
            one("train/vanilla", "test_no_layer_sees_a_later_token")),
-    Mutant("further_targets_of_the_next_layer", "xlnet_jax/model/vanilla.py", "streams_LBTD[:-1]", "streams_LBTD[1:]",
+    Mutant("further_targets_of_the_next_layer", "xlnet_jax/model/heads.py", "streams_LBTD[:-1]", "streams_LBTD[1:]",
            one("train/vanilla", "test_the_loss_is_the_weighted_sum_of_all_its_parts")),
     Mutant("mlm_masks_too_much", EXAMPLES, "MASKED, RANDOM = 0.8, 0.1", "MASKED, RANDOM = 0.9, 0.05",
            one("train/objectives", "test_targets_are_masked_replaced_or_kept_8_to_1_to_1")),

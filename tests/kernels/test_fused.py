@@ -1,6 +1,7 @@
-"""The fused kernels in interpret mode against `xla`: shapes drawn by hypothesis, dropout, blocks, shards."""
+"""The fused kernels in interpret mode against `xla`, and their choice: drawn shapes, dropout, blocks, shards."""
 
 import functools
+import types
 from dataclasses import replace
 
 import jax
@@ -12,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlnet_jax.batch import NEVER
+from xlnet_jax.config import Config, ModelConfig
+from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
 from xlnet_jax.kernels import fused, gpu, tpu, xla
 from xlnet_jax.kernels.dropout import AttentionDropout
@@ -78,14 +81,6 @@ def test_equals_the_plain_attention(kernels, case, rate, far, data):
     arguments = replace(cast(draw(**case), jnp.float32), rows_B=jnp.arange(case["B"]) * 7 + 2, dropout=dropout,
                         max_distance=far)  # fmt: skip
     compare(arguments, data.draw(st.sampled_from(kernels)))
-
-
-@pytest.mark.slow
-def test_strided_rolls_several_blocks_dropout_and_a_bound():
-    """One case of the test above that every change runs: the shift as v5e and later make it."""
-    dropout = AttentionDropout(jnp.uint32(4), 0.1, 1, first_head=3)
-    arguments = cast(draw(T=20, M=120, E=128, H=1), jnp.float32)
-    compare(replace(arguments, rows_B=jnp.array([2, 9]), dropout=dropout, max_distance=100), SMALL)
 
 
 @pytest.mark.parametrize(
@@ -176,3 +171,52 @@ def test_refuses_what_it_has_no_kernel_for(kernels, E, dtype, message, monkeypat
     monkeypatch.setattr(fused, "KERNELS", fused.KERNELS | kernels)
     with pytest.raises(BadInput, match=f"model.attention=fused: .*{message}.*; use model.attention=xla"):
         fused.attend(cast(draw(T=2, M=1, E=E), dtype))
+
+
+def with_attention(value, **model):
+    return ModelConfig(**{"head_dim": 128, "compute_dtype": "float32", "attention": value} | model)
+
+
+def wrong_gradient(arguments):
+    """A kernel that is right forward, and whose keys get no gradient."""
+    return xla.attend(replace(arguments, k_BKHE=jax.lax.stop_gradient(arguments.k_BKHE)))
+
+
+def test_where_there_is_no_kernel_auto_is_xla_and_fused_is_refused():
+    """Catches a silent choice, and a run that ends only when it traces the model."""
+    assert fused.choose(with_attention("auto")) == (
+        "xla", f"attention: xla, because there is no kernel for cpu, only for {', '.join(fused.KERNELS)}"
+    )  # fmt: skip
+    with pytest.raises(BadInput, match="model.attention=fused: there is no kernel for cpu.*use model.attention=xla"):
+        fused.choose(with_attention("fused"))
+    assert fused.choose(with_attention("xla"))[0] == "xla"
+
+
+@pytest.mark.parametrize(("other", "expected"), [("xla\nattention: xla, because of x", "xla"), (None, "fused")])
+def test_all_processes_take_xla_if_one_must(other, expected, caplog):
+    """Catches processes that compile different programs, and a comparison on a device that is not here."""
+    caplog.set_level("INFO")
+    processes = types.SimpleNamespace(gather=lambda mine: [mine, other or mine])
+    absent = types.SimpleNamespace(device_kind="TPU v5 lite")
+    assert fused.decided(Config(), processes, absent).model.attention == expected
+    assert f"attention: {expected}, " in caplog.text
+
+
+def test_a_cpu_has_no_choice_and_no_line(caplog, monkeypatch):
+    caplog.set_level("INFO")
+    assert fused.decided(Config(), Session()).model.attention == "xla" and caplog.text == ""
+    device = types.SimpleNamespace(device_kind="TPU v3", platform="tpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    assert fused.decided(Config(), Session()).model.attention == "xla"
+    assert "attention: xla, because there is no kernel for TPU v3" in caplog.text
+
+
+def test_a_kernel_is_compared_with_xla(monkeypatch):
+    """Catches a comparison that misses a wrong gradient, and one that a right kernel fails."""
+    monkeypatch.setitem(fused.KERNELS, "cpu", GATHERED)
+    assert fused.choose(with_attention("auto"))[0] == "fused"
+    monkeypatch.setitem(fused.KERNELS, "cpu", wrong_gradient)
+    chosen, why = fused.choose(with_attention("auto"))
+    assert chosen == "xla" and why.startswith("attention: xla, because the kernel for cpu differs from xla by ")
+    with pytest.raises(BadInput, match="differs from xla by .* units, more than 16; use model.attention=xla"):
+        fused.choose(with_attention("fused"))

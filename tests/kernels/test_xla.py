@@ -1,4 +1,4 @@
-"""Every implementation of attention against the formula, written out with loops; masks, distances, shards."""
+"""Every implementation of attention against the formula, written out with loops; masks, distances."""
 
 from dataclasses import replace
 
@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from attention_cases import BIASES, cast, draw
+from attention_cases import BIASES, draw
 
 from xlnet_jax import config as configs
 from xlnet_jax.batch import NEVER
 from xlnet_jax.kernels.dropout import AttentionDropout
-from xlnet_jax.kernels.xla import Arguments
 from xlnet_jax.model.attention import IMPLEMENTATIONS
 
 H, E = 2, 3
@@ -104,28 +103,3 @@ def test_dropout_is_on_the_weights_of_the_values_and_keyed_by_the_position(chose
     dropped = dropout(probability, jnp.array([6, 2]), jnp.asarray(arguments.position_BQ))
     assert 0.2 < np.mean(np.asarray(dropped)[np.asarray(probability) > 0] == 0) < 0.8
     np.testing.assert_allclose(out, np.einsum("bhqk,bkhe->bqhe", dropped, arguments.v_BKHE), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", tiny.ATTENTION)
-def test_shards_of_rows_and_heads_draw_the_masks_of_the_whole(name):
-    """Inside `shard_map`, where an implementation is called that the compiler cannot split."""
-    arguments = replace(cast(draw(T=4, M=3, B=4), jnp.float32), dropout=AttentionDropout(jnp.uint32(9), 0.5, 0))
-    rows, heads, both = (jax.P(*axes) for axes in (("data",), (None, None, "tensor"), ("data", None, "tensor")))
-    specs = Arguments(
-        **dict.fromkeys(("q_BQHE", "k_BKHE", "v_BKHE"), both),
-        **dict.fromkeys(("limit_BQ", "rank_BK", "segment_BQ", "segment_BK", "rows_B"), rows), query_position_BQ=None,
-        position=(heads, heads, rows), biases=jax.P("tensor"), segment_2HE=jax.P(None, "tensor"), dropout=jax.P(),
-    )  # fmt: skip
-
-    def shard(arguments):
-        dropout = replace(arguments.dropout, first_head=jax.lax.axis_index("tensor"))
-        return IMPLEMENTATIONS[name](replace(arguments, dropout=dropout))[0]
-
-    whole, _ = COMPILED[name](arguments)
-    none, _ = COMPILED[name](replace(arguments, dropout=None))
-    mesh = jax.make_mesh(
-        (2, 2), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2, devices=jax.devices()[:4]
-    )
-    sharded = jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=(specs,), out_specs=both))(arguments)
-    np.testing.assert_allclose(sharded, whole, rtol=1e-5, atol=1e-6)
-    assert np.abs(whole - none).max() > 0.1, "dropout has no effect"

@@ -22,7 +22,8 @@ from xlnet_jax.aot.topology import Chip, Topology, check, check_readable, descri
 from xlnet_jax.config import Config, override
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
-from xlnet_jax.model import flops, implementation
+from xlnet_jax.kernels import fused
+from xlnet_jax.model import flops
 from xlnet_jax.train.recipe import Recipe, make_recipe
 from xlnet_jax.train.state import init_params
 
@@ -41,7 +42,7 @@ def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False
     """
     chip = check(name, slices)
     check_readable(name, chip)
-    config = implementation.decided(config, Session(), absent=chip)
+    config = fused.decided(config, Session(), absent=chip)
     if config.model.attention == "fused":
         schedule.prepare()
     topology = describe(name, slices)

@@ -1,8 +1,8 @@
 """Fused relative attention on TPU, v4 and later: no array of queries times keys leaves the chip's vector memory.
 
 The interface and the results are those of `xla.attend`, but for the probabilities, which never exist. Formulas and the
-gradient: `packing`. What one program does: `tpu_forward` and `tpu_backward`, on the units of `tpu_units`. This module
-pads the arguments, packs the integers, chooses the blocks, and ties forward and backward together.
+gradient: `packing`. What one program does: `tpu_kernels`, on the units of `tpu_units`. This module pads the arguments,
+packs the integers, chooses the blocks, and ties forward and backward together.
 
 Arrays stay [B, rows, H E], as the projections make them. Every sum has a fixed order, so two runs give equal bits.
 The gradient cannot be differentiated again.
@@ -22,8 +22,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.packing import up
-from xlnet_jax.kernels.tpu_backward import backward
-from xlnet_jax.kernels.tpu_forward import forward
+from xlnet_jax.kernels.tpu_kernels import backward, forward
 from xlnet_jax.kernels.tpu_units import LANES, SUBLANES, Plan
 from xlnet_jax.kernels.xla import Arguments
 

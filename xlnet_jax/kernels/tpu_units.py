@@ -26,12 +26,8 @@ from jax.experimental import pallas as pl
 
 from xlnet_jax.kernels import packing
 from xlnet_jax.kernels.dropout import bits, keep
-from xlnet_jax.kernels.packing import LN2
 
 LANES, SUBLANES = 128, 8
-OTHER = 3
-"""Row of the small inputs [8, L] after content, position and segment bias: the vector S of another segment minus that
-of the same one. Only their difference matters: what all keys of a query have in common cancels in the softmax."""
 NT, NN = ((1,), (1,)), ((1,), (0,))
 """Contractions of two matrices: a b' and a b."""
 
@@ -211,40 +207,9 @@ class Units:
         )  # fmt: skip
 
 
-def pipeline(units: int, first: Callable[[Any, int], None], second: Callable[[Any, int], None]) -> None:
-    """first(unit, slot) and second(unit, slot) of all units in order, second of one beside first of the next.
-
-    The compiler does not look beyond a turn of the loop, and there mixes the two: `first` is mostly products, `second`
-    mostly arithmetic. The slot is where first leaves its results, known when compiling.
-    """
-    first(0, 0)
-
-    @pl.loop(0, (units - 1) // 2)
-    def _turn(m: Any) -> None:
-        for slot in (0, 1):
-            second(2 * m + slot, slot)
-            first(2 * m + slot + 1, 1 - slot)
-
-    for n in range((units - 1) // 2 * 2, units):
-        if n + 1 < units:
-            first(n + 1, (n + 1) % 2)
-        second(n, n % 2)
-
-
-def factors(plan: Plan, q_QL: jax.Array, small_8L: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """a, b and c times the scale / ln 2, float32 [Q, L]."""
-    a_QL, b_QL, c_QL = ((q_QL.astype(jnp.float32) + small_8L[n : n + 1]) * (plan.scale / LN2) for n in range(3))
-    return a_QL, b_QL, c_QL
-
-
 def only(which: jax.Array | bool, x: jax.Array) -> jax.Array:
     """x, and 0 elsewhere."""
     return jnp.where(which, x, 0)
-
-
-def other_segment(c_QL: jax.Array, small_8L: jax.Array) -> jax.Array:
-    """What a key in another segment adds to the score."""
-    return wide(jnp.sum(c_QL * small_8L[OTHER : OTHER + 1], axis=1, keepdims=True))
 
 
 def wide(x_Q1: jax.Array) -> jax.Array:

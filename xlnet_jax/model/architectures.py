@@ -33,11 +33,6 @@ class Architecture:
     norm: str = "post"
     """post: after each residual sum; pre: before attention and feed-forward."""
 
-    @property
-    def two_streams(self) -> bool:
-        """Whether there is a query stream."""
-        return self.targets == "query"
-
 
 XLNET = Architecture()
 TRANSFORMER_XL = Architecture(segments="none", streams=1, targets="content")

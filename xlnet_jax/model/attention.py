@@ -18,7 +18,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.batch import NEVER
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.kernels import fused, xla
@@ -30,7 +29,7 @@ from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
 
 IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "fused": fused.attend}
 """By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout. What
-runs or compiles the model decides on `auto` before (`implementation`)."""
+runs or compiles the model decides on `auto` before (`fused.decided`)."""
 
 
 @jax.tree_util.register_dataclass
@@ -43,11 +42,6 @@ class Stream:
     segment_BQ: jax.Array
     position_BQ: jax.Array | None = None
     """Positions of the rows in the segment; None: all of it in order."""
-
-
-def content_stream(rank_BT: jax.Array, segment_BT: jax.Array, position_BT: jax.Array | None = None) -> Stream:
-    """Rows that see ranks up to their own. Padding has the highest limit: it sees all text, but not itself."""
-    return Stream(jnp.minimum(rank_BT + 1, NEVER), segment_BT, position_BT)
 
 
 @jax.tree_util.register_dataclass
@@ -69,6 +63,20 @@ class AttentionInputs:
     positions are learned."""
     slot_BT: jax.Array | None = None
     """Slots of the content rows in a cache; None: they follow the memory."""
+
+
+class Biases(nn.Module):
+    """u, v and, with segments, w: one set per layer, or for all (`biases_per_layer`)."""
+
+    config: ModelConfig
+    parts: Architecture
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        """[H, E] each."""
+        names = ("content_bias", "position_bias", *["segment_bias"] * (self.parts.segments == "relative"))
+        shape = self.config.heads, self.config.head_dim
+        return {name: parameter(self, name, shape, ("heads", "head_dim")) for name in names}
 
 
 class Attention(nn.Module):
@@ -106,7 +114,9 @@ class Attention(nn.Module):
         }
         biases, segment_2HE = {}, None
         if relative:
-            biases = tied_biases or attention_biases(self, config, self.parts)
+            own = Biases(config, self.parts, name="biases")
+            nn.share_scope(self, own)
+            biases = tied_biases or own()
             if self.parts.segments == "relative":
                 segment_2HE = parameter(self, "segment_embedding", (2, *heads), (None, "heads", "head_dim"))
             else:
@@ -172,11 +182,3 @@ def position_keys(
         each = (len(inputs.rows_B), *odd_SNHE.shape[1:])
         return jnp.broadcast_to(odd_SNHE, each), jnp.broadcast_to(even_SNHE, each), inputs.direction_B
     return (None, positions.of_rows(*position), inputs.direction_B) if len(odd_SNHE) == 1 else position
-
-
-def attention_biases(module: nn.Module, config: ModelConfig, parts: Architecture) -> dict[str, jax.Array]:
-    """Declares u, v and, with segments, w [H, E] on `module`: one set per layer, or for all (`biases_per_layer`)."""
-    return {
-        name: parameter(module, name, (config.heads, config.head_dim), ("heads", "head_dim"))
-        for name in ("content_bias", "position_bias", *["segment_bias"] * (parts.segments == "relative"))
-    }

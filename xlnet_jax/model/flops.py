@@ -54,7 +54,7 @@ def forward_flops(config: Config) -> dict[str, int]:
 def rows_of_layers(config: Config) -> dict[str, int]:
     """Rows of each stream in all layers. With two streams nothing uses the last layer's content output: the targets
     attend to its input."""
-    layers, two_streams = config.model.layers, architecture(config.model, config.data.objective).two_streams
+    layers, two_streams = config.model.layers, architecture(config.model, config.data.objective).targets == "query"
     return {
         "content": (layers - two_streams) * config.data.segment_len,
         "query": layers * config.data.num_predict * two_streams,

@@ -23,7 +23,7 @@ from xlnet_jax.batch import MEMORY_RANK, NEVER, Batch, Memory
 from xlnet_jax.config import CORRECT, CompatConfig, ModelConfig
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.model.architectures import Architecture, architecture
-from xlnet_jax.model.attention import Attention, AttentionInputs, Stream, attention_biases, content_stream
+from xlnet_jax.model.attention import Attention, AttentionInputs, Biases, Stream
 from xlnet_jax.model.cache import Cache, Kept
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
 from xlnet_jax.model.layers import Dropout, FeedForward
@@ -129,18 +129,6 @@ class Stack(nn.Module):
         return layers(x_BSD, memory, inputs, tied_biases)
 
 
-class TiedBiases(nn.Module):
-    """u, v and w if all layers share one set."""
-
-    config: ModelConfig
-    parts: Architecture
-
-    @nn.compact
-    def __call__(self) -> dict[str, jax.Array]:
-        """[H, E] each."""
-        return attention_biases(self, self.config, self.parts)
-
-
 class XLNet(nn.Module):
     """A transformer without a head, of the parts that its configuration and objective have in `architectures`.
 
@@ -196,7 +184,7 @@ class XLNet(nn.Module):
           limit_BP: the targets see lower ranks than these; None: than those of the tokens at their positions.
         """
         config, parts = self.config, self.parts
-        tied_biases = None if config.biases_per_layer else TiedBiases(config, parts, name="biases")()
+        tied_biases = None if config.biases_per_layer else Biases(config, parts, name="biases")()
         (B, T), P = batch.tokens.shape, batch.target_positions.shape[1]
         rows_B = jnp.arange(B) if rows_B is None else rows_B
 
@@ -205,7 +193,8 @@ class XLNet(nn.Module):
         nn.share_scope(self, embedding)
         x_BSD, g_BPD = embedding(batch, rows_B, deterministic=deterministic)
         position_BS = jnp.broadcast_to(jnp.arange(T), (B, T))
-        streams = (content_stream(batch.rank, batch.segments, place_BT),)
+        # Content sees ranks up to its own. Padding has the highest limit: it sees all text, but not itself.
+        streams = (Stream(jnp.minimum(batch.rank + 1, NEVER), batch.segments, place_BT),)
         if g_BPD is not None:
             x_BSD = jnp.concatenate([x_BSD, g_BPD], axis=1)
             position_BS = jnp.concatenate([position_BS, T + batch.target_positions], axis=1)
@@ -250,7 +239,7 @@ class XLNet(nn.Module):
         stack = Stack(config, parts, self.reuse_len, deterministic, name="layers")
         x_BSD, kept = stack(x_BSD, kept, inputs, tied_biases)
         h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None
-        if P and not parts.two_streams:
+        if P and parts.targets == "content":
             vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)
         if vectors_BPD is not None:
             drop = Dropout(config.dropout, name="output_dropout")

@@ -29,8 +29,8 @@ from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.stream import Plan, PlanEntry, extend_plan
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.distributed.processes import Session
+from xlnet_jax.kernels import fused
 from xlnet_jax.messages import quantity
-from xlnet_jax.model import implementation
 from xlnet_jax.run import goodput as goodputs
 from xlnet_jax.run import lock
 from xlnet_jax.run import workdir as workdirs
@@ -57,7 +57,7 @@ class Job:
     workdir: str
     data: TrainingData
     make_recipe: Callable[[Config], Recipe]
-    """Called with the configuration that this machine has decided (`implementation.decided`)."""
+    """Called with the configuration that this machine has decided (`fused.decided`)."""
     make_evaluator: Callable[[Recipe, Mesh], Evaluator] | None
     """None = nothing is evaluated."""
     stop: int
@@ -139,7 +139,7 @@ def _built(job: Job, processes: Session) -> tuple[Recipe, Mesh, BuiltStep]:
         empty = quantity(rows - config.train.batch_size, "row")
         log.info("train.elastic: the batch of %d is filled up with %s of weight 0, on %s", config.train.batch_size,
                  empty, quantity(meshes.row_devices(mesh), "device"))  # fmt: skip
-    recipe = job.make_recipe(implementation.decided(config, processes))
+    recipe = job.make_recipe(fused.decided(config, processes))
     with jax.set_mesh(mesh):
         return recipe, mesh, build_step(recipe, mesh)
 
