@@ -203,7 +203,7 @@ def test_lasting_non_finite_steps_end_the_run_and_say_since_when(tmp_path, cache
     [
         ({"data": {"corpus": ""}}, "data.corpus is empty"),
         ({"data": {"corpus": "nowhere"}}, "nowhere: no such folder"),
-        ({"model": {"vocab_size": 300}}, "has 200 pieces; set --config.model.vocab_size=200"),
+        ({"model": {"vocab_size": 300}}, "is not that of the tokenizer of .*; set --config.model.vocab_size=200"),
         ({"train": {"batch_size": 100_000}}, "too few for train.batch_size=100000"),
         ({"mesh": {"data": 4, "fsdp": 2}, "train": {"batch_size": 6}}, "=6 does not divide over the 8 devices"),
         ({"mesh": {"data": 3}}, "does not fit 8 devices"),
