@@ -177,7 +177,7 @@ def test_the_program_does_not_grow_with_the_layers():
         config = override(CONFIG, [f"--config.model.layers={layers}", "--config.model.remat=full"])
         mesh = make_mesh(config.mesh, describe("v5e:2x2").devices)
         sizes.append(len(compile.lower(make_recipe(config), mesh)[1].as_text()))
-    assert sizes[0] < sizes[1] < 1.01 * sizes[0]
+    assert sizes[0] < sizes[1] < 1.05 * sizes[0]
 
 
 def test_what_does_not_fit_is_told_and_the_advice_fits():
