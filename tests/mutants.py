@@ -354,7 +354,7 @@ MUTANTS = (
            one("train/vanilla", "test_layer_l_of_n_stops_after_l_2nths_of_the_training")),
     Mutant("absolute_positions_see_ahead", TRANSFORMER, "batch.rank + 1, NEVER", "batch.rank + 2, NEVER",
            one("train/vanilla", "test_no_layer_sees_a_later_token")),
-    Mutant("further_targets_of_the_next_layer", "xlnet_jax/model/heads.py", "streams_LBTD[:-1]", "streams_LBTD[1:]",
+    Mutant("further_targets_of_the_next_layer", "xlnet_jax/model/vanilla.py", "streams_LBTD[:-1]", "streams_LBTD[1:]",
            one("train/vanilla", "test_the_loss_is_the_weighted_sum_of_all_its_parts")),
     Mutant("mlm_masks_too_much", EXAMPLES, "MASKED, RANDOM = 0.8, 0.1", "MASKED, RANDOM = 0.9, 0.05",
            one("train/objectives", "test_targets_are_masked_replaced_or_kept_8_to_1_to_1")),

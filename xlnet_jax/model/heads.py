@@ -12,7 +12,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import vocabulary_loss
 from xlnet_jax.model.embeddings import clusters, declare_projection, declare_table, tables
@@ -114,59 +113,3 @@ def plain_nll(logits_BPV: jax.Array, target_BP: jax.Array) -> jax.Array:
     is_target_BPV = jnp.arange(logits_BPV.shape[-1])[None, None] == target_BP[..., None]
     chosen_BP = jnp.where(is_target_BPV, logits_BPV, 0).sum(axis=-1)
     return jax.nn.logsumexp(logits_BPV, axis=-1) - chosen_BP
-
-
-class AuxiliaryHeads(nn.Module):
-    """A matrix [V, D] for each further target of the last layer, and for each target of each layer below.
-
-    For the Vanilla Transformer (Al-Rfou et al. 2018, arXiv 1808.04444). Every layer predicts the next tokens from its
-    own content stream, not only the last one, and every position several tokens, each pair of layer and target with a
-    softmax of its own. Only training computes these losses; the batch says which of them count (`batch.Auxiliary`).
-    """
-
-    config: ModelConfig
-    further: int
-    """A: targets beside the next token."""
-
-    @nn.compact
-    def __call__(self, streams_LBTD: jax.Array, vectors_BTD: jax.Array, batch: Batch) -> jax.Array:
-        """The weighted sum of all auxiliary losses of each row [B], nats, in at least float32.
-
-        Args:
-          streams_LBTD: content stream after every layer; all positions have a target.
-          vectors_BTD: what predicts the next token: the last of them after the final dropout.
-          batch: with its `auxiliary`.
-        """
-        config, auxiliary = self.config, batch.auxiliary
-        assert auxiliary is not None
-        size, axes = (config.vocab_size, config.d_model), ("vocab", "embed")
-        tokens_BAT = jnp.concatenate([batch.target_tokens[:, None], auxiliary.tokens], axis=1)
-
-        @jax.checkpoint
-        def losses(vectors_BTD: jax.Array, kernel_AVD: jax.Array, tokens_BAT: jax.Array, weight_BA: jax.Array
-                   ) -> jax.Array:  # fmt: skip
-            # One target after the other, and computed again backward: the logits of all would take much memory.
-            loss_B = jnp.zeros(len(vectors_BTD), accumulator(vectors_BTD.dtype))
-            for target in range(len(kernel_AVD)):
-                logits_BTV = product("bpd,vd->bpv", vectors_BTD, kernel_AVD[target], accumulator(vectors_BTD.dtype))
-                nll_BT = plain_nll(logits_BTV, tokens_BAT[:, target])
-                weight_BT = batch.target_weights * weight_BA[:, target, None]
-                # The `where` keeps the gradient of a loss that does not count exactly 0.
-                loss_B += (jnp.where(weight_BT != 0, nll_BT, 0) * weight_BT).sum(axis=1)
-            return loss_B
-
-        loss_B = jnp.zeros(len(vectors_BTD), accumulator(vectors_BTD.dtype))
-        if self.further:
-            further_AVD = parameter(self, "further", (self.further, *size), (None, *axes))
-            loss_B += losses(vectors_BTD, further_AVD, auxiliary.tokens, auxiliary.weights[:, -1, 1:])
-        if not config.layer_losses:
-            return loss_B
-        below = (config.layers - 1, 1 + self.further, *size)
-        layers_LAVD = parameter(self, "layers", below, ("layers", None, *axes))
-        inputs = streams_LBTD[:-1], layers_LAVD, jnp.moveaxis(auxiliary.weights, 1, 0)[:-1]
-
-        def layer(loss_B: jax.Array, inputs: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-            stream_BTD, kernel_AVD, weight_BA = inputs
-            return loss_B + losses(stream_BTD, kernel_AVD, tokens_BAT, weight_BA), None
-
-        return jax.lax.scan(layer, loss_B, inputs)[0]

@@ -24,8 +24,8 @@ import jax.numpy as jnp
 
 from xlnet_jax.batch import Batch, Memory
 from xlnet_jax.model import heads
-from xlnet_jax.model.heads import AuxiliaryHeads
 from xlnet_jax.model.transformer import Depths, XLNet, empty_memory
+from xlnet_jax.model.vanilla import AuxiliaryHeads
 
 
 @jax.tree_util.register_dataclass

@@ -20,8 +20,8 @@ from xlnet_jax.batch import Auxiliary, Batch, forward_text
 from xlnet_jax.config import Config
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
-from xlnet_jax.model.heads import AuxiliaryHeads
 from xlnet_jax.model.transformer import XLNet
+from xlnet_jax.model.vanilla import AuxiliaryHeads
 from xlnet_jax.train.loss import LanguageModel
 from xlnet_jax.train.optimizer import make_optimizer, schedule
 
