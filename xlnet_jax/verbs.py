@@ -297,7 +297,7 @@ VERBS = (
     Verb("doctor", "Check this machine before a launch: a line for each check; exit code 2 if one would stop it.",
          "xlnet-jax doctor --workdir=gs://BUCKET/run --corpus=gs://BUCKET/corpus",
          _of("commands.doctor", "doctor"), (
-            _option("--workdir", "of the run: rights, space, lock"),
+            _option("--workdir", "of the run: rights and space"),
             _option("--corpus", "folder that `xlnet-jax prepare` wrote; several with commas", metavar="DIR"),
         ), _of("commands.doctor", "show"), overrides=False),
     Verb("evaluate", "Held-out loss; left to right, and with --factorization_order, also bits per character.",
