@@ -126,3 +126,11 @@ def documents_of(path: str) -> list[list[str]]:
     parts = [Part(source.path, 0, source.bytes) for source in find_sources([path])]
     documents = (document for part in parts for document in reader.documents(part))
     return [[sentence for paragraph in document for sentence in paragraph] for document in documents]
+
+
+def runs(process: int) -> bool:
+    """Whether a process runs; one that has ended may stay in the table, as a zombie, until it is waited for."""
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

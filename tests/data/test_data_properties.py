@@ -24,7 +24,7 @@ FIRST = 9
 HOSTS = (1, 2, 3, 8)
 
 
-class Places:
+class Places(tiny.Words):
     """A text whose token at place p is `first + p`."""
 
     split = path = "places"
@@ -32,11 +32,8 @@ class Places:
     def __init__(self, tokens, first, vocabulary, seed):
         rng = np.random.default_rng(seed)
         self.tokens, self.first, self.tokenizer = tokens, first, vocabulary
+        self.text = first + np.arange(tokens, dtype=np.int32)
         self.starts = rng.random(tokens) < rng.choice([0.02, 0.1, 0.4])
-
-    def read(self, starts, length):
-        index = (np.asarray(starts)[:, None] + np.arange(length)) % self.tokens
-        return (self.first + index).astype(np.int32), self.starts[index]
 
 
 @dataclasses.dataclass

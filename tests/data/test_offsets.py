@@ -18,10 +18,6 @@ NORMALIZATIONS = [
 ]
 
 
-def _tokenizer(normalization):
-    return Tokenizer(data_fixtures.tokenizer_path(), normalization)
-
-
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
@@ -39,7 +35,7 @@ def _tokenizer(normalization):
 @pytest.mark.parametrize("normalization", NORMALIZATIONS, ids=str)
 def test_an_answer_is_found_by_its_pieces(text, answer, normalization):
     """By their characters, and they are its pieces; the fault: places in the normalised text, which are others."""
-    tokenizer = _tokenizer(normalization)
+    tokenizer = Tokenizer(data_fixtures.tokenizer_path(), normalization)
     pieces = offsets.encode(tokenizer, text)
     start = text.index(answer)
     first, last = pieces.covering(start, start + len(answer))
@@ -55,7 +51,7 @@ def test_an_answer_is_found_by_its_pieces(text, answer, normalization):
 @example("1,200, 45,", Normalization())
 @example("", Normalization())
 def test_the_pieces_are_those_of_the_tokenizer_and_their_places_ascend(text, normalization):
-    tokenizer = _tokenizer(normalization)
+    tokenizer = Tokenizer(data_fixtures.tokenizer_path(), normalization)
     normal, source = offsets.aligned(normalization, text)
     assert normal == normalization(text) and len(source) == len(normal) + 1
     pieces = offsets.encode(tokenizer, text)

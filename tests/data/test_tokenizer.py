@@ -24,23 +24,20 @@ def _changed_model(path, change):
 
 
 @pytest.mark.parametrize(
-    ("text", "normal"),
+    ("text", "normal", "options"),
     [
-        ("  a \t b\u00a0c\n", "a b c"),
-        ("``quoted'' isn't", '"quoted" isn\'t'),
-        ("España ½ … ﬁ", "Espana 1⁄2 ... fi"),
-        ("\u0301", ""),
-        ("Straße É", "Straße E"),
+        ("  a \t b\u00a0c\n", "a b c", {}),
+        ("``quoted'' isn't", '"quoted" isn\'t', {}),
+        ("España ½ … ﬁ", "Espana 1⁄2 ... fi", {}),
+        ("\u0301", "", {}),
+        ("Straße É", "Straße E", {}),
+        ("ÀB İ", "ab i", {"lower": True}),
+        ("ñ ﬁ ``x''", 'ñ ﬁ "x"', {"keep_accents": True}),
+        (" a  b ", " a  b ", {"remove_space": False}),
     ],
 )
-def test_normalization_is_the_originals(text, normal):
-    assert Normalization()(text) == normal
-
-
-def test_normalization_options():
-    assert Normalization(lower=True)("ÀB İ") == "ab i"
-    assert Normalization(keep_accents=True)("ñ ﬁ ``x''") == 'ñ ﬁ "x"'
-    assert Normalization(remove_space=False)(" a  b ") == " a  b "
+def test_normalization_is_the_originals(text, normal, options):
+    assert Normalization(**options)(text) == normal
 
 
 @pytest.mark.parametrize(
@@ -173,7 +170,7 @@ def test_pickle_is_light_and_loads_again():
     assert again.sha256 == tokenizer.sha256
 
 
-def test_other_special_ids_are_refused(tmp_path):
+def test_other_special_ids_and_files_that_are_no_model_are_refused(tmp_path):
     def swap(pieces):
         pieces[5].piece, pieces[6].piece = "<mask>", "<pad>"
 
@@ -181,9 +178,6 @@ def test_other_special_ids_are_refused(tmp_path):
     with pytest.raises(BadInput, match=r"id 5 holds '<mask>', XLNet needs '<pad>' there; train one") as error:
         Tokenizer(path)
     assert error.value.exit_code == 2 and "\n" not in str(error.value)
-
-
-def test_files_that_are_no_model(tmp_path):
     with pytest.raises(BadInput, match="No such file"):
         Tokenizer(str(tmp_path / "none"))
     (tmp_path / "junk").write_bytes(b"junk")
@@ -216,7 +210,6 @@ def test_vocabulary_that_does_not_fit(tmp_path, size, message):
 
 
 def test_the_text_of_each_piece_is_counted():
-    """Catches: special pieces that count, a space that does not, characters counted as bytes."""
     tokenizer = data.tokenizer()
     characters_V, bytes_V = tokenizer.text_lengths()
     text = "Bado kilu, 12."

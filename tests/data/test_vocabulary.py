@@ -20,6 +20,7 @@ STRANGE = "a  b\t\x01\x7f\x85\u2028▁ <unk><0x41><eos>\né€😀\n\n z"
 
 
 def made(tmp_path, level, texts, bound=None, verbatim=True):
+    tmp_path.mkdir(exist_ok=True)
     path = str(tmp_path / "vocabulary.json")
     vocabulary.write(path, level, vocabulary.count(texts, level), bound, verbatim)
     opened = open_tokenizer(path)
@@ -54,13 +55,11 @@ def test_words_are_white_space_and_line_ends(tmp_path):
     assert ids.tolist() == [11, 9, UNK, UNK, UNK, UNK, 9, 10], "a special piece was made from text"
     assert opened.decode(ids) == "a\n<unk> <unk> <unk> <unk>\nb"
     assert [lengths[9:].tolist() for lengths in opened.text_lengths()] == [[1, 2, 2, 2, 2], [1, 2, 2, 2, 3]]
-    (tmp_path / "bound").mkdir()
     assert made(tmp_path / "bound", "words", ["b b a\n"], bound=11).pieces[9:] == ["<eos>", "b"]
     assert opened.word_start.all()
 
 
 def test_the_most_frequent_pieces_come_first_and_equal_counts_give_equal_bytes(tmp_path):
-    (tmp_path / "other").mkdir()
     first, second = (
         made(tmp_path / each, "characters", texts) for each, texts in (("", ["abbc", "c"]), ("other", ["cbcba"]))
     )
@@ -75,7 +74,6 @@ def test_what_a_vocabulary_lacks_is_refused(tmp_path):
     assert opened.decode(opened.encode("  a\n b ")) == "a\nb", "lines are normalised one by one"
     with pytest.raises(Unseen, match=r"character '\\xe9' \(U\+00E9\) is not in the vocabulary"):
         opened.encode_normalized(["ab", "é"])
-    (tmp_path / "b").mkdir()
     with pytest.raises(Unseen, match="byte 0xC3 is not"):
         made(tmp_path / "b", "bytes", ["ab"]).encode("aé")
     with pytest.raises(BadInput, match="--vocab_size=11 is too small: this text has 3 characters"):

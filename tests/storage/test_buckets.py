@@ -60,7 +60,6 @@ def test_a_corpus_is_read_from_a_bucket(corpus_in, split):
 
 
 def test_the_pages_of_a_batch_are_read_at_the_same_time_and_exactly(corpus_in):
-    """Fails if pages are read one after the other, an index twice, or more than a page for a page."""
     corpus = Corpus(ADDRESS)
     page = np.arange(0, corpus.tokens, 7 * data.PAGE_TOKENS)  # of all shards
     corpus.read(corpus._first_token[:-1], 1)

@@ -101,11 +101,9 @@ class Tokenizer:
 
     Attributes:
       vocab_size, pieces: the number of pieces V, and the pieces by id.
-      processor: the SentencePiece processor.
       word_start: bool [V], whether a piece starts a word: the original's predicate for the start of a target span.
       digit_comma: ids that the digit-comma rule replaces, each with its new ids.
       sha256: of the model file.
-      normalization: of text before `encode_normalized`.
       level: `sentencepiece`; see `vocabulary` for the others.
     """
 
@@ -115,10 +113,7 @@ class Tokenizer:
     """In a corpus and in a work directory."""
 
     def __init__(self, path: str, normalization: Normalization = Normalization()):
-        """Loads a SentencePiece model file, also `gs://` where `gcsfs` is installed.
-
-        Raises BadInput: the file is missing or no SentencePiece model, or its ids 0-8 are not the nine special pieces.
-        """
+        """Loads it. Raises BadInput: no file or no SentencePiece model, or ids 0-8 are not the special pieces."""
         self.path = str(path)
         self.normalization = normalization
         try:
@@ -162,8 +157,7 @@ class Tokenizer:
     def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encodes S texts to which `normalization` was applied already; no special piece is added.
 
-        Returns:
-          The pieces of all texts one after the other, int32 [N], and how many each text has, int64 [S].
+        Returns the pieces of all texts one after the other, int32 [N], and how many each text has, int64 [S].
         """
         if max(map(len, texts), default=0) > _LONGEST_TEXT:
             parts = [list(cut(text, _LONGEST_TEXT)) for text in texts]
@@ -260,17 +254,11 @@ def cut(text: str, length: int) -> Iterator[str]:
 
 
 def train_tokenizer(texts: Iterable[str], path: str, vocab_size: int, seed: int, threads: int) -> None:
-    """Trains a unigram model with the options of the released ones and writes it to `path`.
+    """Trains a unigram model with the options of the released ones on normalised sentences, at least one.
 
-    Equal arguments give equal bytes. `threads` is one of them: it changes the order of floating-point sums.
-
-    Args:
-      texts: normalised sentences, at least one.
-      path: an existing file is kept.
-      vocab_size: number of pieces, the special ones included.
-      seed: of SentencePiece's own sampling, which starts at ten million sentences.
-
-    Raises BadInput: the vocabulary is too large or too small for the text.
+    It is written to `path`; an existing file is kept. `vocab_size` includes the special pieces; `seed` is that of
+    SentencePiece's own sampling, from ten million sentences on. Equal arguments give equal bytes; `threads` is one of
+    them: it changes the order of floating-point sums. Raises BadInput: the vocabulary does not fit the text.
     """
     sentencepiece.set_random_generator_seed(seed)
     model = io.BytesIO()

@@ -120,9 +120,7 @@ class Vocabulary(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; special pieces are left out, except that an unknown word is `<unk>`.
-
-        Words are joined by one space. Bytes that are not UTF-8 become U+FFFD.
-        """
+        Words are joined by one space. Bytes that are not UTF-8 become U+FFFD."""
         if self.level != "words":
             return b"".join(self._text(index) for index in ids if index >= _FIRST).decode(errors="replace")
         pieces = (self.pieces[index] for index in ids if index >= _FIRST or index == self.special.unk)

@@ -13,10 +13,7 @@ def cores() -> int:
 
 
 def die_with_parent() -> None:
-    """Ends this worker process when its parent is killed; otherwise it would wait for work indefinitely.
-
-    Does nothing in a process that is not a worker.
-    """
+    """Ends this process, if it is a worker, when its parent is killed; otherwise it would wait for work for ever."""
 
     def watch(sentinel: int) -> None:
         multiprocessing.connection.wait([sentinel])

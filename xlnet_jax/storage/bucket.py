@@ -134,10 +134,7 @@ class Bucket:
             return remote.cat_file(path)
 
     def read_ranges(self, folder: str, ranges: list[tuple[str, int, int]]) -> list[bytes]:
-        """Reads bytes [start, end) of files in a folder, given as (name, start, end): all at the same time.
-
-        A disk needs no such method.
-        """
+        """Reads bytes [start, end) of files, given as (name, start, end), all at once. A disk needs no such method."""
         if not ranges:
             return []
         names, starts, ends = zip(*ranges, strict=True)

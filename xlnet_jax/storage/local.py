@@ -80,10 +80,8 @@ class Local:
     def find(self, name: str, suffixes: tuple[str, ...]) -> tuple[list[File], list[str] | None]:
         """The files that a name matches, and the paths of the other files of a folder; None if it is not a folder.
 
-        Args:
-          name: of a file, of a folder (its files with one of `suffixes`, at any depth), or a pattern.
-
-        Raises OSError if one of them cannot be accessed, or a link points to nothing.
+        It names a file, a folder (its files with one of `suffixes`, at any depth), or is a pattern. Raises OSError if
+        one of them cannot be accessed, or a link points to nothing.
         """
         others = None
         if os.path.isdir(name):
@@ -151,11 +149,8 @@ class Local:
         return True
 
     def rename(self, path: str, to: str) -> None:
-        """Renames a file, which replaces one of that name, or a folder with its contents: here atomically.
-
-        Args:
-          path: where `to` is, or a finished file in `scratch`.
-        """
+        """Renames a file, which replaces one of that name, or a folder with its contents: here atomically. `path` is
+        in the folder of `to`, or a finished file in `scratch`."""
         os.replace(path, to)
 
     def remove(self, path: str) -> None:

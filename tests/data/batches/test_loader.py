@@ -166,14 +166,6 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
         workers = [int(word) for word in out.read().split()]
     assert len(workers) == 2
     deadline = time.monotonic() + 20
-    while any(_runs(worker) for worker in workers):
+    while any(map(data_fixtures.runs, workers)):
         assert time.monotonic() < deadline, "the workers outlive their parent"
         time.sleep(0.1)
-
-
-def _runs(process):
-    try:
-        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -48,9 +48,6 @@ def built(config, text):
     ]
 
 
-# The law.
-
-
 @pytest.mark.parametrize("law", LAWS)
 def test_the_number_of_unknown_positions_is_uniform_from_one_to_all(law):
     T, rows = 8, 40_000
@@ -88,9 +85,6 @@ def test_every_set_is_as_frequent_as_any_other_of_its_size_and_every_order():
         assert abs(shares * len(every) - 1).max() < 0.2, size
 
 
-# The batch.
-
-
 @pytest.mark.parametrize("law", LAWS)
 def test_a_batch_is_one_window_and_predicts_what_is_unknown(law):
     text, plain = tiny.words(), config(law)
@@ -123,9 +117,6 @@ def test_a_row_depends_on_seed_name_step_and_row_alone():
     assert len(np.unique(together, axis=0)) == len(ROWS)
     for other in (rank(ROWS, name="heldout"), rank(ROWS, step=2), rank(ROWS, seed=2)):
         assert not (other == together).all(axis=1).any()
-
-
-# Text of a later step.
 
 
 @functools.cache
@@ -186,9 +177,6 @@ def test_a_planted_look_ahead_is_found(monkeypatch):
     assert seen_ahead(config(), 1) == {"batch", "memory"}
 
 
-# The loss.
-
-
 def test_the_loss_is_the_mean_over_all_targets_not_over_rows():
     recipe = make_recipe(config())
     batch, memory = built(config(), tiny.words())[0], recipe.empty_memory(len(ROWS))
@@ -203,9 +191,6 @@ def test_the_loss_is_the_mean_over_all_targets_not_over_rows():
     assert targets_B.tolist() == batch.target_weights.sum(axis=1).tolist() and len(set(targets_B)) > 4
     assert loss == pytest.approx(sum_B.sum() / targets_B.sum(), rel=1e-5)
     assert abs(loss - np.mean(sum_B / targets_B)) > 1e-3
-
-
-# The configuration.
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ bound is narrow enough that a plausible other rule fails it, and the test shows 
 
 import numpy as np
 import pytest
+import tiny
 
 from xlnet_jax.config import DataConfig
 from xlnet_jax.data.batches import examples, sentence_pairs, spans
@@ -88,17 +89,12 @@ def test_random_pieces_by_hand():
     assert sampled(WORDS, 4, **DRAWN, fill=[7, 21, 1, 14, 2, 0], kind="random", ineligible=[7, 1]) == [0, 2, 14, 21]
 
 
-class Numbers:
-    """A text of 100 tokens, each its own position, with sentences that start at `starts`."""
+class Numbers(tiny.Words):
+    """A text whose tokens are each its own position, with sentences that start at `starts`."""
 
-    tokens = 100
-
-    def __init__(self, starts):
-        self.starts = np.isin(np.arange(self.tokens), starts)
-
-    def read(self, starts, length):
-        index = (starts[:, None] + np.arange(length)) % self.tokens
-        return index.astype(np.int32), self.starts[index]
+    def __init__(self, starts, tokens=100):
+        self.tokens, self.text = tokens, np.arange(tokens, dtype=np.int32)
+        self.starts = np.isin(self.text, starts)
 
 
 PAIR_SHAPE = sentence_pairs.Layout(segment_len=21, reuse_len=8, memory_len=4, first_goal=3, second_goal=3)
@@ -215,10 +211,7 @@ def our_pairs():
     """|A|, label, and whether A was cut short of B, which follows; sentences of 5 to 60 tokens, both directions."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 61, 20_000)
-    text = Numbers([])
-    text.tokens = int(lengths.sum())
-    text.starts = np.zeros(text.tokens, bool)
-    text.starts[np.cumsum(lengths) - lengths] = True
+    text = Numbers(np.cumsum(lengths) - lengths, int(lengths.sum()))
     shape = sentence_pairs.Layout(512, 256, 384, 43, 42)
     cursor, direction = rng.integers(0, text.tokens, PAIRS), np.where(np.arange(PAIRS) % 2, -1, 1).astype(np.int32)
     where = Windows(cursor, direction, np.ones(PAIRS, bool), np.ones(PAIRS, bool), 0 * cursor, cursor, 0)

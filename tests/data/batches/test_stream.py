@@ -85,6 +85,7 @@ def test_a_block_is_read_the_other_way_round_in_the_next_epoch():
 
 def test_a_plan_loses_nothing_at_a_multiple_of_w_and_at_most_the_rest_of_a_block_elsewhere():
     plan = extend_plan((), 0, 4, W)
+    assert STREAM.epochs(0, plan) == [0] and STREAM.epochs(W * BLOCKS, plan) == pytest.approx([4])
     assert extend_plan(plan, 12, 4, W) is plan
     at_edge = extend_plan(plan, 2 * W, 6, W)
     assert at_edge[-1] == PlanEntry(2 * W, 8, 6)
@@ -94,12 +95,6 @@ def test_a_plan_loses_nothing_at_a_multiple_of_w_and_at_most_the_rest_of_a_block
     np.testing.assert_array_equal(
         STREAM.locate(2 * W, np.arange(4), inside).cursor_B, STREAM.locate(2 * W, np.arange(4), plan).cursor_B
     )
-
-
-def test_epoch_counts_the_corpus_read():
-    plan = extend_plan((), 0, 4, W)
-    assert STREAM.epochs(0, plan) == [0]
-    assert STREAM.epochs(W * BLOCKS, plan) == pytest.approx([4])
 
 
 def test_a_corpus_smaller_than_one_batch_of_blocks_is_refused():

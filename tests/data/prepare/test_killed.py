@@ -80,14 +80,6 @@ def _wait(condition, process):
         time.sleep(0.01)
 
 
-def _runs(pid):
-    # A process that has ended may stay in the table, as a zombie, until it is waited for.
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
 def test_workers_end_with_the_process_that_was_killed(tmp_path):
     words = command(text(), tmp_path / "c", "--workers=2", "--shard_bytes=1", "--document=file")
@@ -98,10 +90,10 @@ def test_workers_end_with_the_process_that_was_killed(tmp_path):
         assert len(workers) >= 2 and not (tmp_path / "c" / "manifest.json").exists()
         process.kill()
     for _ in range(200):
-        if not any(map(_runs, workers)):
+        if not any(map(data.runs, workers)):
             break
         time.sleep(0.05)
-    assert not any(map(_runs, workers))
+    assert not any(map(data.runs, workers))
 
 
 def test_a_signal_to_the_group_is_one_line_and_asks_for_the_same_command(tmp_path):

@@ -92,10 +92,6 @@ def test_no_thread_parses_python(tmp_path, monkeypatch):
     data.make_corpus(tmp_path / "c")
 
 
-class _Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize("place", ["first unit", "third unit", "inside a unit", "after the renames"])
 def test_interrupted_and_given_again(tmp_path, monkeypatch, caplog, place):
     calls = []
@@ -104,7 +100,7 @@ def test_interrupted_and_given_again(tmp_path, monkeypatch, caplog, place):
         def replacement(*args, **kwargs):
             calls.append(args)
             if len(calls) == number:
-                raise _Killed
+                raise KeyboardInterrupt
             return function(*args, **kwargs)
 
         return replacement
@@ -117,7 +113,7 @@ def test_interrupted_and_given_again(tmp_path, monkeypatch, caplog, place):
         else:
             number = 1 if place == "first unit" else 3
             patch.setattr(work_unit, "prepare_unit", stop_at(number, work_unit.prepare_unit))
-        with pytest.raises(_Killed):
+        with pytest.raises(KeyboardInterrupt):
             data.make_corpus(tmp_path / "c")
     with pytest.raises(BadInput, match="is not finished"):
         Corpus(str(tmp_path / "c"))

@@ -1,5 +1,6 @@
 """Which files, how they are cut, and the raw lines and records in them; every format, on disk and in a bucket."""
 
+import functools
 import gzip
 import hashlib
 import json
@@ -22,9 +23,7 @@ from xlnet_jax.data.prepare.text import Request, TextReader
 from xlnet_jax.data.tokenizer import Normalization
 from xlnet_jax.errors import BadInput, RestartMe
 
-
-def _zstd(content):
-    return pyarrow.Codec("zstd").compress(content, asbytes=True)
+ZSTD = functools.partial(pyarrow.Codec("zstd").compress, asbytes=True)
 
 
 def _write(path, content):
@@ -39,7 +38,7 @@ def _write(path, content):
     if kind.format == "json":
         content = "".join(json.dumps({"id": 1, "text": each}) + "\n" for each in content)
     content = content.encode() if isinstance(content, str) else content
-    path.write_bytes({"gzip": gzip.compress, "zstd": _zstd, None: bytes}[kind.compression](content))
+    path.write_bytes({"gzip": gzip.compress, "zstd": ZSTD, None: bytes}[kind.compression](content))
     return str(path)
 
 

@@ -111,16 +111,16 @@ def test_bytes_that_are_not_utf8(tmp_path):
             _documents(tmp_path, content)
     with pytest.raises(BadInput, match="a.jsonl, byte 24: not UTF-8; .*--errors=replace"):
         _documents(tmp_path, b'{"text": "a"}\n{"text": "\xff"}', suffix="jsonl")
+    content = b"good\n\n" * 10 + b"bad\xff\n"  # bytes are counted from the start of the file, not of the part
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(BadInput, match="a.txt, byte 63: not UTF-8"):
+        list(
+            _reader("line", "line", Normalization(), "strict").documents(
+                Part(str(tmp_path / "a.txt"), 48, len(content))
+            )
+        )
     documents, reader = _documents(tmp_path, "ab\ncd�".encode() + b"\xffe\xfe\n", errors="replace")
     assert documents == [[["ab", "cd\ufffd\ufffde\ufffd"]]] and reader.replaced == 2
-
-
-def test_offsets_are_of_the_file_not_of_the_part(tmp_path):
-    content = b"good\n\n" * 10 + b"bad\xff\n"
-    (tmp_path / "a.txt").write_bytes(content)
-    reader = _reader("line", "line", Normalization(), "strict")
-    with pytest.raises(BadInput, match="a.txt, byte 63: not UTF-8"):
-        list(reader.documents(Part(str(tmp_path / "a.txt"), 48, len(content))))
 
 
 @pytest.mark.parametrize("errors", ["strict", "replace"])

@@ -51,16 +51,12 @@ class XlnetArticles(tfds.core.GeneratorBasedBuilder):
             yield number, {"text": _text(number), "number": number, "words": ["a", "b"]}
 
 
-def _build(data_dir, file_format):
-    builder = XlnetArticles(data_dir=str(data_dir), file_format=file_format)
-    config = tfds.download.DownloadConfig(num_shards=3)
-    builder.download_and_prepare(download_config=config)
-    return str(data_dir)
-
-
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    return _build(tmp_path_factory.mktemp("tfds"), "array_record")
+    folder = str(tmp_path_factory.mktemp("tfds"))
+    shards = tfds.download.DownloadConfig(num_shards=3)
+    XlnetArticles(data_dir=folder, file_format="array_record").download_and_prepare(download_config=shards)
+    return folder
 
 
 def _reader(field="text", errors="strict"):
@@ -127,14 +123,13 @@ def test_not_built(data_dir, tmp_path):
     with pytest.raises(BadInput, match=r"glue/cola is not built in") as error:
         find_sources(["tfds:glue/cola"], str(tmp_path))
     assert command in str(error.value) and "\n" not in str(error.value)
-    with pytest.raises(BadInput, match=r"no split 'test', only train, validation"):
-        find_sources(["tfds:xlnet_articles:test"], data_dir)
-    with pytest.raises(BadInput, match=r"no split 'train\[.*', only train, validation"):
-        find_sources(["tfds:xlnet_articles:train[2]"], data_dir)
-    with pytest.raises(BadInput, match="no data set that TFDS can read"):
-        find_sources([f"tfds:{tmp_path}"])
-    for bad in ("tfds:", "tfds::train", "tfds:a:1.0.0:b:c"):
-        with pytest.raises(BadInput, match="is not tfds:NAME"):
+    for bad, message in (
+        ("tfds:xlnet_articles:test", "no split 'test', only train, validation"),
+        ("tfds:xlnet_articles:train[2]", r"no split 'train\[.*', only train, validation"),
+        (f"tfds:{tmp_path}", "no data set that TFDS can read"),
+        *((bad, "is not tfds:NAME") for bad in ("tfds:", "tfds::train", "tfds:a:1.0.0:b:c")),
+    ):
+        with pytest.raises(BadInput, match=message):
             find_sources([bad], data_dir)
 
 
@@ -168,12 +163,10 @@ def test_damaged_data_sets(data_dir, tmp_path):
     shards[1].write_bytes(whole)
     with pytest.raises(BadInput, match="5 examples shorter than it was; start over"):
         list(_reader().documents(Part(part.path, 0, COUNT + 5)))
-    (folder / "features.json").write_text("{}")
-    with pytest.raises(BadInput, match="no data set that TFDS can read"):
-        find_sources(["tfds:bad"], str(tmp_path))
-    (folder / "dataset_info.json").write_text("{")
-    with pytest.raises(BadInput, match="no data set that TFDS can read"):
-        find_sources(["tfds:bad"], str(tmp_path))
+    for name, content in (("features.json", "{}"), ("dataset_info.json", "{")):
+        (folder / name).write_text(content)
+        with pytest.raises(BadInput, match="no data set that TFDS can read"):
+            find_sources(["tfds:bad"], str(tmp_path))
 
 
 def test_the_options_of_the_command_line(data_dir, tmp_path):

@@ -118,13 +118,7 @@ def ranks(
 def build(
     text: Text, tokenizer: Tokenizer, config: Config, where: Windows, *, name: str, step: int, rows: np.ndarray
 ) -> Batch:
-    """Builds the Batch that `where` describes.
-
-    Args:
-      tokenizer: says which pieces begin a word, and which are no text.
-      where: positions of the B rows, from `stream`.
-      name, step, rows: with the data seed, the key of the random draws; see `stream.uniforms`.
-    """
+    """Builds the Batch of the B rows of `where`; with the data seed, name, step and rows are the key of the draws."""
     builder = ExampleBuilder(text, tokenizer, config, name, step)
     if config.data.objective == "clm":
         return _causal(builder, where)

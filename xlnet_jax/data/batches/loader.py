@@ -78,9 +78,7 @@ class Dispatches(Protocol):
 class TrainDispatches:
     """Dispatch number i of a run: the batches of up to K consecutive steps, cut at multiples of K.
 
-    Attributes:
-      rows: the rows of the global batch to build (those that this host feeds).
-      start, stop: the first step, and the first step that is not built.
+    `rows` of the global batch are those that this host feeds; `stop` is the first step that is not built.
     """
 
     data: TrainingData
@@ -120,12 +118,7 @@ class HeldoutDispatches:
     """Dispatch number i of an evaluation: windows of `batch_size` rows; every draw is keyed by (window, block).
 
     It has whole blocks, or up to `SEGMENTS` segments of streams, whose memory is carried to the next dispatch. The rows
-    of a group end before the next group starts.
-
-    Attributes:
-      reading: the rows.
-      batch_size: rows at a time.
-      rows: which of them this host feeds.
+    of a group end before the next group starts. `rows` of each group are those that this host feeds.
     """
 
     mixture: Mixture

@@ -23,12 +23,7 @@ PAGE_CACHE_BYTES = 256_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """One split of every corpus of a run. They share a tokenizer; all text of a row comes from one corpus.
-
-    Attributes:
-      names: of the corpora, in logs and metrics.
-      cycle: maps block numbers to corpora.
-    """
+    """One split of every corpus of a run. They share a tokenizer; all text of a row comes from one corpus."""
 
     corpora: tuple[Corpus, ...]
     names: tuple[str, ...] = ("",)

@@ -50,11 +50,7 @@ class OrderLaw:
         return (segment_len, segment_len) if self.whole else (segment_len // 2, segment_len // 6)
 
     def ranks(self, draws_BX: np.ndarray) -> np.ndarray:
-        """The rank of every position of rows that are ranked as a whole, int32 [B, T]: -1 if it is known.
-
-        Args:
-          draws_BX: uniform in [0, 1), 1 + T for each row.
-        """
+        """The ranks of rows ranked as a whole, int32 [B, T]: -1 if known; from X = 1 + T draws, uniform in [0, 1)."""
         assert self.order is not None
         T = draws_BX.shape[1] - 1
         unknown_B1 = 1 + (draws_BX[:, :1] * T).astype(int)

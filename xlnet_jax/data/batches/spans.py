@@ -35,16 +35,12 @@ def sample(
     beta: int,
     kind: str,
 ) -> np.ndarray:
-    """Chooses `goal` positions in each row.
+    """Chooses targets: bool [B, N] with exactly min(goal, eligible) true in each row.
 
     Args:
-      word_start_BN: bool; the piece begins a word.
-      eligible_BN: bool; False where a target is not allowed (SEP, CLS).
+      word_start_BN, eligible_BN: bool; the piece begins a word; a target is allowed (not SEP, CLS).
       kind: `words`, `pieces` or `random` (single positions only).
       draws_BX: float [B, draws_needed(N, alpha, beta)], uniform in [0, 1).
-
-    Returns:
-      bool [B, N] with exactly min(goal, eligible) true in each row.
     """
     B, N = word_start_BN.shape
     spans = _most_spans(N, alpha, beta)

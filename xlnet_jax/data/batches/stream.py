@@ -216,7 +216,6 @@ class Stream:
     Attributes:
       corpora: the blocks of each corpus, all of the same shape and seed.
       bidirectional: every second block is read from its end to its start, alternating with the epoch.
-      cycle: maps block numbers to corpora.
       both_directions: instead, rows r and r + B/2 read the same block, one forward and one reversed (as in 2019).
     """
 
@@ -285,8 +284,7 @@ class SinglePass:
     """The held-out splits once, in order, forward. Each row reads consecutive windows of one split.
 
     Attributes:
-      tokens: number of tokens in the split of each corpus.
-      window: number of fresh tokens R per example.
+      tokens, window: those in the split of each corpus, and the fresh tokens R of an example.
       rows_S3: int64: of every row its corpus, its first window, and its number of windows.
     """
 
@@ -296,11 +294,8 @@ class SinglePass:
 
     @classmethod
     def of_blocks(cls, tokens: tuple[int, ...], window: int, windows_per_block: int, limit: int = 0) -> SinglePass:
-        """A row is a block, whatever the batch size. The last window wraps around, so that every token is read.
-
-        Args:
-          limit: read only the first windows of each split; 0 = all.
-        """
+        """A row is a block, whatever the batch size. The last window wraps around, so that every token is read, or
+        with a `limit` that many first windows of each split."""
         windows = [-(-each // window) for each in tokens]
         return cls._cut(tokens, window, windows, lambda _: windows_per_block, limit)
 
@@ -312,9 +307,8 @@ class SinglePass:
         first of a split is predicted once. Only the last segment of a split may be shorter.
 
         Args:
-          streams: number of streams of each corpus; 0 = one, and at most `most`, per `FULL_LENGTHS` times `reach`.
+          streams: of each corpus; 0 = one, and at most `most`, per `FULL_LENGTHS` times `reach`.
           reach: tokens that fill the memory and one segment.
-          limit: as for `of_blocks`.
         """
 
         def length(segments: int) -> int:

@@ -39,7 +39,6 @@ class Corpus:
     Attributes:
       tokens, documents: their numbers in the split; at least one token.
       sha256: of the content of the whole corpus, all splits; a resumed run requires the same hash.
-      tokenizer: the one the corpus was made with.
       token_counts: int64 [V], how often each piece occurs in the split.
       manifest, listing: the manifest, and the names in the folder and their bytes; not part of a pickled corpus.
     """
@@ -48,14 +47,12 @@ class Corpus:
         """Opens a split and checks everything that can be checked without reading the pages.
 
         Args:
-          path: folder written by `prepare`; `gs://` works where `gcsfs` is installed.
           split: `train` or `heldout`.
           cache_bytes: limit for the decoded pages kept in memory, per process.
           opened: the other split of the same folder, if it is open: its manifest, tokenizer and listing are used.
 
-        Raises:
-          BadInput: the corpus is unfinished, damaged or incomplete, has an unknown format, or lacks this split.
-          RestartMe: the bucket does not answer.
+        Raises BadInput: the corpus is unfinished, damaged or incomplete, has an unknown format, or lacks this split.
+        RestartMe: the bucket does not answer.
         """
         self.path = str(path)
         self.split = split

@@ -21,8 +21,6 @@ _LARGEST_SAMPLE = 10**7  # tokens, which people read
 _BITS = {"documents": pages.DOCUMENT_START, "sentences": pages.SENTENCE_START, "paragraphs": pages.PARAGRAPH_START}
 _COUNTED = (*_BITS, "tokens")
 _TFDS = ("dataset_info.json", "features.json")
-
-# Of `sample`.
 _MARKS = ((pages.DOCUMENT_START, "§"), (pages.PARAGRAPH_START, "¶"), (pages.SENTENCE_START, "|"))
 
 
@@ -57,15 +55,10 @@ def info(path: str) -> dict[str, Any]:
 def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[str]]:
     """Reads the whole corpus and compares it with every hash and count of its manifest.
 
-    Shards in a bucket are copied one by one to the system's folder for temporary files.
-
-    Args:
-      workers: shards read at the same time; None = the number of cores. A few MB of memory each.
-
-    Returns:
-      The number of shards, their bytes and tokens; and all problems, one line each.
-
-    Raises BadInput: there is no usable manifest. RestartMe: the bucket does not answer.
+    `workers` shards are read at the same time (None = one per core), with a few MB of memory each; those in a bucket
+    are copied one by one to the system's folder for temporary files. Returns the number of shards, their bytes and
+    tokens; and all problems, one line each. Raises BadInput: there is no usable manifest. RestartMe: the bucket does
+    not answer.
     """
     manifest, sizes = open_folder(path)
     problems: list[str] = []
@@ -100,9 +93,8 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
 def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], eod: int) -> np.ndarray | BadInput:
     """Reads a shard, checks it and the consistency of its flags (hashes cannot), and counts.
 
-    Returns:
-      int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and paragraphs. Or its error,
-      or that of its copy from a bucket.
+    Returns int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and paragraphs. Or its
+    error, or that of its copy from a bucket.
     """
     address = copy = os.path.join(path, shard["file"])
     page_tokens, vocab_size = manifest["page_tokens"], manifest["tokenizer"]["vocab_size"]

@@ -48,12 +48,9 @@ def run(
 ) -> None:  # fmt: skip
     """Makes those of all units of a corpus that have no note yet; without a tokenizer it counts them.
 
-    Args:
-      workers: processes of the local engine; None = one per core.
-      beam_options: of a pipeline, which reports its progress itself; None = the local engine.
-
-    Raises BadInput: as `work_unit.prepare_unit`, or the pipeline cannot run. RestartMe: a process was killed, or the
-    pipeline failed.
+    `workers` are processes of the local engine; None = one per core. With `beam_options` it runs a pipeline, which
+    reports its progress itself. Raises BadInput: as `work_unit.prepare_unit`, or the pipeline cannot run. RestartMe: a
+    process was killed, or the pipeline failed.
     """
     make = functools.partial(_make, output, tokenizer, request)
     folder = os.path.join(output, work_unit.FOLDER)
@@ -83,10 +80,7 @@ def _make(output: str, tokenizer: Tokenizer | None, request: Request, unit: Unit
 
 @contextlib.contextmanager
 def _progress(total: int, done: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function that counts one more finished unit, by its tokens.
-
-    It shows a bar on a terminal, otherwise a line of the log from time to time. The rate is measured from now on.
-    """
+    """Yields a function that counts a finished unit by its tokens, on a bar or, without a terminal, in the log."""
     began = logged = time.monotonic()
     tokens, bar = 0, progress_bar("units", total, done)
 

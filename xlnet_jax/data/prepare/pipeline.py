@@ -180,10 +180,8 @@ def _train(
 def _write_vocabulary(
     path: str, output: str, units: Sequence[tuple[Part, ...]], request: Request, bound: int | None
 ) -> None:
-    """Adds up the counts of all units and writes the vocabulary to `path`; see `data.vocabulary.write`.
-
-    Raises BadInput: no text, too small a bound, or a published data set with other counts than the published ones.
-    """
+    """Adds up the units' counts and writes the vocabulary to `path`. Raises BadInput: no text, too small a bound, or a
+    published data set with other counts than the published ones."""
     counts, of_file = Counter[str](), Counter[str]()
     paths = [work_unit.file_name(output, index, work_unit.COUNTS) for index in range(len(units))]
     for note in in_threads(files.read_json, paths):
@@ -253,11 +251,7 @@ def _assemble(
 
 
 def _finish_split(output: str, split: str, entries: dict[int, dict[str, Any]], vocab_size: int) -> dict[str, Any]:
-    """Renames the shards of a split and adds up their counts.
-
-    Args:
-      entries: what the units' notes say of this split, by the number of the unit.
-    """
+    """Renames the shards of a split and adds up the counts in `entries`, which the units' notes have, by unit."""
     names = [manifests.shard_name(split, number, len(entries)) for number in range(len(entries))]
 
     def finish(index: int, name: str) -> np.ndarray:

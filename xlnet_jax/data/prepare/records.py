@@ -79,10 +79,7 @@ def tfds_split(path: str, part: str = "") -> Any:
 
 def tfds_rows(path: str) -> Iterator[dict[str, Any]]:
     """All examples of a split as Python values: text as `str`, classes by their names, None for a missing class.
-
-    Args:
-      path: as `find_tfds` returns it. Raises as `find_tfds` does, or BadInput for a damaged file.
-    """
+    The path is one of `find_tfds`. Raises as that does, and BadInput for a damaged file."""
     builder, name = _dataset(path)
     try:
         for example in builder.as_data_source(split=name):

@@ -18,9 +18,7 @@ from xlnet_jax.storage import files
 
 def claim(output: str, options: dict[str, Any], sources: Sequence[Source]) -> None:
     """Writes the request with the time of change of each source, or checks that the same one started the folder.
-
-    Raises BadInput: the folder holds something else, or was started by another request.
-    """
+    Raises BadInput: the folder holds something else, or was started by another request."""
     path = os.path.join(output, manifests.REQUEST)
     now = {
         "options": json.loads(files.to_json(options)),

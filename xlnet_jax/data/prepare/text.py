@@ -50,11 +50,9 @@ class Request:
 
     Attributes:
       document, sentences: see the module's docstring.
-      normalization: applied to every sentence.
       heldout: share of the documents that go to the split `heldout`.
       errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both; `replace` puts U+FFFD
         for the bytes, leaves the documents out, and counts both.
-      page_tokens: tokens of a page.
       field: of a record, the one that holds the text.
       vocabulary: `sentencepiece`, or the level of a counted vocabulary; see `data.vocabulary`.
       dataset: a published data set, `NAME` or `NAME:test`; `` = none. Then the rules above do not apply.

@@ -130,9 +130,7 @@ def count_unit(output: str, index: int, parts: tuple[Part, ...], request: Reques
 
 def prepare_unit(output: str, index: int, parts: tuple[Part, ...], tokenizer: Tokenizer, request: Request) -> int:
     """Writes the shards of one work unit (one per split that occurs), their token counts, and last the unit's note.
-
-    Returns the number of tokens. Raises BadInput as `TextReader.documents` does, and where a file cannot be written.
-    """
+    Returns the number of tokens. Raises BadInput as `TextReader.documents` does, and where a file cannot be written."""
     note = file_name(output, index, "json")
     with files.translate_errors(note), files.scratch(file_name(output, index, "scratch")) as folder:
         reader = TextReader(request)
