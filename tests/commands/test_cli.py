@@ -55,10 +55,7 @@ def corpus_option():
         (["train", CONFIG, "--workdir=W", "--config.train.stps=3"], "Did you mean 'train.steps'?"),
         (["train", "--config=missing.py", "--workdir=W"], "missing.py: no such file"),
         (["train", CONFIG, "--workdir=W"], "data.corpus is empty"),
-        (
-            ["train", CONFIG, "--workdir=W", "--config.data.corpus=nowhere"],
-            "if it has moved, set --config.data.corpus=;",
-        ),
+        (["train", CONFIG, "--workdir=W", "--config.data.corpus=nowhere"], "if it has moved, name its folder (key"),
         (["prepare", "--input=x", "--output=a,b"], "--output=a,b: commas separate the folders of data.corpus; choose"),
         (["train", CONFIG, "--workdir=W", "--bogus"], "unknown option '--bogus'"),
         (["evaluate", "--workdir=W"], "W: no config.json"),

@@ -132,7 +132,9 @@ def open_folder(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         if not sizes:
             if near := suggest_file(path):
                 raise BadInput(f"{path}: no such folder{near}")
-            advice = "if it has moved, set --config.data.corpus=; otherwise make a corpus with `xlnet-jax prepare`"
+            advice = (
+                "if it has moved, name its folder (key data.corpus); otherwise make a corpus with `xlnet-jax prepare`"
+            )
             raise BadInput(f"{path}: no such folder, or nothing in it; {advice}")
         if MANIFEST not in sizes:
             if REQUEST in sizes:
