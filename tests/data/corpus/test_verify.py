@@ -167,7 +167,7 @@ def test_sample(capsys):
 
 def test_bad_requests(capsys, tmp_path):
     assert command(capsys, "verify", tmp_path)[0] == 2
-    assert command(capsys, "info", tmp_path / "none")[2][0].endswith("otherwise make one with `xlnet-jax prepare`")
+    assert command(capsys, "info", tmp_path / "none")[2][0].endswith("otherwise make a corpus with `xlnet-jax prepare`")
     assert command(capsys, "info", data.corpus_path(), "--fast")[2] == [
         "xlnet-jax corpus: unknown option '--fast'; see --help"
     ]
