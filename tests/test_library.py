@@ -41,7 +41,6 @@ def batch(ids, masks):
 
 @pytest.fixture(scope="module")
 def folder(params, tmp_path_factory):
-    """Of Hugging Face."""
     folder = str(tmp_path_factory.mktemp("library") / "model")
     huggingface.write(Trained(CONFIG, data_fixtures.tokenizer(), params), folder)
     return folder
@@ -53,13 +52,12 @@ def model(folder):
 
 
 def test_the_commands_read_what_the_library_reads(model, folder, capsys):
-    """Catches parameters of a foreign folder that are not placed on the mesh."""
     assert main(["score", f"--workdir={folder}", "Bado kilu."]) == 0
     (likelihood,) = model.score(["Bado kilu."])
     assert json.loads(capsys.readouterr().out)["log_prob"] == pytest.approx(likelihood.joint_K[0], abs=1e-4)
 
 
-def test_what_is_no_list_of_texts_is_one_line(model):
+def test_a_wrong_question_is_one_line(model):
     for wrong, message in (
         (lambda: model.score("The end"), "put it into a list"),
         (lambda: model.infill("abc [MASK]"), "put it into a list"),
@@ -68,10 +66,14 @@ def test_what_is_no_list_of_texts_is_one_line(model):
         (lambda: model.hidden(["Bado", None]), "text 2: NoneType where a string is expected"),
         (lambda: model.infill(["\ud800 [MASK]"]), "text 1: a lone surrogate"),
         (lambda: model.infill(["Bado [MASK:3]"], order=np.array([3, 1, 2]) / 2), "give its name, or a list"),
+        (lambda: model.logits(["Kilu [MASK]", "Kilu menora"]), "text 2, 'Kilu menora', has no gap; write [MASK] for"),
+        (lambda: model.logits(["Kilu [MASK:2-8]"]), "text 1: no length of a gap is drawn here; write [MASK] or"),
+        (lambda: model.hidden(["Kilu", "[MASK:0]"]), "text 2: '[MASK:0]' is no gap"),
+        (lambda: model.log_prob([[9, 10], [9, MASK]], [[True, False]] * 2), "text 2: id 6 (<mask>) is a gap, and a"),
     ):
-        with pytest.raises(BadInput, match=message) as raised:
+        with pytest.raises(BadInput) as raised:
             wrong()
-        assert "\n" not in str(raised.value)
+        assert message in str(raised.value) and "\n" not in str(raised.value)
     ids, known = model.tokenizer.encode("Bado kilu"), [True] + [False] * (len(model.tokenizer.encode("Bado kilu")) - 1)
     backwards = np.arange(1, len(ids))[::-1]
     (found,) = model.log_prob([ids], [known], order=backwards)
@@ -81,7 +83,6 @@ def test_what_is_no_list_of_texts_is_one_line(model):
 
 @pytest.mark.parametrize("gap", ["[MASK]", "<mask>", "[MASK:2]"])
 def test_a_gap_is_one_everywhere_and_where_it_makes_no_sense_one_line(model, gap):
-    """Catches letters of a word that only some functions know, and an answer of no rows."""
     count = 2 if gap == "[MASK:2]" else 1
     assert model.pieces(f"Kilu {gap} menora").count(MASK) == count
     (same,) = model.logits([f"Kilu {gap} menora"])
@@ -95,18 +96,6 @@ def test_a_gap_is_one_everywhere_and_where_it_makes_no_sense_one_line(model, gap
         with pytest.raises(BadInput) as raised:
             wrong()
         assert str(raised.value).startswith(f"text 2: {gap} is a gap, {message}")
-
-
-def test_where_a_gap_is_needed_or_ids_have_one(model):
-    for wrong, message in (
-        (lambda: model.logits(["Kilu [MASK]", "Kilu menora"]), "text 2, 'Kilu menora', has no gap; write [MASK] for"),
-        (lambda: model.logits(["Kilu [MASK:2-8]"]), "text 1: no length of a gap is drawn here; write [MASK] or"),
-        (lambda: model.hidden(["Kilu", "[MASK:0]"]), "text 2: '[MASK:0]' is no gap"),
-        (lambda: model.log_prob([[9, 10], [9, MASK]], [[True, False]] * 2), "text 2: id 6 (<mask>) is a gap, and a"),
-    ):
-        with pytest.raises(BadInput) as raised:
-            wrong()
-        assert str(raised.value).startswith(message) and "\n" not in str(raised.value)
 
 
 def test_a_text_for_a_vocabulary_of_bytes_may_hold_any_byte(model, tmp_path):
@@ -151,7 +140,6 @@ def test_vectors(model):
 
 
 def test_the_example_of_the_documentation(model, monkeypatch):
-    """It runs as it is written."""
     text = (tiny.ROOT / "docs" / "convert.md").read_text()
     (program,) = [block.split("```")[0] for block in text.split("```python\n")[1:] if "import xlnet_jax" in block]
     assert len(program.splitlines()) < 10

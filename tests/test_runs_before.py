@@ -29,7 +29,6 @@ TASKS = {"tokens": "token_classification", "spans": "question_answering", "choic
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory):
-    """The folder with what was stored, complete with the tokenizer's model."""
     folder = tmp_path_factory.mktemp("before")
     with tarfile.open(GOLDEN / "runs_before" / "runs.tar.xz") as archive:
         archive.extractall(folder, filter="data")
@@ -59,7 +58,6 @@ def test_old_keys_and_values_are_read_under_their_new_names(before):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["uniform", "tokens"])
 def test_a_run_goes_on_as_the_old_program_did(before, expected, tmp_path, monkeypatch, pytestconfig, name, capsys):
-    """The same keys under their new names: no frozen key differs, and every later loss is the old one."""
     monkeypatch.chdir(before)
     run = shutil.copytree(before / name, tmp_path / "run")
     keys = configs.renamed(expected[name]["keys"])

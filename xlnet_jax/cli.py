@@ -28,7 +28,6 @@ GROUPS = {"corpus": ("Look into a corpus, or check all of it.", "xlnet-jax corpu
 OUTPUT_CLOSED = 141
 """Exit code if the reader of stdout has gone: that of a program ended by SIGPIPE."""
 
-
 _NO_OPTIONS = ("command", "what", "verb", "json")
 _LIMITS = {
     "Too many open files": "raise the limit of open files (`ulimit -n`, or that of the container or service)",

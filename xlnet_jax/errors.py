@@ -18,14 +18,11 @@ LARGEST_INT = 2**31 - 1
 
 
 class XLNetError(Exception):
-    """Base of the errors that end the program with one clear line instead of a traceback.
-
-    Attributes:
-      details: with `--json`, added to the object of the error.
-    """
+    """Base of the errors that end the program with one clear line instead of a traceback."""
 
     exit_code = 1
     details: Mapping[str, Any] = {}
+    """With `--json`, added to the object of the error."""
 
 
 class BadInput(XLNetError):
@@ -63,11 +60,7 @@ class Stopped(Exception):
 
 
 def check_link(name: str, path: str) -> None:
-    """Raises BadInput if a path on disk, or a folder above it, is a symbolic link to nothing.
-
-    Args:
-      name: for the message, such as `--workdir`.
-    """
+    """Raises BadInput, which names the option, if a path on disk or a folder above it is a symbolic link to nothing."""
     above = path.rstrip("/")
     while above and not os.path.exists(above):
         if os.path.islink(above):

@@ -64,8 +64,7 @@ def load(path: str, *, step: int | None = None, batch_size: int = 16, compute_dt
       batch_size: texts computed at a time.
       compute_dtype: of activations.
 
-    Raises:
-      BadInput: there is no model at `path`, or it cannot be read.
+    Raises BadInput if there is no model at `path`, or if it cannot be read.
     """
     stored = find(path)
     config = stored.config.changed(model={"compute_dtype": compute_dtype, "unroll": "off"})
@@ -81,13 +80,7 @@ def on_all_devices(path: str, overrides: Sequence[str], step: int | None, batch_
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Parameters with their configuration and tokenizer. Its functions may be called with any number of texts.
-
-    Attributes:
-      batch_size: texts computed at a time.
-      name: of the model, for errors.
-      opening: where `params` is None: gives them on the devices, once a question was found to be a good one.
-    """
+    """Parameters with their configuration and tokenizer. Its functions may be called with any number of texts."""
 
     config: Config
     tokenizer: Tokenizer
@@ -95,6 +88,7 @@ class Model:
     batch_size: int
     name: str = "this model"
     opening: Callable[[Mapping[str, Any]], AbstractContextManager[Opened]] | None = None
+    """Where `params` is None: gives them on the devices, once a question was found to be a good one."""
 
     def hidden(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The content stream after the last layer: [n, D] of each text, for its n pieces with SEP and CLS.
@@ -126,9 +120,7 @@ class Model:
     def pieces(self, text: str, number: int = 1, needed: bool = False) -> list[int]:
         """The ids of a text, SEP and CLS; `<mask>` where it has gaps, of a length that is given.
 
-        Args:
-          number: of the text, for errors.
-          needed: the text must have a gap.
+        Raises BadInput for a gap whose length is drawn, and if one is `needed` for a text without any.
         """
         found = infill.gapped(self.tokenizer, text, number, needed=needed)
         if found.drawn:
@@ -159,10 +151,8 @@ class Model:
     def infill(self, texts: Sequence[str], **options: Any) -> list[Infilled]:
         """Texts with their gaps filled, sample after sample; see `infer.infill` for how a gap is written.
 
-        Args:
-          options: see `infer.options.Fill`.
-
-        Raises BadInput if the model is no permutation one, and as `infer.infill.gapped` and `infer.decoder.Decoder`.
+        `options` are those of `infer.options.Fill`. Raises BadInput if the model is no permutation one, and as
+        `infer.infill.gapped` and `infer.decoder.Decoder`.
         """
         asked, texts = Fill(**options), self._texts(texts)
         check(self.config, self.name, asked)

@@ -82,11 +82,7 @@ def printable_lines(text: str) -> str:
 
 
 def suggest(word: str, choices: Iterable[str], prefix: str = "") -> str:
-    """The end of a message about a word that is no choice: `. Did you mean 'train'?`; empty if none is near.
-
-    Args:
-      prefix: of a choice where it was meant.
-    """
+    """The end of a message about a word that is no choice, `. Did you mean 'train'?`, with its prefix; else empty."""
     near = difflib.get_close_matches(word, sorted(choices), n=1)
     return f". Did you mean {prefix + near[0]!r}?" if near else ""
 
@@ -141,9 +137,7 @@ def print_lines(values: dict[str, Any], prefix: str = "") -> None:
 def progress_bar(what: str, total: int, done: int = 0, note: str = "", transient: bool = True) -> Progress:
     """A bar on stderr for several things, with a task of its own; off where stderr is no terminal that can show one.
 
-    Args:
-      note: the field `note` of the task, which stands behind the counts.
-      transient: whether it is gone at the end.
+    A `note` stands behind the counts; a `transient` bar is gone at the end.
     """
     # Not at the top: the command line and data workers must start fast.
     from rich import console

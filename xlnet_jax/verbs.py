@@ -25,16 +25,12 @@ MOST_ROWS = 2**22
 
 
 class Option(NamedTuple):
-    """An option of a verb, or a word without a name.
-
-    Attributes:
-      name, keywords: the arguments of `add_argument`.
-      field: with the bounds of a number, see `config.keys.key`.
-    """
+    """An option of a verb, or a word without a name: the arguments of `add_argument`."""
 
     name: str
     keywords: dict[str, Any]
     field: Any = None
+    """With the bounds of a number; see `config.keys.key`."""
 
     def check(self, value: Any) -> None:
         """Raises BadInput for a number out of range, and for an empty text where the default is another."""
@@ -51,8 +47,7 @@ class Verb(NamedTuple):
 
     Attributes:
       name: `train`, or `corpus info` for a verb below another.
-      help: one sentence.
-      example: a command that works; more lines may follow.
+      help, example: a sentence, and a command that works; more lines may follow.
       run: takes the options as keywords and returns the result: with `--json` it is printed as one object; a list is
         always printed as one object per line. An option `config` is the file's name on the command line and the loaded
         `Config` here.

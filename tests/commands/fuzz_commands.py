@@ -74,14 +74,12 @@ class World:
                 f"--config.log.compilation_cache={self.cache}"]  # fmt: skip
 
     def train(self) -> None:
-        """Makes the run that `evaluate` and `export` are given."""
         words = ["train", f"--config={self.config}", f"--config.data.corpus={self.corpus}", f"--workdir={self.run}"]
         code, _, err = run_here([*words, *self.train_options()])
         assert code == 0, err
 
 
 def draw(world: World, number: int, seed: int) -> list[str]:
-    """Command line `number`."""
     rng = np.random.default_rng([seed, number])
 
     def one(values):
@@ -180,7 +178,6 @@ def fault(words: list[str], ended: tuple[int, str, str]) -> str | None:
 
 
 def main() -> None:
-    """Runs the commands."""
     parser = argparse.ArgumentParser(description="Command lines made at random.")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="number of the first command")

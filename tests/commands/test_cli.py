@@ -79,7 +79,6 @@ def corpus_option():
         (["compile", TPU, "--topology=v4:8x8"], "no such slice is rented, as v4:8x8x4 is"),
         (["compile", TPU, "--topology=v5e:0x4"], "--topology=v5e:0x4: no such slice is rented"),
         (["compile", TPU, "--topology=v5e:3x5"], "v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16, up to 256 chips"),
-        (["compile", TPU, "--topology=v5e:32x32"], "up to 256 chips"),
         (["compile", TPU, "--topology=v5p:16x16x28"], "2x4x4, or multiples of 4, up to 6144 chips"),
         (["compile", TPU, "--topology=v3:16x16", "--slices=2"], "--slices=2: v3 slices cannot be joined"),
         (["fill", "--workdir=W", "x [MASK]", "--parallel=2"], "it is called --tokens_per_step now"),
@@ -331,16 +330,12 @@ def test_a_closed_pipe_is_quiet_and_a_full_device_is_one_line(words):
     os.close(write)
     with open("/dev/full", "wb") as full:
         assert run(full) == (2, "xlnet-jax: cannot write the output: No space left on device\n")
-        if "--help" not in words:  # a log on a full disk does not change the code of an error
+        if "--help" not in words:  # a closed log, or one on a full disk, does not change the exit code
+            shell = ["bash", "-c", '"$@" 2>&-', "bash", sys.executable, "-m", "xlnet_jax", *words]
+            assert subprocess.run(shell, cwd=os.path.dirname(HERE), stdout=subprocess.DEVNULL).returncode == 0
             words[2] = "nowhere"
             done = subprocess.run([sys.executable, "-m", "xlnet_jax", *words], cwd=os.path.dirname(HERE), stderr=full)
             assert done.returncode == 2
-
-
-def test_a_closed_stderr_changes_no_exit_code():
-    words = [sys.executable, "-m", "xlnet_jax", "corpus", "info", data_fixtures.corpus_path()]
-    shell = ["bash", "-c", '"$@" 2>&-', "bash", *words]
-    assert subprocess.run(shell, cwd=os.path.dirname(HERE), stdout=subprocess.PIPE, check=False).returncode == 0
 
 
 def test_a_platform_that_is_not_here(monkeypatch):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import os
 import textwrap
 from types import SimpleNamespace
 
@@ -145,13 +146,10 @@ def test_replica_groups_in_every_notation(attributes, groups):
     assert hlo.device_groups(attributes, 4) == groups
 
 
-@pytest.mark.parametrize("attributes", ["replica_groups=mesh<'axis_0'=4>, x", "channel_id=3"])
-def test_groups_that_cannot_be_read_are_an_error(attributes):
-    with pytest.raises(ValueError, match="groups"):
-        hlo.device_groups(attributes, 4)
-
-
 def test_axes_of_groups_and_bytes_of_types():
+    for attributes in ("replica_groups=mesh<'axis_0'=4>, x", "channel_id=3"):
+        with pytest.raises(ValueError, match="groups"):
+            hlo.device_groups(attributes, 4)
     axes = {"data": 2, "fsdp": 2, "tensor": 2}
     for groups, name in (([[0, 4], [1, 5], [2, 6], [3, 7]], "data"), ([[0, 2, 4, 6], [1, 3, 5, 7]], "data+fsdp")):
         assert hlo.axes_of(groups, axes) == name
@@ -253,7 +251,6 @@ def test_slices_are_what_the_devices_say(wanted, message):
 
 @pytest.mark.parametrize("name", ["v5p:8x8x8", "v6e:16x16", "tpu7x:4x4x4"])
 def test_a_chip_whose_programs_this_jaxlib_cannot_read_is_refused_before_compiling(monkeypatch, name):
-    """It was refused after the compilation, of up to 17 minutes."""
     monkeypatch.setattr(topology.importlib.metadata, "version", lambda package: "0.10.2")
     monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(compiling, "attempt", lambda *_: pytest.fail("compiled"))
@@ -275,11 +272,8 @@ def test_the_environment_is_set_only_where_it_is_not(monkeypatch):
     monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "here")
     topology.prepare_environment()
-    import os
-
-    assert [os.environ[name] for name in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY", "TPU_WORKER_HOSTNAMES")] == [
-        "tpu,cpu", "1", "here",
-    ]  # fmt: skip
+    for name, value in (("JAX_PLATFORMS", "tpu,cpu"), ("TPU_SKIP_MDS_QUERY", "1"), ("TPU_WORKER_HOSTNAMES", "here")):
+        assert os.environ[name] == value
 
 
 def test_a_report_for_people_says_projection(capsys):
@@ -297,7 +291,6 @@ def test_a_report_for_people_says_projection(capsys):
 @pytest.mark.parametrize("grows", [1.0, 1.3, 0.6])
 @pytest.mark.parametrize("fit", [0, 1, 7, 64, 1000])
 def test_the_largest_batch_is_found_however_memory_grows(fit, grows, monkeypatch):
-    """Without the compiler: catches a search that stops early, or steps over the limit."""
     fixed, limit, tried = 100, int(100 + max(fit, 0.5) ** grows * 1000), []
 
     def attempt(recipe, topology):

@@ -144,7 +144,6 @@ def test_a_plan_that_cannot_beat_word_frequencies_says_so(tmp_path, caplog, spee
 
 @pytest.mark.parametrize(("share", "advice"), [(0.1, "such as --heldout=0.2"), (0.3, "prepare more text"), (0.6, None)])
 def test_few_held_out_tokens_are_named_with_the_option(tmp_path, caplog, share, advice, monkeypatch):
-    """By `prepare`, and by whatever trains on it."""
     text = data_fixtures.write(tmp_path, text=data_fixtures.synthetic_text(7, 40))
     monkeypatch.setattr(manifests, "FEWEST_HELDOUT", 2000)
     corpus = str(tmp_path / "corpus")

@@ -33,7 +33,6 @@ def found_by_probe(monkeypatch, *found):
 
 
 def examined(check, folder=None, alone=True):
-    """The status and the text."""
     result = doctor.examined(check, Host(folder and str(folder), "", alone))
     return result["status"], result["text"]
 

@@ -138,12 +138,6 @@ def test_what_is_not_asked_rightly_is_refused_in_one_line(words, message, tmp_pa
     assert message in told and told.count("\n") == 1
 
 
-def test_a_left_to_right_model_has_no_such_windows(tmp_path, monkeypatch):
-    monkeypatch.setattr(workdirs, "load_config", lambda *_: CAUSAL)
-    with pytest.raises(BadInput, match="--target_share is for permutation models .*, but .* has data.objective=clm"):
-        joint.joint(str(tmp_path), target_share=0.5)
-
-
 @pytest.fixture
 def asked(monkeypatch):
     """The command without checkpoints, devices and a picture; what it scored, and whose tokenizer it compared."""
@@ -181,8 +175,7 @@ def test_models_are_compared_on_contexts_that_all_of_them_have(asked):
     assert losses == {"far": (7, [1.0] * 6), "near": (7, [2.0] * 6)} and found["picture"] == ["far", "near"]
     scored.clear()
     assert evaluate.by_context("far", memory_len=200)["lengths"][-1] == 128 and scored[0][1] == 200
-
-
-def test_a_model_that_sees_both_sides_is_refused(asked):
     with pytest.raises(BadInput, match="left-to-right models .* but plm has data.objective=plm"):
         evaluate.by_context("far", against=["plm"])
+    with pytest.raises(BadInput, match="--target_share is for permutation models .*, but far has data.objective=clm"):
+        joint.joint("far", target_share=0.5)

@@ -48,7 +48,6 @@ def tokenizer(tmp_path_factory) -> str:
 
 
 def write(tokenizer, folder, params=None, **changes) -> None:
-    """Exports a model with random parameters, or these."""
     params = params_of(small(**changes)) if params is None else params
     huggingface.write(Trained(small(**changes), Tokenizer(tokenizer), params), str(folder))
 

@@ -55,7 +55,6 @@ def params():
 
 @pytest.fixture(scope="module")
 def folder(params, tmp_path_factory):
-    """A Hugging Face folder."""
     path = str(tmp_path_factory.mktemp("folder") / "model")
     tokenizer = Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION)
     huggingface.write(Trained(CONFIG, tokenizer, params), path)
@@ -64,7 +63,6 @@ def folder(params, tmp_path_factory):
 
 @pytest.fixture
 def copy(folder, tmp_path):
-    """The same, to be changed."""
     return shutil.copytree(folder, tmp_path / "copy")
 
 
@@ -96,7 +94,6 @@ def test_huggingface_and_back(folder, params, tmp_path, caplog):
 
 
 def test_what_a_folder_does_not_say_is_named_and_what_the_caller_says_counts(copy, tmp_path, caplog):
-    """An import of our own export took bfloat16, 512 and 384 in silence, where the run had others."""
     caplog.set_level("INFO")
     words = ["--config.data.segment_len=40", "--config.data.reuse_len=20", "--config.data.num_predict=4"]
     import_(str(copy), str(tmp_path / "told"), overrides=words)
@@ -236,7 +233,6 @@ def test_names_without_prefix_and_a_copied_embedding(copy, params, tmp_path):
 
 
 def test_a_tokenizer_json_without_spiece_model(copy, tmp_path):
-    """The pieces, scores and rules come back, and with them the same ids."""
     os.remove(copy / "spiece.model")
     import_(str(copy), str(tmp_path / "work"), overrides=REST)
     found, ours = workdirs.tokenizer(str(tmp_path / "work")), Tokenizer(data_fixtures.tokenizer_path(), NORMALIZATION)
@@ -251,7 +247,6 @@ def test_a_tokenizer_json_without_spiece_model(copy, tmp_path):
 
 
 def test_the_steps_of_a_nested_normalizer_are_found():
-    """As `transformers` writes them; a model of another kind is refused."""
     inner = {"type": "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": "AAAA"}]}
     document = {"model": {"type": "Unigram", "vocab": [["<unk>", 0.0]]}, "pre_tokenizer": None,
                 "normalizer": {"type": "Sequence", "normalizers": [inner]}}  # fmt: skip
@@ -272,7 +267,6 @@ def test_a_tokenizer_without_a_limit_says_no_length(tmp_path):
 
 
 def test_bad_input_is_one_line_and_writes_nothing(copy, folder, tmp_path, capsys):
-    """Each by the command line, which must end with exit code 2."""
     work, config = tmp_path / "work", copy / "config.json"
 
     def refused(source=copy, *words):
@@ -356,7 +350,6 @@ def test_an_imported_work_directory_is_no_run(folder, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_an_imported_work_directory_is_evaluated(folder, tmp_path, capsys):
-    """On a corpus with its tokenizer, at step 0."""
     workdir = str(tmp_path / "work")
     import_(folder, workdir, overrides=REST)
     words = [f"--config.data.corpus={data_fixtures.corpus_path()}", "--batch_size=8", "--blocks=8", "--json"]

@@ -37,7 +37,6 @@ def fused(tmp_path_factory):
     ["evaluate", "--workdir=RUN", "--target_share=0.5", "--windows=1"],
 ], ids=lambda words: words[0])  # fmt: skip
 def test_a_verb_decides_the_attention_and_leaves_the_programs_of_the_run(fused, monkeypatch, words, capsys):
-    """Catches `auto` that nobody resolves, which is XLA on a TPU, and machine code from a work directory."""
     asked, computed = [], []
 
     def choose(config, absent=None):
@@ -65,7 +64,6 @@ def test_a_model_trained_with_a_kernel_is_loaded_where_there_is_none(fused):
 
 
 def test_what_a_run_says_of_its_machine_does_not_count_here(tmp_path):
-    """Catches a config.json that sends the reader to another host, or to programs of another user."""
     folder = str(tmp_path)
     identity = workdirs.identity(tiny.config(), "", "")
     identity["config"] |= {"distributed.coordinator": "far:1234", "distributed.processes": 2,

@@ -32,7 +32,6 @@ def decoder(batch_size=4, **options):
 
 
 def fill(model, tokens, known, stop=None, listener=None, temperature=1.0, **asked):
-    """As the library asks."""
     longest = np.inf if model.model.transformer.left_to_right else model.segment_len
     texts = checked(model.model, longest, tokens, known)
     return model(texts, Decoding(temperature=temperature, **asked), stop, listener)
@@ -59,8 +58,7 @@ def without_cache(known_N, found):
     st.integers(0, 2**31 - 1), st.sampled_from(["left", "reversed", "random", "confidence"]), st.sampled_from([0, 4])
 )
 def test_cached_equals_uncached(x64, seed, order, speculative):
-    """Any order, gaps and lengths, with and without memory. Caught: a row at a wrong place, a wrong or missing rank, a
-    rejected draft that is still seen, a memory that lacks the last token."""
+    """Any order, gaps and lengths, with and without memory."""
     lengths = np.random.default_rng(seed).integers(1, 2 * T + 1, 4)
     lengths[0] = 2 * T  # so that few shapes are compiled
     ids, known = questions(seed, lengths)
@@ -79,7 +77,6 @@ LENGTHS = (0, 1, 3, T - 1, T, T + 1, 2 * T + 3)
 
 
 def continuation(lengths=LENGTHS, tokens=3 * T, seed=1):
-    """Prompts with a gap at the end."""
     random = np.random.default_rng(seed)
     ids = [np.append(random.integers(FIRST, V, length), np.zeros(tokens, int)) for length in lengths]
     return ids, [np.arange(len(text)) < length for text, length in zip(ids, lengths, strict=True)]
@@ -104,8 +101,7 @@ def continuation(lengths=LENGTHS, tokens=3 * T, seed=1):
     ids=str,
 )
 def test_a_left_to_right_model_continues_past_its_segment(model, x64):
-    """Over three ends of segments, which the rows reach at different times. Caught: a memory that rolls a slot too far
-    or too late, keys of a token at a wrong distance, a row that sees the padding, an earlier segment or another row."""
+    """Over three ends of segments, which the rows reach at different times."""
     scores = made(objective="clm", **model)
     ids, known = continuation()
     for text_N, known_N, one in zip(ids, known, fill(decoder(8, objective="clm", **model), ids, known), strict=True):
@@ -121,8 +117,7 @@ def test_a_left_to_right_model_continues_past_its_segment(model, x64):
 
 
 def test_few_programs_for_prompts_of_any_length():
-    """Three read, one of them nothing; one writes. Caught: a shape or a type that depends on the prompts, the tokens or
-    the sampling."""
+    """Three read, one of them nothing; one writes."""
     programs, model = (decode.read, decode.write), decoder(2, objective="clm", memory_len=3, compute_dtype="float32")
     model = dataclasses.replace(model, segment_len=20)
     before = [program._cache_size() for program in programs]
@@ -134,8 +129,7 @@ def test_few_programs_for_prompts_of_any_length():
 
 @pytest.mark.parametrize("order", ["left", "confidence"])
 def test_greedy_tokens_are_the_most_probable_of_single_forwards(order, x64):
-    """Uncached generation by hand. By confidence, the position is also the surest of all that are unknown in its
-    segment."""
+    """By confidence, the position is also the surest of all that are unknown in its segment."""
     ids, known = questions(1, (T + 5,))
     ids[0][[1, 3]], known[0][[1, 3]] = [SEP, CLS], True  # what is predicted sees them, and no context does
     (found,) = fill(decoder(), ids, known, temperature=0, order=order)
@@ -188,7 +182,7 @@ def test_every_draw_has_a_key_of_its_own(x64):
 
 
 def test_a_draft_starts_with_the_distribution_of_the_chain(x64, monkeypatch):
-    """Its first token always stays. Caught: drafts that were rejected before, and are still seen."""
+    """Its first token always stays."""
     ids, known = questions(6, (T,))
     known = [np.arange(T) == 2]
     seen, checked, write = [], 0, decode.write
@@ -232,8 +226,7 @@ def test_tokens_drawn_in_parallel_do_not_know_of_each_other(x64, caplog):
     ids=["random", "speculation", "clm"],
 )
 def test_same_seed_same_tokens_in_any_company(objective, options, x64):
-    """Equal bits in an equal shape; in another batch and another bucket the same tokens. Other seeds, other tokens, and
-    equal texts are different draws."""
+    """Equal bits in an equal shape. Other seeds, other tokens, and equal texts are different draws."""
     ids, known = questions(4) if objective == "plm" else continuation(tokens=T + 5)
     many, one_by_one = (decoder(size, objective=objective) for size in (8, 1))
     first, again, other = (fill(many, ids, known, seed=seed, **options) for seed in (7, 7, 8))
@@ -332,7 +325,6 @@ def test_one_new_token_costs_two_rows_of_each_layer(x64, monkeypatch):
 
 @pytest.mark.parametrize("objective", ["plm", "clm"])
 def test_damaged_parameters_are_one_line(objective, x64):
-    """What else can be wrong with a question is refused before: `test_score`, and the options of the command line."""
     model = decoder(objective=objective)
     model = dataclasses.replace(model, params=jax.tree.map(lambda x: x * np.nan, model.params))
     with pytest.raises(BadInput, match="^text 1: a likelihood is not finite; the parameters are damaged$"):

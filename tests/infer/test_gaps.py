@@ -11,17 +11,7 @@ from special_ids import EOD, EOP, MASK
 
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.decoder import Filled
-from xlnet_jax.infer.infill import (
-    LONGEST,
-    Passage,
-    as_text,
-    continuation,
-    gapped,
-    ids_of_parts,
-    pieces_of,
-    prompt,
-    result,
-)
+from xlnet_jax.infer.infill import LONGEST, Passage, as_text, continuation, gapped, pieces_of, prompt, result
 
 
 def words_of(text):
@@ -34,8 +24,7 @@ def words_of(text):
     st.sampled_from(["sentencepiece", "characters", "bytes", "words"]),
 )
 def test_known_parts_are_those_of_the_text(parts, level):
-    """Decoded together, the pieces around gaps are the text without them: no space comes or goes but at a gap's left
-    side, where it is part of the gap. Caught: parts that are encoded one by one."""
+    """No space comes or goes but at a gap's left side, where it is part of the gap."""
     tools = tokenizer_of(level)
     found = gapped(tools, "[MASK]".join(parts), 1)
     assert len(found.gaps) == len(parts) - 1
@@ -102,10 +91,8 @@ def test_a_drawn_length_depends_on_seed_text_and_sample():
         ("a [MASK:0]", "text 3: '[MASK:0]' is no gap; write [MASK], [MASK:5] or [MASK:2-8], of 1 to 10,000 pieces"),
         ("a [MASK:]", "is no gap"),
         ("a [MASK:8-2]", "is no gap"),
-        ("a [MASK:two]", "is no gap"),
         ("a [MASK:٣]", "is no gap"),
         (f"a [MASK:{LONGEST + 1}]", "is no gap"),
-        ("a [MASK:99999999999999999999]", "is no gap"),
     ],
 )
 def test_what_is_no_gap_is_refused(text, message):
@@ -158,12 +145,7 @@ def test_a_continuation_is_a_gap_at_the_end(as_written):
     """Listeners hear new text as it comes from left to right, and else the whole text at its end; no end of it."""
     tools, heard = tokenizer_of("characters"), []
     text = prompt(tools, "Ba", 1, 3)
-    assert text[:4] == (
-        [*tools.encode("Ba"), MASK, MASK, MASK],
-        [True, True, False, False, False],
-        [(2, 5)],
-        ["Ba", ""],
-    )
+    assert text[:4] == ([*tools.encode("Ba"), *[MASK] * 3], [True] * 2 + [False] * 3, [(2, 5)], ["Ba", ""])
     first = tools.pieces.index("e")
     new = [first, first + 1, EOD]
     written = "".join(tools.pieces[id] for id in new[:2])
@@ -177,7 +159,6 @@ def test_a_continuation_is_a_gap_at_the_end(as_written):
 
 
 def test_a_passage_keeps_its_spaces_in_every_level():
-    """What is before a part and what is after it are joined to it as in the text."""
     passage = Passage("kilu", "Bado ", " menora.")
     assert pieces_of(tokenizer_of("characters"), Passage("a", "a"), 1)[1] == [True, False]
     for level in ("characters", "bytes"):
@@ -186,6 +167,3 @@ def test_a_passage_keeps_its_spaces_in_every_level():
         assert tokenizer_of(level).decode([id for id, known in zip(ids, given, strict=True) if not known]) == "kilu"
         ids, _ = pieces_of(tokenizer_of(level), Passage(" kilu  "), 1)
         assert tokenizer_of(level).decode(ids) == "kilu"
-    assert ids_of_parts(tokenizer_of("characters"), ["Bado ", " k"])[0][-1] == tokenizer_of("characters").pieces.index(
-        " "
-    )

@@ -29,7 +29,6 @@ P = np.array([0.08, 0.4, 0.02, 0.25, 0.15, 0.1])
     ],
 )
 def test_masses(asked, expected, x64):
-    """Catches: top-p before top-k or before the temperature, one token too many or too few, a wrong order."""
     asked = Decoding(**{"temperature": 1.0, **asked})
     sampling = Sampling.of(asked)
     token_BV, logits_BV = filtered(jnp.log(P)[None], sampling)
@@ -42,12 +41,9 @@ def test_masses(asked, expected, x64):
         np.testing.assert_allclose(np.exp(log_p_V), p_V, rtol=0, atol=1e-14)
 
 
-def test_greedy_has_one_token():
+def test_greedy_has_one_token_and_equal_tokens_rank_by_id():
     greedy = log_distribution(jnp.log(P)[None], Sampling.of(Decoding()), sort=False)[0]
     assert np.exp(greedy).tolist() == [0, 1, 0, 0, 0, 0]
-
-
-def test_equal_tokens_rank_by_id():
     token_BV, logits_BV = filtered(jnp.zeros((1, 5)), Sampling.of(Decoding(temperature=1.0, top_k=2)))
     assert token_BV[0].tolist() == [0, 1, 2, 3, 4] and np.isfinite(logits_BV[0]).tolist() == [True] * 2 + [False] * 3
 

@@ -58,7 +58,9 @@ def test_the_line_comes_once_and_names_the_law_that_teaches_it(caplog):
     assert len(caplog.records) == 2
 
 
-def test_uniform_has_taught_everything(caplog):
+def test_uniform_has_taught_everything_and_a_left_to_right_model_is_not_asked(caplog):
+    causal = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
+    assert not warnings(caplog, causal, [known(32, *range(32))])
     for order in ("left", "reversed", "random", "confidence", [3, 0]):
         assert not warnings(caplog, UNIFORM, [known(32, *range(32)), known(32, 0)], order)
 
@@ -72,8 +74,3 @@ def test_left_within_has_taught_one_order_or_both_by_reversed_rows(caplog):
         assert all(warnings(caplog, config, text, order) for order in orders)
     (line,) = warnings(caplog, LEFT, text, [3, 0, 9])
     assert "order=given (in training left or reversed); for such questions train one with data.factor" in line
-
-
-def test_a_left_to_right_model_is_not_asked(caplog):
-    causal = tiny.config(data={"objective": "clm", "reuse_len": 32, "num_predict": 32})
-    assert not warnings(caplog, causal, [known(32, *range(32))])

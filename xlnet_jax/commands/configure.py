@@ -74,12 +74,7 @@ SIZES = (
 
 def configure(corpus: str, output: str, minutes: float) -> dict[str, Any]:
     """Writes a configuration for one process on this machine, whose speed is measured: about a minute on two idle
-    cores, mostly compiling.
-
-    Args:
-      corpus: folder that `prepare` wrote, or several separated by commas.
-      output: Python file to write; it must not exist.
-      minutes: how long training may take, start and evaluations included.
+    cores, mostly compiling. The `minutes` are those of the training, start and evaluations included.
 
     Returns:
       `output`, `command` (what to run next), `parameters`, `steps`, `batch_size`; `tokens_per_second`, positions as in

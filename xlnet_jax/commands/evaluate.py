@@ -33,10 +33,7 @@ log = logging.getLogger("xlnet_jax")
 
 
 def run(*, context: bool, **options: Any) -> dict[str, Any]:
-    """What the command line asks for: `evaluate`, `by_context` or `joint.joint`.
-
-    Raises BadInput, also for an option that is of another one of them.
-    """
+    """`evaluate`, `by_context` or `joint.joint`, as the options ask. Raises BadInput for an option of another."""
     from xlnet_jax.commands.joint import joint  # it imports what is shared from here
 
     given = {name: value for name, value in options.items() if value not in (None, []) and value is not False}
@@ -60,9 +57,8 @@ def evaluate(
     """Scores the held-out split with the parameters of a checkpoint.
 
     Args:
-      step: the checkpoint; None = the newest good one.
+      step, batch_size: None = the newest good checkpoint, and as many rows at a time as configured.
       blocks: score only the first blocks; 0 = the whole split.
-      batch_size: rows at a time; None = as configured.
       streams: of a left-to-right model: contiguous parts of each corpus's split, each of which starts without memory.
       sliding: of a model with absolute positions: every token from a window of its own (`train.sliding`).
       factorization_order: of a permutation model: the order law of the targets; None = as in training.
@@ -72,9 +68,8 @@ def evaluate(
     Returns:
       `step` of the checkpoint, and see `train.evaluation.scores`.
 
-    Raises:
-      BadInput: no run or good checkpoint in `workdir`, a corpus without held-out documents or with another tokenizer,
-        an option for left-to-right or permutation models with another objective.
+    Raises BadInput: no run or good checkpoint in `workdir`, a corpus without held-out documents or with another
+    tokenizer, an option for left-to-right or permutation models with another objective.
     """
     config = as_asked(configured(workdir, overrides, batch_size), reach, streams)
     config = under_law(config, factorization_order)
@@ -104,8 +99,7 @@ def by_context(
     Returns:
       `targets`, `lengths`, `models`: by work directory the `step` and `train.sliding.described`; `picture`.
 
-    Raises:
-      BadInput: see `evaluate`; a model that is not left to right, another tokenizer, a split shorter than the context.
+    Raises BadInput: see `evaluate`; a model that is not left to right, a split shorter than the context.
     """
     asked = {name: as_asked(configured(name, overrides, batch_size), reach) for name in [workdir, *against]}
     for name, config in asked.items():
@@ -157,10 +151,7 @@ def held_out(workdir: str, config: Config) -> Mixture:
 def as_asked(config: Config, reach: Mapping[str, int | None], streams: int | None = None) -> Config:
     """The configuration with another memory, segment or bound on distances, which change no parameter.
 
-    Args:
-      reach: None, and False of `same_length`: as in training.
-
-    Raises BadInput.
+    None, and False of `same_length`, is as in training. Raises BadInput for a model that cannot have others.
     """
     changes = {name: value for name, value in reach.items() if value is not None and value is not False}
     given = [*changes, *["streams"] * (streams is not None)]
@@ -179,8 +170,6 @@ def under_law(config: Config, factorization_order: str | None) -> Config:
     """The configuration with another order law, in segments of the same length; no parameter changes.
 
     `spans` for a model of another law has the published shares: half of a segment is fresh, and a sixth predicted.
-
-    Raises BadInput.
     """
     if factorization_order is None or factorization_order == config.data.factorization_order:
         return config

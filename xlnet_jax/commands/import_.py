@@ -29,17 +29,15 @@ log = logging.getLogger("xlnet_jax")
 def import_(
     source: str, workdir: str, *, tokenizer: str | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Writes the work directory.
+    """Writes the work directory, a new folder.
 
     Args:
       source: a Hugging Face folder; a TensorFlow checkpoint of the original (its folder, or the common part of the
         names of its files); or a folder of `export --format=orbax`.
-      workdir: a new folder.
       tokenizer: a SentencePiece model, if it is not in the source; for a Transformer-XL the file of its symbols.
       overrides: config keys that the source does not set, such as `--config.data.segment_len=128`.
 
-    Returns:
-      `arrays`, the number of arrays read, and `workdir`.
+    Returns `arrays`, the number of those read, and `workdir`.
 
     Raises BadInput if the source cannot be read, lacks an array or has others, or its tokenizer is of another model.
     """

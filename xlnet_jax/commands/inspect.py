@@ -92,10 +92,7 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
 
 
 def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Content and query mask: bool [T, T], row i may see column j; only targets have a query.
-
-    All rows also see the memory.
-    """
+    """Content and query mask, bool [T, T]: row i may see column j, and always the memory; only targets have a query."""
     rank_T = np.asarray(rank)
     has_query_T = np.isin(np.arange(len(rank_T)), targets)
     return rank_T[None, :] <= rank_T[:, None], (rank_T[None, :] < rank_T[:, None]) & has_query_T[:, None]

@@ -54,9 +54,8 @@ def joint(
       `step`, `windows`, `segment_len`, `target_share` as asked, `tokens` (unknown ones), `orders`; and of each name
       above `nats_per_token`, and over the unknown text `bits_per_character` and `bits_per_byte`. Low is good.
 
-    Raises:
-      BadInput: no run or good checkpoint in `workdir`, a model that is not of `data.objective=plm`, a corpus without
-        held-out documents or with another tokenizer or with less than a window, or an option out of range.
+    Raises BadInput: see `evaluate.evaluate`; a model that is not of `data.objective=plm`, a corpus with less than a
+    window, or a share out of range.
     """
     config = configured(workdir, overrides, batch_size)
     check_objective(config, "plm", "--target_share", workdir)

@@ -1,8 +1,6 @@
 """`xlnet-jax fill`, `generate` and `score`: what a model of the library says of texts, as one JSON object for each.
 
-`fill` fills the gaps of texts with a permutation language model, in any order. `generate` continues texts, with a
-left-to-right model or, in any order, with a permutation one. `score` gives the probability of texts, or of a part of
-each given the rest, in any order. A terminal shows the texts of the first two, `generate` while it writes them.
+A terminal shows the texts of the first two, `generate` while it writes them.
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ def fill(
       input: a file with more texts, one per line, or JSON objects with `text` if its name ends in .jsonl; `-` = stdin.
         Empty lines are left out.
       step: the checkpoint; None = the newest good one.
-      batch_size: texts at a time.
       overrides: elastic or free config keys to change.
 
     Returns:
@@ -178,8 +175,6 @@ def read_rows(path: str) -> Iterator[tuple[str, str | dict[str, Any]]]:
     """Where each row of `--input` is, for messages, and its text; without empty lines.
 
     A row is a JSON object if the name of the file ends in .jsonl, or if the first row of stdin starts with a brace.
-
-    Raises BadInput.
     """
     lines = [(f"{path}, row {number}", line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
     as_json = os.path.splitext(path)[1] == ".jsonl"

@@ -63,16 +63,13 @@ def train(config: Config, workdir: str, *, stop_at: int | None = None, dry_run: 
 
 
 def _outcome(config: Config, workdir: str, step: int, again: bool = False) -> dict[str, Any]:
-    """The scores and picture of a finished run; None before its last step, and in all processes but the first.
-
-    Args:
-      again: the run had already reached this step, so its picture may exist.
-    """
+    """The scores and picture of a finished run; None before its last step, and in all processes but the first."""
     loss = share = unigram = picture = None
     if config.evaluation.final and step == config.train.steps and jax.process_index() == 0:
         scores = workdirs.line_of(workdir, "evaluations", step)
         loss, share = workdirs.heldout_loss(scores), scores.get("heldout_share")
         unigram = scores.get("unigram_cross_entropy")
+        # A run that had already reached this step has its picture.
         drawn = again and progress.PICTURE in files.listing(workdir)
         picture = os.path.join(workdir, progress.PICTURE) if drawn else progress.draw(workdir, loss, unigram)
     return {"heldout_loss": loss, "heldout_share": share, "unigram_cross_entropy": unigram, "picture": picture}

@@ -28,15 +28,10 @@ def default() -> ConfigDict:
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> Config:
-    """Reads a config file and applies command-line overrides.
+    """Reads a Python file that defines `get_config()`, and applies words such as `--config.train.steps=10`.
 
-    Args:
-      path: a Python file that defines `get_config()`.
-      overrides: words such as `--config.train.steps=10`.
-
-    Raises:
-      BadInput: the file is missing or broken, a key does not exist (with the nearest one that does), a value has the
-        wrong type, or two fields contradict each other.
+    Raises BadInput: the file is missing or broken, a key does not exist (with the nearest one that does), a value has
+    the wrong type, or two fields contradict each other.
     """
     check_link("--config", path)
     if not os.path.isfile(path) or not path.endswith(".py"):
@@ -83,12 +78,7 @@ def nested(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def suggest_key(name: str, prefix: str = "") -> str:
-    """`messages.suggest` for what is no key: its new name, what other programs call so, or the nearest that there is.
-
-    Args:
-      name: dotted, or without its section.
-      prefix: of a key where it was meant.
-    """
+    """`messages.suggest` for what is no key, dotted or not: its new name, that of other programs, or the nearest."""
     keys, (section, _, last) = list(flat(Config())), name.rpartition(".")
     if old := [key for key in RENAMED if name in (key, key.partition(".")[2])]:
         return f"; it is called {prefix + RENAMED[old[0]]!r} now"

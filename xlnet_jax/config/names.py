@@ -43,7 +43,6 @@ RENAMED_VALUES = {
 RENAMED_OPTIONS = {"parallel": "tokens_per_step", "unknown": "target_share", "law": "factorization_order"}
 """Options of the command line, in the same way."""
 
-
 GONE = {"watchdog.sdc_every"}
 """Keys that stored runs may have, and that no longer mean anything."""
 

@@ -51,9 +51,9 @@ def fields() -> dict[str, dataclasses.Field[Any]]:
 
 
 def check(config: Config) -> None:
-    """Checks every value, alone and against the others; needs neither a device nor the corpus.
+    """Checks every value, alone and against the others, without a device and without the corpus.
 
-    Raises BadInput. Its message lists all conflicts; each names the key, the value and the fix.
+    Raises BadInput that lists all conflicts; each names the key, the value and the fix.
     """
     conflicts = list(_conflicts(config))
     if len(conflicts) == 1:

@@ -82,13 +82,10 @@ class Passage(NamedTuple):
 
 
 def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int = 0, needed: bool = True) -> Gapped:
-    """The ids of a text with gaps.
+    """The ids of a text with gaps, whose drawn lengths depend on its number (from 1), the seed and the row.
 
-    Args:
-      number: of the text, from 1; with `seed` and `row` it decides drawn lengths.
-      needed: a text without a gap is refused.
-
-    Raises BadInput for a gap that is none, or a text that the tokenizer does not know.
+    Raises BadInput for a gap that is none, for a text without a gap if one is `needed`, or that the tokenizer does not
+    know.
     """
     marks = list(MARK.finditer(text))
     if needed and not marks:

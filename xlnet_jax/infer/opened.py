@@ -38,16 +38,13 @@ from xlnet_jax.train.step import build_step
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A trained model before any device is used.
-
-    Attributes:
-      params: of a foreign folder, numpy arrays; None: a work directory, whose checkpoint is restored.
-    """
+    """A trained model before any device is used."""
 
     path: str
     config: Config
     tokenizer: Tokenizer
     params: Any = None
+    """Of a foreign folder, numpy arrays; None: a work directory, whose checkpoint is restored."""
 
     def step(self, step: int | None = None) -> int | None:
         """The checkpoint to take: by default of a fine-tuned model that of the best score; None = the newest good."""
@@ -74,10 +71,7 @@ class Opened(NamedTuple):
 def find(path: str, overrides: Sequence[str] = ()) -> Stored:
     """The model at a path: a work directory, or a folder that `convert.source.open_source` reads.
 
-    Args:
-      overrides: elastic or free config keys to change. The compute dtype of a foreign folder is float32 by default.
-
-    Raises BadInput if there is none, or if it cannot be read.
+    A foreign folder computes in float32 by default. Raises BadInput if there is no model, or if it cannot be read.
     """
     with files.translate_errors(path):
         listed = files.listing(files.resolve(path))

@@ -23,13 +23,10 @@ LONGEST = 10_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Keywords of one function. Raises BadInput for a value of another type, out of range, or beside another one.
-
-    Attributes:
-      order: a name, or in the library all unknown positions in the order in which they are predicted.
-    """
+    """Keywords of one function. Raises BadInput for a value of another type, out of range, or beside another one."""
 
     order: Any
+    """A name, or in the library all unknown positions in the order in which they are predicted."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.order, str):

@@ -45,21 +45,15 @@ class Segment(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TextModel:
-    """A model that is asked about texts. Programs are shared by all with an equal model.
-
-    Attributes:
-      model: of `any_order`.
-      params: on the devices that compute.
-      special: of its tokenizer.
-      segment_len: T.
-      batch_size: texts (times orders) at a time; it changes neither draws nor, beyond rounding, likelihoods.
-    """
+    """A model of `any_order` that is asked about texts. Programs are shared by all with an equal model."""
 
     model: LanguageModel
     params: Any
     special: SpecialIds
     segment_len: int
+    """T."""
     batch_size: int = 16
+    """Texts (times orders) at a time; it changes neither draws nor, beyond rounding, likelihoods."""
 
 
 def check(config: Config, path: str, asked: Options) -> None:
