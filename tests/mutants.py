@@ -44,7 +44,7 @@ def oracle(case: str) -> tuple[str, ...]:
 
 def recurrence(case: str) -> tuple[str, ...]:
     """The same for Transformer-XL."""
-    return (f"tests/oracle/test_xl_oracle.py::test_equals_the_recording[{case}]",)
+    return (f"tests/oracle/test_oracle.py::test_transformer_xl_equals_the_recording[{case}]",)
 
 
 def one(module: str, test: str) -> tuple[str, ...]:

@@ -6,13 +6,14 @@ import types
 
 import jax
 import pytest
+import tiny
 import tiny_tpu
 
 from xlnet_jax.aot import compile
 from xlnet_jax.aot import report as compiling
 from xlnet_jax.aot.topology import describe
 from xlnet_jax.cli import main
-from xlnet_jax.config import override
+from xlnet_jax.config import load, override
 from xlnet_jax.distributed.mesh import make_mesh
 from xlnet_jax.errors import BadInput
 from xlnet_jax.model import flops
@@ -79,7 +80,6 @@ def test_arguments_are_exact():
 
 
 def bytes_of(result, **wanted):
-    """Of all collectives with these values."""
     found = [one for one in result["collectives"] if all(one[key] == value for key, value in wanted.items())]
     return sum(one["bytes"] for one in found)
 
@@ -256,6 +256,20 @@ def test_fused_attention_compiles_in_the_step(topology):
 def test_fused_attention_compiles_where_heads_are_split():
     words = ("--config.mesh.fsdp=2", "--config.mesh.tensor=2", "--config.mesh.data=1")
     assert compiled(*words)["fits"]
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(("attention", "fits"), [("fused", True), ("xla", False)])
+def test_a_long_text_fits_only_with_the_kernel(attention, fits):
+    """Catches an array of queries times keys. XLNet-Large: a row of T = 4096 and M = 3072 per device, full remat."""
+    words = [
+        "data.segment_len=4096", "data.reuse_len=2048", "data.num_predict=680", "model.memory_len=3072",
+        "train.batch_size=16", "train.steps_per_dispatch=1", "mesh.data=1", "mesh.fsdp=16", "model.remat=full",
+        f"model.attention={attention}",
+    ]  # fmt: skip
+    large = load(str(tiny.ROOT / "configs" / "xlnet_large_512.py"), [f"--config.{word}" for word in words])
+    trial = compile.attempt(make_recipe(large), describe("v5e:4x4"))
+    assert trial.fits == fits, trial.needed
 
 
 def test_where_no_kernel_is_auto_compiles_xla():

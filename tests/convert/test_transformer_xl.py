@@ -35,7 +35,6 @@ CONFIGS = os.path.join(os.path.dirname(__file__), "..", "..", "configs", "transf
 SAVED = ["plain", "same_length", "adaptive", "projected", "div_4"]
 """The recorded models that the original's TensorFlow code can express: no pre-norm, tied tables."""
 
-
 OF_LAYER = {
     "rel_attn/qkv/kernel": "dec_attn.qkv_net.weight", "rel_attn/r/kernel": "dec_attn.r_net.weight",
     "rel_attn/o/kernel": "dec_attn.o_net.weight",
@@ -49,7 +48,6 @@ OF_LAYER = {
 
 
 def variables_of(recorded, model: ModelConfig) -> dict[str, np.ndarray]:
-    """The weights of a recording as the variables of the original's code."""
     theirs = {name.removeprefix("weight/"): x for name, x in recorded.items() if name.startswith("weight/")}
     ends = [0, *model.cutoff_list(), model.vocab_size]
     found = {}
@@ -82,7 +80,6 @@ SYMBOLS = ["the", "<eos>", "<unk>", *(f"w{i}" for i in range(21))]
 
 
 def vocabulary(folder, symbols):
-    """The vocabulary of a file of symbols, and our ids."""
     path = folder / "symbols.txt"
     path.write_text("".join(f"{symbol}\n" for symbol in symbols))
     return transformer_xl.open_vocabulary(str(path), "here")

@@ -45,7 +45,6 @@ def undisturbed(tmp_path_factory):
 
 @pytest.fixture
 def result(settings, undisturbed):
-    """The result of the undisturbed run."""
     return finetune(settings(), str(undisturbed))
 
 
@@ -69,7 +68,6 @@ def test_a_task_is_learned_and_a_killed_run_ends_with_the_same_bits(tmp_path, se
 
 
 def test_predict_gives_what_the_evaluation_of_the_best_checkpoint_gave(tmp_path, examples, undisturbed, result, caplog):
-    """Would fail if rows came in another order, or if a shorter batch changed them."""
     with open(examples["dev"]) as file:
         texts = [line.split("\t")[0] for line in file.read().splitlines()[1:]]
     lines = tmp_path / "more.jsonl"
@@ -154,8 +152,7 @@ def test_an_example_or_a_key_that_does_not_fit_is_refused_in_one_line(tmp_path, 
         if "\n" in changes.get(name, ""):
             (tmp_path / f"{name}.tsv").write_text(changes[name])
             changes = changes | {name: str(tmp_path / f"{name}.tsv")}
-    config = settings()
-    config = config.changed(finetune=changes)
+    config = settings().changed(finetune=changes)
     with pytest.raises(BadInput, match=told) as error:
         finetune(config, str(tmp_path / "run"))
     assert "\n" not in str(error.value) and not (tmp_path / "run").exists()

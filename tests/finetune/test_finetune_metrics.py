@@ -18,8 +18,7 @@ def test_classes_by_hand():
     assert metrics.macro_f1([0, 1, 2], [0, 2, 2]) == pytest.approx((1 + 0 + 2 / 3) / 3)
     assert metrics.macro_f1([0, 3], [0, 3]) == 1, "classes 1 and 2 are not there"
 
-
-def test_what_is_not_defined_is_zero():
+    # What is not defined is 0.
     assert metrics.matthews([0, 1, 0], [0, 0, 0]) == 0
     assert metrics.pearson([1.0, 2.0], [3.0, 3.0]) == 0
     assert metrics.f1([0, 0], [0, 0]) == 0
@@ -79,7 +78,6 @@ def test_the_best_threshold_gives_the_answers_that_pay():
     assert scores["exact"] == pytest.approx(2 / 3)
     assert scores["has_answer_exact"] == 1 and scores["no_answer_exact"] == 0
 
-
-def test_one_threshold_does_not_separate_equal_values():
+    # One threshold does not separate equal values.
     scores = metrics.squad([["one"], []], ["one", "wrong"], [0.0, 0.0])
     assert scores["best_exact"] == 1 / 2 and scores["best_exact_threshold"] < 0

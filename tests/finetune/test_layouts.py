@@ -23,7 +23,6 @@ def test_a_sentence_and_a_pair():
 
 
 def test_the_longer_text_loses_its_end_piece_by_piece():
-    """The fault: cutting B only, or both in proportion."""
     for a, b, length in itertools.product(range(9), range(9), range(3, 20)):
         left, right = a, b
         while left + right > length - 3:
@@ -44,7 +43,6 @@ def test_a_choice_keeps_the_end_of_the_option_and_the_start_of_the_context():
 
 
 def test_windows_cover_a_paragraph_and_every_piece_is_best_in_one():
-    """The fault: pieces at the edges of windows, or in none or two of them."""
     paragraph, question = _text(100, 23), _text(200, 9)
     found = layouts.windows(XLNET, 16, paragraph, question, stride=4, most=3)
     assert [window.start for window in found] == [0, 4, 8, 12, 16]

@@ -22,7 +22,6 @@ def _task(segment_len=T, **changes):
 
 
 def _hidden(rows=1):
-    """One row of random vectors, several times."""
     h_TD = np.random.default_rng(0).normal(size=(T, D)).astype(np.float32)
     segments_T = np.array([0] * 9 + [1] * 2 + [2], np.int32)
 

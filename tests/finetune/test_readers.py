@@ -177,7 +177,6 @@ class XlnetLabelled(tfds.core.GeneratorBasedBuilder):
 
 
 def test_data_sets_of_tfds(tmp_path):
-    """Bytes, class numbers and arrays would be the fault."""
     XlnetLabelled(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
     folder = f"tfds:{tmp_path}/xlnet_labelled/1.0.0"
     one, two = _examples("labelled", "sentence,label", f"{folder}:train")

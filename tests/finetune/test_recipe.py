@@ -42,7 +42,6 @@ def rates(layer_decay):
 
 
 def test_the_head_learns_at_the_full_rate_under_layer_decay(monkeypatch):
-    """Would fail if the head had the depth of the embeddings, or of a layer."""
 
     def check():
         updates = rates(0.5)
@@ -76,7 +75,6 @@ def hidden(recipe, params, rows):
 
 
 def test_earlier_segments_are_read_through_the_memory_and_their_padding_is_not(params):
-    """Would fail if the memory were dropped, or if the padding before a text were seen in it."""
     recipe = recipe_of(finetune=TASK | {"segments": 2})
     long, other, short = hidden(recipe, params, (LONG, OTHER, SHORT))
     assert np.abs(long - other).max() > 1e-4, "the first piece is in the first segment"

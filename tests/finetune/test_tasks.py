@@ -76,7 +76,6 @@ def test_labels_stand_at_first_pieces_and_come_back(segment_len):
 
 
 def test_the_loss_of_words_is_their_mean():
-    """Positions without a label, and padding, weigh nothing."""
     head = TokenHead(tiny.config().model, 3)
     hidden = _hidden(np.random.default_rng(0).normal(size=(1, 1, 5, D)))
     label = np.array([[-1, 2, -1, 0, -1]], np.int32)

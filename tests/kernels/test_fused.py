@@ -29,7 +29,6 @@ GPU = functools.partial(gpu.attend, interpret=True, blocks=gpu.Blocks(queries=32
 TILES = functools.partial(GPU, blocks=gpu.Blocks(queries=16, keys=16, chosen=16))
 NAMES = ["tpu", "gpu"]
 differentiated = jax.jit(xla.differentiated, static_argnums=0)
-EACH = pytest.mark.parametrize("kernel", [GATHERED, pytest.param(GPU, marks=pytest.mark.slow)], ids=NAMES)
 
 
 @st.composite
@@ -40,7 +39,6 @@ def cases(draw_one):
         "T": T,
         "M": draw_one(st.sampled_from([0, 1, 96, 129])),
         "B": draw_one(st.integers(1, 2)),
-        "tables": 1,
         "chosen": draw_one(st.sampled_from([None, None, 1, 5, 37])),
         "seed": draw_one(st.integers(0, 2**16)),
         "H": draw_one(st.integers(1, 3)),
@@ -76,7 +74,6 @@ def close(bound, ours, theirs):
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(case=cases(), rate=st.sampled_from([0, 0.1]), far=st.sampled_from([None, 0, 50]), data=st.data())
 def test_equals_the_plain_attention(kernels, case, rate, far, data):
-    """Catches an error in padding, windows, shifts, masks, running softmax, dropout's indices or any gradient."""
     dropout = AttentionDropout(jnp.uint32(4), rate, 1, first_head=3) if rate else None
     arguments = replace(cast(draw(**case), jnp.float32), rows_B=jnp.arange(case["B"]) * 7 + 2, dropout=dropout,
                         max_distance=far)  # fmt: skip
@@ -88,8 +85,7 @@ def test_equals_the_plain_attention(kernels, case, rate, far, data):
     [(None, GATHERED), (24, GATHERED), pytest.param(None, GPU, marks=pytest.mark.slow), (24, GPU)],
 )
 def test_tables_of_rows_and_blind_queries(chosen, kernel):
-    """Catches a gradient of a row's table that is added to another's, rows that see nothing but get a weight, and
-    padded keys that a limit above NEVER would make visible."""
+    """Padded keys, too, stay hidden from a limit above NEVER."""
     arguments = cast(draw(T=150, M=20, B=3, tables=3, chosen=chosen, E=128, H=1), jnp.float32)
     limit_BQ = arguments.limit_BQ.at[0].set(NEVER + 1).at[1].set(-5).at[2, -3:].set(-5)
     arguments = replace(arguments, limit_BQ=limit_BQ, rank_BK=arguments.rank_BK.at[0, ::2].set(NEVER))
@@ -114,7 +110,6 @@ def test_bfloat16_is_as_exact_as_its_rounding(chosen, kernel):
     ids=NAMES,
 )  # fmt: skip
 def test_two_runs_are_equal_and_blocks_draw_the_same_dropout(kernels):
-    """Catches dropout that depends on a block: half of the probabilities would differ."""
     arguments = cast(draw(T=130, M=20, chosen=40, E=64), jnp.float32)
     arguments = replace(arguments, dropout=AttentionDropout(jnp.uint32(4), 0.5, 0))
     for kernel in kernels:
@@ -124,7 +119,7 @@ def test_two_runs_are_equal_and_blocks_draw_the_same_dropout(kernels):
         close(1e-5, one, xla.attend(arguments)[0])
 
 
-@EACH
+@pytest.mark.parametrize("kernel", [GATHERED, pytest.param(GPU, marks=pytest.mark.slow)], ids=NAMES)
 def test_shards_of_rows_and_heads_equal_the_whole(kernel, monkeypatch):
     """Catches dropout by a shard's own heads, and a gradient of shared arrays that misses some devices' rows."""
     monkeypatch.setitem(fused.KERNELS, "cpu", kernel)
@@ -153,7 +148,6 @@ def test_remat_of_all_but_products_keeps_what_the_gradient_needs(kernel, capsys)
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA GH200 480GB"])
 def test_gpus_are_known_by_their_family(name):
-    """Catches a card with another memory or form that would run without the kernel."""
     assert fused.problem(name, 64, jnp.dtype("bfloat16")) is None
     assert fused.problem("NVIDIA GeForce RTX 4090", 64, jnp.dtype("bfloat16")) is not None
 
@@ -167,7 +161,6 @@ def test_gpus_are_known_by_their_family(name):
     ],
 )
 def test_refuses_what_it_has_no_kernel_for(kernels, E, dtype, message, monkeypatch, x64):
-    """Catches a silent slow path."""
     monkeypatch.setattr(fused, "KERNELS", fused.KERNELS | kernels)
     with pytest.raises(BadInput, match=f"model.attention=fused: .*{message}.*; use model.attention=xla"):
         fused.attend(cast(draw(T=2, M=1, E=E), dtype))
@@ -183,7 +176,6 @@ def wrong_gradient(arguments):
 
 
 def test_where_there_is_no_kernel_auto_is_xla_and_fused_is_refused():
-    """Catches a silent choice, and a run that ends only when it traces the model."""
     assert fused.choose(with_attention("auto")) == (
         "xla", f"attention: xla, because there is no kernel for cpu, only for {', '.join(fused.KERNELS)}"
     )  # fmt: skip
@@ -194,7 +186,6 @@ def test_where_there_is_no_kernel_auto_is_xla_and_fused_is_refused():
 
 @pytest.mark.parametrize(("other", "expected"), [("xla\nattention: xla, because of x", "xla"), (None, "fused")])
 def test_all_processes_take_xla_if_one_must(other, expected, caplog):
-    """Catches processes that compile different programs, and a comparison on a device that is not here."""
     caplog.set_level("INFO")
     processes = types.SimpleNamespace(gather=lambda mine: [mine, other or mine])
     absent = types.SimpleNamespace(device_kind="TPU v5 lite")
@@ -212,7 +203,6 @@ def test_a_cpu_has_no_choice_and_no_line(caplog, monkeypatch):
 
 
 def test_a_kernel_is_compared_with_xla(monkeypatch):
-    """Catches a comparison that misses a wrong gradient, and one that a right kernel fails."""
     monkeypatch.setitem(fused.KERNELS, "cpu", GATHERED)
     assert fused.choose(with_attention("auto"))[0] == "fused"
     monkeypatch.setitem(fused.KERNELS, "cpu", wrong_gradient)

@@ -108,7 +108,6 @@ class EmbeddingsOnly:
 
 
 def of_step(monkeypatch, chunk, shape, accumulation, switches):
-    """Loss and gradient of a step of 8 rows, on a mesh, as `train` takes them."""
     monkeypatch.setattr(vocabulary_loss, "CHUNK", chunk)
     settings = tiny.config(
         train={"gradient_accumulation_steps": accumulation}, mesh=shape, model={"compute_dtype": "float64"}

@@ -83,7 +83,7 @@ def test_the_embedding_of_a_word_is_its_row_projected(x64):
 
 
 def test_a_factorised_embedding_is_the_full_one_with_the_product_as_its_table(x64):
-    """Also in the softmax, whose vectors are projected back. Catches a projection that either of them leaves out."""
+    """Also in the softmax, whose vectors are projected back."""
     narrow, full = make_model(d_embed=6), make_model()
     params, batch, memory = make_params(narrow), make_batch(), make_memory()
     factors = params["word_embedding"]

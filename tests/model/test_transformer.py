@@ -190,7 +190,6 @@ def test_a_reversed_row_is_the_forward_row_of_the_reversed_text(x64):
 
 
 def test_a_query_row_at_a_position_equals_the_same_row_among_all(x64):
-    """The contiguous windows of the P rows against the reshaped shift of all T rows."""
     for length, slots in ((T, M), (1, 1), (1, 0), (2, 0)):
         score = jax.random.normal(jax.random.key(0), (B, 2, length, slots + 2 * length - 1), jnp.float64)
         everywhere = jnp.broadcast_to(jnp.arange(length), (B, length))
@@ -238,7 +237,6 @@ def test_padding_is_seen_by_nobody_and_a_blind_row_gives_zeros_without_nan(x64):
 
 
 def test_shared_layers_equal_separate_ones_that_are_copies(x64):
-    """Output, memory and gradient; would fail if a layer were drawn or updated by itself."""
     config = dataclasses.replace(CONFIG, share_layers=True)
     model, shared = LanguageModel(XLNet(config, R)), make_params(config)
     stacked = {**shared, "layers": jax.tree.map(lambda x: jnp.stack([x] * CONFIG.layers), shared["layers"])}

@@ -54,10 +54,7 @@ def build(case: Case) -> transformers.XLNetLMHeadModel:
 
 
 def draw_weights(case: Case, seed: int = 0) -> Arrays:
-    """Large, so that attention is far from uniform and no term is negligible; exact in float32.
-
-    At the usual scale of 0.02 attention is nearly flat, and a wrong mask or distance would hardly show.
-    """
+    """Large, so that attention is far from uniform, and a wrong mask or distance shows; exact in float32."""
     rng = np.random.default_rng(seed)
 
     def draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -69,15 +66,10 @@ def draw_weights(case: Case, seed: int = 0) -> Arrays:
 
 
 def hidden_by_blocks(classes: str, order: list[int], first_part: int) -> np.ndarray:
-    """Who may not see whom, by the original's rule for permutations within each of two parts.
+    """Who may not see whom, by the original's rule for permutations within each of two parts, bool [T, T].
 
-    Args:
-      classes: a letter per position: C context, T target, F functional (SEP and CLS).
-      order: of every position, its place in the permutation of its own part.
-      first_part: where the second part begins.
-
-    Returns:
-      bool [T, T], for the query stream; the content stream sees itself besides.
+    Of every position `classes` has a letter (C context, T target, F functional: SEP and CLS), and `order` its place in
+    the permutation of its own part. This is for the query stream; the content stream sees itself besides.
     """
     T = len(classes)
     hidden = np.ones((T, T), bool)
@@ -146,7 +138,6 @@ def draw_token(case: Case, rng: np.random.Generator) -> Arrays:
 
 
 def draw(case: Case, seed: int) -> Arrays:
-    """What both sides are fed."""
     rng = np.random.default_rng(seed)
     rows = [
         [draw_row(case, rng, row, segment == SEGMENTS - 1) for row in range(len(case.direction))]
@@ -247,7 +238,6 @@ class Peer:
 
 
 def record(case: Case, weights: Arrays, fed: Arrays) -> Arrays:
-    """Input and output of the other side."""
     return fed | Peer(case, weights)(fed)
 
 

@@ -193,10 +193,7 @@ def batch_of(case: Case, recorded: Arrays, segment: int) -> Batch:
 
 
 class Observed:
-    """Stands in for the model: keeps what it returned and the intermediates of its layers.
-
-    So that what is compared comes from the very pass that the gradient is of.
-    """
+    """The model, but keeps output and intermediates: they are compared from the very pass that the gradient is of."""
 
     def __init__(self, model: XLNet) -> None:
         self.model, self.config, self.out, self.layers = model, model.config, None, None

@@ -1,6 +1,7 @@
-"""The model against an independent implementation, recorded: streams, attention, memory, loss and every gradient.
+"""The models against an independent implementation, recorded: streams, attention, memory, loss and every gradient.
 
-`replay.py` says what is compared and how, `generate.py` made the recordings. The run ends with a table of errors.
+`replay.py` says what is compared and how, `generate.py` made the recordings; of Transformer-XL `xl_replay.py` and
+`xl_generate.py`. The run ends with a table of errors.
 """
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 from attention_cases import GATHERED
-from oracle import replay
+from oracle import replay, xl_replay
 from oracle.replay import CASES
 
 from xlnet_jax.batch import NEVER
@@ -31,6 +32,17 @@ def test_equals_the_recording(name, dtype, attention, weights, record_property):
     errors = replay.errors(case, weights, recorded, found)
     record_property("oracle", {"case": name, "dtype": dtype, "implementation": attention} | replay.summary(errors))
     assert not replay.too_large(errors, dtype)
+
+
+XL = [pytest.param(x, marks=[] if x == "div_4" else pytest.mark.slow) for x in xl_replay.CASES]
+
+
+@pytest.mark.parametrize("name", XL)
+def test_transformer_xl_equals_the_recording(name, x64):
+    case, recorded = xl_replay.CASES[name], xl_replay.load(name)
+    found = xl_replay.run(case, recorded)
+    assert found["hidden"].dtype == found["log_probability"].dtype == np.float64
+    assert not replay.too_large(xl_replay.errors(case, recorded, found), "float64")
 
 
 @pytest.mark.slow

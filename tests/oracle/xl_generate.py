@@ -1,4 +1,4 @@
-"""Writes the .npz files that `test_xl_oracle.py` replays: Transformer-XL as `transformers` computes it, in float64.
+"""Writes the .npz files that `test_oracle.py` replays: Transformer-XL as `transformers` computes it, in float64.
 
     python tests/oracle/xl_generate.py
 
@@ -72,7 +72,6 @@ def draw(name: str, model: ModelConfig) -> Arrays:
 
 
 def record(model: ModelConfig, drawn: Arrays) -> Arrays:
-    """Input and output of the other side."""
     peer = build(model)
     weights = dict(peer.named_parameters())
     with torch.no_grad():
@@ -102,7 +101,6 @@ def record(model: ModelConfig, drawn: Arrays) -> Arrays:
 
 
 def recorded(name: str) -> Arrays:
-    """One case, drawn and run."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return record(CASES[name], draw(name, CASES[name]))

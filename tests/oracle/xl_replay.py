@@ -51,7 +51,6 @@ CASES = {
 
 
 def load(name: str) -> Arrays:
-    """The recording of a case."""
     return replay.load(f"xl/{name}")
 
 
@@ -112,7 +111,6 @@ def batch_of(recorded: Arrays, segment: int) -> Batch:
 
 @functools.partial(jax.jit, static_argnums=0)
 def measure(model: ModelConfig, params: Any, batch: Batch, memory: Memory) -> dict[str, Any]:
-    """All that is compared, of one segment."""
     whole = language_model(Config(model=model, data=DataConfig(objective="clm", segment_len=T, reuse_len=T)))
     out: Any
     out, seen = whole.transformer.apply(

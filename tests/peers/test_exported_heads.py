@@ -40,7 +40,6 @@ def labels_of(task):
 
 
 def fine_tuned(task, workdir, **keys):
-    """A work directory of a task with random parameters, and the model that computes with them."""
     keys |= {"task": task, "labels": ",".join(labels_of(task)), "beam": 3}
     config = tiny.config(data={"segment_len": T}, finetune=keys)
     tokenizer = data_fixtures.tokenizer()

@@ -91,9 +91,9 @@ def memory_of(model: ModelConfig, valid: int) -> Memory:
 def two_stream_arguments(batch: Batch) -> dict:
     """Ranks and targets as that library's `perm_mask` and `target_mapping`."""
     queries, keys = batch.rank[:, :, None], batch.rank[:, None, :]
+    mapping = np.eye(batch.tokens.shape[1], dtype=np.float32)[batch.target_positions]
     # One mask serves both streams there; the content stream's own diagonal is opened again inside.
-    visible = np.where(queries == -1, keys <= queries, keys < queries)
-    mapping = np.eye(T, dtype=np.float32)[batch.target_positions]
+    visible = np.where(mapping.any(axis=1)[:, :, None], keys < queries, keys <= queries)
     return dict(perm_mask=torch.tensor(~visible).float(), target_mapping=torch.tensor(mapping))
 
 
@@ -134,7 +134,6 @@ def lines_in_scripts(number: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def lines() -> list[str]:
-    """English prose, years and shares, and eight scripts."""
     prose = [line.strip() for line in "\n".join(topics.topics.values()).split("\n") if line.strip()]
     numbers = [
         f'In {year}, some {people} people -- {share}% of "all" -- left (of {people * 3:,}).'
@@ -305,10 +304,7 @@ def test_pipelines(task, loaded_folder):
 
 
 def test_generate_needs_no_segments(loaded_folder):
-    """The command in the model card and in docs/convert.md, and why it is needed.
-
-    `generate` of this library appends a position to `input_ids` at each step, but not to `token_type_ids`.
-    """
+    """The command of docs/convert.md: each step their `generate` appends to `input_ids`, not to `token_type_ids`."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(loaded_folder)
     assert tokenizer.model_max_length == T
     model = transformers.XLNetLMHeadModel.from_pretrained(loaded_folder).eval()

@@ -13,6 +13,7 @@ import pytest
 import released
 import shared
 import tiny
+from peers.test_huggingface import inputs, two_stream_arguments
 from safetensors.numpy import save_file
 
 from xlnet_jax import config as configs
@@ -42,16 +43,8 @@ def loss_there(folder: str, config: configs.Config) -> float:
     batch = loader.TrainDispatches(mixture, config, extend_plan((), 0, B, W), np.arange(B), 0, 1).batch(0)
     assert (batch.direction == 1).all() and batch.target_weights.all()
     model = transformers.XLNetLMHeadModel.from_pretrained(folder).eval()
-    queries, keys = batch.rank[:, :, None], batch.rank[:, None, :]
-    mapping = np.eye(batch.tokens.shape[1], dtype=np.float32)[batch.target_positions]
-    # One mask serves both streams there; the content stream's own diagonal is opened again inside.
-    is_target = mapping.any(axis=1)[:, :, None]
-    visible = np.where(is_target, keys < queries, keys <= queries)
     with torch.no_grad():
-        logits = model(
-            input_ids=torch.tensor(batch.tokens).long(), token_type_ids=torch.tensor(batch.segments).long(),
-            perm_mask=torch.tensor(~visible).float(), target_mapping=torch.tensor(mapping),
-        ).logits  # fmt: skip
+        logits = model(**inputs(batch), **two_stream_arguments(batch)).logits
     targets = torch.tensor(batch.target_tokens).long()
     return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()))
 

@@ -36,9 +36,8 @@ _RING = {"all-reduce": 2, "all-to-all": 1, "all-gather": 1, "reduce-scatter": 1}
 def compile_for(config: Config, name: str, slices: int = 1, budget: bool = False) -> dict[str, Any]:
     """Compiles one training dispatch for a topology; returns the keys of docs/compile.md.
 
-    Raises:
-      BadInput: the topology is not rented, libtpu is missing, this jaxlib does not read its programs, or a mesh, batch
-        or model does not divide over the devices.
+    Raises BadInput: the topology is not rented, libtpu is missing, this jaxlib does not read its programs, or a mesh,
+    batch or model does not divide over the devices.
     """
     chip = check(name, slices)
     check_readable(name, chip)
@@ -159,9 +158,8 @@ def roofline(
 ) -> dict[str, float]:
     """Seconds of one step if only compute, only memory, or only collectives took time; all at published peaks.
 
-    Compute includes the recomputation of full remat. Collectives use a ring over all links of a chip; collectives
-    between slices use the published share of the data-centre network, and are left out if none is published. With fused
-    attention, `attention` is the time of its kernels, whose products and traffic are not in the others.
+    Compute includes the recomputation of full remat. Collectives use a ring over all links of a chip, or the share of
+    the network between slices if one is published. `attention` are the fused kernels, which are not in the others.
     """
     config = recipe.config
     steps, rows = config.train.steps_per_dispatch, config.train.batch_size

@@ -26,8 +26,8 @@ _NAME = re.compile(r"\d+-(.*xlnet_.+)-\d+-final_bundles\.txt")
 def prepare() -> pathlib.Path:
     """Sets the flags with which libtpu writes schedules, once in a process. Returns the folder, not yet there.
 
-    libtpu reads them when it is loaded, so call this before the first topology. It writes the text of every operation,
-    which multiplies the time to compile. A compilation outside of `collected` leaves its texts in the folder.
+    Call this before libtpu is loaded. The texts of all operations multiply the time to compile; without `collected`
+    they stay in the folder.
     """
     if folder := _folder():
         return folder
@@ -46,10 +46,7 @@ def _folder() -> pathlib.Path | None:
 
 @contextlib.contextmanager
 def collected() -> Iterator[dict[str, int]]:
-    """`bundles` of the Pallas kernels compiled in the block, by the name of their instruction, after its end.
-
-    Empty without `prepare`. The folder exists only during the block.
-    """
+    """After the block `bundles` of its Pallas kernels, by the name of their instruction; empty without `prepare`."""
     found: dict[str, int] = {}
     folder = _folder()
     if folder is None:

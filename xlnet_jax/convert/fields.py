@@ -127,10 +127,7 @@ def config_json(model: ModelConfig, task: FinetuneConfig, kept: Mapping[str, Any
 
 
 def read_config_json(folder: str) -> dict[str, Any]:
-    """The content of config.json; keys that have several names there under one.
-
-    Raises BadInput for a value of a wrong type.
-    """
+    """The content of config.json, keys of several names under one. Raises BadInput for a value of a wrong type."""
     other = {"n_token": "vocab_size", "num_hidden_layers": "n_layer", "hidden_size": "d_model",
              "num_attention_heads": "n_head", "torch_dtype": "dtype"}  # fmt: skip
     path = os.path.join(folder, "config.json")
@@ -205,11 +202,7 @@ def read_lengths(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_kept(found: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], list[str]]:
-    """The keys of `KEPT` as config.json has them, and KEY=VALUE of those with no place here: a later export lacks them.
-
-    Args:
-      config: what was read of the folder.
-    """
+    """The keys of `KEPT` as config.json has them, and KEY=VALUE of those that are lost: they have no place here."""
     kept = {key: found[key] for key in KEPT if key in found}
     again = config_json(config.model, config.finetune, kept)
     known = {*NAMED.values(), "transformers_version", "_name_or_path"}

@@ -43,10 +43,7 @@ class Source(NamedTuple):
     """KEY=VALUE of its configuration that have no place here."""
 
     def params(self, recipe: Recipe) -> dict[str, Any]:
-        """Our tree of numpy arrays, as the model of a recipe has them.
-
-        Raises BadInput if any is missing, left over, of another form, or not finite.
-        """
+        """Our tree of numpy arrays. Raises BadInput if any is missing, left over, of another form, or not finite."""
         params = self.convert(jax.eval_shape(lambda: nn.meta.unbox(init_params(recipe))), self.arrays)
         leaves: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
         if bad := [name for name, leaf in leaves.items() if not np.isfinite(leaf).all()]:
@@ -74,10 +71,9 @@ class Trained(NamedTuple):
 def configured(
     source: str, known: Mapping[str, Any], overrides: Sequence[str], guessed: Mapping[str, Any] = NOTHING
 ) -> tuple[Config, list[str]]:
-    """The configuration of a source, and of `ASSUMED` what nothing says.
+    """The configuration of a source from what it says, `known`, and of `ASSUMED` what nothing says.
 
-    Args:
-      known, guessed: values by dotted key, as the source says them, and in place of our defaults.
+    The values `guessed` are in place of our defaults.
     """
     try:
         config = configs.from_dict(configs.nested({**guessed, **known}), overrides)

@@ -54,11 +54,9 @@ def check(config: Config) -> None:
 def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES) -> None:
     """Writes the folder; on disk it appears complete or not at all.
 
-    Beside the parameters, memory is needed for the kernels of one file, which are transposed there. The tokenizer there
-    cuts a text to `data.segment_len` tokens if asked to cut.
-
-    Raises BadInput: the library cannot express the model or the tokenizer, the two do not fit each other, or the folder
-    cannot be written or is not empty.
+    Beside the parameters, memory is needed for the kernels of one file, which are transposed there. Raises BadInput:
+    the library cannot express the model or the tokenizer, they do not fit each other, or the folder cannot be written
+    or is not empty.
     """
     config, tokenizer = trained.config, trained.tokenizer
     check(config)
@@ -178,10 +176,7 @@ def open_weights(folder: str) -> Iterator[names.Arrays]:
 
 @contextlib.contextmanager
 def open_tokenizer(folder: str, model_file: str | None = None) -> Iterator[Tokenizer]:
-    """The tokenizer of a folder: its spiece.model or `model_file`, or one made from its tokenizer.json.
-
-    Raises BadInput if there is none.
-    """
+    """The tokenizer of `model_file`, or of a folder: spiece.model, else tokenizer.json. Raises BadInput without any."""
     listed, path = files.listing(folder), os.path.join(folder, "tokenizer_config.json")
     rules = files.read_json_object(path) if "tokenizer_config.json" in listed else {}
     files.check_types(rules, dict.fromkeys(_RULES.values(), bool) | {"model_max_length": float}, path)

@@ -39,7 +39,6 @@ cut with `truncation=True` at {max_length} tokens, the length of a segment in tr
 `model.generate(**tokenizer(text, add_special_tokens=False, return_token_type_ids=False, return_tensors="pt"))`.
 """
 
-
 _MASKS = """
 ## What stands at `<mask>`
 

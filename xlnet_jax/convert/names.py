@@ -137,9 +137,8 @@ def to_foreign(table: Table, params: Mapping[str, Any]) -> dict[str, Any]:
 def from_foreign(table: Table, params: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
     """The inverse of `to_foreign`: our tree of numpy arrays, filled array by array.
 
-    `params` is the unboxed tree of the model, for shapes and dtypes; leaves may be abstract.
-
-    Raises BadInput: arrays are missing, left over, or of another shape or dtype: one line with all of them.
+    `params` is the unboxed tree of the model, for shapes and dtypes; leaves may be abstract. Raises BadInput with all
+    arrays that are missing, left over, or of another shape or dtype.
     """
     check(jax.eval_shape(lambda tree: to_foreign(table, tree), params), arrays)
     flat = _flat(params)

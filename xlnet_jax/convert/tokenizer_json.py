@@ -29,9 +29,8 @@ _UNLIKELY = 100.0  # subtracted from a score; no sum of other scores can make up
 def tokenizer_json(model_file: bytes, normalization: Normalization, name: str) -> dict[str, Any]:
     """The content of `tokenizer.json` of a SentencePiece model, whose ids 0-8 are XLNet's special pieces.
 
-    `normalization` is that of the text before SentencePiece, as in the training run.
-
-    Raises BadInput, with the `name` of the model: the Unigram format cannot express this kind of model.
+    `normalization` is that of the text before SentencePiece. Raises BadInput, with the `name` of the model: the Unigram
+    format cannot express this kind of model.
     """
     proto: Any = sentencepiece_model_pb2  # its classes are made when it is imported
     model = proto.ModelProto.FromString(model_file)
@@ -79,9 +78,7 @@ def sentencepiece_model(document: dict[str, Any], name: str) -> bytes:
     """The inverse: a SentencePiece model from a `tokenizer.json`, for folders without `spiece.model`.
 
     It has the same pieces, scores and character map. Which pieces were user-defined is not in that file: they are
-    those with a score of 0, as SentencePiece gives it to them.
-
-    Raises BadInput: it is no Unigram model, or has no pieces with scores.
+    those with a score of 0. Raises BadInput: it is no Unigram model, or has no pieces with scores.
     """
     model = document.get("model")
     if not isinstance(model, dict) or model.get("type") != "Unigram":

@@ -59,10 +59,8 @@ _NAMES = {"words": {"<UNK>": SPECIAL_PIECES[XLNET.unk], "<S>": END_OF_LINE}, "ch
 def open_vocabulary(path: str | None, where: str) -> Iterator[tuple[Vocabulary, np.ndarray]]:
     """The vocabulary of a file of the original's symbols, one a line in the order of their ids; and by id ours.
 
-    Numbers below 256 are bytes, single characters are characters, all else words.
-
-    Raises:
-      BadInput: there is no such file, or a line is empty, has white space or stands there twice.
+    Numbers below 256 are bytes, single characters are characters, all else words. Raises BadInput: there is no such
+    file, or a line is empty, has white space or stands there twice.
     """
     if path is None:
         raise BadInput(

@@ -56,10 +56,8 @@ Predictor = Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]
 def predictor(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Predictor:
     """Makes a function from parameters and N rows to loss_N and the predictions of the head, in order, on every host.
 
-    It compiles once for a length of segments, its argument `segment_len` (None = as configured).
-
-    Args:
-      batch_size: rows at a time; 0 = as configured.
+    It takes `batch_size` rows at a time (0 = as configured), and compiles once for a length of segments, its argument
+    `segment_len` (None = as configured).
     """
     config, task, size = recipe.config, recipe.model.task, rows_at_once(recipe.config, mesh, batch_size)
 

@@ -57,10 +57,7 @@ class Summary(nn.Module):
 
 
 class Classifier(nn.Module):
-    """`outputs` numbers for each sequence of a row, from its `Summary`.
-
-    `loss` is a function of these numbers and of the labels.
-    """
+    """`outputs` numbers for each sequence of a row, from its `Summary`."""
 
     config: ModelConfig
     outputs: int

@@ -117,15 +117,11 @@ def words_f1(answer: str, predicted: str) -> float:
 
 
 def squad(answers: Sequence[Sequence[str]], predicted: Sequence[str], no_answer: Sequence[float]) -> dict[str, float]:
-    """Scores of answers to the questions of a split, as shares between 0 and 1.
+    """Scores of the predicted answers to the questions of a split ("" for none), as shares between 0 and 1.
 
-    Args:
-      answers: the true answers to each question, of which the nearest counts; none if it has no answer.
-      predicted: the best answer to each question that is not empty, or "" for no answer.
-      no_answer: how much speaks against any answer, on any scale.
-
-    Returns `exact` and `f1`; if there are questions with and without an answer, `has_answer_exact` and so on;
-    `best_exact` and `best_f1`, if no answer is given above the best threshold for each, and these thresholds.
+    The nearest of the true answers counts. `no_answer` says how much speaks against any answer, on any scale. Returns
+    `exact` and `f1`; if there are questions with and without an answer, `has_answer_exact` and so on; `best_exact` and
+    `best_f1`, if no answer is given above the best threshold for each, and these thresholds.
     """
     # An answer of nothing but articles and punctuation is none.
     nearest = [[answer for answer in true if normalized(answer)] or [""] for true in answers]

@@ -61,7 +61,6 @@ class Row:
     segments: tuple[np.ndarray, ...]
     """The same shapes: 0 for A, 1 for B, 2 for CLS."""
     labels: Labels
-    """Of one row."""
     example: int
     """Number of its example."""
     more: Any = None
@@ -78,7 +77,6 @@ class TaskBatch:
     segments: Array
     """int32 [B, C, S, T]."""
     labels: dict[str, Array]
-    """Of the task."""
     weight: Array
     """float32 [B]; 0 = the row fills up the last batch of an evaluation."""
 
@@ -134,7 +132,6 @@ class Task(abc.ABC):
     read: ClassVar[Any]
     """Its `readers.Read`."""
     export: ClassVar[Export]
-    """How transformers has its models."""
     options: ClassVar[frozenset[str]] = frozenset()
     """Keys of `finetune` that it reads beside `OF_ALL_TASKS`."""
     texts: ClassVar[tuple[float, float]] = (1, 2)

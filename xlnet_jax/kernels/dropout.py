@@ -49,11 +49,8 @@ class AttentionDropout:
 def drop(x: jax.Array, rate: float, key: jax.Array, *indices: jax.Array) -> jax.Array:
     """x with a share `rate` of its elements replaced by 0 and the others scaled; same shape and dtype.
 
-    Args:
-      rate: in (0, 1).
-      key: uint32 [].
-      indices: integers that together broadcast to the shape of x. The hash has the shape of the indices so far: give
-        the index that fills the shape last, and all others cost almost nothing.
+    The indices are integers that together broadcast to the shape of x. The hash has the shape of the indices so far:
+    give the index that fills the shape last, and all others cost almost nothing.
     """
     # Scale in float32: bfloat16 has no number within 0.1 % of 1 / 0.9.
     scaled = x.astype(jnp.promote_types(x.dtype, jnp.float32)) * upscale(rate)

@@ -64,10 +64,7 @@ def problem(device_kind: str, head_dim: int, dtype: jnp.dtype) -> str | None:
 
 
 def attend(a: Arguments) -> tuple[jax.Array, None]:
-    """Attention of one stream of one layer: as `xla.attend`, but without the probabilities.
-
-    Raises BadInput if there is no kernel for the device or the sizes.
-    """
+    """`xla.attend` without probabilities. Raises BadInput if there is no kernel for the device or the sizes."""
     device = meshes.device().device_kind
     why_not = problem(device, a.q_BQHE.shape[-1], a.q_BQHE.dtype)
     if why_not:
@@ -97,14 +94,10 @@ def attend(a: Arguments) -> tuple[jax.Array, None]:
 
 
 def decided(config: Config, processes: Session, absent: Any = None) -> Config:
-    """The configuration with `xla` or `fused` in `model.attention`, and a line in the log that says why: on a CPU there
-    is no choice, and no line.
+    """The configuration with `xla` or `fused` in `model.attention`, and a line in the log that says why; none on a CPU.
 
-    Args:
-      processes: they all run the same program, so XLA where one of them cannot use the kernel.
-      absent: a description of a device that the program is compiled for; None: the program runs on the local devices.
-
-    Raises BadInput if `model.attention=fused` is not possible.
+    All processes run the same program, so XLA where one of them cannot use the kernel. `absent` describes a device that
+    the program is compiled for; None: it runs on the local devices. Raises BadInput if `fused` is not possible.
     """
     # The largest by the alphabet.
     attention, why = max(processes.gather("\n".join(choose(config.model, absent)))).split("\n")

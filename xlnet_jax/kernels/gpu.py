@@ -57,14 +57,9 @@ Shared memory is below the 163 KiB of an A100. Not measured on a card."""
 
 
 def attend(a: Arguments, *, blocks: Blocks | None = None, interpret: bool = False) -> tuple[jax.Array, None]:
-    """Attention of one stream of one layer, numbers in float32 or bfloat16.
+    """`xla.attend` without probabilities, in float32 or bfloat16 and for E <= 128.
 
-    Args:
-      blocks: None: those of BLOCKS.
-      interpret: runs the kernel as plain JAX, on any device; slow, for tests.
-
-    Returns:
-      o_BQHE in the dtype of v, and None where `xla.attend` returns probabilities. Requires E <= 128.
+    With `interpret` the kernel runs as plain JAX on any device: slow, for tests.
     """
     (_, Q, H, E), K, M, dtype = a.q_BQHE.shape, a.k_BKHE.shape[1], a.memory_len, a.q_BQHE.dtype
     T, chosen = K - M, a.query_position_BQ is not None

@@ -50,13 +50,9 @@ class Blocks:
 
 
 def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) -> tuple[jax.Array, None]:
-    """Attention of one stream of one layer, numbers in float32 or bfloat16.
+    """`xla.attend` without probabilities, in float32 or bfloat16 and for E <= 128.
 
-    Args:
-      interpret: runs the kernel as plain JAX, on any device; slow, for tests.
-
-    Returns:
-      o_BQHE in the dtype of v, and None where `xla.attend` returns probabilities. Requires E <= 128.
+    With `interpret` the kernel runs as plain JAX on any device: slow, for tests.
     """
     (B, Q, H, E), K, M = a.q_BQHE.shape, a.k_BKHE.shape[1], a.memory_len
     T, chosen = K - M, a.query_position_BQ is not None
@@ -95,11 +91,10 @@ def attend(a: Arguments, *, blocks: Blocks = Blocks(), interpret: bool = False) 
 def _fused(static: tuple[Plan, int, bool], *arguments: jax.Array) -> jax.Array:
     """The output [B, Q, D] of padded arguments.
 
-    Args:
-      arguments: what programs know before they start: number of each row's position keys [B], hash of dropout up to row
-        and head [B H], first and last window of each block of queries [B blocks]; then q, k and v [B, Q or K, D], r
-        [S, D, N] and the small inputs [8, D], which are float32, as their gradient; then limit, segment, position and
-        zeros [B, 8, Q], and rank, segment and zeros [B, 8, K].
+    First come those that programs know before they start: number of each row's position keys [B], hash of dropout up to
+    row and head [B H], first and last window of each block of queries [B blocks]; then q, k and v [B, Q or K, D], r
+    [S, D, N] and the small inputs [8, D], which are float32, as their gradient; then limit, segment, position and zeros
+    [B, 8, Q], and rank, segment and zeros [B, 8, K].
     """
     return _fused_forward(static, *arguments)[0]
 

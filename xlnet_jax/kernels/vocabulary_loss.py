@@ -27,11 +27,7 @@ operations with C rows. With much fewer than 1024 a v5e, 240 operations a byte, 
 
 
 def pays(B: int, P: int) -> bool:
-    """Whether [B, P] targets are more than one chunk on a device.
-
-    If they are not, chunks save no memory and need a fourth product: for V=32000, D=1024 and 680 targets the compiler
-    for v5e even keeps all logits in its on-chip memory (`benchmarks/loss.py`, docs/performance.md).
-    """
+    """Whether [B, P] targets are more than one chunk on a device; else chunks save no memory and cost a product."""
     free, rows = free_axes()
     ways = math.prod(free[axis] for axis in rows)
     return B % ways == 0 and B // ways * P > CHUNK

@@ -86,11 +86,9 @@ def differentiated(
 
 
 def attend(a: Arguments) -> tuple[jax.Array, jax.Array]:
-    """Attention of one stream of one layer.
+    """Attention of one stream of one layer: o_BQHE in the dtype of v, and the probabilities before dropout.
 
-    Returns:
-      o_BQHE in the dtype of v, and the probabilities before dropout, [B, H, Q, K] in at least float32. A query that
-      sees nothing has zeros in both.
+    These are [B, H, Q, K] in at least float32. A query that sees nothing has zeros in both.
     """
     dtype, high = a.q_BQHE.dtype, jnp.promote_types(a.q_BQHE.dtype, jnp.float32)
     # Once for all products: a CPU copies a factor whose heads are not in front, for every product again.

@@ -101,10 +101,7 @@ class Attention(nn.Module):
         *,
         deterministic: bool,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
-        """The rows of all streams; see `transformer.Layer`. The memory_BMD is finite.
-
-        With the keys and values of earlier tokens in its place, also those of the content rows.
-        """
+        """The rows of all streams, as in `transformer.Layer`; with `Kept` also keys and values of the content rows."""
         config, dtype, relative = self.config, x_BSD.dtype, self.parts.positions == "relative"
         T = x_BSD.shape[1] - sum(stream.limit_BQ.shape[1] for stream in inputs.streams[1:])
         heads = (config.heads, config.head_dim)

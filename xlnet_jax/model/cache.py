@@ -52,8 +52,7 @@ class Cache:
     def read(self, rank_BQ: jax.Array, position_BQ: jax.Array | None) -> tuple[Kept, jax.Array]:
         """What Q new rows attend to: the slots that are kept, and the ranks of these slots and of the rows, joined.
 
-        Args:
-          position_BQ: places of the rows in the segment; None: it starts with them. Then only the memory is kept.
+        Without `position_BQ`, their places in the segment, the segment starts with them: only the memory is kept.
         """
         kept, Q, T, M = self.layers, rank_BQ.shape[1], self.segment_len, self.memory_len
         if position_BQ is not None:
@@ -100,10 +99,8 @@ class Cache:
 
 
 def put(slots_BK: jax.Array, rows_BQ: jax.Array, slot_BQ: jax.Array) -> jax.Array:
-    """slots_BK with rows_BQ at the places `slot_BQ`; a row whose place is K or more is left out.
-
-    A comparison, because a CPU scatters slowly.
-    """
+    """slots_BK with rows_BQ at the places `slot_BQ`; a row whose place is K or more is left out."""
+    # A comparison, because a CPU scatters slowly.
     is_slot_BQK = slot_BQ[:, :, None] == jnp.arange(slots_BK.shape[1])[None, None]
     new_BK = jnp.take_along_axis(rows_BQ, is_slot_BQK.argmax(axis=1), axis=1)
     return jnp.where(is_slot_BQK.any(axis=1), new_BK, slots_BK)

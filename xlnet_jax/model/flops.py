@@ -69,11 +69,7 @@ def attention_flops(config: Config, rows: int | None = None) -> int:
 
 
 def step_flops(config: Config) -> int:
-    """FLOPs of one optimizer step of the whole batch: forward, and twice that backward.
-
-    The projection of the position table is the same for all rows and counts once per step. The gradient with respect
-    to the memory is not computed and does not count.
-    """
+    """FLOPs of one optimizer step of the whole batch; the projection of the position table counts once for all rows."""
     model, data = config.model, config.data
     D, W = model.d_model, model.heads * model.head_dim
     N = model.memory_len + 2 * data.segment_len - 1
@@ -85,9 +81,6 @@ def step_flops(config: Config) -> int:
 
 
 def seconds_at_peak(flops: int) -> float | None:
-    """Seconds that all devices at their peak need for these FLOPs; None if no peak is published for them.
-
-    Steps per second times this time of a step is the model FLOPs utilisation (docs/training.md).
-    """
+    """Seconds that all devices at their peak need for these FLOPs; None if no peak is published for them."""
     peak = PEAK_FLOPS.get(jax.devices()[0].device_kind)
     return None if peak is None else flops / (peak * jax.device_count())

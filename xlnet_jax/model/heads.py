@@ -1,7 +1,4 @@
-"""Heads: from vectors of the transformer to predictions. Each declares its own parameters.
-
-A head is above all layers. Of the language modelling head training calls only `nll`.
-"""
+"""The language modelling head: from vectors of the transformer to predictions. Training calls only `nll`."""
 
 from __future__ import annotations
 
@@ -43,8 +40,7 @@ class LMHead(nn.Module):
     def __call__(self, embedding: Any, vectors_BPD: jax.Array) -> jax.Array:
         """Logits [B, P, V] in at least float32, with clusters log-probabilities: for tests, generation and export.
 
-        Args:
-          embedding: the parameters `word_embedding`: a table [V, D], or those of `embeddings.WordEmbedding`.
+        `embedding` are the parameters `word_embedding`: a table [V, D], or those of `embeddings.WordEmbedding`.
         """
         head_BPN, *tails = (logits(*parts) for parts in self._softmaxes(embedding, vectors_BPD))
         if not tails:

@@ -56,11 +56,8 @@ def product(subscripts: str, x: jax.Array, kernel: jax.Array | CastAhead, dtype:
     """einsum(subscripts, x, kernel rounded to the dtype of x), in that dtype or in `dtype`.
 
     The gradient of a float32 kernel is accumulated and returned in float32. JAX's own transpose rounds it to the dtype
-    of x, and the devices would then add bfloat16 numbers.
-
-    Args:
-      subscripts: `x,kernel->y` with the letters of the design, from which all shardings are known. The kernel is whole
-        along d_model: with fsdp it is gathered after it is rounded.
+    of x, and the devices would then add bfloat16 numbers. The subscripts have the letters of the design, from which all
+    shardings are known. The kernel is whole along d_model: with fsdp it is gathered after it is rounded.
     """
     # jnp.einsum sums over letters by the alphabet: heads must come before their elements, as in memory. Otherwise a
     # CPU copies both factors into the other order.
@@ -119,11 +116,7 @@ ACTIVATIONS = {
 
 
 class Dropout(nn.Module):
-    """Dropout whose masks are functions of (key, row, position, feature); see `kernels.dropout`.
-
-    Every call draws a key from the rng `dropout`. So the masks of a row are the same in any micro-batch and shard, and
-    do not depend on the target slot of a position.
-    """
+    """Dropout whose masks are functions of (key, row, position, feature), with a key of the rng `dropout` per call."""
 
     rate: float
 
@@ -131,12 +124,7 @@ class Dropout(nn.Module):
     def __call__(
         self, x_BQF: jax.Array, rows_B: jax.Array, position_BQ: jax.Array | None = None, *, deterministic: bool
     ) -> jax.Array:
-        """Drops elements of x.
-
-        Args:
-          rows_B: row numbers in the global batch.
-          position_BQ: positions in the segment along the second axis; None: 0, 1, 2 and so on.
-        """
+        """x with elements dropped; rows_B count in the global batch, position_BQ in the segment (None: 0, 1, ..)."""
         if deterministic or not self.rate:
             return x_BQF
         _, Q, F = x_BQF.shape

@@ -24,15 +24,13 @@ def learned(module: nn.Module, longest: int, length: int) -> jax.Array:
 
 
 def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype) -> jax.Array:
-    """Rows for all possible distances, largest first.
+    """[N, D]: all distances, largest first; N = memory_len + 2 * segment_len - 1, D is sines, then cosines.
 
     Args:
       clamp_len: distances are clipped to +-clamp_len; -1 = no clipping.
       dtype: at least float32; in bfloat16 nearly half of the distances of a published segment would be equal.
 
-    Returns:
-      [N, D] with N = memory_len + 2 * segment_len - 1; sines in the first half of D, cosines in the second.
-      (Transformer-XL appendix B; `relative_positional_encoding` of the original.)
+    Source: Transformer-XL, appendix B; `relative_positional_encoding` of the original.
     """
     keys = memory_len + segment_len
     distance_N = jnp.arange(keys - 1, -segment_len, -1).astype(dtype)

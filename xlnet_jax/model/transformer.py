@@ -130,17 +130,11 @@ class Stack(nn.Module):
 
 
 class XLNet(nn.Module):
-    """A transformer without a head, of the parts that its configuration and objective have in `architectures`.
-
-    Attributes:
-      config: sizes, and the keys that choose parts.
-      reuse_len: number of positions R of a segment that enter the memory; None = all of them.
-      compat: behaviour to take from the 2019 code.
-      objective: `data.objective`.
-    """
+    """A transformer without a head, of the parts that its configuration and objective have in `architectures`."""
 
     config: ModelConfig
     reuse_len: int | None = None
+    """Number of positions R of a segment that enter the memory; None = all of them."""
     compat: CompatConfig = CORRECT
     objective: str = "plm"
 

@@ -30,10 +30,8 @@ class AuxiliaryHeads(nn.Module):
     def __call__(self, streams_LBTD: jax.Array, vectors_BTD: jax.Array, batch: Batch) -> jax.Array:
         """The weighted sum of all auxiliary losses of each row [B], nats, in at least float32.
 
-        Args:
-          streams_LBTD: content stream after every layer; all positions have a target.
-          vectors_BTD: what predicts the next token: the last of them after the final dropout.
-          batch: with its `auxiliary`.
+        `streams_LBTD` is the content stream after every layer, `vectors_BTD` the last of them after the final dropout;
+        all positions of the batch have a target.
         """
         config, auxiliary = self.config, batch.auxiliary
         assert auxiliary is not None
