@@ -25,9 +25,7 @@ def of_trees(trees: Any, shapes: dict[str, tuple[int, ...]] | None = None) -> tu
     """The checksum of every array by its path, such as `params/embedding`, and the paths of non-finite arrays.
 
     All processes of a run must call it together; each gets the answers for the whole arrays. Waits for the devices.
-
-    Args:
-      shapes: of the arrays of which only the first elements along each axis count, by path.
+    Of an array with an entry in `shapes`, only so many first elements along each axis count.
     """
     shapes = shapes or {}
     arrays = {name: array for name, array in by_path(trees).items() if isinstance(array, jax.Array | np.ndarray)}

@@ -73,11 +73,8 @@ def unless_late(hook: Callable[[Any], None], raised: Any) -> None:
 def spread(sharding: Any, shape: Sequence[int], chunk: Sequence[int]) -> Any:
     """The sharding to read an array with: copies that `sharding` asks for hold different parts, as far as possible.
 
-    The devices and their order stay, so that a jitted function can take both.
-
-    Args:
-      sharding: the wanted one. Only a NamedSharding can be spread.
-      shape, chunk: of the array, and of the chunks that it is stored in.
+    The devices and their order stay, so that a jitted function can take both. Only a NamedSharding can be spread;
+    `chunk` is the shape of the chunks that an array of this `shape` is stored in.
     """
     if not isinstance(sharding, NamedSharding) or len(chunk) != len(shape):
         return sharding

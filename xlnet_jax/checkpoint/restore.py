@@ -144,15 +144,11 @@ def saved_parameters(workdir: str, step: int | None = None) -> tuple[dict[str, A
 
 
 def foreign_parameters(path: str, abstract_params: Any, processes: Session) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Initial parameters from another run: those that both models have.
+    """Initial parameters from another run, those that both models have, as nested dictionaries; and their origin.
 
-    Args:
-      path: a work directory (its newest good checkpoint), or the folder of one checkpoint in it.
-      abstract_params: nested dictionaries.
-
-    Returns:
-      The parameters that the other run has, and their origin: `path`, `step`, `corpus_sha256`, `tokenizer_sha256`, the
-      names of parameters that only this model has (`fresh`), and of those that only the other run has (`left_over`).
+    `path` is a work directory (its newest good checkpoint), or the folder of one checkpoint in it. The origin has
+    `path`, `step`, `corpus_sha256`, `tokenizer_sha256`, the names of parameters that only this model has (`fresh`), and
+    of those that only the other run has (`left_over`).
 
     Raises BadInput, naming the first array whose shape or dtype differs, or if the two have nothing in common.
     """

@@ -146,11 +146,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return sorted((int(name) for name in names if name.isdecimal() and str(int(name)) == name), reverse=True)
 
     def record(self, step: int) -> dict[str, Any]:
-        """The JSON record of a checkpoint.
-
-        Raises:
-          Damaged: it cannot be read, or differs from what was saved.
-          BadInput: it is not ours, or has another format.
+        """The JSON record of a checkpoint. Raises Damaged if it cannot be read, or differs from what was saved, and
+        BadInput if it has another format.
         """
         where = self.path / str(step)
         with self._read(step):

@@ -50,14 +50,9 @@ class ProcessInfo:
 def find_process_info(config: Config, any_number: bool = False) -> ProcessInfo | None:
     """The number of this process and of all processes; None if it is the only one.
 
-    From the keys `distributed.*`, the environment, or JAX's detection of TPU VM, GKE and SLURM.
-
-    Args:
-      any_number: the number may be too large.
-
-    Raises:
-      BadInput: a needed setting is missing, or a number is invalid.
-      RestartMe: the cluster does not answer.
+    From the keys `distributed.*`, the environment, or JAX's detection of TPU VM, GKE and SLURM. Raises BadInput if a
+    needed setting is missing, or a number is invalid (with `any_number` it may be too large), and RestartMe if the
+    cluster does not answer.
     """
     given = config.distributed
     known: list[Any] = [given.coordinator or None, given.processes or None,

@@ -203,9 +203,7 @@ def rows_here(batch_size: int, mesh: Mesh) -> np.ndarray:
 def place(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
     """Puts this process's rows of K stacked batches on its devices: numpy [K, b, ...] -> global jax.Array [K, B, ...].
 
-    Args:
-      batch: a pytree; the rows of `rows_here`, in that order.
-      batch_size: rows of the global batch on the devices; None = this process has all rows.
+    The rows are those of `rows_here`, in that order. B is `batch_size`; None = this process has all rows.
     """
     sharding = batch_sharding(mesh, leading=1)
 

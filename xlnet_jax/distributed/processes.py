@@ -48,13 +48,8 @@ class Session:
     """Communication with the other processes of a run; a single process answers itself.
 
     Texts use JAX's coordination service, not the devices: Gloo gives a late process 30 s to join a collective
-    operation, and a compilation may take longer.
-
-    Args:
-      patience: seconds to wait for the slowest process. A lost process ends the others sooner.
-
-    Attributes:
-      hosts: the host name of each process.
+    operation, and a compilation may take longer. It waits `patience` seconds for the slowest process; a lost process
+    ends the others sooner. `hosts` are the host names of the processes.
     """
 
     def __init__(self, watch: Watch | None = None, patience: float = 0.0) -> None:
@@ -86,8 +81,7 @@ class Session:
     def gather(self, text: str, what: str = "starting") -> list[str]:
         """The texts of all processes, in process order, when all are here.
 
-        Raises:
-          RestartMe: some processes did not come; the message names them, and `what`, their work before this.
+        Raises RestartMe if some did not come; the message names them, and `what`, their work before this.
         """
         if not self.watch:
             return [text]
@@ -155,13 +149,10 @@ def session(config: Config, identity: dict[str, Any]) -> Iterator[Session]:
     """Starts the processes of a run together, before any device is used, and ends them together.
 
     An error that leaves this context ends the other processes too, when it is printed. The command line then ends this
-    one at once: JAX would wait for them at a normal exit.
+    one at once: JAX would wait for them at a normal exit. Raises BadInput and RestartMe as `rendezvous.Watch.meet`.
 
     Args:
       identity: values that must be equal in all processes, besides the configuration and the versions.
-
-    Raises:
-      BadInput, RestartMe: see `rendezvous.Watch.meet`.
     """
     me = find_process_info(config)
     if me is None:
@@ -201,10 +192,7 @@ def announce(config: Config | None, overrides: Sequence[str], code: int, line: s
     """Tells the other processes of an error before the `session`, where they would wait for this process in vain.
 
     Waits for them until a signal comes, `distributed.rendezvous_seconds` at most; after 42, with which they end anyway,
-    `GRACE_SECONDS`.
-
-    Args:
-      config: None = it could not be loaded: the place of this process is in `overrides`, or outside of it.
+    `GRACE_SECONDS`. If no `config` could be loaded, the place of this process is in `overrides`, or outside of it.
     """
     try:
         if config is None:

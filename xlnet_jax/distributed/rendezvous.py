@@ -56,12 +56,9 @@ GRACE_SECONDS = 5.0
 
 
 class Watch:
-    """The connections of this process: in process 0 to all others, in the others to process 0.
+    """The connections of this process, by process number: in process 0 to all others, in the others to process 0.
 
-    Attributes:
-      process: the number of this process.
-      links: by process number.
-      phase: "ending" from the first end or loss of another process on, "leaving" from the end of this one on.
+    `phase` is "ending" from the first end or loss of another process on, "leaving" from the end of this one on.
     """
 
     def __init__(self, me: ProcessInfo, values: dict[str, Any], settings: DistributedConfig) -> None:
@@ -184,10 +181,8 @@ class Watch:
         return self._configured and isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
 
     def _wait_for(self, who: str, why: str, seconds: float, cure: str = "") -> None:
-        """Logs who is missing, every `report_seconds`. Raises the fault that ends the meeting, or that time is over.
-
-        Args:
-          cure: if no restart cures it. Then it is BadInput, otherwise RestartMe.
+        """Logs who is missing, every `report_seconds`. Raises the fault that ends the meeting, or that time is over:
+        BadInput with the `cure` if no restart cures it, otherwise RestartMe.
         """
         if self._fault:
             raise self._fault
@@ -203,7 +198,6 @@ class Watch:
 
     async def _port(self, port: int) -> socket.socket:
         """A socket of process 0 that listens there, when the port is free: an earlier process may be about to end.
-
         Raises the refusal of the run that uses the port.
         """
         while True:

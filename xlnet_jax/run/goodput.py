@@ -130,11 +130,7 @@ def described(line: dict[str, Any]) -> str:
 
 
 def stragglers(seconds_PC: np.ndarray) -> list[int]:
-    """The processes that the others wait for, the slowest first.
-
-    Args:
-      seconds_PC: seconds per step, of each process by `OF_A_STEP`.
-    """
+    """The processes that the others wait for, the slowest first, by their seconds per step for each of `OF_A_STEP`."""
     outside_P = seconds_PC[:, 1:].sum(axis=1)
     bound_P = np.maximum(STRAGGLER_FACTOR * _median(outside_P), STRAGGLER_SHARE * seconds_PC.sum(axis=1))
     return [int(process) for process in np.argsort(-outside_P) if outside_P[process] > bound_P[process]]
@@ -147,10 +143,8 @@ def _median(x: np.ndarray) -> float:
 class StepTimes:
     """Compares the step times of all processes; process 0 logs them, and names the stragglers.
 
-    The numbers go through the coordination service while the device computes.
-
-    Args:
-      every: steps between two reports; 0 = none.
+    It does so after `every` steps (0 = never). The numbers go through the coordination service while the device
+    computes.
     """
 
     def __init__(self, goodput: Goodput, processes: Session, every: int, start: int) -> None:

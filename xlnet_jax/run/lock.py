@@ -30,11 +30,9 @@ log = logging.getLogger("xlnet_jax")
 
 @contextlib.contextmanager
 def held(workdir: str) -> Iterator[Callable[[], None]]:
-    """Locks the work directory, which on disk must exist; yields a check to call before each save.
+    """Locks the work directory, which on disk must exist; yields a check (`Lease.check`) to call before each save.
 
-    Raises:
-      BadInput: another run holds the lock.
-      RestartMe: the bucket does not answer. The check also raises it after another run has taken over.
+    Raises BadInput if another run holds the lock, or RestartMe if the bucket does not answer.
     """
     if files.at(workdir).locks:
         with files.locked(workdir, "another training runs here"):
@@ -89,11 +87,7 @@ class Lease:
         return newer not in (holder, {})
 
     def check(self) -> None:
-        """Returns only if this run still holds the lock.
-
-        Raises:
-          RestartMe: another run has taken over, or the bucket does not answer.
-        """
+        """Raises RestartMe if this run does not hold the lock any more, or if the bucket does not answer."""
         holder = self._read()
         other = holder.get("token") != self._me["token"]
         if other or time.monotonic() - self._renewed > STALE_SECONDS:

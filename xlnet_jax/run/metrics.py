@@ -48,7 +48,6 @@ class RunFile:
     Args:
       path: on disk.
       part: in a bucket, the address of the part whose first data are of this step.
-      part_bytes: a part with this many bytes is complete.
       header: what the file and every part start with.
     """
 
@@ -219,9 +218,8 @@ class MetricsWriter:
 
         After an error it can be called again; no line is then lost or written twice.
 
-        Raises:
-          RestartMe: the bucket does not answer, or another run has this work directory now.
-          BadInput: a full disk, a lost permission.
+        Raises RestartMe (the bucket does not answer, or another run has this work directory now) or BadInput (a full
+        disk, a lost permission).
         """
         self._failed = True
         if self._active and self._check:

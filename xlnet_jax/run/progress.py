@@ -43,7 +43,6 @@ class Reporter:
     """Reports the metrics of each dispatch in order.
 
     Attributes:
-      stream: of `data`.
       seconds_at_peak: of one step (`flops.seconds_at_peak`); None where no peak is known.
       last: the line of the last step.
       rates: tokens per second of every dispatch.
@@ -102,11 +101,7 @@ class Reporter:
             self.bar.update(self.bar.task_ids[0], description=TRAINING)
 
     def _by_corpus(self, step: int, by_row: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
-        """The epoch; with several corpora, the epoch of each and the mean loss over its targets.
-
-        Args:
-          by_row: of each loss, sums and weights by row.
-        """
+        """The epoch; with several corpora, of each its epoch and its mean loss, from sums and weights by row."""
         epochs = self.stream.epochs(step + 1, self.plan)
         if len(epochs) == 1:
             return {"epoch": epochs[0]}
@@ -138,10 +133,8 @@ def number(value: np.ndarray | np.floating) -> int | float | None:
 
 
 def draw(workdir: str, heldout_loss: float | None, unigram: float | None) -> str | None:
-    """Draws the training loss of every step of a finished run into `loss.png`; see `picture` for result and errors.
-
-    Args:
-      heldout_loss, unigram: drawn as lines: the held-out loss after the last step, and its unigram baseline.
+    """Draws the training loss of every step of a finished run into `loss.png`, with the held-out loss after the last
+    step and its unigram baseline as lines; see `picture` for result and errors.
     """
     lines = [line for line in read_jsonl(os.path.join(workdir, "metrics.jsonl")) if line.get("loss") is not None]
     curves = {"training loss": ([line["step"] for line in lines], [line["loss"] for line in lines])}

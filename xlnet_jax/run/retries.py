@@ -34,17 +34,10 @@ ADVICE: dict[type[XLNetError], str] = {BadInput: f"; fix this and {_AGAIN}", Res
 
 
 def until_it_works(action: Callable[[], None], what: str, seconds: float, alive: Callable[[], None]) -> None:
-    """Calls `action` until it raises nothing.
+    """Calls `action` until it raises nothing; the log names it as `what`.
 
-    Args:
-      what: for the log.
-      seconds: after which the last error ends the run; 0 = no retry.
-      alive: called before every attempt; may raise.
-
-    Raises:
-      BadInput: the disk or bucket must be repaired.
-      RestartMe: the error may be temporary.
-      All other errors, at once.
+    After `seconds` (0 = no retry) raises BadInput if the disk or bucket must be repaired, and RestartMe if the error
+    may be temporary; raises all other errors at once. `alive` is called before every attempt, and may raise.
     """
     until, pause = time.monotonic() + seconds, FIRST_PAUSE
     while True:

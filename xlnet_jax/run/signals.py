@@ -42,11 +42,7 @@ DATA_SECONDS = 10.0
 
 
 class StopRequest:
-    """Whether a signal came.
-
-    Attributes:
-      name: the first signal; None = none came.
-    """
+    """Whether a signal came: `name` is that of the first one, or None."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -58,11 +54,10 @@ class StopRequest:
         self._working = True
 
     def take(self, elements: Iterator[Any], alone: bool) -> Any:
-        """The next element, which may never come.
+        """The next element, which may never come. In a process that is `alone` a signal raises Stopped here.
 
-        Args:
-          alone: a signal raises Stopped here. Otherwise other processes may have started the step already, and their
-            copy of this state is gone: the process is ended `DATA_SECONDS` after the signal.
+        Other processes may have started the step already, and their copy of this state is gone: then the process is
+        ended `DATA_SECONDS` after the signal.
         """
         element = self._reader.submit(next, elements)
         while not wait([element], 0.05).done and not self.name:

@@ -28,11 +28,9 @@ INTERVALS = 20
 
 
 class Watchdog:
-    """Watches from the start until `cancel`; ends the process with `messages.end`, which informs the others of the run.
+    """Watches from the start until `cancel`; after `seconds` without progress (0 = never) it ends the process.
 
-    Args:
-      seconds: without progress, after which the process is ended; 0 = never.
-      doing: returns what the main thread is doing, for the message.
+    It does so with `messages.end`, which informs the others of the run, and says what the main thread was `doing`.
     """
 
     def __init__(self, seconds: float, doing: Callable[[], str]) -> None:

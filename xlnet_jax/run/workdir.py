@@ -94,10 +94,7 @@ def check_resume(started: dict[str, Any], config: Config, data: TrainingData, wh
 def check_folder(workdir: str, ours: Collection[str] = OURS, what: str = "run") -> None:
     """Raises BadInput unless the folder can hold a run: it is new, empty, or the folder of a run.
 
-    It may contain hidden files, `lost+found` and `*.log`. Nothing is written.
-
-    Args:
-      ours: names of which a folder of `what` has one.
+    It may contain hidden files, `lost+found` and `*.log`; a folder of `what` has one of `ours`. Nothing is written.
     """
     if not workdir:
         raise BadInput(f"--workdir is empty; name a new folder, or that of a {what}")
@@ -278,10 +275,7 @@ def write_start(workdir: str, config: Config, data: TrainingData, step: int, ori
 
 
 def line_of(workdir: str, name: str, step: int) -> dict[str, Any]:
-    """The line of `metrics.jsonl` or `evaluations.jsonl` for a step; empty if there is none.
-
-    A killed run may have lines of later steps.
-    """
+    """The line of `metrics.jsonl` or `evaluations.jsonl` for a step, which may not be the last one; {} without one."""
     lines = read_jsonl(os.path.join(workdir, f"{name}.jsonl"))
     return next((line for line in lines if line["step"] == step), {})
 
@@ -307,10 +301,8 @@ def use_compilation_cache(config: Config, workdir: str | None = None) -> None:
     """Sets JAX's persistent compilation cache to the configured folder, on disk or in a bucket, or to the default.
 
     Its programs are machine code, which runs as it is found. So only this user may have written them; in a bucket, who
-    may write there writes checkpoints and the lock, too.
-
-    Args:
-      workdir: of the run that is trained; None = the folder of this user: a run that is only read may be anyone's.
+    may write there writes checkpoints and the lock, too. The default is in the `workdir` of a run that is trained, and
+    otherwise in the folder of this user: a run that is only read may be anyone's.
     """
     home = os.environ.get("XDG_CACHE_HOME", "")
     of_user = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "xlnet_jax")

@@ -51,8 +51,7 @@ def scores(
 
     Args:
       totals_C3: of each corpus the summed losses with memory and without, and the number of targets.
-      counts_V: how often each piece was a target.
-      train_counts_V: how often each piece occurs in the train split.
+      counts_V, train_counts_V: how often each piece was a target, and how often it occurs in the train split.
       share: of the held-out splits that was scored.
 
     Returns:
@@ -77,14 +76,10 @@ def scores(
 
 
 def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dict[str, float | None]:
-    """The loss of the targets over the text that they stand for, in bits per character, byte and word.
+    """The summed loss of the targets, `nats`, over the text that they stand for: bits per character, byte and word.
 
     A word is a piece that starts a word (`Tokenizer.word_start`): after a space, or punctuation alone; an unknown piece
     is one too. Other special pieces are no text, but predicting them costs bits.
-
-    Args:
-      nats: summed loss.
-      counts_V: how often each piece was a target.
     """
     characters_V, bytes_V = tokenizer.text_lengths()
     words_V = tokenizer.word_start & (characters_V > 0)
@@ -115,11 +110,9 @@ class Evaluator(Protocol):
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
         """The line of an evaluation without its step, equal in all processes; `heldout_loss` or else `rank` ranks
         checkpoints, the lowest first. `params` are placed on the mesh."""
-        ...
 
     def described(self, scores: dict[str, Any]) -> str:
         """The scores in a line of the log."""
-        ...
 
 
 def rows_at_once(config: Config, mesh: Mesh, batch_size: int = 0) -> int:
@@ -227,12 +220,10 @@ class HeldoutLoss:
 
 
 def _losses(recipe: Recipe, params: Any, memory: Any, batches: Batch) -> tuple[Any, tuple]:
-    """For W stacked windows per row.
+    """For W stacked windows per row: the memory after them, and
 
-    Returns:
-      The memory after them.
-      float32 [3, B]: summed losses with memory and without, and targets; of every other loss float32 [2, B]: sums and
-      weights. int32 [V]: how often each piece is a target.
+    float32 [3, B]: summed losses with memory and without, and targets; of every other loss float32 [2, B]: sums and
+    weights; int32 [V]: how often each piece is a target.
     """
 
     # Nothing sees an empty slot, so there need be none, unless it counts as zeros that all see.

@@ -39,10 +39,8 @@ BY_HAND = ("slices", "data")
 def gather(params: Any, specs: Any, whole: Any, dtype: jnp.dtype) -> Any:
     """The parameters as they are without ZeRO-1: gathered over `data`, kernels in `dtype` if that is smaller.
 
-    Products round their kernels anyway, so the model computes the same.
-
-    Args:
-      specs, whole: PartitionSpecs of the parameters and of the result.
+    Products round their kernels anyway, so the model computes the same. `specs` are the PartitionSpecs of the
+    parameters, and `whole` those of the result.
     """
 
     def one(path: tuple, x: jax.Array, spec: PartitionSpec) -> jax.Array:
@@ -97,14 +95,11 @@ def _over_data(spec: PartitionSpec) -> int | None:
 
 
 def of_step(recipe: Recipe, params: Any, batch: Any, memory: Any, dropout_key: jax.Array) -> LossAndGradient:
-    """The gradient that the configuration asks for, in float32. Requires a mesh (`jax.set_mesh`).
+    """The gradient that the configuration asks for, in float32, of B rows. Requires a mesh (`jax.set_mesh`).
 
     Every device sums the gradients of its own rows over `train.gradient_accumulation_steps` micro-batches, each with
     its share of the memory, and only the sum crosses the network. The compiler would reduce in each layer
     and each micro-batch, and in bfloat16 where it can: hence `shard_map`, over the axes that split rows alone.
-
-    Args:
-      batch, memory: the B rows of the global batch, as the recipe's model takes them.
     """
     rows_B = jnp.arange(len(jax.tree.leaves(batch)[0]))
     axes = jax.tree.map(lambda _: 0, batch), recipe.row_axes, 0
@@ -177,9 +172,7 @@ def _core_clipped(recipe: Recipe, params: Any, rows: tuple, axes: Any, dropout_k
 
 def _split(rows: Any, axes: Any, parts: int, which: int) -> Any:
     """The rows in `parts`, along a new first axis: consecutive rows together (`which` 0), or every parts-th row (1).
-
-    Args:
-      axes: of each array, the axis that has the rows.
+    Of each array, `axes` has the axis of its rows.
     """
 
     def split(x: jax.Array, axis: int) -> jax.Array:

@@ -67,8 +67,7 @@ class Job:
 def run(job: Job, processes: Session, request: StopRequest, goodput: Goodput) -> tuple[dict[str, Any], bool]:
     """Trains from the newest checkpoint in the work directory, or from step 0. All processes of the run call it.
 
-    Returns:
-      The result (`goodput.result`), and whether there was anything to do.
+    Returns the result (`goodput.result`), and whether there was anything to do.
     """
     workdir = job.workdir
     config = job.config
@@ -213,10 +212,7 @@ def _first_in_memory(config: Config, plan: Plan, step: int) -> int:
 def _rebuild(
     recipe: Recipe, data: TrainingData, built: BuiltStep, plan: Plan, steps: range, params: Any, processes: Session
 ) -> Any:
-    """An empty memory after the segments of `steps`, forward only, with the same parameters in all of them.
-
-    All processes must call it together.
-    """
+    """An empty memory after the segments of `steps`, forward only, with constant parameters. All processes call it."""
     config, began = recipe.config, time.perf_counter()
     sharding: Any = built.abstract_state.step.sharding
     mesh = sharding.mesh

@@ -81,10 +81,7 @@ class LanguageModel:
 
     @property
     def coefficients(self) -> Mapping[str, float]:
-        """By loss its coefficient in what training minimises; the first loss is the one that is evaluated.
-
-        Of the targets, and of the auxiliary losses, which the batch weighs; their divisor is the same.
-        """
+        """By loss its coefficient in what training minimises; the first loss is the one that is evaluated."""
         return {"tokens": 1.0} | ({"auxiliary": 1.0} if self.auxiliary is not None else {})
 
     def divisors(self, batch: Batch) -> dict[str, jax.Array]:

@@ -53,10 +53,8 @@ OUTSIDE_LAYERS = frozenset({"content_bias", "position_bias", "segment_bias", "se
 def scale_layers(rate: float, depths: Depths, as_in_2019: bool = False) -> optax.GradientTransformation:
     """Multiplies updates at depth d by rate^(L-d), where L is the depth of the top layer; heads keep theirs.
 
-    Args:
-      as_in_2019: scale only what had a layer in its name in the 2019 code: no embeddings, no relative biases.
-
-    Its `init` raises ValueError if a parameter has no depth: it would learn at a rate that nobody chose.
+    With `as_in_2019` only what had a layer in its name in the 2019 code: no embeddings, no relative biases. Its `init`
+    raises ValueError if a parameter has no depth: it would learn at a rate that nobody chose.
     """
     top = max((d for depth in depths.values() for d in np.ravel(depth) if math.isfinite(d)), default=0)
 
@@ -124,9 +122,7 @@ def make_optimizer(
     config: OptimizerConfig, steps: int, depths: Depths, compat: CompatConfig = CORRECT
 ) -> optax.GradientTransformation:
     """Clip, the row of `OPTIMIZERS`, learning rate, all in float32; layer-wise decay is a rate of each layer.
-
-    Args:
-      depths: of all parameters; with L layers the embeddings learn at layer_decay^L of the rate.
+    With L layers the embeddings learn at layer_decay^L of the rate.
     """
     on_gradients = compat.on("layer_decay_on_gradients")
     # With core_clip each core's gradient is clipped already.

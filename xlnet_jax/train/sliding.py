@@ -49,10 +49,8 @@ def scorer(recipe: Recipe, mesh: Mesh, batch_size: int = 0) -> Callable[[Any, np
     """A function of parameters and windows: -log p in nats of the last token of each, given all before it.
 
     It takes parameters placed on the mesh, and int32 [N, X], equal in all processes; it returns float32 [N], and
-    compiles for every X. Requires the mesh in use (`jax.set_mesh`).
-
-    Args:
-      batch_size: windows that are computed together, split over the rows of the mesh; 0 = as configured.
+    compiles for every X. Requires the mesh in use (`jax.set_mesh`), over whose rows each `batch_size` windows (0 = as
+    configured) are split.
     """
     size = rows_at_once(recipe.config, mesh, batch_size)
     local = meshes.rows_here(size, mesh)
@@ -152,9 +150,7 @@ def doubling(longest: int) -> list[int]:
 
 def windows(heldout: Mixture, length: int, most: int, every: int = 1) -> np.ndarray:
     """Up to `most` windows (0 = all) of each split, evenly spaced over those that start at multiples of `every`: int32
-    [N, length].
-
-    Raises BadInput if a split is shorter than a window.
+    [N, length]. Raises BadInput if a split is shorter than a window.
     """
     windows_of = []
     for corpus, name in zip(heldout.corpora, heldout.described(), strict=True):

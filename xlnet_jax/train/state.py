@@ -69,9 +69,7 @@ def init_params(recipe: Recipe) -> Any:
 
 def init_state(recipe: Recipe, rows: int | None = None) -> State:
     """The state before the first step. Boxed; `flax.linen.meta.unbox` gives the arrays.
-
-    Args:
-      rows: of the memory, those of weight 0 included; None = `train.batch_size`.
+    The memory has `rows`, those of weight 0 included; None = `train.batch_size`.
     """
     params = init_params(recipe)
     memory = recipe.model.carried(rows or recipe.config.train.batch_size)
