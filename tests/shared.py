@@ -59,7 +59,8 @@ def environment() -> dict[str, str]:
 def settings(pytestconfig: Any, **changes: Any) -> Config:
     """The tiny configuration with the corpus and the compilation cache of all tests."""
     data = {"corpus": data_fixtures.corpus_path()} | changes.pop("data", {})
-    return tiny.config(data=data, log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))}, **changes)
+    log = {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))} | changes.pop("log", {})
+    return tiny.config(data=data, log=log, **changes)
 
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:

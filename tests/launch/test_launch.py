@@ -5,18 +5,7 @@ import re
 import subprocess
 
 import pytest
-from launch_cloud import (
-    BUCKET,
-    COMMANDS,
-    COMPLETE,
-    LAUNCH,
-    TPU,
-    TRAIN,
-    XPK,
-    lines,
-    manifest,
-    pod_of,
-)
+from launch_cloud import BUCKET, COMMANDS, COMPLETE, LAUNCH, TPU, TRAIN, XPK, lines, manifest, pod_of
 
 from xlnet_jax.aot.topology import rented
 
@@ -243,15 +232,16 @@ def test_every_flag_of_a_chip_says_what_it_is_for_and_whose_it_is(path):
         assert all(re.fullmatch(r"--xla_[a-z0-9_]+=[A-Za-z0-9_]+", line) for line in ("--" + flags).splitlines())
 
 
-def test_flags_reach_libtpu_only_when_asked_for(cloud):
+def test_flags_reach_libtpu_only_when_asked_for_and_every_start_has_the_id_of_its_job(cloud):
     wanted = " ".join(flags_in(LAUNCH / "flags" / "v6e.txt") + flags_in(LAUNCH / "flags" / "slices.txt"))
-    host = cloud.folder / "host0-0"
-    host.mkdir()
-    cloud.trainer(host, '(here / "heard").write_text(os.environ.get("LIBTPU_INIT_ARGS", "none"))')
+    told = '[os.environ.get(name, "none") for name in ("LIBTPU_INIT_ARGS", "XLNET_JOB_ID")]'
+    cloud.trainer(cloud.folder / "host0-0", f'(here / "heard").write_text(os.linesep.join({told}))')
     cloud.answers(["READY"], [])
-    for words, said in (["--flags=v6e,slices"], wanted), ([], "none"):
+    for words, *said in (
+        (["--flags=v6e,slices"], wanted, "us-east5-b/xlnet"), (["--project=p"], "none", "p/us-east5-b/xlnet"),
+    ):  # fmt: skip
         assert cloud.run("tpu_vm.sh", *TPU, *words, "--", *BUCKET).returncode == 0
-        assert cloud.heard() == [said]
+        assert cloud.heard() == said
     for words, said in (["--flags=v6e,slices"], {"LIBTPU_INIT_ARGS": wanted}), ([], {}):
         env = pod_of(manifest(cloud, *words))["containers"][0]["env"]
         always = {"PYTHONUNBUFFERED": "1", "XLNET_JOB_ID": "default/xlnet"}
@@ -261,13 +251,3 @@ def test_flags_reach_libtpu_only_when_asked_for(cloud):
             f"--env={name}={value}" for name, value in said.items()
         ]
         assert "--env=XLNET_JOB_ID=tpus/xlnet" in cloud.calls()[-1]["argv"]
-
-
-def test_every_start_of_a_job_has_its_id(cloud):
-    host = cloud.folder / "host0-0"
-    host.mkdir()
-    cloud.trainer(host, '(here / "heard").write_text(os.environ.get("XLNET_JOB_ID", "none"))')
-    cloud.answers(["READY"], [])
-    for words, said in (["--project=p"], "p/us-east5-b/xlnet"), ([], "us-east5-b/xlnet"):
-        assert cloud.run("tpu_vm.sh", *TPU, *words, "--", *BUCKET).returncode == 0
-        assert cloud.heard() == [said]

@@ -2,20 +2,12 @@
 
 import fcntl
 import os
-import pathlib
 import signal
 import subprocess
 import time
 
 import pytest
-from launch_cloud import BUCKET, CODE, CODES, EACH, LAUNCH, SAVES, TPU, TRAIN, Cloud, lines, wait_for
-
-
-def homes(cloud: Cloud, *names: str) -> list[pathlib.Path]:
-    made = [cloud.folder / name for name in names]
-    for home in made:
-        home.mkdir()
-    return made
+from launch_cloud import BUCKET, CODE, CODES, EACH, LAUNCH, SAVES, TPU, TRAIN, lines, wait_for
 
 
 @pytest.mark.parametrize(
@@ -37,8 +29,8 @@ def homes(cloud: Cloud, *names: str) -> list[pathlib.Path]:
 def test_several_hosts_end_or_go_on_together(cloud, script, codes, rounds, end):
     one_slice = script == "tpu_vm.sh"
     names = ["host0-0", "host0-1"] if one_slice else ["host0-0", "host1-0"]
-    for home, each in zip(homes(cloud, *names), codes, strict=True):
-        cloud.trainer(home, EACH.format(host=home.name, codes=each))
+    for name, each in zip(names, codes, strict=True):
+        cloud.trainer(cloud.folder / name, EACH.format(host=name, codes=each))
     cloud.answers(["READY" if one_slice else "ACTIVE"], [])
     several = ["--accelerator=v4-16"] if one_slice else ["--slices=2"]
     done = cloud.run(script, *TPU, *several, "--", *BUCKET)
@@ -51,16 +43,17 @@ def test_several_hosts_end_or_go_on_together(cloud, script, codes, rounds, end):
 
 
 def test_a_launch_whose_trainer_is_killed_at_every_start_ends(cloud):
-    for home, codes in zip(homes(cloud, "host0-0", "host0-1"), (5 * [-9], 5 * [42]), strict=True):
-        cloud.trainer(home, EACH.format(host=home.name, codes=codes))
+    for name, codes in {"host0-0": 5 * [-9], "host0-1": 5 * [42]}.items():
+        cloud.trainer(cloud.folder / name, EACH.format(host=name, codes=codes))
     cloud.answers(["READY"], [])
     assert cloud.run("tpu_vm.sh", *TPU, "--accelerator=v4-16", "--", *BUCKET).returncode == 137
 
 
 def test_a_host_that_does_not_start_ends_the_others_wait(cloud):
     # It runs another command already: startup.sh refuses, and what it wrote in an earlier round does not count.
-    first, second = homes(cloud, "host0-0", "host0-1")
-    cloud.trainer(first, EACH.format(host="first", codes=[42, 42]))
+    cloud.trainer(cloud.folder / "host0-0", EACH.format(host="first", codes=[42, 42]))
+    second = cloud.folder / "host0-1"
+    second.mkdir()
     (second / "xlnet_jax.pid").write_text("1\n")
     (second / "xlnet_jax.pid.command").write_text("another \n")
     (second / "xlnet_code").write_text("42\n")

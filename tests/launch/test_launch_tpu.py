@@ -77,7 +77,7 @@ def test_a_failure_that_stays_ends_the_script_with_one_line(cloud, script, verb,
     assert cloud.verbs() == ["describe", "create"][: 1 + (verb == "create")]
 
 
-@pytest.mark.parametrize("script, ready", [("tpu_vm.sh", "READY"), ("queued_resource.sh", "ACTIVE")])
+@pytest.mark.parametrize("script, ready", [TPU_VM, QUEUE])
 def test_failures_that_may_pass_are_retried_with_a_line_each(cloud, script, ready):
     # Fails if a stock-out, a quota in use, UNAVAILABLE, or a request that was made all the same ends the launch.
     gone = "PREEMPTED" if ready == "READY" else "SUSPENDED"
@@ -148,12 +148,9 @@ def test_a_failed_request_is_made_again_unless_its_reason_stays(cloud):
 @pytest.mark.slow
 def test_a_local_checkout_travels_as_a_bundle_and_secrets_as_a_file(cloud):
     host = cloud.folder / "host0-0"
-    host.mkdir()
     cloud.trainer(host, '(here / "heard").write_text(os.environ["TOKEN"])')
     cloud.environment["TOKEN"] = "it's a $secret"
-    head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout[
-        :12
-    ]
+    head = subprocess.check_output(["git", "-C", ROOT, "rev-parse", "--short=12", "HEAD"], text=True).strip()
     (host / "xlnet_jax" / ".venv" / f"installed-{head}").touch()
     words = [*WHERE, "--accelerator=v6e-8", f"--repo={ROOT}", f"--commit={head}", "--poll=0"]
     cloud.answers(["READY"], [])
@@ -183,7 +180,6 @@ def test_a_local_checkout_travels_as_a_bundle_and_secrets_as_a_file(cloud):
 
 def test_from_gcloud_to_the_trainer_every_word_arrives_whole(cloud):
     host = cloud.folder / "host0-0"
-    host.mkdir()
     cloud.trainer(host, CODES.format(codes=[0]))
     cloud.answers(["READY"], [])
     done = cloud.run("tpu_vm.sh", *TPU, "--", *TRAIN, "--config.a=$HOME;\"x\" & 'y'")

@@ -166,7 +166,6 @@ def test_a_process_that_is_stopped_is_lost_after_a_heartbeat(tmp_path, cache):
 
 @pytest.mark.slow
 def test_a_device_without_memory_is_one_line_and_code_2_in_every_process(tmp_path, cache):
-    """Fails if the processes end with 1 and a traceback, as from a bug."""
     ended = Hosts("train", tmp_path, count=2, cache=cache, faults="oom,only=1").finish(2)
     assert "out of memory: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.; use a smaller" in ended[1][1]
     assert all("Traceback" not in err for _, err in ended.values())
@@ -213,7 +212,6 @@ def test_only_process_0_exports(tmp_path, cache, two):
 
 @pytest.mark.slow
 def test_two_processes_read_a_half_each(tmp_path):
-    """Fails if every process reads all parameters, as a thousand hosts would."""
     spec = importlib.util.spec_from_file_location("restores", tiny.ROOT / "benchmarks" / "restores.py")
     restores = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(restores)

@@ -178,7 +178,6 @@ def test_an_unknown_host_of_process_0_is_asked_for_again_and_ends_all_with_2(mon
 
 
 def test_strangers_are_ignored_or_refused_alone(caplog):
-    """Fails if one hello ends the launch of others."""
     port = hosts.free_port()
     meets = [watch(process, {"train.steps": 4}, port).meet for process in range(2)]
     pool = ThreadPoolExecutor(1)
@@ -221,8 +220,7 @@ def test_a_second_run_at_the_same_port_is_refused_in_one_line_and_the_first_stay
     assert [sorted(watch.links) for watch in first] == [[1], [0]]
     close(first)
     # The port is free again, also that of the coordinator.
-    again = together((0, {}), (1, {}), port=port)
-    close(again)
+    close(together((0, {}), (1, {}), port=port))
 
 
 @pytest.mark.parametrize("shift", [0, 1])
@@ -251,8 +249,6 @@ def test_a_port_that_another_program_keeps_ends_all_with_2_unless_it_is_free_aft
 
 
 def test_a_port_that_needs_other_rights_is_bad_input(monkeypatch):
-    """Fails if the user waits for such a port to be free: exit code 42."""
-
     def denied(port):
         raise PermissionError(errno.EACCES, "no")
 
@@ -285,7 +281,6 @@ def test_who_has_a_number_and_is_gone_or_a_stranger_gives_way_to_the_right_proce
 
 @pytest.mark.parametrize("failed", [(1,), (0,), (0, 1), (0, 1, 2)])
 def test_a_process_that_fails_before_the_meeting_ends_all(failed):
-    """Fails if they wait for it, and end with 42: the failed process ends with its own code, 1 here."""
     port, began = hosts.free_port(), time.monotonic()
     watches = [watch(process, {}, port, 3) for process in range(3)]
     results = at_once(
@@ -332,7 +327,6 @@ def test_whatever_stops_a_command_before_the_meeting_reaches_process_0(command, 
 
 @pytest.mark.parametrize("code, signals", [(2, True), (42, False)])
 def test_a_failed_process_does_not_wait_for_ever(monkeypatch, code, signals):
-    """A signal ends the wait, also in a container's first process, which has no handler of its own."""
     monkeypatch.setattr(processes, "GRACE_SECONDS", -4.5)
     place = [f"--config.distributed.coordinator=localhost:{hosts.free_port()}", "--config.distributed.processes=2",
              "--config.distributed.process_id=1"]  # fmt: skip

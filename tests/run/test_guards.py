@@ -7,23 +7,15 @@ import numpy as np
 import pytest
 import tiny
 
-from xlnet_jax.data.batches import loader
-from xlnet_jax.data.batches.stream import extend_plan
+from xlnet_jax.batch import stack
 from xlnet_jax.distributed import mesh as meshes
 from xlnet_jax.train.recipe import make_recipe
 from xlnet_jax.train.step import build_step, create_state
 
 
-def batches(config, start, stop):
-    plan = extend_plan((), 0, config.train.batch_size, config.data.windows_per_block)
-    rows = np.arange(config.train.batch_size)
-    dispatches = loader.TrainDispatches(tiny.mixture(), config, plan, rows, start, stop)
-    return loader.stack([dispatches.batch(step) for step in range(start, stop)])
-
-
 @pytest.fixture(scope="module")
 def stepper():
-    """(state or None, first step, number of steps, edit of each Batch, edit of the state) -> state, metrics."""
+    """(state or None, first step, number of steps, edit of each Batch) -> state, metrics."""
     made = {}
 
     def steps(state, at, count, edit=lambda step, batch: batch, **train):
@@ -40,7 +32,8 @@ def stepper():
             )
             metrics = []
             for step in range(at, at + count):
-                state, values = built.jitted(state, meshes.place(edit(step, batches(config, step, step + 1)), grid))
+                batch = edit(step, stack([tiny.batch(config, step)]))
+                state, values = built.jitted(state, meshes.place(batch, grid))
                 metrics.append({name: value[0] for name, value in jax.device_get(values).items()})
             return jax.device_get(state), metrics
 

@@ -81,14 +81,8 @@ def test_a_process_that_was_stopped_for_longer_than_the_limit_goes_on():
         "sys.stdin.readline()\n"
         "watchdog.cancel()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        cwd=tiny.ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", program], cwd=tiny.ROOT, text=True, **pipes) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGSTOP)
         time.sleep(1.3)

@@ -60,9 +60,14 @@ def test_a_value_of_a_wrong_type_is_told(tmp_path, file, content, message):
 
 
 def test_an_exported_folder_is_told_from_a_damaged_run(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "xlnet"}')
-    with pytest.raises(BadInput, match=f"Hugging Face.*`xlnet-jax import {tmp_path} --workdir=NEW`$"):
-        workdirs.load_config(str(tmp_path))
+    for text, message in (
+        ('{"model_type": "xlnet"}', f"Hugging Face.*`xlnet-jax import {tmp_path} --workdir=NEW`$"),
+        ("{", "config.json: not JSON"),
+        ("{}", "lacks config, corpus_sha256, tokenizer_sha256"),
+    ):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(BadInput, match=message):
+            workdirs.load_config(str(tmp_path))
 
 
 def test_a_counted_vocabulary_comes_back(tmp_path):

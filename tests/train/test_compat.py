@@ -31,8 +31,6 @@ from xlnet_jax.train.optimizer import make_optimizer
 from xlnet_jax.train.recipe import example_batch, make_recipe
 from xlnet_jax.train.step import train_step
 
-ROWS = np.arange(8)
-
 
 def with_switches(switches="", cores=1, **changes):
     return tiny.config(compat={"switches": switches, "cores": cores}, **changes)

@@ -8,10 +8,10 @@ import json
 import math
 import os
 
-import data_fixtures
 import jax
 import numpy as np
 import pytest
+import shared
 import tiny
 
 from xlnet_jax.cli import main
@@ -89,7 +89,6 @@ def forward(config, params, batch, memory):
 
 @pytest.mark.slow
 def test_one_stream_is_a_plain_loop_over_the_text(x64):
-    """Catches: a token scored twice or never, a memory lost between dispatches, a padded tail that counts."""
     words = text(T * 9 + 4)  # more than one dispatch, and a last segment of three tokens
     result = scored(settings(), words, streams=1)
     expected = by_hand(settings(), words.text, T)
@@ -103,7 +102,6 @@ def test_one_stream_is_a_plain_loop_over_the_text(x64):
 
 
 def test_a_memory_as_long_as_the_text_is_the_whole_text_at_once(x64):
-    """Catches: a memory that is shorter than asked, or misplaced by a token."""
     words = text()
     result = scored(settings(memory_len=48), words, streams=1)
     whole = by_hand(settings(memory_len=0), words.text, words.tokens)
@@ -111,7 +109,6 @@ def test_a_memory_as_long_as_the_text_is_the_whole_text_at_once(x64):
 
 
 def test_streams_decide_the_loss_and_devices_and_batches_do_not(x64):
-    """Catches: rows of two groups that share a memory, padded rows that count, a stream that is cut short."""
     words = text(T * 20 + 5)
     one = scored(settings(), words, streams=3)
     assert one["streams"] == 3 and one["targets"] == words.tokens - 1
@@ -126,7 +123,6 @@ def test_streams_decide_the_loss_and_devices_and_batches_do_not(x64):
 
 
 def test_streams_tile_every_split_and_are_long_by_default():
-    """Catches: a gap between streams, a token of another corpus, many short streams without memory."""
     cut = SinglePass.of_streams((1000, 17, 65), 8, streams=0, reach=20, most=4)
     assert cut.rows_S3.tolist() == [[0, 0, 32], [0, 32, 32], [0, 64, 32], [0, 96, 29], [1, 0, 2], [2, 0, 8]]
     where = cut.locate(np.arange(7), 1)
@@ -146,7 +142,6 @@ class TwoLosses(LanguageModel):
 
 
 def test_every_loss_is_reported_with_its_own_divisor(x64):
-    """Catches: sums of another loss, padded rows that count, a first loss that has the others in it."""
     one, two = (scored(settings(), text(), kind=kind, streams=2) for kind in (LanguageModel, TwoLosses))
     assert two.pop("heldout_loss_second") == pytest.approx(6 * one["heldout_loss"], rel=1e-6)
     assert two == pytest.approx(one, rel=1e-12)
@@ -159,13 +154,9 @@ def test_a_split_shorter_than_a_segment_is_one_line(x64):
 
 @pytest.mark.slow
 def test_a_run_is_evaluated_with_another_memory_and_by_context(tmp_path, pytestconfig, capsys):
-    """Catches: options that the command line loses, keys that are missing, other streams in training."""
-    config = tiny.config(
-        model={"memory_len": M},
-        data={"corpus": data_fixtures.corpus_path(), "objective": "clm", "segment_len": T, "reuse_len": T,
-              "num_predict": T},
-        train={"steps": 2}, optimizer={"warmup_steps": 1}, evaluation={"every": 2},
-        log={"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
+    config = shared.settings(
+        pytestconfig, model={"memory_len": M}, train={"steps": 2}, optimizer={"warmup_steps": 1},
+        data={"objective": "clm", "segment_len": T, "reuse_len": T, "num_predict": T}, evaluation={"every": 2},
     )  # fmt: skip
     workdir = str(tmp_path)
     train(config, workdir)
@@ -227,7 +218,6 @@ def test_the_length_is_where_a_longer_context_stops_to_help():
 
 @pytest.mark.slow
 def test_losses_are_of_exactly_so_many_tokens_before_the_target(x64):
-    """Catches: a context that is one token off, rows past the end that count, a batch in another order."""
     config = tiny.config(
         model={"memory_len": 4, "compute_dtype": "float64"},
         data={"objective": "clm", "segment_len": 4, "reuse_len": 4, "num_predict": 4},

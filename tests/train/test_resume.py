@@ -3,12 +3,10 @@
 import os
 import shutil
 
-import data_fixtures
 import jax
 import numpy as np
 import pytest
 import shared
-import tiny
 from shared import STEPS, finish, start
 
 from xlnet_jax.checkpoint.store import Checkpoints
@@ -57,12 +55,7 @@ def test_without_its_memory_a_run_resumed_at_the_start_of_a_block_also_ends_as_u
 
 def config(pytestconfig, **changes):
     """Blocks of eight windows: a memory of two layers depends on the four segments before it at most."""
-    settings = {
-        "data": {"corpus": data_fixtures.corpus_path(), "windows_per_block": 8},
-        "checkpoint": {"memory": "rebuild"},
-        "log": {"compilation_cache": str(pytestconfig.cache.mkdir("xla"))},
-    }
-    return tiny.config(**settings | changes)
+    return shared.settings(pytestconfig, data={"windows_per_block": 8}, checkpoint={"memory": "rebuild"}, **changes)
 
 
 def record(workdir, step):
