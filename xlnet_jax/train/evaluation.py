@@ -110,9 +110,11 @@ class Evaluator(Protocol):
     def __call__(self, params: Any, hooks: Hooks = NO_HOOKS) -> dict[str, Any]:
         """The line of an evaluation without its step, equal in all processes; `heldout_loss` or else `rank` ranks
         checkpoints, the lowest first. `params` are placed on the mesh."""
+        ...
 
     def described(self, scores: dict[str, Any]) -> str:
         """The scores in a line of the log."""
+        ...
 
 
 def rows_at_once(config: Config, mesh: Mesh, batch_size: int = 0) -> int:
