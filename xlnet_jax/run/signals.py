@@ -56,8 +56,8 @@ class StopRequest:
     def take(self, elements: Iterator[Any], alone: bool) -> Any:
         """The next element, which may never come. In a process that is `alone` a signal raises Stopped here.
 
-        Other processes may have started the step already, and their copy of this state is gone: then the process is
-        ended `DATA_SECONDS` after the signal.
+        Otherwise the others may have started the step already, and their copy of this state is gone: then the process
+        is ended `DATA_SECONDS` after the signal.
         """
         element = self._reader.submit(next, elements)
         while not wait([element], 0.05).done and not self.name:
