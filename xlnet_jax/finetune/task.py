@@ -220,7 +220,7 @@ class Task(abc.ABC):
         return [self.output({name: array[b] for name, array in predictions.items()}) for b in range(len(rows))]
 
     def output(self, prediction: Labels) -> dict[str, Any]:
-        """The JSON object of a row: label and scores, answer, vector."""
+        """The JSON object of a row: label and scores, answer, vector. For a task without `outputs` of its own."""
         raise NotImplementedError
 
     @abc.abstractmethod

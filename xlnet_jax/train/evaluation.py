@@ -161,15 +161,15 @@ class HeldoutLoss:
         batch_size = rows_at_once(config, mesh)
         mixture.check(config)
         reading, whole = (mixture.single_pass(config, streams, limit) for limit in (blocks, 0))
-        self._streams = len(reading.rows_S3)
+        self._rows = len(reading.rows_S3)
         if config.data.left_to_right:
             # No more rows than there are streams.
             ways = meshes.row_devices(mesh)
-            batch_size = min(batch_size, -(-self._streams // ways) * ways)
+            batch_size = min(batch_size, -(-self._rows // ways) * ways)
             scored, total = (each.rows_S3[:, 2].sum() for each in (reading, whole))
-            scope = f"{scored:,} of {quantity(total, 'segment')} in {quantity(self._streams, 'stream')}, "
+            scope = f"{scored:,} of {quantity(total, 'segment')} in {quantity(self._rows, 'stream')}, "
         else:
-            scored, total = self._streams, len(whole.rows_S3)
+            scored, total = self._rows, len(whole.rows_S3)
             scope = f"{scored:,} of {quantity(total, 'block')} in "
         rows = meshes.rows_here(batch_size, mesh)
         self._dispatches = loader.HeldoutDispatches(mixture, config, reading, batch_size, rows)
@@ -211,7 +211,7 @@ class HeldoutLoss:
         if self._config.data.left_to_right or self._config.data.factorization_order != "spans":
             scored |= bits_of_text(totals_C3[:, 0].sum(), counts_V, self._dispatches.mixture.tokenizer)
         if self._config.data.left_to_right:
-            scored["streams"] = self._streams
+            scored["streams"] = self._rows
         return scored
 
     def described(self, scores: dict[str, Any]) -> str:

@@ -49,7 +49,10 @@ log = logging.getLogger("xlnet_jax")
 def compile_step(built: BuiltStep, state: State, batch: Any) -> Any:
     """Compiles the step for these shapes; logs the seconds and whether the compilation cache had the program."""
     events: set[str] = set()
-    listen = lambda event, **_: events.add(event)  # noqa: E731
+
+    def listen(event: str, **_: Any) -> None:
+        events.add(event)
+
     jax.monitoring.register_event_listener(listen)
     began = time.perf_counter()
     executable = built.jitted.lower(state, batch).compile()
