@@ -48,6 +48,7 @@ class DataConfig:
         "segment B: the text after A or text from elsewhere, or A and B in order or swapped",
         choices="next order",
     )
+    sentence_loss: bool = key(False, "bert, albert: a second loss, whether B follows A or whether both are in order")
     positive_pair_rate: float = key(0.5, "how often segment B is the text that follows A", le=1)
     read_threads: int = key(4, "threads that read and build batches", FREE, ge=1, le=2**10)
     prefetch: int = key(8, "dispatches of batches kept ready", FREE, ge=1, le=2**10)

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
+from xlnet_jax.config.families import FAMILIES, Family
 from xlnet_jax.config.keys import FREE, FROZEN, Rule, key, numbers
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 class ModelConfig:
     """Architecture. Defaults are XLNet-Large."""
 
+    architecture: str = key(
+        "xlnet",
+        "family: XLNet with Transformer-XL and the Vanilla Transformer, or one with positions learned at the input",
+        choices=" ".join(FAMILIES),
+    )
     vocab_size: int = key(32000, "pieces in the vocabulary; must be the tokenizer's", le=2**24)
     layers: int = key(24, "number of layers", ge=1, le=1000)
     d_model: int = key(1024, "model width D", ge=1, le=2**16)
@@ -41,6 +47,7 @@ class ModelConfig:
         "distances in every score (Transformer-XL), or learned positions added at every layer (Vanilla Transformer)",
         choices="relative absolute",
     )
+    max_positions: int = key(512, "bert, roberta, albert, gpt2: tokens of the longest text", ge=1, le=2**20)
     layer_losses: bool = key(
         False,
         "layer l of n predicts too, with a softmax of its own, until l / 2n of train.steps (Vanilla Transformer)",
@@ -55,6 +62,9 @@ class ModelConfig:
     attention_dropout: float = key(0.1, "attention probabilities", lt=1, of_run=True)
     activation_dropout: float = key(0.0, "after the feed-forward activation", lt=1, of_run=True)
     init_std: float = key(0.02, "standard deviation of the normal initialiser", gt=0, of_run=True)
+    init_truncated: bool = key(
+        False, "the initialiser is cut off at 2 standard deviations (Google's BERT)", of_run=True
+    )
     layer_norm_epsilon: float = key(1e-12, "as in the original", gt=0)
     compute_dtype: str = key(
         "bfloat16",
@@ -71,6 +81,11 @@ class ModelConfig:
         "auto xla fused",
     )
     unroll: str = key("auto", "layers of a training step one by one; auto = on a CPU", FREE, "auto on off")
+
+    @property
+    def family(self) -> Family:
+        """What `architecture` says outside of the network."""
+        return FAMILIES[self.architecture]
 
     def cutoff_list(self) -> list[int]:
         """`cutoffs` as numbers."""
@@ -90,6 +105,8 @@ ARCHITECTURE = tuple(field.name for field in dataclasses.fields(ModelConfig)
 def rules(config: Config) -> list[Rule]:
     """Rules for the architecture; Vanilla's own keys are the last."""
     model, data = config.model, config.data
+    if model.family.absolute:
+        return _family_rules(config)
     left_to_right = data.objective == "clm" and config.finetune.task == "none"
     absolute = model.position_scheme == "absolute"
     return [
@@ -116,4 +133,31 @@ def rules(config: Config) -> list[Rule]:
         ("model.layer_losses", not model.layer_losses or model.layers > 1, "needs layers below the last; use False"),
         ("data.multi_token_prediction", data.multi_token_prediction == 1 or left_to_right,
          "is for pretraining with data.objective=clm; use 1"),
+    ]  # fmt: skip
+
+
+def _family_rules(config: Config) -> list[Rule]:
+    """Rules of the families with positions learned at the input."""
+    model, data, finetune = config.model, config.data, config.finetune.task != "none"
+    name, albert = f"model.architecture={model.architecture}", model.architecture == "albert"
+    usual = ModelConfig()
+    of_xlnet = ("cutoffs", "div_val", "tie_projections", "scale_embedding", "position_scheme", "layer_losses",
+                "same_length", "clamp_len", "biases_per_layer", "tie_embedding",
+                *(() if albert else ("d_embed", "share_layers")))  # fmt: skip
+    return [
+        ("model.vocab_size", model.vocab_size > 9, "must hold special pieces and some text"),
+        ("data.objective", finetune or data.objective in model.family.objectives,
+         f"is not for {name}, which is trained by {' or '.join(model.family.objectives)}"),
+        ("data.segment_len", data.segment_len <= model.max_positions,
+         f"is more than the model.max_positions={model.max_positions} that are learned"),
+        ("data.bidirectional", finetune or not data.bidirectional,
+         f"must be False with {name}: learned positions have one direction"),
+        ("model.memory_len", model.memory_len == 0, f"must be 0 with {name}: its positions have no past"),
+        ("model.norm", model.norm == ("pre" if model.architecture == "gpt2" else "post"),
+         f"is not that of {name}; use {'pre' if model.architecture == 'gpt2' else 'post'}"),
+        *((f"model.{key}", getattr(model, key) == getattr(usual, key),
+           f"has no meaning with {name}; use {getattr(usual, key)!r}") for key in of_xlnet),
+        ("data.sentence_loss", not data.sentence_loss or (not finetune and model.family.segments == 2),
+         f"needs two segments; use False with {name}" if not finetune else "is for pretraining; use False"),
+        ("data.multi_token_prediction", data.multi_token_prediction == 1, f"must be 1 with {name}"),
     ]  # fmt: skip
