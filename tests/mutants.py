@@ -323,7 +323,7 @@ MUTANTS = (
            one("train/compat", "test_layer_decay_on_gradients_scales_what_has_a_layer_in_its_name")),
     Mutant("static_windows_move", STREAM, "0 if self.static else", "",
            one("train/compat", "test_static_targets_come_again_in_every_epoch")),
-    Mutant("weight_decay_on_layer_norm", OPTIMIZER, 'spared = {"scale", "bias"}', 'spared = {"bias"}',
+    Mutant("weight_decay_on_layer_norm", OPTIMIZER, 'spared = {"scale", "bias", ', 'spared = {"bias", ',
            one("train/optimizer", "test_decay_spares_layer_norm_and_dense_biases_only")),
     Mutant("halves_not_ordered", EXAMPLES, "+= reuse_len + 1", "+= 0",
            one("data/batches/examples", "test_the_first_half_never_sees_the_second_and_the_second_sees_all_of_the_first")),

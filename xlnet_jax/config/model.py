@@ -94,7 +94,8 @@ class ModelConfig:
     @property
     def adaptive(self) -> bool:
         """Whether the embedding has clusters or projections, or the head has weights of its own."""
-        return bool(self.cutoffs or self.d_embed not in (0, self.d_model) or not self.tie_embedding)
+        own = bool(self.cutoffs or self.d_embed not in (0, self.d_model) or not self.tie_embedding)
+        return own and not self.family.absolute
 
 
 ARCHITECTURE = tuple(field.name for field in dataclasses.fields(ModelConfig)

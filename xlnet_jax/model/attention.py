@@ -4,10 +4,11 @@ For query i and key j of one head of width E, with the parts `positions=relative
 
     s_ij = E^(-1/2) [ (q_i + u) . k_j  +  (q_i + v) . W_r R(d_ij)  +  (q_i + w) . S[seg_i != seg_j] ]
 
-where u, v, w are the content, position and segment bias. Where positions are in the vectors already, as x + P_l with
-`positions=per_layer` (Al-Rfou et al. 2018, arXiv 1808.04444), s_ij = E^(-1/2) q_i . k_j. Streams share all weights;
-keys and values come only from the content stream and the memory. The content stream sees ranks up to its own, the query
-stream lower ones. This module holds the weights; `attend` in `kernels/` computes scores, softmax and weighted sum.
+where u, v, w are the content, position and segment bias. Where positions are in the vectors already, with
+`positions=per_layer` (Al-Rfou et al. 2018, arXiv 1808.04444) or `input`, s_ij = E^(-1/2) q_i . k_j. Streams share all
+weights; keys and values come only from the content stream and the memory. The content stream sees ranks up to its own,
+the query stream lower ones. This module holds the weights; `attend` in `kernels/` computes scores, softmax and weighted
+sum.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from xlnet_jax.kernels.dropout import AttentionDropout, draw_key
 from xlnet_jax.model import positions
 from xlnet_jax.model.architectures import Architecture
 from xlnet_jax.model.cache import Kept, join
-from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product
+from xlnet_jax.model.layers import Dropout, layer_norm, parameter, product, residual_init
 
 IMPLEMENTATIONS = {"auto": xla.attend, "xla": xla.attend, "fused": fused.attend}
 """By the value of `model.attention`. All return the same, `fused` without probabilities, with the same dropout. What
@@ -107,8 +108,11 @@ class Attention(nn.Module):
         heads = (config.heads, config.head_dim)
         kernel = {
             name: parameter(self, name, (config.d_model, *heads), ("embed", "heads", "head_dim"))
-            for name in ("query", "key", "value", *["position"] * relative, "output")
+            for name in ("query", "key", "value", *["position"] * relative)
         }
+        kernel["output"] = parameter(
+            self, "output", (config.d_model, *heads), ("embed", "heads", "head_dim"), residual_init(config, self.parts)
+        )
         biases, segment_2HE = {}, None
         if relative:
             own = Biases(config, self.parts, name="biases")
@@ -120,7 +124,7 @@ class Attention(nn.Module):
                 segment_2HE = jnp.zeros((2, *heads), jnp.float32)
                 biases = {**biases, "segment_bias": segment_2HE[0]}
         if self.parts.positions == "per_layer":
-            x_BSD = (x_BSD + positions.learned(self, self.longest, T)).astype(dtype)
+            x_BSD = (x_BSD + positions.learned(self, self.longest, config.d_model, T)).astype(dtype)
 
         pre, norm = self.parts.norm == "pre", layer_norm("norm", config)
         y_BSD = norm(x_BSD).astype(dtype) if pre else x_BSD
@@ -128,9 +132,9 @@ class Attention(nn.Module):
         if not isinstance(memory, Kept) and memory.shape[1]:
             memory_BMD = norm(memory).astype(dtype) if pre else memory
             fresh_BKD = jnp.concatenate([memory_BMD, fresh_BKD], axis=1)
-        k_BKHE = product("bkd,dhe->bkhe", fresh_BKD, kernel["key"])
-        v_BKHE = product("bkd,dhe->bkhe", fresh_BKD, kernel["value"])
-        q_BSHE = product("bsd,dhe->bshe", y_BSD, kernel["query"])
+        k_BKHE = self._biased("key", product("bkd,dhe->bkhe", fresh_BKD, kernel["key"]))
+        v_BKHE = self._biased("value", product("bkd,dhe->bkhe", fresh_BKD, kernel["value"]))
+        q_BSHE = self._biased("query", product("bsd,dhe->bshe", y_BSD, kernel["query"]))
         # Only the parameters' shapes count at initialisation: `fused` needs its device.
         implementation = "xla" if self.is_initializing() else config.attention
         position, rows = None, None
@@ -138,7 +142,7 @@ class Attention(nn.Module):
             implementation, rows = "xla", (k_BKHE, v_BKHE)
             k_BKHE = join(memory.k_BHKE, k_BKHE, inputs.slot_BT)
             v_BKHE = join(memory.v_BHKE, v_BKHE, inputs.slot_BT)
-            position = None, memory.r_NHE[None], inputs.direction_B
+            position = None if memory.r_NHE is None else (None, memory.r_NHE[None], inputs.direction_B)
         elif relative:
             position = position_keys(inputs, kernel["position"], dtype, implementation)
         max_distance = config.memory_len - 1 if config.same_length else None
@@ -160,9 +164,17 @@ class Attention(nn.Module):
             outputs.append(o_BQHE)
             start = end
         o_BSHE = jnp.concatenate(outputs, axis=1)
-        o_BSD = product("bshe,dhe->bsd", o_BSHE, kernel["output"])
+        o_BSD = self._biased("output", product("bshe,dhe->bsd", o_BSHE, kernel["output"]))
         o_BSD = Dropout(config.dropout)(o_BSD, inputs.rows_B, inputs.position_BS, deterministic=deterministic)
         return x_BSD + o_BSD if pre else norm(x_BSD + o_BSD).astype(dtype), rows
+
+    def _biased(self, name: str, x: jax.Array) -> jax.Array:
+        """x with the bias of what it is, if the architecture has biases; rounded to the dtype of x."""
+        if not self.parts.biases:
+            return x
+        axes = ("heads", "head_dim") if x.ndim == 4 else ("embed",)
+        bias = parameter(self, f"{name}_bias", x.shape[2:], axes, nn.initializers.zeros)
+        return (x + bias[None, None]).astype(x.dtype)
 
 
 def position_keys(

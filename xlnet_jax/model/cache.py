@@ -31,8 +31,9 @@ class Kept:
     k_BHKE: jax.Array
     """Heads in front, as attention multiplies them: else a CPU would copy all slots for every new token."""
     v_BHKE: jax.Array
-    r_NHE: jax.Array
-    """Position keys of text that is read forward, N = K + T - 1 rows; see `kernels.xla`. They never change."""
+    r_NHE: jax.Array | None
+    """Position keys of text that is read forward, N = K + T - 1 rows; see `kernels.xla`. They never change. None:
+    positions are in the vectors of the tokens."""
 
 
 @jax.tree_util.register_dataclass
@@ -58,7 +59,7 @@ class Cache:
         if position_BQ is not None:
             return kept, put(self.rank_BK, rank_BQ, M + position_BQ)
         k_LBHME, v_LBHME = (x[:, :, :, :M] for x in (kept.k_BHKE, kept.v_BHKE))
-        r_LNHE = kept.r_NHE[:, T - Q : T + M + Q - 1]
+        r_LNHE = None if kept.r_NHE is None else kept.r_NHE[:, T - Q : T + M + Q - 1]
         return Kept(k_LBHME, v_LBHME, r_LNHE), jnp.concatenate([self.rank_BK[:, :M], rank_BQ], axis=1)
 
     def write(
@@ -143,6 +144,9 @@ def empty_cache(config: ModelConfig, params: Any, batch_size: int, segment_len: 
     K, dtype = memory_len + segment_len, jnp.dtype(config.compute_dtype)
     shape = (config.layers, batch_size, config.heads, K, config.head_dim)
     zeros = nn.with_logical_constraint(jnp.zeros(shape, dtype), (None, "batch", "heads", None, None))
+    never_BK = jnp.full((batch_size, K), NEVER, jnp.int32)
+    if config.family.absolute:
+        return Cache(Kept(zeros, zeros, None), never_BK, memory_len)
     high = accumulator(dtype)
     table_ND = positions.sinusoids(segment_len, memory_len, config.d_model, config.clamp_len, high)
     kernel_LDHE = params["layers"]["attention"]["position"]
@@ -153,4 +157,4 @@ def empty_cache(config: ModelConfig, params: Any, batch_size: int, segment_len: 
     )
     r_LNHE = (odd_LNHE + even_LNHE)[:, 0].astype(dtype)
     r_LNHE = nn.with_logical_constraint(r_LNHE, (None, None, "heads", None))
-    return Cache(Kept(zeros, zeros, r_LNHE), jnp.full((batch_size, K), NEVER, jnp.int32), memory_len)
+    return Cache(Kept(zeros, zeros, r_LNHE), never_BK, memory_len)

@@ -11,6 +11,7 @@ Transformer-XL, section 4.1); a factorised one is a single cluster (ALBERT):
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -21,7 +22,7 @@ from xlnet_jax.batch import Batch
 from xlnet_jax.config import CompatConfig, ModelConfig
 from xlnet_jax.model import positions
 from xlnet_jax.model.architectures import Architecture
-from xlnet_jax.model.layers import Dropout, accumulator, parameter, product
+from xlnet_jax.model.layers import Dense, Dropout, accumulator, layer_norm, normal, parameter, product
 
 PROJECTION_STD = 0.01
 """Of the initial projections, as in the original of Transformer-XL (`proj_init_std`)."""
@@ -56,7 +57,8 @@ def clusters(config: ModelConfig) -> tuple[Cluster, ...]:
 
 def projections(config: ModelConfig) -> int:
     """Number of the projections: one for each cluster, or for all if their widths are equal, or none."""
-    return len(clusters(config)) if config.div_val > 1 else int(config.d_embed not in (0, config.d_model))
+    narrow = config.adaptive and config.d_embed not in (0, config.d_model)
+    return len(clusters(config)) if config.div_val > 1 else int(narrow)
 
 
 class WordEmbedding(nn.Module):
@@ -113,29 +115,52 @@ def lookup(table_VD: jax.Array, index_BT: jax.Array, config: ModelConfig) -> jax
 
 
 class Embedding(nn.Module):
-    """h_0 = Drop(vectors of the tokens) and, for a query stream, g_0 = Drop(one learned vector) at the targets."""
+    """h_0 = Drop(vectors of the tokens) and, for a query stream, g_0 = Drop(one learned vector) at the targets.
+
+    With `positions=input` and `segments=input` the vectors of a token's position and segment are added to its own; the
+    sum may be normalised before it is dropped, and be projected to D after (BERT, section 3; ALBERT, section 3.1).
+    """
 
     config: ModelConfig
     compat: CompatConfig
     parts: Architecture
 
-    DEPTHS = {"word_embedding": 0, "mask_embedding": 0}
+    DEPTHS = dict.fromkeys(
+        ("word_embedding", "mask_embedding", "position_embedding", "segment_embedding", "embedding_norm",
+         "embedding_projection"), 0
+    )  # fmt: skip
 
     @nn.compact
-    def __call__(self, batch: Batch, rows_B: jax.Array, *, deterministic: bool) -> tuple[jax.Array, jax.Array | None]:
-        """Content stream h_BTD and query stream g_BPD, None if there is none; in the compute dtype."""
-        config, dtype = self.config, jnp.dtype(self.config.compute_dtype)
+    def __call__(
+        self, batch: Batch, rows_B: jax.Array, place_BT: jax.Array | None = None, *, deterministic: bool
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Content stream h_BTD and query stream g_BPD, None if there is none; in the compute dtype. `place_BT` are the
+        places of the tokens in the text; None: they are its first T."""
+        config, dtype, family = self.config, jnp.dtype(self.config.compute_dtype), self.config.family
+        width = clusters(config)[0].width
         if config.adaptive:
             h_BTD = WordEmbedding(config, name="word_embedding")(batch.tokens)
         else:
-            table_VD = parameter(self, "word_embedding", (config.vocab_size, config.d_model), ("vocab", "embed"))
+            initializer = without_row(normal(config), family.padding_row)
+            table_VD = parameter(self, "word_embedding", (config.vocab_size, width), ("vocab", "embed"), initializer)
             h_BTD = lookup(table_VD, batch.tokens, config).astype(dtype)
+        if self.parts.positions == "input":
+            place = batch.tokens.shape[1] if place_BT is None else place_BT
+            place_BTD = positions.learned(self, config.max_positions, width, place, family.first_position)
+            h_BTD = h_BTD + place_BTD.astype(dtype)
+        if self.parts.segments == "input":
+            table_SD = parameter(self, "segment_embedding", (family.segments, width), (None, "embed"))
+            h_BTD = h_BTD + table_SD[batch.segments].astype(dtype)
+        if self.parts.embedding_norm:
+            h_BTD = layer_norm("embedding_norm", config)(h_BTD).astype(dtype)
         mask_D = None
         if self.parts.streams == 2:
             glorot = glorot_uniform if self.compat.on("glorot_mask_embedding") else None
             mask_D = parameter(self, "mask_embedding", (config.d_model,), ("embed",), glorot)
 
-        h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, deterministic=deterministic)
+        h_BTD = Dropout(config.dropout, name="token_dropout")(h_BTD, rows_B, place_BT, deterministic=deterministic)
+        if self.parts.projected:
+            h_BTD = Dense(config, config.d_model, (None, "embed"), name="embedding_projection")(h_BTD)
         h_BTD = nn.with_logical_constraint(h_BTD, ("batch", None, None))
         target_BP = batch.target_positions
         if mask_D is None or self.parts.targets != "query" or not target_BP.shape[1]:
@@ -161,6 +186,11 @@ class RelativePositions(nn.Module):
         masks_S = rows_B if self.compat.on("position_dropout_per_row") else jnp.zeros(1, jnp.int32)
         table_SND = jnp.broadcast_to(table_ND, (len(masks_S), *table_ND.shape))
         return Dropout(config.dropout)(table_SND, masks_S, deterministic=deterministic)
+
+
+def without_row(initializer: Callable[..., jax.Array], row: int) -> Callable[..., jax.Array]:
+    """The initialiser with zeros in one row; -1 = as it is."""
+    return initializer if row < 0 else lambda *args: initializer(*args).at[row].set(0)
 
 
 def glorot_uniform(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:

@@ -41,12 +41,15 @@ def forward_flops(config: Config) -> dict[str, int]:
     # Of one vector through the projections of all clusters; of a softmax all clusters count, as all are computed.
     projected = sum(2 * part.width * D for part in groups) if projections(model) else 0
     columns = sum(part.size * part.width for part in groups) + (len(groups) - 1) * groups[0].width
+    if parts.head.startswith("dense"):
+        columns += D * groups[0].width
     softmaxes = data.multi_token_prediction - 1 + model.layer_losses * (model.layers - 1) * data.multi_token_prediction
     return {
         **{name: n * row + attention_flops(config, n) for name, n in rows.items()},
         "keys": model.layers * 2 * 2 * (M + T) * D * W,
         "softmax": P * (2 * columns + projected),
         **({"embedding": T * projected} if projected else {}),
+        **({"embedding": T * 2 * groups[0].width * D} if parts.projected else {}),
         **({"auxiliary": softmaxes * 2 * P * D * model.vocab_size} if softmaxes else {}),
     }
 
@@ -76,7 +79,8 @@ def step_flops(config: Config) -> int:
     per_row = 3 * sum(forward_flops(config).values())
     into_memory = model.layers * 2 * 2 * model.memory_len * D * W
     # The sinusoids are constants: their projection has a gradient for its kernel only.
-    table = model.layers * 2 * 2 * N * D * W * (model.position_scheme == "relative")
+    relative = architecture(model, data.objective).positions == "relative"
+    table = model.layers * 2 * 2 * N * D * W * relative
     return config.train.batch_size * (per_row - into_memory) + table
 
 

@@ -1,4 +1,4 @@
-"""The language modelling head: from vectors of the transformer to predictions. Training calls only `nll`."""
+"""The heads of pretraining: from vectors of the transformer to predictions, of tokens and of pairs of sentences."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from xlnet_jax.batch import Batch
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.kernels import vocabulary_loss
+from xlnet_jax.model.architectures import XLNET, Architecture
 from xlnet_jax.model.embeddings import clusters, declare_projection, declare_table, tables
-from xlnet_jax.model.layers import accumulator, parameter, product
+from xlnet_jax.model.layers import ACTIVATIONS, Dense, Dropout, accumulator, layer_norm, parameter, product
 
 DEPTH = math.inf
 """The depth of a head's parameters: with layer-wise decay they learn at the full rate, as the top layer does."""
 
 
 class LMHead(nn.Module):
-    """The softmax over the vocabulary, with its own bias (`lm_loss` of the original); no transform layer before it.
+    """The softmax over the vocabulary, with its own bias (`lm_loss` of the original). Training calls only `nll`.
+
+    With `parts.head=dense` the vectors are first LN(act(W h + b)), of the width of the word embedding (BERT's).
 
     Its weights are those of the word embedding, or its own (`tie_embedding`, `tie_projections`). With the clusters of
     `embeddings`, cluster 0 being the shortlist and i > 0 the tail clusters, rare words are predicted in two steps:
@@ -36,6 +40,7 @@ class LMHead(nn.Module):
     """
 
     config: ModelConfig
+    parts: Architecture = XLNET
 
     def __call__(self, embedding: Any, vectors_BPD: jax.Array) -> jax.Array:
         """Logits [B, P, V] in at least float32, with clusters log-probabilities: for tests, generation and export.
@@ -68,11 +73,18 @@ class LMHead(nn.Module):
     ) -> list[tuple[jax.Array, jax.Array, jax.Array, str | None]]:
         """Table, bias and vectors of the shortlist with the tail clusters, and of each tail cluster, and the logical
         axis of the rows: those of clusters are never split."""
-        config, parts = self.config, clusters(self.config)
-        tails, axis = len(parts) - 1, None if config.adaptive else "vocab"
-        bias = parameter(self, "bias", (config.vocab_size + tails,), (axis,), nn.initializers.zeros)
+        config, groups, head = self.config, clusters(self.config), self.parts.head
+        tails, axis = len(groups) - 1, None if config.adaptive else "vocab"
+        if head.startswith("dense"):
+            activation = ACTIVATIONS["gelu_erf" if head == "dense_erf" else config.activation]
+            y_BPE = activation(Dense(config, groups[0].width, ("embed", None), name="transform")(vectors_BPD))
+            vectors_BPD = layer_norm("norm", config)(y_BPE).astype(y_BPE.dtype)
+        if head == "bare":
+            bias = jnp.zeros(config.vocab_size)
+        else:
+            bias = parameter(self, "bias", (config.vocab_size + tails,), (axis,), nn.initializers.zeros)
         softmaxes = []
-        for i, (cluster, (table, projection)) in enumerate(zip(parts, tables(config, embedding), strict=True)):
+        for i, (cluster, (table, projection)) in enumerate(zip(groups, tables(config, embedding), strict=True)):
             if not config.tie_embedding:
                 table = declare_table(self, i)
             untied = config.tie_projections == "none" or (config.tie_projections == "rest" and i == 0)
@@ -85,6 +97,23 @@ class LMHead(nn.Module):
             x = vectors_BPD if projection is None else product("bpd,cd->bpc", vectors_BPD, projection)
             softmaxes.append((table, bias_N, x, axis))
         return softmaxes
+
+
+class SentenceHead(nn.Module):
+    """What a pair of sentences is: softmax(V Drop(tanh(W h + b)) + c) of the vector h of CLS (BERT's pooler)."""
+
+    config: ModelConfig
+    parts: Architecture
+
+    @nn.compact
+    def __call__(self, h_BTD: jax.Array, batch: Batch, rows_B: jax.Array, *, deterministic: bool) -> jax.Array:
+        """-log p(`batch.label`) in nats, [B], at least float32."""
+        config, D = self.config, self.config.d_model
+        h_B1D = jnp.take_along_axis(h_BTD, batch.summary_position[:, None, None], axis=1)
+        s_B1D = jnp.tanh(Dense(config, D, ("embed", None), name="pooler")(h_B1D)).astype(accumulator(h_BTD.dtype))
+        s_B1D = Dropout(self.parts.sentence_dropout)(s_B1D, rows_B, deterministic=deterministic)
+        logits_B12 = Dense(config, 2, ("embed", None), name="sentence_head")(s_B1D)
+        return plain_nll(logits_B12, batch.label[:, None])[:, 0]
 
 
 def logits(table_VD: jax.Array, bias_V: jax.Array, x_BPD: jax.Array, axis: str | None = None) -> jax.Array:

@@ -22,6 +22,20 @@ def accumulator(dtype: jnp.dtype) -> jnp.dtype:
     return jnp.promote_types(dtype, jnp.float32)
 
 
+def normal(config: ModelConfig, factor: float = 1.0) -> Callable[..., jax.Array]:
+    """The initialiser of weights: normal(0, factor init_std), truncated with `init_truncated`."""
+    std = factor * config.init_std
+    if config.init_truncated:
+        # As TensorFlow draws: what is left has a smaller deviation than `std`.
+        return lambda key, shape, dtype: std * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+    return nn.initializers.normal(std)
+
+
+def residual_init(config: ModelConfig, parts: Architecture) -> Callable[..., jax.Array]:
+    """The initialiser of a weight whose product is added to the residual stream."""
+    return normal(config, (2 * config.layers) ** -0.5 if parts.scaled_init else 1.0)
+
+
 def parameter(
     module: nn.Module,
     name: str,
@@ -30,8 +44,7 @@ def parameter(
     initializer: Callable[..., jax.Array] | None = None,
 ) -> jax.Array:
     """Declares a float32 parameter with logical `axes`, normal(0, init_std) by default; kernels enter a `product`."""
-    config: ModelConfig = module.config  # type: ignore[attr-defined]
-    init = nn.with_logical_partitioning(initializer or nn.initializers.normal(config.init_std), axes)
+    init = nn.with_logical_partitioning(initializer or normal(module.config), axes)  # type: ignore[attr-defined]
     value: Any = module.param(name, init, shape, jnp.float32)
     return value
 
@@ -138,12 +151,13 @@ class Dense(nn.Module):
 
     config: ModelConfig
     features: int
-    axes: tuple[str, str]
+    axes: tuple[str | None, str | None]
+    initializer: Callable[..., jax.Array] | None = None
 
     @nn.compact
     def __call__(self, x_BQD: jax.Array) -> jax.Array:
         """[B, Q, in] -> [B, Q, out]; the sum is rounded to the dtype of x."""
-        kernel_DF = parameter(self, "kernel", (x_BQD.shape[-1], self.features), self.axes)
+        kernel_DF = parameter(self, "kernel", (x_BQD.shape[-1], self.features), self.axes, self.initializer)
         bias_F = parameter(self, "bias", (self.features,), self.axes[1:], nn.initializers.zeros)
         return (product("bqd,df->bqf", x_BQD, kernel_DF) + bias_F[None, None]).astype(x_BQD.dtype)
 
@@ -165,6 +179,7 @@ class FeedForward(nn.Module):
         y_BSF = Dense(config, config.d_ff, ("embed", "ff"), name="inner")(y_BSD)
         y_BSF = ACTIVATIONS[config.activation](y_BSF)
         y_BSF = Dropout(config.activation_dropout)(y_BSF, rows_B, position_BS, deterministic=deterministic)
-        y_BSD = Dense(config, config.d_model, ("ff", "embed"), name="outer")(y_BSF)
+        outer_init = residual_init(config, self.parts)
+        y_BSD = Dense(config, config.d_model, ("ff", "embed"), outer_init, name="outer")(y_BSF)
         y_BSD = Dropout(config.dropout)(y_BSD, rows_B, position_BS, deterministic=deterministic)
         return x_BSD + y_BSD if pre else norm(x_BSD + y_BSD).astype(x_BSD.dtype)

@@ -17,10 +17,11 @@ import jax.numpy as jnp
 from xlnet_jax.model.layers import CastAhead, accumulator, parameter, product
 
 
-def learned(module: nn.Module, longest: int, length: int) -> jax.Array:
-    """The first `length` of `longest` learned positions, [1, length, D] in float32; declared on `module`."""
-    table_ND = parameter(module, "position_embedding", (longest, module.config.d_model), (None, "embed"))  # type: ignore[attr-defined]
-    return table_ND[None, :length]
+def learned(module: nn.Module, longest: int, width: int, place_BT: jax.Array | int, first: int = 0) -> jax.Array:
+    """Learned positions at their places in the text, [B, T, width] in float32, declared on `module`: a number T is all
+    from 0 on, and `first` is the row of place 0. `longest` is without the rows before it."""
+    table_ND = parameter(module, "position_embedding", (first + longest, width), (None, "embed"))
+    return table_ND[None, first : first + place_BT] if isinstance(place_BT, int) else table_ND[first + place_BT]
 
 
 def sinusoids(segment_len: int, memory_len: int, width: int, clamp_len: int, dtype: jnp.dtype) -> jax.Array:

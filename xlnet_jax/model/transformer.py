@@ -26,7 +26,7 @@ from xlnet_jax.model.architectures import Architecture, architecture
 from xlnet_jax.model.attention import Attention, AttentionInputs, Biases, Stream
 from xlnet_jax.model.cache import Cache, Kept
 from xlnet_jax.model.embeddings import Embedding, RelativePositions
-from xlnet_jax.model.layers import Dropout, FeedForward
+from xlnet_jax.model.layers import Dropout, FeedForward, layer_norm
 
 REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
@@ -152,7 +152,7 @@ class XLNet(nn.Module):
     def depths(self) -> Depths:
         """Biases that all layers share have depth 0, like the embeddings; shared layers that of the top layer."""
         layers = self.config.layers if self.config.share_layers else tuple(range(1, self.config.layers + 1))
-        return {**Embedding.DEPTHS, "biases": 0, "layers": layers}
+        return {**Embedding.DEPTHS, "biases": 0, "layers": layers, "final_norm": self.config.layers}
 
     @nn.compact
     def __call__(
@@ -185,7 +185,7 @@ class XLNet(nn.Module):
         embedding = Embedding(config, self.compat, parts, name="embedding")
         # One flat tree of parameters, although two modules declare them.
         nn.share_scope(self, embedding)
-        x_BSD, g_BPD = embedding(batch, rows_B, deterministic=deterministic)
+        x_BSD, g_BPD = embedding(batch, rows_B, place_BT, deterministic=deterministic)
         position_BS = jnp.broadcast_to(jnp.arange(T), (B, T))
         # Content sees ranks up to its own. Padding has the highest limit: it sees all text, but not itself.
         streams = (Stream(jnp.minimum(batch.rank + 1, NEVER), batch.segments, place_BT),)
@@ -232,10 +232,12 @@ class XLNet(nn.Module):
 
         stack = Stack(config, parts, self.reuse_len, deterministic, name="layers")
         x_BSD, kept = stack(x_BSD, kept, inputs, tied_biases)
+        if parts.final_norm:
+            x_BSD = layer_norm("final_norm", config)(x_BSD).astype(x_BSD.dtype)
         h_BTD, vectors_BPD = x_BSD[:, :T], x_BSD[:, T:] if P else None
         if P and parts.targets == "content":
             vectors_BPD = jnp.take_along_axis(h_BTD, batch.target_positions[:, :, None], axis=1)
-        if vectors_BPD is not None:
+        if vectors_BPD is not None and parts.output_dropout:
             drop = Dropout(config.dropout, name="output_dropout")
             vectors_BPD = drop(vectors_BPD, rows_B, batch.target_positions, deterministic=deterministic)
         return Output(hidden_BTD=h_BTD, target_vectors_BPD=vectors_BPD, memory=carried(kept))

@@ -5,7 +5,8 @@
     clm  max sum_t log p(x_t | x_<t): the content stream predicts the token after it (Transformer-XL)
     mlm  max sum_m log p(x_m | corrupted x): the content stream predicts the token that was there (BERT)
 
-In training, `clm` may have auxiliary losses as well, which the batch weighs (`batch.Auxiliary`).
+In training, `clm` may have auxiliary losses as well, which the batch weighs (`batch.Auxiliary`), and `mlm` one of
+sentences: whether B follows A (BERT's next sentence), or both are in order (ALBERT).
 
 Losses are summed, each under its name, and divided once, as a rule by the summed weights. So a row with fewer real
 targets weighs less, as it should, on any number of devices (the 2019 code averages the means of the cores).
@@ -52,16 +53,24 @@ class LanguageModel:
 
     transformer: XLNet
     auxiliary: AuxiliaryHeads | None = None
+    sentences: bool = False
+    """Whether there is a loss of sentences."""
 
     @property
     def head(self) -> heads.LMHead:
         """Its parameters are under `lm_head`."""
-        return heads.LMHead(self.transformer.config)
+        return heads.LMHead(self.transformer.config, self.transformer.parts)
+
+    @property
+    def sentence_head(self) -> heads.SentenceHead:
+        """Its parameters are under `pooler` and `sentence_head`."""
+        return heads.SentenceHead(self.transformer.config, self.transformer.parts)
 
     @property
     def depths(self) -> Depths:
         """The depth of every parameter; see `optimizer.scale_layers`."""
-        return {**self.transformer.depths, "lm_head": heads.DEPTH, "auxiliary_heads": heads.DEPTH}
+        of_heads = ("lm_head", "auxiliary_heads", "pooler", "sentence_head")
+        return {**self.transformer.depths, **dict.fromkeys(of_heads, heads.DEPTH)}
 
     def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
         """Fresh parameters in Flax's boxes, which carry their logical axes; `batch` gives the shapes of an example."""
@@ -70,8 +79,13 @@ class LanguageModel:
         embedding = nn.meta.unbox(params["word_embedding"])
         vectors_BPD = jnp.zeros((1, 1, self.transformer.config.d_model))
         # Another key: with the same one, equal names would draw equal numbers.
-        lm_head = self.head.init(jax.random.fold_in(key, 1), embedding, vectors_BPD)["params"]
-        params = {**params, "lm_head": lm_head}
+        lm_head = self.head.init(jax.random.fold_in(key, 1), embedding, vectors_BPD)
+        params = {**params, "lm_head": lm_head.get("params", {})}
+        if self.sentences:
+            h_BTD = jnp.zeros((*batch.tokens.shape, self.transformer.config.d_model))
+            rows_B = jnp.arange(len(h_BTD))
+            of_pairs = self.sentence_head.init(jax.random.fold_in(key, 3), h_BTD, batch, rows_B, deterministic=True)
+            params = {**params, **of_pairs["params"]}
         if self.auxiliary is None:
             return params
         vectors_BTD = jnp.zeros((*batch.tokens.shape, self.transformer.config.d_model))
@@ -82,12 +96,14 @@ class LanguageModel:
     @property
     def coefficients(self) -> Mapping[str, float]:
         """By loss its coefficient in what training minimises; the first loss is the one that is evaluated."""
-        return {"tokens": 1.0} | ({"auxiliary": 1.0} if self.auxiliary is not None else {})
+        further = {"auxiliary": self.auxiliary is not None, "sentences": self.sentences}
+        return {"tokens": 1.0, **{name: 1.0 for name, there in further.items() if there}}
 
     def divisors(self, batch: Batch) -> dict[str, jax.Array]:
-        """By loss the divisor of its sum over a batch (arrays with rows first): the summed weights of all targets."""
-        weight = batch.target_weights.sum()
-        return {name: weight for name in self.coefficients}
+        """By loss the divisor of its sum over a batch (arrays with rows first): the summed weights of all targets, or
+        of the labels."""
+        targets, labels = batch.target_weights.sum(), batch.label_weight.sum()
+        return {name: labels if name == "sentences" else targets for name in self.coefficients}
 
     def carried(self, rows: int) -> Memory:
         """What a step hands to the next one, before the first: the empty memory. A model may have any pytree in Flax's
@@ -131,6 +147,13 @@ class LanguageModel:
             (streams_LBTD,) = seen["layer_outputs"]["layers"]["content_stream"]
             variables = {"params": params["auxiliary_heads"]}
             sums["auxiliary"] = auxiliary.apply(variables, streams_LBTD, out.target_vectors_BPD, batch), weight_B
+        if self.sentences:
+            variables = {"params": {name: params[name] for name in ("pooler", "sentence_head")}}
+            rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, 1)}
+            rows_B = jnp.arange(len(weight_B)) if rows_B is None else rows_B
+            head: Any = functools.partial(self.sentence_head.apply, variables, deterministic=rngs is None, rngs=rngs)
+            nll_B, label_B = head(out.hidden_BTD, batch, rows_B), batch.label_weight.astype(weight_B.dtype)
+            sums["sentences"] = jnp.where(label_B != 0, nll_B, 0) * label_B, label_B
         return RowLosses(sums, out.memory)
 
 

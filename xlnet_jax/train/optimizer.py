@@ -38,11 +38,11 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def decay_mask(params: Any) -> Any:
-    """True where weight decay acts: everywhere except LayerNorm and the biases of dense layers and of the softmax.
+    """True where weight decay acts: everywhere except LayerNorm and the biases of products and of the softmax.
 
     The relative biases u, v, w and the embeddings are decayed, as in the original.
     """
-    spared = {"scale", "bias"}
+    spared = {"scale", "bias", *(f"{name}_bias" for name in ("query", "key", "value", "output"))}
     return jax.tree_util.tree_map_with_path(lambda path, _: _names(path)[-1] not in spared, params)
 
 
