@@ -261,7 +261,7 @@ MUTANTS = (
     Mutant("ends_of_the_best_start_for_all", "xlnet_jax/finetune/question_answering.py", "_vectors(h_BTD, start_BK)",
            "_vectors(h_BTD, start_BK[:, :1] + 0 * start_BK)",
            one("finetune/question_answering", "test_the_beam_equals_exhaustive_search")),
-    Mutant("an_answer_ends_in_the_question", "xlnet_jax/finetune/question_answering.py", "is_a_BT & before_a_BT", "hidden.real_BCT[:, 0]",
+    Mutant("an_answer_ends_in_the_question", "xlnet_jax/finetune/question_answering.py", "is_it_BT & before_it_BT", "hidden.real_BCT[:, 0]",
            one("finetune/question_answering", "test_the_beam_equals_exhaustive_search")),
     Mutant("negatives_of_one_device", "xlnet_jax/finetune/embeddings.py", "mesh.shape[name] > 1", "mesh.shape[name] > 9",
            one("finetune/tasks", "test_the_negatives_are_those_of_the_whole_batch_on_any_number_of_devices")),

@@ -149,8 +149,12 @@ def _lengths(config: Config) -> list[Rule]:
 
 def _task_rules(config: Config) -> list[Rule]:
     """Rules of `xlnet-jax finetune`."""
-    task, every = config.finetune, config.evaluation.every
+    task, every, family = config.finetune, config.evaluation.every, config.model.family
     return [
+        ("finetune.task", family.cls != "none" or task.task == "classification",
+         f"needs a CLS, which model.architecture={config.model.architecture} has not; use classification"),
+        ("finetune.segments", not family.absolute or task.segments == 1,
+         f"must be 1 with model.architecture={config.model.architecture}: its positions have no past"),
         ("data.segment_len", config.data.segment_len >= 8, "must be at least 8"),
         ("evaluation.every", not every or bool(task.dev), "needs examples to score; set finetune.dev"),
         ("evaluation.every", divides(config.checkpoint.every, every),

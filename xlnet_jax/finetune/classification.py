@@ -1,7 +1,7 @@
 """Classes, numbers and choices for texts, from the vectors of CLS: GLUE and RACE, and the smallest complete `Task`s.
 
 Classes are trained with the cross-entropy, numbers with the squared error. Of a multiple choice every option is a
-sequence of its own, `context SEP question+option SEP CLS`, and the softmax is over the options' logits.
+sequence of its own (`layouts.choice`), and the softmax is over the options' logits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Classification(Task):
     """One of the classes in `finetune.labels`."""
 
     read = staticmethod(readers.labelled)
-    options = frozenset({"labels", "segments"})
+    options, dropped = frozenset({"labels", "segments"}), frozenset({"roberta"})
     export = Export(
         "XLNetForSequenceClassification", CLASSIFIER, "single_label_classification", FinetuneConfig.label_list
     )
@@ -60,7 +60,7 @@ class Regression(Task):
     """A number."""
 
     read = staticmethod(readers.labelled)
-    options = frozenset({"segments"})
+    options, dropped = frozenset({"segments"}), frozenset({"roberta"})
     export = Export("XLNetForSequenceClassification", CLASSIFIER, "regression", lambda _: ["score"])
     ranking = ("pearson", "spearman")
 
@@ -96,7 +96,7 @@ class MultipleChoice(Task):
         context_N, most = self.tokenizer.encode(context), self.config.finetune.max_question
         # In place of the question's blank, or after the question.
         asked = [question.replace("_", each) if "_" in question else f"{question} {each}" for each in options]
-        return [layouts.choice(self.tokenizer.special, self.length, context_N, self.tokenizer.encode(each), most)
+        return [layouts.choice(self.layout, self.length, context_N, self.tokenizer.encode(each), most)
                 for each in asked]  # fmt: skip
 
     def target(self, example: Example) -> Labels:

@@ -77,8 +77,8 @@ class Embeddings(Task):
 
     def sequences(self, example: Example) -> list[layouts.Sequence]:
         """One for each text."""
-        tokenizer = self.tokenizer
-        return [layouts.sentences(tokenizer.special, self.length, tokenizer.encode(text)) for text in example.texts]
+        encode = self.tokenizer.encode
+        return [layouts.sentences(self.layout, self.length, encode(text)) for text in example.texts]
 
     def head(self, config: ModelConfig) -> EmbeddingHead:
         """See `EmbeddingHead`."""

@@ -1,6 +1,9 @@
-"""Parts of heads, and the head of a classifier: XLNet's own.
+"""Parts of heads, and the head of a classifier, as transformers has them.
 
-summary = Drop(tanh(W h_CLS + b))        logits = V summary + c
+    summary = Drop(tanh(W h_CLS + b))        logits = V summary + c
+    GPT-2:                                   logits = V h_last
+
+BERT's and ALBERT's summary is their pooler, which their second loss has pretrained.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.finetune.task import Hidden, Labels
+from xlnet_jax.model.architectures import architecture
 from xlnet_jax.model.layers import Dropout, accumulator, parameter, product
 
 CLASSIFIER = {"summary": "sequence_summary.summary", "logits": "logits_proj"}
@@ -22,6 +26,11 @@ CLASSIFIER = {"summary": "sequence_summary.summary", "logits": "logits_proj"}
 def high(x: jax.Array) -> jax.Array:
     """In at least float32, as logits are computed."""
     return x.astype(accumulator(x.dtype))
+
+
+def dropout_rate(config: ModelConfig) -> float:
+    """Of what the last layer of a head reads: that of the model, but ALBERT, which has none, has one here."""
+    return architecture(config, "mlm").sentence_dropout or config.dropout
 
 
 class Linear(nn.Module):
@@ -43,7 +52,7 @@ class Linear(nn.Module):
 
 
 class Summary(nn.Module):
-    """Drop(tanh(W h + b)) of the vector of CLS, which is the last one; its parameters are those of a `Linear`."""
+    """Drop(tanh(W h + b)) of the vector of CLS; its parameters are those of a `Linear`."""
 
     config: ModelConfig
 
@@ -53,11 +62,11 @@ class Summary(nn.Module):
         linear = Linear(self.config, self.config.d_model)
         nn.share_scope(self, linear)
         s_BCD = jnp.tanh(linear(hidden.cls_BCD))
-        return Dropout(self.config.dropout)(s_BCD, hidden.rows_B, deterministic=deterministic)
+        return Dropout(dropout_rate(self.config))(s_BCD, hidden.rows_B, deterministic=deterministic)
 
 
 class Classifier(nn.Module):
-    """`outputs` numbers for each sequence of a row, from its `Summary`."""
+    """`outputs` numbers for each sequence of a row, from its `Summary`, or from its last vector alone."""
 
     config: ModelConfig
     outputs: int
@@ -65,13 +74,15 @@ class Classifier(nn.Module):
     """(logits_BCO in at least float32, labels) -> loss_B."""
 
     def setup(self) -> None:
-        """The parameters: summary/{kernel,bias}, logits/{kernel,bias}."""
-        self.summary = Summary(self.config)
-        self.logits = Linear(self.config, self.outputs)
+        """The parameters: summary/{kernel,bias}, logits/{kernel,bias}; without CLS logits/kernel."""
+        summarised = self.config.family.cls != "none"
+        self.summary = Summary(self.config) if summarised else None
+        self.logits = Linear(self.config, self.outputs, use_bias=summarised)
 
     def __call__(self, hidden: Hidden, *, deterministic: bool) -> jax.Array:
         """logits_BCO, at least float32."""
-        return self.logits(high(self.summary(hidden, deterministic=deterministic)))
+        read_BCD = self.summary(hidden, deterministic=deterministic) if self.summary else hidden.cls_BCD
+        return self.logits(high(read_BCD))
 
     def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
         """loss_B."""

@@ -1,12 +1,17 @@
-"""Token layouts of the original's fine-tuning: the pieces of texts, with SEP and CLS, and their segments.
+"""Token layouts of examples: the pieces of texts, with SEP and CLS where the family has them, and their segments.
 
-    sentence, pair    A SEP (B SEP) CLS                     the longer of A and B loses pieces at its end
-    choice            context SEP question+option SEP CLS   the end keeps its last pieces, the context its first
-    span              paragraph SEP question SEP CLS        windows of a long paragraph; the question keeps its first
+                    XLNet                                 BERT, ALBERT (RoBERTa: SEP SEP after the first text)
+    sentence, pair  A SEP (B SEP) CLS                     CLS A SEP (B SEP)
+    choice          context SEP question+option SEP CLS   CLS context SEP question+option SEP
+    span            paragraph SEP question SEP CLS        CLS question SEP paragraph SEP
 
-A SEP has the segment of the text before it. A is the longer text in pretraining, and so the paragraph is A. All
-functions take and return pieces, int32; `length` is the number of tokens that a sequence may have. Longer documents are
-one sequence of several segments, which `task.batch_of` pads on the left and cuts: so the last segment is full, what is
+GPT-2 has none of these pieces, and its texts follow each other. Of a pair the longer text loses pieces at its end; of a
+choice the end keeps its last pieces, the context its first; a long paragraph is read in windows, and the question keeps
+its first pieces. A SEP has the segment of the text before it. XLNet's A is the longer text in pretraining, and so the
+paragraph is A.
+
+All functions take and return pieces, int32; `length` is the number of tokens that a sequence may have. Longer documents
+are one sequence of several segments, which `Task.batch` pads on the left and cuts: so the last segment is full, what is
 before it is in the memory, and no padding stands between them.
 """
 
@@ -16,43 +21,71 @@ from typing import NamedTuple
 
 import numpy as np
 
+from xlnet_jax.config.families import FAMILIES, Family
 from xlnet_jax.data.tokenizer import SpecialIds
 
 A, B, CLASS = range(3)
-"""Segments. Only equality matters, and the memory is segment 0."""
+"""Segments. To XLNet only equality matters, and the memory is segment 0; a CLS that is the first piece has A's."""
 
 
 class Sequence(NamedTuple):
-    """Tokens that end in CLS, int32 [n], and their segments."""
+    """Tokens with their special pieces, int32 [n], and their segments."""
 
     tokens: np.ndarray
     segments: np.ndarray
 
 
-def joined(special: SpecialIds, *parts: np.ndarray) -> Sequence:
-    """At most two texts, each with a SEP behind it, and CLS."""
-    separated = [np.append(part, special.sep) for part in parts]
-    tokens = np.concatenate([*separated, [special.cls]]).astype(np.int32)
-    kinds = [np.full(len(part), kind) for kind, part in zip((A, B), separated, strict=False)]
-    return Sequence(tokens, np.concatenate([*kinds, [CLASS]]).astype(np.int32))
+class Layout(NamedTuple):
+    """Where the special pieces of a family stand."""
+
+    special: SpecialIds
+    family: Family = FAMILIES["xlnet"]
+
+    @property
+    def first(self) -> int:
+        """The place of the first text."""
+        return int(self.family.cls == "first")
+
+    def extra(self, texts: int) -> int:
+        """The number of special pieces around one text or two."""
+        separators = self.family.separators
+        return (self.family.cls != "none") + (texts - 1) * separators + min(separators, 1)
+
+    def origin(self, tokens: np.ndarray) -> int:
+        """Index 0 of a sequence in the padded array: with padding on the left it counts from the end."""
+        return -len(tokens) if self.family.padding_left else 0
 
 
-def sentences(special: SpecialIds, length: int, first: np.ndarray, second: np.ndarray | None = None) -> Sequence:
+def joined(layout: Layout, *parts: np.ndarray) -> Sequence:
+    """At most two texts with the special pieces."""
+    (special, family), last = layout, len(parts) - 1
+    separators = [family.separators] * last + [min(family.separators, 1)]
+    blocks = [np.append(part, [special.sep] * count) for part, count in zip(parts, separators, strict=True)]
+    kinds = [np.full(len(block), kind) for kind, block in zip((A, B), blocks, strict=False)]
+    before, after = [special.cls] * (family.cls == "first"), [special.cls] * (family.cls == "last")
+    return Sequence(
+        np.concatenate([before, *blocks, after]).astype(np.int32),
+        np.concatenate([[A] * len(before), *kinds, [CLASS] * len(after)]).astype(np.int32),
+    )
+
+
+def sentences(layout: Layout, length: int, first: np.ndarray, second: np.ndarray | None = None) -> Sequence:
     """A sentence or a pair. Pieces go one by one from the longer text, from the second if both are equal."""
     if second is None:
-        return joined(special, first[: length - 2])
-    room = length - 3
+        return joined(layout, first[: length - layout.extra(1)])
+    room = length - layout.extra(2)
     a, b = len(first), len(second)
     if a + b > room:
         # The shorter one is cut only if it is longer than half, and then both end equal, or A one longer.
         a, b = max(room - b, min(a, (room + 1) // 2)), max(room - a, min(b, room // 2))
-    return joined(special, first[:a], second[:b])
+    return joined(layout, first[:a], second[:b])
 
 
-def choice(special: SpecialIds, length: int, context: np.ndarray, option: np.ndarray, most: int) -> Sequence:
+def choice(layout: Layout, length: int, context: np.ndarray, option: np.ndarray, most: int) -> Sequence:
     """One option of a multiple choice; of the question and the option the last `most` pieces are kept."""
-    option = option[max(0, len(option) - min(most, length - 3)) :]
-    return joined(special, context[: length - 3 - len(option)], option)
+    room = length - layout.extra(2)
+    option = option[max(0, len(option) - min(most, room)) :]
+    return joined(layout, context[: room - len(option)], option)
 
 
 class Window(NamedTuple):
@@ -61,20 +94,23 @@ class Window(NamedTuple):
     start: int
     """Its first piece in the paragraph."""
     sequence: Sequence
+    first: int
+    """The place of that piece in the padded sequence; see `Layout.origin`."""
     best_N: np.ndarray
     """bool, one for each of its pieces of the paragraph: of all windows, this one has the most context around it."""
 
 
 def windows(
-    special: SpecialIds, length: int, paragraph: np.ndarray, question: np.ndarray, stride: int, most: int
+    layout: Layout, length: int, paragraph: np.ndarray, question: np.ndarray, stride: int, most: int
 ) -> list[Window]:
     """Overlapping windows of a paragraph, `stride` apart, each with the first `most` pieces of the question.
 
     The context of a piece is the smaller of the numbers of pieces before and after it in the window, plus 0.01 of the
     window's length, as in the original: the last window may be shorter. The first of equal ones is the best.
     """
-    question = question[: min(most, length - 4)]
-    room = length - 3 - len(question)
+    room = length - layout.extra(2)
+    question = question[: min(most, room - 1)]
+    room -= len(question)
     starts = [0]
     while starts[-1] + room < len(paragraph):
         starts.append(starts[-1] + min(stride, room))
@@ -83,8 +119,12 @@ def windows(
     for w, (start, end) in enumerate(zip(starts, ends, strict=True)):
         index = np.arange(end - start)
         score_WN[w, start:end] = np.minimum(index, index[::-1]) + 0.01 * (end - start)
-    best_N = score_WN.argmax(axis=0)
-    return [
-        Window(start, joined(special, paragraph[start:end], question), best_N[start:end] == w)
-        for w, (start, end) in enumerate(zip(starts, ends, strict=True))
-    ]
+    best_N, question_first = score_WN.argmax(axis=0), layout.family.cls != "last"
+    found = []
+    for w, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        part = paragraph[start:end]
+        sequence = joined(layout, *((question, part) if question_first else (part, question)))
+        before = len(question) + layout.family.separators if question_first else 0
+        first = layout.origin(sequence.tokens) + layout.first + before
+        found.append(Window(start, sequence, first, best_N[start:end] == w))
+    return found

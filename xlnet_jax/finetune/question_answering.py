@@ -5,8 +5,14 @@
     no answer: logit W3 Drop(tanh(W2 [sum_l p(start = l) h_l ; h_CLS]))
     loss = (CE(start) + CE(end)) / 2 + BCE(no answer) / 2
 
+This is XLNet's. All other families have one dense layer, whose start and end do not know of each other, over all
+positions with padding, as in Google's code and in transformers. Their score is the sum of both logits, and `no_answer`
+the sum of those of CLS less that of the best answer:
+
+    [start_l, end_l] = W h_l          loss = (CE(start) + CE(end)) / 2
+
 In training the end is conditioned on the true start; to answer, on each of the best `finetune.beam` starts, and as many
-ends of each are ranked by log p(start) + log p(end | start). A long paragraph is read in overlapping windows. One that
+ends of each are ranked by log p(start) + log p(end | start), or the sum. A long paragraph is read in overlapping windows. One that
 does not hold the answer has none: its start and end are CLS. Of all windows with a start, the one with the most context
 around it counts. (`XLNetForQuestionAnswering` of transformers takes the true start for "no answer" in training, and
 adds probabilities, not their logarithms.)
@@ -128,19 +134,61 @@ class AnswerHead(nn.Module):
         end_BKT = self.end_logits(h_BTD, _vectors(h_BTD, start_BK))
         end_BKT = jax.nn.log_softmax(jnp.where(allowed_BT[:, None], end_BKT, FAR))
         end_score_BKK, end_BKK = jax.lax.top_k(end_BKT, K)
-        # Counted from the end, so that the padding of a batch does not matter.
+        # Counted from the end, so that the padding on the left does not matter.
         return {
             "start": start_BK - T, "start_score": start_score_BK, "end": end_BKK - T, "end_score": end_score_BKK,
             "no_answer": self.answer_class(hidden, logits_BT, deterministic=True),
         }  # fmt: skip
 
 
+class SpanHead(nn.Module):
+    """`BertForQuestionAnswering` of transformers: start and end from one dense layer."""
+
+    config: ModelConfig
+    beam: int
+    longest: int
+    """Pieces of the longest answer."""
+
+    def setup(self) -> None:
+        """The parameters: logits/{kernel,bias}, of the start and the end."""
+        self.logits = Linear(self.config, 2)
+
+    def _scores(self, hidden: Hidden) -> tuple[jax.Array, jax.Array]:
+        start_end_BT2 = self.logits(high(hidden.h_BCTD[:, 0]))
+        return start_end_BT2[..., 0], start_end_BT2[..., 1]
+
+    def losses(self, hidden: Hidden, labels: Labels, *, deterministic: bool) -> jax.Array:
+        """loss_B; labels: start, end (positions), both [B]."""
+        start_BT, end_BT = self._scores(hidden)
+        return 0.5 * (cross_entropy(start_BT, {"label": labels["start"]}) +
+                      cross_entropy(end_BT, {"label": labels["end"]}))  # fmt: skip
+
+    def predictions(self, hidden: Hidden) -> dict[str, jax.Array]:
+        """As of `AnswerHead`, of spans that are no longer than `longest`, with logits; `no_answer`: the sum of CLS."""
+        (start_BT, end_BT), allowed_BT = self._scores(hidden), _paragraph(hidden)
+        K, T = min(self.beam, start_BT.shape[1]), start_BT.shape[1]
+        start_score_BK, start_BK = jax.lax.top_k(jnp.where(allowed_BT, start_BT, FAR), K)
+        length_BKT = jnp.arange(T)[None, None] - start_BK[:, :, None] + 1
+        good_BKT = allowed_BT[:, None] & (length_BKT >= 1) & (length_BKT <= self.longest)
+        end_score_BKK, end_BKK = jax.lax.top_k(jnp.where(good_BKT, end_BT[:, None], FAR), K)
+        return {
+            "start": start_BK, "start_score": start_score_BK, "end": end_BKK, "end_score": end_score_BKK,
+            "no_answer": start_BT[:, 0] + end_BT[:, 0],
+        }  # fmt: skip
+
+
+def _paragraph(hidden: Hidden) -> jax.Array:
+    """Positions of the paragraph, which ends with a SEP of the same segment: [B, T]."""
+    kind = layouts.A if hidden.cls == "last" else layouts.B
+    is_it_BT = hidden.real_BCT[:, 0] & (hidden.segments_BCT[:, 0] == kind)
+    before_it_BT = jnp.pad(is_it_BT[:, 1:], ((0, 0), (0, 1)))
+    return is_it_BT & before_it_BT
+
+
 def _allowed(hidden: Hidden) -> jax.Array:
-    """Positions of the paragraph, which ends with a SEP of the same segment, and CLS: [B, T]."""
-    is_a_BT = hidden.real_BCT[:, 0] & (hidden.segments_BCT[:, 0] == layouts.A)
-    before_a_BT = jnp.pad(is_a_BT[:, 1:], ((0, 0), (0, 1)))
-    T = is_a_BT.shape[1]
-    return (is_a_BT & before_a_BT) | (jnp.arange(T) == T - 1)[None]
+    """The paragraph, and XLNet's CLS: [B, T]."""
+    T = hidden.real_BCT.shape[2]
+    return _paragraph(hidden) | (jnp.arange(T) == T - 1)[None]
 
 
 def _vectors(h_BTD: jax.Array, position_BK: jax.Array) -> jax.Array:
@@ -151,7 +199,7 @@ class Passage(NamedTuple):
     """The paragraph's pieces of a window."""
 
     first: int
-    """Position of the first, counted from the end of the segment: negative."""
+    """Position of the first: negative, counted from the end of the segment, with padding on the left."""
     start_N: np.ndarray
     """First character of each in the context."""
     end_N: np.ndarray
@@ -188,28 +236,31 @@ class QuestionAnswering(Task):
         if example.label:
             start, text = example.label[0]
             answer = paragraph.covering(start, start + len(text))
-        windows = layouts.windows(self.tokenizer.special, self.config.data.segment_len, paragraph.tokens_N, asked,
+        windows = layouts.windows(self.layout, self.config.data.segment_len, paragraph.tokens_N, asked,
                                   settings.stride, settings.max_question)  # fmt: skip
         return [self._row(number, window, paragraph, answer, example.label is None) for window in windows]
 
     def _row(self, number: int, window: layouts.Window, paragraph: offsets.Pieces, answer: tuple[int, int] | None,
              unlabelled: bool) -> Row:  # fmt: skip
         T, (tokens, segments) = self.config.data.segment_len, window.sequence
-        first, part = -len(tokens), slice(window.start, window.start + len(window.best_N))
-        start = end = 0 if unlabelled else T - 1
+        part = slice(window.start, window.start + len(window.best_N))
+        start = end = 0 if unlabelled or self.layout.first else T - 1
         holds = answer is not None and part.start <= answer[0] and answer[1] < part.stop
         if answer is not None and holds:
-            start, end = (T + first + piece - window.start for piece in answer)
+            start, end = ((window.first + piece - window.start) % T for piece in answer)
         labels = {"start": start, "end": end, "impossible": not unlabelled and not holds}
-        passage = Passage(first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
+        passage = Passage(window.first, paragraph.start_N[part], paragraph.end_N[part], window.best_N)
         return Row((tokens,), (segments,), {name: np.int32(x) for name, x in labels.items()}, number, passage)
 
-    def head(self, config: ModelConfig) -> AnswerHead:
-        """See `AnswerHead`."""
-        return AnswerHead(config, self.config.finetune.beam)
+    def head(self, config: ModelConfig) -> AnswerHead | SpanHead:
+        """See the module's docstring."""
+        settings = self.config.finetune
+        if config.family.absolute:
+            return SpanHead(config, settings.beam, settings.max_answer)
+        return AnswerHead(config, settings.beam)
 
     def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """The best answer that is not empty, its first character and its score (log p), and the logit of no answer.
+        """The best answer that is not empty, its first character and its score, and what speaks for no answer.
 
         `no_answer` is the lowest of all windows: one that holds the answer is enough.
         """
@@ -223,6 +274,8 @@ class QuestionAnswering(Task):
                 text = examples[row.example].texts[0][start:end]
                 start += len(text) - len(text.lstrip())
                 best.update(answer=text.strip(), start=start, score=score)
+        for each in answers if self.config.model.family.absolute else ():
+            each["no_answer"] -= each["score"] if each["answer"] else 0
         # JSON has no infinity: an empty answer has no score.
         return [each | {"score": each["score"] if each["answer"] else None} for each in answers]
 

@@ -151,6 +151,8 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
         tokenizer = workdirs.tokenizer(source)
         model = vars(workdirs.load_config(source).model)
         config = config.changed(model={name: model[name] for name in configs.ARCHITECTURE})
+        if config.model.family.absolute:
+            config = config.changed(model={"memory_len": 0})
         try:
             configs.check(config)
         except BadInput as error:

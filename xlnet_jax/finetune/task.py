@@ -8,9 +8,10 @@ A task is data and a head: State, step, loop, checkpoints and resume are those o
 `classification` is the smallest complete task.
 
 Letters: B rows, C sequences of a row (the options of a multiple choice, else 1), S segments of a sequence
-(`finetune.segments`, else 1), T tokens of a segment. Sequences are padded on the left, so that every sequence ends at
-the last position of its last segment; there is CLS, and what a head reads stands at -1. Padding is the tokenizer's
-piece for it, which no text has; no position sees it, so the side of the padding changes nothing.
+(`finetune.segments`, else 1), T tokens of a segment. XLNet's sequences are padded on the left, so that every sequence
+ends at the last position of its last segment; there is CLS, and what a head reads stands at -1. Those of families with
+learned positions are padded on the right, and CLS is the first piece; GPT-2 has none, and its last piece is read.
+Padding is a piece that no text has; no position of a text sees it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.config import Config, FinetuneConfig, ModelConfig
@@ -52,14 +54,14 @@ class Row:
     """One row of a batch before padding. An example has one, or several (the windows of a long context).
 
     All rows of a task have the same number C of sequences, and labels of the same names, shapes and dtypes; a row
-    without labels has zeros. Labels that are positions count in the padded last segment: a piece that is k pieces
-    before the end of its sequence is at T - k.
+    without labels has zeros. Labels that are positions count in the padded last segment: with padding on the left a
+    piece that is k pieces before the end of its sequence is at T - k, with padding on the right piece k is at k.
     """
 
     tokens: tuple[np.ndarray, ...]
-    """C sequences, int32 [n] each with n <= S * T: pieces with SEP, and CLS as the last."""
+    """C sequences, int32 [n] each with n <= S * T: pieces with SEP and CLS; see `layouts`."""
     segments: tuple[np.ndarray, ...]
-    """The same shapes: 0 for A, 1 for B, 2 for CLS."""
+    """The same shapes: 0 for A, 1 for B, 2 for a CLS at the end."""
     labels: Labels
     example: int
     """Number of its example."""
@@ -73,7 +75,7 @@ class TaskBatch:
     """B rows; K steps stacked add a leading axis to every array."""
 
     tokens: Array
-    """int32 [B, C, S, T]; padding on the left."""
+    """int32 [B, C, S, T]; padded on the side of the family."""
     segments: Array
     """int32 [B, C, S, T]."""
     labels: dict[str, Array]
@@ -87,7 +89,7 @@ class Hidden:
     """What a head reads."""
 
     h_BCTD: jax.Array
-    """Content stream of the last segments after the last layer and the final dropout, compute dtype."""
+    """Content stream of the last segments after the last layer and the dropout before a head, compute dtype."""
     real_BCT: jax.Array
     """bool: not padding."""
     segments_BCT: jax.Array
@@ -95,10 +97,16 @@ class Hidden:
     rows_B: jax.Array
     """Row numbers in the global batch: they key dropout masks."""
 
+    cls: str = dataclasses.field(default="last", metadata={"static": True})
+    """Where CLS stands; see `config.families.Family`."""
+
     @property
     def cls_BCD(self) -> jax.Array:
-        """The vectors of CLS, which ends every sequence."""
-        return self.h_BCTD[:, :, -1]
+        """The vectors of CLS; without one those of the last pieces, which have seen all others."""
+        if self.cls == "none":
+            last_BC = self.real_BCT.sum(axis=2) - 1
+            return jnp.take_along_axis(self.h_BCTD, last_BC[:, :, None, None], axis=2)[:, :, 0]
+        return self.h_BCTD[:, :, 0 if self.cls == "first" else -1]
 
 
 class Export(NamedTuple):
@@ -139,6 +147,9 @@ class Task(abc.ABC):
     any_length: ClassVar[bool] = True
     """Whether predictions mean the same in shorter segments, as those from the vector of CLS: then `predict` makes
     batches of texts of similar length."""
+    dropped: ClassVar[frozenset[str]] = frozenset()
+    """Values of `model.architecture` whose class in transformers starts this head with a dropout. XLNet itself ends
+    with one."""
     ranking: ClassVar[tuple[str, ...]] = ()
     """See `metrics`, of a task with the same ones for all examples."""
 
@@ -170,6 +181,17 @@ class Task(abc.ABC):
         return self.config.finetune.label_list()
 
     @property
+    def layout(self) -> layouts.Layout:
+        """That of the family."""
+        return layouts.Layout(self.tokenizer.special, self.config.model.family)
+
+    @property
+    def pad(self) -> int:
+        """The piece that fills up: GPT-2 has none of its own, and takes the end of a document, which no text has."""
+        special = self.tokenizer.special
+        return special.eod if special.pad is None else special.pad
+
+    @property
     def length(self) -> int:
         """The most pieces of a sequence, in all its segments."""
         return self.config.finetune.segments * self.config.data.segment_len
@@ -194,7 +216,7 @@ class Task(abc.ABC):
         parts = [self.tokenizer.encode(text) for text in example.texts]
         if not all(map(len, parts)):
             raise BadInput(f"{example.where}: a text is empty after normalisation; correct the row or remove it")
-        return [layouts.sentences(self.tokenizer.special, self.length, *parts)]
+        return [layouts.sentences(self.layout, self.length, *parts)]
 
     def target(self, example: Example) -> Labels:
         """The labels of its row; zeros if it has none. Raises BadInput."""
@@ -232,11 +254,12 @@ class Task(abc.ABC):
         T = segment_len or self.config.data.segment_len
         filled = [*rows, *[rows[0]] * (size - len(rows))]
         shape = (size, len(rows[0].tokens), self.config.finetune.segments * T)
-        tokens, kinds = np.full(shape, self.tokenizer.special.pad, np.int32), np.zeros(shape, np.int32)
+        tokens, kinds = np.full(shape, self.pad, np.int32), np.zeros(shape, np.int32)
         for b, row in enumerate(filled):
             for c, (pieces, kind) in enumerate(zip(row.tokens, row.segments, strict=True)):
-                tokens[b, c, shape[2] - len(pieces) :] = pieces
-                kinds[b, c, shape[2] - len(pieces) :] = kind
+                first = self.layout.origin(pieces) % shape[2]
+                tokens[b, c, first : first + len(pieces)] = pieces
+                kinds[b, c, first : first + len(pieces)] = kind
         labels = {name: np.stack([row.labels[name] for row in filled]) for name in rows[0].labels}
         weight = (np.arange(size) < len(rows)).astype(np.float32)
         tokens, kinds = (x.reshape(*shape[:2], -1, T) for x in (tokens, kinds))

@@ -50,7 +50,7 @@ class TokenClassification(Task):
     """One of `finetune.labels` for every word."""
 
     read = staticmethod(readers.token_classification)
-    options = frozenset({"labels"})
+    options, dropped = frozenset({"labels"}), frozenset({"bert", "roberta", "albert"})
     export = Export("XLNetForTokenClassification", {"logits": "classifier"}, labels=FinetuneConfig.label_list)
     texts = (1, math.inf)
     any_length = False
@@ -66,7 +66,7 @@ class TokenClassification(Task):
 
     def encode(self, number: int, example: Example) -> list[Row]:
         """As few rows as hold all words. Raises BadInput for an unknown label."""
-        T = self.config.data.segment_len
+        T, layout = self.config.data.segment_len, self.layout
         normal = [self.tokenizer.normalization(word) for word in example.texts]
         tokens_N, count_W = self.tokenizer.encode_normalized(normal)
         words = np.split(tokens_N, np.cumsum(count_W)[:-1])
@@ -78,9 +78,9 @@ class TokenClassification(Task):
         rows, first = [], 0
         while first < len(words):
             pieces = np.cumsum([len(word) for word in words[first:]])
-            last = first + max(1, int(np.searchsorted(pieces, T - 2, "right")))
-            tokens, segments = layouts.sentences(self.tokenizer.special, T, np.concatenate(words[first:last]))
-            starts = np.array([0, *pieces[: last - first - 1]]) - len(tokens)
+            last = first + max(1, int(np.searchsorted(pieces, T - layout.extra(1), "right")))
+            tokens, segments = layouts.sentences(layout, T, np.concatenate(words[first:last]))
+            starts = np.array([0, *pieces[: last - first - 1]]) + layout.origin(tokens) + layout.first
             label_T = np.full(T, -1, np.int32)
             label_T[starts] = labels[first:last]
             rows.append(Row((tokens,), (segments,), {"label": label_T}, number, starts))
@@ -92,7 +92,7 @@ class TokenClassification(Task):
         return TokenHead(config, len(self.labels))
 
     def outputs(self, predictions: Labels, rows: Sequence[Row], examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """`labels` of all words; `Row.more` has their first pieces, counted from the end."""
+        """`labels` of all words; `Row.more` has the places of their first pieces."""
         outputs: list[dict[str, Any]] = [{"labels": []} for _ in examples]
         for row, label_T in zip(rows, predictions["label"], strict=True):
             outputs[row.example]["labels"] += [self.labels[label] for label in label_T[row.more]]

@@ -250,8 +250,15 @@ def _fresh(recipe: Recipe, data: TrainingData, built: BuiltStep, processes: Sess
     if not path:
         return create_state(recipe, built), {"rebuilt": []}
     # The head of another task predicts something else, even where the shapes agree.
-    wanted = {name: tree for name, tree in built.abstract_state.params.items() if name != "head"}
+    fresh = built.abstract_state.params
+    wanted = {name: tree for name, tree in fresh.items() if name != "head"}
+    # But the first layer of a classifier may be pretrained, as the pooler of a loss of sentences.
+    if summary := fresh.get("head", {}).get("summary"):
+        wanted["pooler"] = summary
     params, origin = restore.foreign_parameters(path, wanted, processes)
+    if summary:
+        origin["fresh"] = [name for name in origin["fresh"] if not name.startswith("params/pooler/")]
+        params |= {"head": {"summary": params.pop("pooler")}} if "pooler" in params else {}
     if origin["tokenizer_sha256"] != data.tokenizer.sha256:
         log.warning("checkpoint.init_from=%s has another tokenizer: its embeddings are those of other pieces", path)
     theirs = (workdirs.read_config(restore.run_of(path)[0]) or {}).get("config", {})
@@ -261,7 +268,7 @@ def _fresh(recipe: Recipe, data: TrainingData, built: BuiltStep, processes: Sess
                     "%s", path, "; ".join(other))  # fmt: skip
     # A new head is meant; other new parameters may be a mistake in the configuration.
     say = log.warning if origin["fresh"] else log.info
-    head = ["params/head"] if "head" in built.abstract_state.params else []
+    head = ["params/head/logits" if "head" in params else "params/head"] if "head" in fresh else []
     lists = (("new", origin["fresh"] + head), ("not used", origin["left_over"]))
     say("starting with the parameters of step %d of %s%s", origin["step"], path,
         "".join(f"; {what}: {', '.join(names)}" for what, names in lists if names))  # fmt: skip
