@@ -66,22 +66,26 @@ def _write(folder, task, examples):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("task", "make", "score"),
+    ("task", "make", "score", "family"),
     [
-        ("multiple_choice", _choice, 0.8),
-        ("question_answering", _spans, 0.8),
-        ("token_classification", _tokens, 0.9),
-        ("embeddings", _embeddings, 0.8),
+        ("multiple_choice", _choice, 0.8, "xlnet"),
+        ("question_answering", _spans, 0.8, "xlnet"),
+        ("token_classification", _tokens, 0.9, "xlnet"),
+        ("embeddings", _embeddings, 0.8, "xlnet"),
+        ("multiple_choice", _choice, 0.8, "roberta"),
+        ("question_answering", _spans, 0.8, "bert"),
+        ("token_classification", _tokens, 0.9, "bert"),
+        ("embeddings", _embeddings, 0.8, "roberta"),
     ],
 )
-def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score):
+def test_a_task_from_files_to_predictions(tmp_path, settings, task, make, score, family):
     draw = random.Random(0)
     path, columns = _write(tmp_path, task, [make(draw) for _ in range(COUNT)])
     data = {"task": task, "columns": columns, "train": path, "dev": path}
     data |= {"stride": 8} if task == "question_answering" else {}
     config = settings(
         finetune=data, data={"segment_len": 40}, train={"steps": 48, "batch_size": 16}, evaluation={"every": 16},
-        checkpoint={"every": 16},
+        checkpoint={"every": 16}, model={"architecture": family} | ({} if family == "xlnet" else {"memory_len": 0}),
     )  # fmt: skip
     result = finetune(config, str(tmp_path / "run"))
     assert result["task"] == task and result["score"] > score

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 
 import data_fixtures
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +17,10 @@ from xlnet_jax.finetune.task import Example, Hidden
 T, D, PARAGRAPH = 12, 16, range(3, 8)  # padding before the paragraph; then SEP, a question of one piece, SEP, CLS
 
 
-def _task(segment_len=T, **changes):
-    config = tiny.config().changed(finetune=changes, data={"segment_len": segment_len})
+def _task(segment_len=T, family="xlnet", **changes):
+    config = tiny.config().changed(
+        finetune=changes, data={"segment_len": segment_len}, model={"architecture": family}
+    )  # fmt: skip
     return QuestionAnswering(config, data_fixtures.tokenizer())
 
 
@@ -83,13 +86,49 @@ def test_the_beam_equals_exhaustive_search(beam, exhaustive):
     assert {int(i) for i, j in np.argwhere(score_TT > -1e20)} == allowed
 
 
+def test_one_dense_layer_finds_the_best_span_of_all():
+    """The fault: a span of the question, or one that is too long, or the score of "no answer" without CLS."""
+    task = _task(family="bert", beam=5, max_answer=3)
+    # CLS, a question of one piece, SEP, five pieces of the paragraph, SEP, padding.
+    segments_T, real_T = np.array([0] * 3 + [1] * 6 + [0] * 3, np.int32), np.arange(T) < 9
+    h_TD = np.random.default_rng(0).normal(size=(T, D)).astype(np.float32)
+    arrays = (jnp.asarray(x)[None, None] for x in (h_TD, real_T, segments_T))
+    hidden = Hidden(*arrays, jnp.arange(1), cls="first")
+    head = task.head(dataclasses.replace(task.config.model, init_std=0.5))
+    labels = {"start": np.array([4]), "end": np.array([6])}
+    params = nn.meta.unbox(head.init(jax.random.key(0), hidden, labels, deterministic=True, method="losses"))
+    kernel, bias = (np.asarray(params["params"]["logits"][name], np.float64) for name in ("kernel", "bias"))
+    start_T, end_T = (h_TD @ kernel + bias).T
+    loss = head.apply(params, hidden, labels, deterministic=True, method="losses")
+    wanted = sum(np.log(np.exp(x).sum()) for x in (start_T, end_T)) - start_T[4] - end_T[6]
+    np.testing.assert_allclose(loss, [wanted / 2], rtol=1e-5)
+    found = jax.tree.map(np.asarray, head.apply(params, hidden, method="predictions"))
+    place = np.arange(5)
+    (row,) = task.encode(0, Example(("ba", "ki"), (), ""))
+    assert "impossible" in row.labels and row.labels["start"] == row.labels["end"] == 0
+    more = row.more._replace(first=3, start_N=place, end_N=place + 1, best_N=place >= 0)
+    (output,) = task.outputs(found, [dataclasses.replace(row, more=more)], [Example(("abcde", "?"), None, "")])
+    legal = [(start_T[i] + end_T[j], "abcde"[i - 3 : j - 2]) for i in range(3, 8) for j in range(i, min(i + 3, 8))]
+    score, answer = max(legal)
+    assert (output["answer"], output["score"]) == (answer, pytest.approx(score, abs=1e-5))
+    assert output["no_answer"] == pytest.approx(start_T[0] + end_T[0] - output["score"], abs=1e-5)
+
+
 CONTEXT = "  Bado ki re\u0301mi, 12,450 lu. Sidone tu ve ra. Kilu nomi raba doki."
 
 
-@pytest.mark.parametrize("answer", ["re\u0301mi", "12,450", "nomi", "Bado"])
-def test_a_window_points_at_the_answer_or_says_there_is_none(answer):
+@pytest.mark.parametrize(
+    ("answer", "family"),
+    [
+        *((answer, "xlnet") for answer in ("re\u0301mi", "12,450", "nomi", "Bado")),
+        ("nomi", "bert"),
+        ("Bado", "roberta"),
+    ],
+)
+def test_a_window_points_at_the_answer_or_says_there_is_none(answer, family):
     """Decoding the labels gives the answer back; the fault: a place that is off by one, or one in the wrong window."""
-    task = _task(24, stride=4)
+    task = _task(24, family, stride=4)
+    left = family == "xlnet"  # where positions count from the end
     label = ((CONTEXT.index(answer), answer),)
     rows = task.encode(0, Example((CONTEXT, "Ba do?"), label, "dev.json"))
     assert len(rows) > 3
@@ -98,13 +137,13 @@ def test_a_window_points_at_the_answer_or_says_there_is_none(answer):
     for row in rows:
         assert len(row.tokens[0]) <= 24
         if not row.labels["impossible"]:
-            first, last = (row.labels[name] - 24 - row.more.first for name in ("start", "end"))
+            first, last = (row.labels[name] - 24 * left - row.more.first for name in ("start", "end"))
             assert CONTEXT[row.more.start_N[first] : row.more.end_N[last]].strip() == answer
         else:
-            assert row.labels["start"] == row.labels["end"] == 23
+            assert row.labels["start"] == row.labels["end"] == 23 * left
     # A head that is sure of the labels answers right, and is scored so.
-    start = np.array([[row.labels["start"]] for row in rows]) - 24
-    end = np.array([[[row.labels["end"]]] for row in rows]) - 24
+    start = np.array([[row.labels["start"]] for row in rows]) - 24 * left
+    end = np.array([[[row.labels["end"]]] for row in rows]) - 24 * left
     impossible = np.array([row.labels["impossible"] for row in rows])
     sure = {"start": start, "start_score": 0.0 * start, "end": end, "end_score": 0.0 * end, "no_answer": impossible}
     examples = [Example((CONTEXT, "Ba do?"), label, "")]

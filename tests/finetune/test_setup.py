@@ -34,9 +34,11 @@ def test_a_task_has_the_whole_architecture_of_its_source_and_its_own_way_to_trai
     config = tiny.config(model=ARCHITECTURE | OF_RUN)
     tiny.save_run(source, config, tiny.random_params(config))
     asked = settings(checkpoint={"init_from": source}, finetune={"tokenizer": ""})
-    assert set(configs.ARCHITECTURE) == {*ARCHITECTURE, "vocab_size", "position_scheme"}
+    of_family = {"architecture", "max_positions"}
+    assert set(configs.ARCHITECTURE) == {*ARCHITECTURE, *of_family, "vocab_size", "position_scheme"}
     of_run = {field.name for field in dataclasses.fields(asked.model)} - set(configs.ARCHITECTURE)
-    assert of_run == {*OF_RUN, "same_length", "layer_losses"}  # these two are for `data.objective=clm`
+    # The first two are for `data.objective=clm`, the last one is of other families.
+    assert of_run == {*OF_RUN, "same_length", "layer_losses", "init_truncated"}
     train, _ = prepare(asked, str(tmp_path / "task"))
     found = vars(train.task.config.model)
     assert {name: found[name] for name in ARCHITECTURE} == ARCHITECTURE

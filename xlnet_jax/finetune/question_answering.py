@@ -12,10 +12,10 @@ the sum of those of CLS less that of the best answer:
     [start_l, end_l] = W h_l          loss = (CE(start) + CE(end)) / 2
 
 In training the end is conditioned on the true start; to answer, on each of the best `finetune.beam` starts, and as many
-ends of each are ranked by log p(start) + log p(end | start), or the sum. A long paragraph is read in overlapping windows. One that
-does not hold the answer has none: its start and end are CLS. Of all windows with a start, the one with the most context
-around it counts. (`XLNetForQuestionAnswering` of transformers takes the true start for "no answer" in training, and
-adds probabilities, not their logarithms.)
+ends of each are ranked by log p(start) + log p(end | start), or the sum of logits. A long paragraph is read in
+overlapping windows. One that does not hold the answer has none: its start and end are CLS. Of all windows with a start,
+the one with the most context around it counts. (`XLNetForQuestionAnswering` of transformers takes the true start for
+"no answer" in training, and adds probabilities, not their logarithms.)
 """
 
 from __future__ import annotations

@@ -1,0 +1,131 @@
+"""BERT, RoBERTa, ALBERT and GPT-2 on tasks: they learn, padding changes nothing, dropout stands where theirs does."""
+
+import dataclasses
+
+import data_fixtures
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from xlnet_jax.checkpoint import restore
+from xlnet_jax.commands.finetune import finetune
+from xlnet_jax.errors import BadInput
+from xlnet_jax.finetune.recipe import task_recipe
+from xlnet_jax.finetune.task import Example
+from xlnet_jax.finetune.tasks import TASKS
+from xlnet_jax.train.loss import mean_loss
+from xlnet_jax.train.state import init_params
+
+MODELS = {
+    "bert": {},
+    "roberta": {},
+    "albert": {"d_embed": 8, "share_layers": True},
+    "gpt2": {"norm": "pre"},
+}
+T = 16
+
+
+def _model(family):
+    return {"architecture": family, "memory_len": 0, "max_positions": 2 * T} | MODELS[family]
+
+
+def _recipe(family, task="classification", **model):
+    config = tiny.config(
+        model=_model(family) | model,
+        data={"segment_len": T},
+        finetune={"task": task, "labels": "no,yes", "train": "none.tsv"},
+    )
+    kind = TASKS[task](config, data_fixtures.tokenizer())
+    label = ("yes", "no") if task == "token_classification" else "yes"
+    row = kind.encode(0, Example(("bame", "dono"), label, ""))[0]
+    return task_recipe(kind, row, config)
+
+
+def _rows(model, texts):
+    return [row for n, text in enumerate(texts) for row in model.task.encode(n, Example((text,), "no", ""))]
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_a_family_learns_a_class_and_padding_changes_nothing(family):
+    """The fault: a head that reads padding, or the first piece of a text that is read from left to right."""
+    model = _recipe(family).model
+    params = jax.jit(lambda: nn.meta.unbox(init_params(_recipe(family))))()
+    assert set(params["head"]) == ({"logits"} if family == "gpt2" else {"summary", "logits"})
+    texts = ["bame dono", "kira", "lusi tume veve", "veve bame kira lusi", "veve", "dono kira bame"]
+    rows = [
+        dataclasses.replace(row, labels={"label": np.int32("veve" in text)})
+        for row, text in zip(_rows(model, texts), texts, strict=True)
+    ]
+    batch = model.task.batch(rows, len(rows))
+
+    @jax.jit
+    def step(params):
+        loss, gradient = jax.value_and_grad(lambda params: mean_loss(params, model, batch, ())[0])(params)
+        return loss, jax.tree.map(lambda x, g: x - 0.2 * g, params, gradient)
+
+    losses = []
+    for _ in range(40):
+        loss, params = step(params)
+        losses.append(float(loss))
+    assert losses[-1] < 0.2 < 0.5 < losses[0]
+    evaluate = jax.jit(model.evaluate)
+    short, long = (evaluate(params, model.task.batch(rows, len(rows), length)) for length in (T, 2 * T))
+    np.testing.assert_allclose(short[1]["logits"], long[1]["logits"], atol=1e-5)
+    assert np.ptp(short[1]["logits"][:, 0, 1]) > 0.5
+    np.testing.assert_array_equal(short[1]["logits"][:, 0].argmax(-1), batch.labels["label"])
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "share"),
+    [
+        ("bert", "classification", 0.0),
+        ("bert", "token_classification", 0.5),
+        ("roberta", "classification", 0.5),
+        ("albert", "token_classification", 0.1),
+    ],
+)
+def test_dropout_before_a_head_is_that_of_its_class_in_transformers(family, task, share):
+    """ALBERT's heads have a rate of their own, as the model has none."""
+    recipe = _recipe(family, task, dropout=0.0 if family == "albert" else 0.5)
+    params = jax.jit(lambda: nn.meta.unbox(init_params(recipe)))()
+    batch = jax.tree.map(lambda x: np.repeat(x, 8, axis=0), recipe.model.task.batch(
+        recipe.model.task.encode(0, Example(("bame",), None, "")), 1))  # fmt: skip
+    hidden = jax.jit(lambda params: recipe.model.hidden(params, batch, jax.random.key(0)).h_BCTD)(params)
+    assert abs(float((hidden == 0).mean()) - share) < 0.05 * (share > 0) + 1e-9
+
+
+def test_the_pooler_of_pretraining_begins_a_head(tmp_path, settings):
+    """And no other part of the source's heads is used; the memory of the task's configuration is no obstacle."""
+    source = str(tmp_path / "run")
+    data = {"objective": "mlm", "reuse_len": 29, "sentence_loss": True, "bidirectional": False}
+    config = tiny.config(model=_model("bert") | {"max_positions": 32}, data=data)
+    params = tiny.random_params(config, 0.1)
+    tiny.save_run(source, config, params)
+    asked = settings(
+        model={"memory_len": 24}, checkpoint={"init_from": source}, finetune={"tokenizer": ""},
+        optimizer={"learning_rate": 1e-12}, train={"steps": 4},
+    )  # fmt: skip
+    finetune(asked, str(tmp_path / "task"))
+    found, _ = restore.saved_parameters(str(tmp_path / "task"))
+    np.testing.assert_allclose(found["head"]["summary"]["kernel"], params["pooler"]["kernel"], atol=1e-9)
+    np.testing.assert_allclose(found["position_embedding"], params["position_embedding"], atol=1e-9)
+    assert "pooler" not in found and "lm_head" not in found
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("gpt2", {"finetune": {"task": "regression", "train": "x"}}, "finetune.task=regression needs a CLS, which "
+         "model.architecture=gpt2 has not; use classification"),
+        ("bert", {"finetune": {"task": "classification", "train": "x", "segments": 2}},
+         "finetune.segments=2 must be 1 with model.architecture=bert: its positions have no past"),
+        ("bert", {"finetune": {"task": "classification", "train": "x"}, "data": {"segment_len": 64}},
+         "data.segment_len=64 is more than the model.max_positions=32 that are learned"),
+    ],
+)  # fmt: skip
+def test_what_a_family_cannot_do_is_refused_in_one_line(family, changes, message):
+    with pytest.raises(BadInput) as raised:
+        tiny.config(model=_model(family), **changes)
+    assert str(raised.value) == message
