@@ -11,7 +11,8 @@
 
 Vectors and logits are those of the pieces of a text, SEP, CLS; every position sees every other. For classification and
 the like fine-tune the model first. `score`, `infill` and `generate` read the pieces alone. A left-to-right model
-(`data.objective=clm`) only scores and continues texts; a masked one (`mlm`) does neither, nor fills gaps together.
+(`data.objective=clm`) only scores and continues texts; a masked one (`mlm`) fills one gap of one piece, and has
+`pseudo_score` in place of `score`.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput
-from xlnet_jax.infer import infill
-from xlnet_jax.infer.batching import batches, padded, program
+from xlnet_jax.finetune import layouts
+from xlnet_jax.infer import infill, masked
+from xlnet_jax.infer.batching import batches, padded, program, read_by_host
 from xlnet_jax.infer.decoder import Decoder, Filled, Listener
 from xlnet_jax.infer.infill import Gapped, Infilled, Passage, TextListener
+from xlnet_jax.infer.masked import Pseudo
 from xlnet_jax.infer.opened import Opened, find, on_one_device, opened
 from xlnet_jax.infer.options import Decoding, Fill, Generate, Score
 from xlnet_jax.infer.orders import Segment, any_order, check, checked, warn_of_law
@@ -96,7 +99,7 @@ class Model:
         What is in a gap of a text (`infer.infill`) is seen by none of the others.
         """
         rows = [self.pieces(text, number) for number, text in enumerate(self._texts(texts), 1)]
-        return [hidden_ND for hidden_ND, _ in self._run(rows)]
+        return self._run(rows, lambda hidden_ND, logits_PV: hidden_ND)
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
         """One vector for each text, [N, D]: the mean of its pieces with SEP and CLS, as of the task `embeddings`.
@@ -106,7 +109,8 @@ class Model:
         for number, text in enumerate(self._texts(texts), 1):
             infill.refuse_gap(text, number, "a vector is that of a whole text; fill it first, with `infill`")
         hidden, cls = self.hidden(texts), self.config.finetune.pooling == "cls"
-        rows = [h_TD[-1] if cls else h_TD.mean(axis=0) for h_TD in hidden]
+        summary = 0 if self.config.model.family.cls == "first" else -1
+        rows = [h_TD[summary] if cls else h_TD.mean(axis=0) for h_TD in hidden]
         return np.stack(rows) if rows else np.zeros((0, self.config.model.d_model), np.float32)
 
     def logits(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -115,7 +119,10 @@ class Model:
         Raises BadInput for a text without a gap; see `infer.infill` for how it is written.
         """
         rows = [self.pieces(text, number, needed=True) for number, text in enumerate(self._texts(texts), 1)]
-        return [logits_PV for _, logits_PV in self._run(rows)]
+        if self.config.data.left_to_right:
+            raise BadInput("this model is left-to-right (data.objective=clm), and no position sees both sides; use "
+                           "`generate`, or a model of plm or mlm")  # fmt: skip
+        return self._run(rows, lambda hidden_ND, logits_PV: logits_PV)
 
     def pieces(self, text: str, number: int = 1, needed: bool = False) -> list[int]:
         """The ids of a text, SEP and CLS; `<mask>` where it has gaps, of a length that is given.
@@ -125,7 +132,17 @@ class Model:
         found = infill.gapped(self.tokenizer, text, number, needed=needed)
         if found.drawn:
             raise BadInput(f"text {number}: no length of a gap is drawn here; write [MASK] or [MASK:5]")
-        return [*found.ids, self.tokenizer.special.sep, self.tokenizer.special.cls]
+        return self._laid_out(found.ids).tokens.tolist()
+
+    def _laid_out(self, ids: Sequence[int]) -> layouts.Sequence:
+        """A text with the special pieces of the model's family."""
+        return layouts.joined(layouts.Layout(self.tokenizer.special, self.config.model.family), np.array(ids, np.int32))
+
+    @property
+    def longest(self) -> int:
+        """T: tokens that are read at a time, and of a text if positions are learned."""
+        model = self.config.model
+        return model.max_positions if model.family.absolute else self.config.data.segment_len
 
     def generate(self, prompts: Sequence[str], *, listener: TextListener | None = None, **options: Any) -> list[str]:
         """What the model writes after each prompt: `tokens` tokens; from left to right the end of a document ends it.
@@ -142,7 +159,8 @@ class Model:
         asked = Generate(**options)
         left = asked.order == "left"
         check(self.config, self.name, asked)
-        rows = [infill.prompt(self.tokenizer, text, number, asked.tokens)
+        longest = self.longest if self.config.model.family.absolute else None
+        rows = [infill.prompt(self.tokenizer, text, number, asked.tokens, longest)
                 for number, text in enumerate(self._texts(prompts), 1)]  # fmt: skip
         heard = infill.as_text(self.tokenizer, rows, listener, left) if listener is not None else None
         filled = self._filled(rows, asked, self.tokenizer.special.eod if left else None, heard)
@@ -162,8 +180,16 @@ class Model:
         greedy = asked.temperature == 0 and asked.order != "random" and not any(text.drawn for text in rows)
         if asked.samples > 1 and greedy:
             raise BadInput(f"samples={asked.samples} of the most probable pieces are alike; give temperature=1")
-        pairs = zip(rows, self._filled(rows, asked), strict=True)
+        fill = self._filled_alone if self.config.data.objective == "mlm" else self._filled
+        pairs = zip(rows, fill(rows, asked), strict=True)
         return [infill.result(self.tokenizer, *pair, exact=asked.tokens_per_step == 1) for pair in pairs]
+
+    def _filled_alone(self, gapped: list[Gapped], asked: Fill) -> list[Filled]:
+        """`_filled` of a masked model: the only unknown piece of each text."""
+        masked.check_gap(gapped)
+        rows = [self._laid_out(text.ids).tokens.tolist() for text in gapped]
+        logits = self._run(rows, lambda hidden_ND, logits_PV: logits_PV[0])
+        return masked.filled(gapped, np.stack(logits), asked) if logits else []
 
     def _filled(
         self, gapped: list[Gapped], asked: Decoding, stop: int | None = None, listener: Listener | None = None
@@ -171,14 +197,15 @@ class Model:
         """The texts of a question, filled."""
         if not gapped:
             return []
-        model, T = any_order(self.config), self.config.data.segment_len
+        model, T = any_order(self.config), self.longest
         known = [text.known for text in gapped]
         # Left to right a segment without a memory knows less, as in training, and nothing that was given is unseen.
-        longest = math.inf if model.transformer.left_to_right else T
+        endless = model.transformer.left_to_right and not self.config.model.family.absolute
+        longest = math.inf if endless else T
         rows = checked(model, longest, [text.ids for text in gapped], known)
         warn_of_law(self.config, known, asked.order)
-        with self._ready(gapped, 0 if listener else len(rows)) as (model, params, done):
-            decode = Decoder(model, params, self.tokenizer.special, T, self.batch_size)
+        with self._ready(gapped, 0 if listener else len(rows)) as (config, params, done):
+            decode = Decoder(any_order(config), params, self.tokenizer.special, T, self.batch_size)
             return decode(rows, asked, stop, listener or (lambda number, pairs, ended: done(ended)))
 
     def log_prob(
@@ -194,7 +221,7 @@ class Model:
 
         Raises BadInput; see `orders.checked` and `Scorer`.
         """
-        asked, T = Score(**options), self.config.data.segment_len
+        asked, T = Score(**options), self.longest
         check(self.config, self.name, asked)
         rows, special = checked(any_order(self.config), T, tokens, known), self.tokenizer.special
         for number, (ids_N, _) in enumerate(rows, 1):
@@ -202,8 +229,8 @@ class Model:
                 raise BadInput(f"text {number}: id {special.mask} (<mask>) is a gap, and a likelihood is that of "
                                "words; give the ids whose likelihood is wanted, or fill it with `infill`")  # fmt: skip
         warn_of_law(self.config, known, asked.order)
-        with self._ready((tokens, known), len(rows) * asked.orders) as (model, params, done):
-            return Scorer(model, params, special, T, self.batch_size).log_prob(rows, asked, done)
+        with self._ready((tokens, known), len(rows) * asked.orders) as (config, params, done):
+            return Scorer(any_order(config), params, special, T, self.batch_size).log_prob(rows, asked, done)
 
     def score(self, texts: Sequence[str | Passage], **options: Any) -> list[Likelihood]:
         """`log_prob` of texts of which nothing is given, or of passages, whose other parts are."""
@@ -211,19 +238,38 @@ class Model:
         pairs = [infill.pieces_of(self.tokenizer, passage, number) for number, passage in enumerate(passages, 1)]
         return self.log_prob(*zip(*pairs, strict=True), **options) if pairs else []
 
+    def pseudo_score(self, texts: Sequence[str | Passage]) -> list[Pseudo]:
+        """Of a masked model log p of each piece of a text given all others; see `infer.masked`.
+
+        Raises BadInput for another model.
+        """
+        if self.config.data.objective != "mlm":
+            raise BadInput(f"{self.name} has data.objective={self.config.data.objective}, and a likelihood of texts; "
+                           "use `score`")  # fmt: skip
+        mask, found = self.tokenizer.special.mask, list[Pseudo]()
+        for number, text in enumerate(self._texts(texts), 1):
+            passage = text if isinstance(text, Passage) else Passage(text)
+            ids, known = infill.pieces_of(self.tokenizer, passage, number)
+            position_U = np.flatnonzero(~np.array(known))
+            rows = [self._laid_out(row).tokens.tolist() for row in masked.masked_one_by_one(ids, known, mask)]
+            chances = self._run(rows, lambda hidden_ND, logits_PV: logits_PV[0] - np.logaddexp.reduce(logits_PV[0]))
+            log_probs = [float(chance_V[ids[at]]) for chance_V, at in zip(chances, position_U, strict=True)]
+            found.append(Pseudo(position_U, np.array(log_probs)))
+        return found
+
     @contextlib.contextmanager
-    def _ready(self, question: object, count: int) -> Iterator[tuple[LanguageModel, Any, Callable[[int], None]]]:
-        """Model, parameters, and a function that counts texts that are done, up to `count`: with `opening` by a bar.
+    def _ready(self, question: object, count: int) -> Iterator[tuple[Config, Any, Callable[[int], None]]]:
+        """Configuration, parameters, and a function that counts texts that are done, up to `count`: with `opening` by a bar.
 
         All processes must ask the same question."""
         if self.opening is None:
-            yield any_order(self.config), self.params, lambda more: None
+            yield self.config, self.params, lambda more: None
             return
         digest = hashlib.sha256(repr(question).encode()).hexdigest()
         with self.opening({"the texts (sha256)": digest}) as model:
             log.info("computing with step %d, after compiling", model.step)
             with progress_bar("texts", count) as bar:
-                yield any_order(model.recipe.config), model.params, functools.partial(bar.advance, bar.task_ids[0])
+                yield model.recipe.config, model.params, functools.partial(bar.advance, bar.task_ids[0])
 
     def _texts(self, texts: Sequence[Any]) -> Sequence[Any]:
         """The same, of strings and passages. Raises BadInput, also for one text in place of a list of texts."""
@@ -243,30 +289,48 @@ class Model:
                     ) from error
         return texts
 
-    def _run(self, rows: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Hidden states [N, D] and logits [P, V] of each row; rows of similar length run together."""
-        model, mask = language_model(self.config), self.tokenizer.special.mask
-        if model.transformer.left_to_right:
+    def _run(self, rows: list[list[int]], keep: Callable[[np.ndarray, np.ndarray], Any]) -> list[Any]:
+        """What to `keep` of the hidden states [N, D] and logits [P, V] of each row; rows of similar length run
+        together."""
+        if not rows:
+            return []
+        family, mask, left_to_right = (
+            self.config.model.family,
+            self.tokenizer.special.mask,
+            self.config.data.left_to_right,
+        )
+        if left_to_right and not family.absolute:
             raise BadInput("this model is left-to-right (data.objective=clm), and no position sees both sides; use "
                            "`generate`, or a model of plm or mlm")  # fmt: skip
+        if family.absolute and (long := max(map(len, rows))) > self.longest:
+            raise BadInput(f"a text has {long} tokens with its special pieces, and the model has positions for "
+                           f"{self.longest} (model.max_positions); shorten it")  # fmt: skip
         computed: list[Any] = [None] * len(rows)
         B, groups = batches([len(row) for row in rows], self.batch_size)
-        for numbers in groups:
-            segments = []
-            for number in numbers:
-                ids_N = np.array(rows[number])
-                # Of two streams: the text is seen by all, a masked position by none but itself.
-                rank_N = (ids_N == mask) if self.config.data.objective == "plm" else np.zeros(len(ids_N))
-                position_P = np.flatnonzero(ids_N == mask)
-                segments.append(Segment(ids_N, rank_N, position_P, ids_N[position_P], position_P))
-            T = -(-max(len(segment.token_N) for segment in segments) // _ROUND) * _ROUND
-            P = -(-max(len(segment.position_U) for segment in segments) // 4) * 4
-            batch = padded(segments, B, T, P)
-            for segment_T, segment in zip(batch.segments, segments, strict=False):
-                segment_T[len(segment.token_N) - 1] = 2  # CLS
-            hidden_BTD, logits_BPV = jax.device_get(_forward(model, self.params, batch))
-            for number, segment, hidden_TD, logits_PV in zip(numbers, segments, hidden_BTD, logits_BPV, strict=False):
-                computed[number] = hidden_TD[: len(segment.token_N)], logits_PV[: len(segment.position_U)]
+        with self._ready(rows, 0 if self.opening is None else len(rows)) as (config, params, done):
+            for numbers in groups:
+                segments = []
+                for number in numbers:
+                    ids_N = np.array(rows[number])
+                    # Of two streams: the text is seen by all, a masked position by none but itself.
+                    rank_N = (ids_N == mask) if self.config.data.objective == "plm" else np.zeros(len(ids_N))
+                    rank_N = np.arange(len(ids_N)) if left_to_right else rank_N
+                    position_P = np.flatnonzero(ids_N == mask)
+                    segments.append(Segment(ids_N, rank_N, position_P, ids_N[position_P], position_P))
+                T = -(-max(len(segment.token_N) for segment in segments) // _ROUND) * _ROUND
+                T = min(T, self.longest) if family.absolute else T
+                P = -(-max(len(segment.position_U) for segment in segments) // 4) * 4
+                batch = padded(segments, B, T, P)
+                for segment_T, segment in zip(batch.segments, segments, strict=False):
+                    if family.cls == "last":
+                        segment_T[len(segment.token_N) - 1] = layouts.CLASS
+                hidden_BTD, logits_BPV = jax.device_get(_forward(language_model(config), params, batch))
+                for number, segment, hidden_TD, logits_PV in zip(
+                    numbers, segments, hidden_BTD, logits_BPV, strict=False
+                ):
+                    kept = hidden_TD[: len(segment.token_N)], logits_PV[: len(segment.position_U)]
+                    computed[number] = keep(*kept)
+                done(len(numbers))
         return computed
 
 
@@ -277,5 +341,7 @@ def _forward(model: LanguageModel, params: Any, batch: Batch) -> tuple[jax.Array
     memory = empty_memory(config, len(batch.direction), 0)
     out: Any = model.transformer.apply({"params": params}, batch, memory, deterministic=True)
     if out.target_vectors_BPD is None:
-        return out.hidden_BTD, jnp.zeros((*batch.target_positions.shape, config.vocab_size))
-    return out.hidden_BTD, model.logits(params, out.target_vectors_BPD)
+        logits_BPV = jnp.zeros((*batch.target_positions.shape, config.vocab_size))
+    else:
+        logits_BPV = model.logits(params, out.target_vectors_BPD)
+    return read_by_host((out.hidden_BTD, logits_BPV))

@@ -169,8 +169,8 @@ def test_a_left_to_right_model_continues_texts(causal, tmp_path, capsys, monkeyp
     model = dataclasses.replace(model, config=masked)
     with pytest.raises(BadInput, match="data.objective=mlm, which predicts each unknown token by itself"):
         model.generate(["x"])
-    with pytest.raises(BadInput, match=r"use `xlnet_jax.load\(...\).logits`, which gives those of every `.MASK.`"):
-        model.infill(["x [MASK]"])
+    with pytest.raises(BadInput, match="text 1 has 2 unknown pieces: a masked model"):
+        model.infill(["x [MASK:2]"])
 
 
 def test_texts_of_several_prompts_appear_in_their_order(capsys):

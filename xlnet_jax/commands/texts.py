@@ -11,11 +11,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from xlnet_jax import messages
 from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.infill import Passage, pieces_of
-from xlnet_jax.infer.options import Generate
+from xlnet_jax.infer.options import Generate, Score
 from xlnet_jax.infer.score import Likelihood
 from xlnet_jax.library import on_all_devices
 from xlnet_jax.messages import suggest_file
@@ -130,23 +132,36 @@ def score(
 
     Returns:
       For each text, in nats: `log_prob`, the mean over the orders; with several orders `spread`, their standard
-      deviation, and `log_mean_exp`; `pieces`, and the mean `log_probs` of each.
+      deviation, and `log_mean_exp`; `pieces`, and the mean `log_probs` of each. Of a masked model `pseudo_log_prob` in
+      place of `log_prob`.
     """
     model = on_all_devices(workdir, overrides, step, batch_size)
     passages = gathered(
         map(Passage, texts), input, lambda path: (Passage(**fields) for fields in _objects(path, Passage._fields))
     )
+    if model.config.data.objective == "mlm" and Score(**options) == Score():
+        pairs = zip(passages, model.pseudo_score(passages), strict=True)
+        return [_result(model.tokenizer, number, passage, score.position_U, score.log_prob_U,
+                        {"pseudo_log_prob": score.pseudo_log_prob})
+                for number, (passage, score) in enumerate(pairs, 1)]  # fmt: skip
     scores = zip(passages, model.score(passages, **options), strict=True)
     return [_scored(model.tokenizer, number, *pair) for number, pair in enumerate(scores, 1)]
 
 
 def _scored(tokenizer: Tokenizer, number: int, passage: Passage, score: Likelihood) -> dict[str, Any]:
-    tokens, _ = pieces_of(tokenizer, passage, number)
-    result: dict[str, Any] = {"text": passage.text, "log_prob": float(score.joint_K.mean())}
+    totals = {"log_prob": float(score.joint_K.mean())}
     if len(score.joint_K) > 1:
-        result |= {"spread": float(score.joint_K.std(ddof=1)), "log_mean_exp": score.log_mean_exp}
-    pieces = [tokenizer.pieces[tokens[position]] for position in score.position_U]
-    return result | {"pieces": pieces, "log_probs": score.log_prob_KU.mean(axis=0).tolist()}
+        totals |= {"spread": float(score.joint_K.std(ddof=1)), "log_mean_exp": score.log_mean_exp}
+    return _result(tokenizer, number, passage, score.position_U, score.log_prob_KU.mean(axis=0), totals)
+
+
+def _result(
+    tokenizer: Tokenizer, number: int, passage: Passage, position_U: np.ndarray, log_prob_U: np.ndarray,
+    totals: dict[str, float],
+) -> dict[str, Any]:  # fmt: skip
+    tokens, _ = pieces_of(tokenizer, passage, number)
+    pieces = [tokenizer.pieces[tokens[position]] for position in position_U]
+    return {"text": passage.text} | totals | {"pieces": pieces, "log_probs": log_prob_U.tolist()}
 
 
 def gathered(given: Iterable[Any], path: str | None, read: Callable[[str], Iterable[Any]]) -> list[Any]:

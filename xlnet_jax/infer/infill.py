@@ -9,6 +9,7 @@ A continuation is the same with one gap at the end.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,6 +21,8 @@ from xlnet_jax.data.tokenizer import Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.decoder import Filled, Listener
 from xlnet_jax.infer.options import LONGEST
+
+log = logging.getLogger("xlnet_jax")
 
 MARK = re.compile(r"\[MASK(:[^\]]*)?\]|<mask>")
 """A gap in a text. The same for every vocabulary, also of characters or bytes, whose texts may hold these letters: read
@@ -107,10 +110,17 @@ def gapped(tokenizer: Tokenizer, text: str, number: int, seed: int = 0, row: int
     return Gapped(ids, known, gaps, parts, any(fewest < most for fewest, most in bounds))
 
 
-def prompt(tokenizer: Tokenizer, text: str, number: int, tokens: int) -> Gapped:
-    """A text with one gap of so many pieces at its end. Raises BadInput for another one."""
+def prompt(tokenizer: Tokenizer, text: str, number: int, tokens: int, longest: int | None = None) -> Gapped:
+    """A text with one gap of so many pieces at its end, or as many as it may have where it can be no longer than
+    `longest`. Raises BadInput for another gap, or if there is no room for one."""
     refuse_gap(text, number, "a text is continued only at its end; use `fill` (in Python `infill`)")
     ids = tokenizer.encode(text).tolist()
+    if longest is not None and tokens > (room := longest - max(len(ids), 1)):  # before an empty text stands an end
+        limit = f"the model has positions for {longest} tokens (model.max_positions)"
+        if room < 1:
+            raise BadInput(f"text {number} has {len(ids)} tokens, and {limit}, new ones included; shorten it")
+        log.warning("text %d ends after %d new tokens: %s", number, room, limit)
+        tokens = room
     end = len(ids) + tokens
     unknown = [tokenizer.special.mask] * tokens
     return Gapped([*ids, *unknown], [True] * len(ids) + [False] * tokens, [(len(ids), end)], [text, ""])

@@ -59,10 +59,11 @@ class TextModel:
 def check(config: Config, path: str, asked: Options) -> None:
     """Raises BadInput for a question that the model of a configuration cannot answer."""
     data = config.data
-    if data.objective == "mlm":
-        raise BadInput(f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself: use "
-                       "`xlnet_jax.load(...).logits`, which gives those of every `[MASK]`, or train one with "
-                       "data.objective=plm or clm")  # fmt: skip
+    plain = isinstance(asked, Fill) and (asked.order, asked.tokens_per_step, asked.speculative) == ("left", 1, 0)
+    if data.objective == "mlm" and not plain:
+        raise BadInput(f"{path} was trained with data.objective=mlm, which predicts each unknown token by itself: it "
+                       "fills one [MASK] without further options, and scores by its pseudo-likelihood (in Python "
+                       "`pseudo_score`); for all else use a model of data.objective=plm or clm")  # fmt: skip
     if data.objective == "clm" and isinstance(asked, Fill):
         raise BadInput(f"{path} is left-to-right (data.objective=clm) and cannot fill a gap: use `generate`, or train "
                        "one with data.objective=plm")  # fmt: skip

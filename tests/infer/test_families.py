@@ -1,0 +1,90 @@
+"""What models with learned positions say of texts: one piece of a masked text, or what follows up to the last one."""
+
+import functools
+
+import data_fixtures
+import jax
+import numpy as np
+import pytest
+import tiny
+from special_ids import CLS, EOD, MASK, SEP
+
+from xlnet_jax.batch import NEVER, forward_text
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.infill import Passage
+from xlnet_jax.library import Model
+from xlnet_jax.model.transformer import empty_memory
+from xlnet_jax.train.recipe import language_model
+
+TEXT = "Bado kilu menora."
+
+
+@pytest.fixture(scope="module")
+def models():
+    """By family."""
+    configs = {name: tiny.family(name) for name in ("bert", "gpt2")}
+    return {name: Model(config, data_fixtures.tokenizer(), tiny.random_params(config, 0.3), 4)
+            for name, config in configs.items()}  # fmt: skip
+
+
+def log_probs(model, ids):
+    """log p over the vocabulary at every position of one text, from the model itself, [N, V]."""
+    at_1T, n = np.arange(32, dtype=np.int32)[None], len(ids)
+    rank_1T = np.where(at_1T < n, at_1T * model.config.data.left_to_right, NEVER)
+    ids_1T = np.array([ids + [0] * (32 - n)], np.int32)
+    return np.asarray(_log_probs(language_model(model.config), model.params, ids_1T, rank_1T))[:n]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _log_probs(language, params, ids_1T, rank_1T):
+    at_1T = np.arange(32, dtype=np.int32)[None]
+    memory = empty_memory(language.transformer.config, 1, 0)
+    batch = forward_text(ids_1T, rank_1T, 0 * at_1T, at_1T)
+    out = language.transformer.apply({"params": params}, batch, memory, deterministic=True)
+    return jax.nn.log_softmax(language.logits(params, out.target_vectors_BPD)[0])
+
+
+def test_a_masked_model_scores_each_piece_given_all_others(models):
+    model = models["bert"]
+    ids = model.tokenizer.encode(TEXT).tolist()
+    (found,) = model.pseudo_score([TEXT])
+    for at, log_prob in zip(found.position_U, found.log_prob_U, strict=True):
+        masked = [CLS, *ids[:at], MASK, *ids[at + 1 :], SEP]
+        assert log_prob == pytest.approx(log_probs(model, masked)[1 + at, ids[at]], abs=1e-4)
+    assert found.pseudo_log_prob == pytest.approx(found.log_prob_U.sum())
+    (part,) = model.pseudo_score([Passage(" kilu", before="Bado", after=" menora.")])
+    np.testing.assert_allclose(part.log_prob_U, found.log_prob_U[part.position_U], atol=1e-5)
+
+
+def test_a_masked_model_fills_one_gap(models):
+    model, text = models["bert"], "Bado [MASK] menora."
+    (filled,), (logits_1V,) = model.infill([text]), model.logits([text])
+    assert filled.gaps[0].pieces == [model.tokenizer.pieces[logits_1V[0].argmax()]]
+    drawn = model.infill([text], temperature=1.0, samples=40)
+    assert len({one.text for one in drawn}) > 5
+    for question, message in (
+        (lambda: model.infill(["Bado [MASK:2] menora."]), "has 2 unknown pieces"),
+        (lambda: model.infill([text], order="random"), "without further options"),
+        (lambda: model.generate([TEXT]), "for all else use a model of data.objective=plm or clm"),
+        (lambda: models["gpt2"].pseudo_score([TEXT]), "use `score`"),
+        (lambda: model.hidden([TEXT * 5]), "the model has positions for 32"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            question()
+
+
+def test_a_left_to_right_model_of_learned_positions_continues_texts_to_the_last_one(models, caplog):
+    model = models["gpt2"]
+    (likelihood,) = model.score([TEXT])
+    ids = model.tokenizer.encode(TEXT).tolist()
+    each = log_probs(model, [EOD, *ids])[np.arange(len(ids)), ids]
+    np.testing.assert_allclose(likelihood.log_prob_KU[0], each, atol=1e-4)
+    (text,) = model.generate([TEXT], tokens=100, temperature=0)
+    room = model.config.model.max_positions - len(ids)
+    assert f"text 1 ends after {room} new tokens: the model has positions for 32" in caplog.text
+    for _ in range(room):
+        ids.append(int(log_probs(model, ids)[-1].argmax()))
+    assert text.strip() in model.tokenizer.decode(ids)
+    with pytest.raises(BadInput, match="new ones included; shorten it"):
+        model.generate([TEXT * 3])
+    assert model.vectors([TEXT]).shape == (1, model.config.model.d_model)

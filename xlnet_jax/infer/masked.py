@@ -1,0 +1,67 @@
+"""What a masked language model (`mlm`) says: of one unknown token, given all others.
+
+    conditional          p(x_i | all but x_i)                    one pass, in which position i is MASK
+    pseudo-likelihood    sum_i log p(x_i | all but x_i)          a pass for each token
+
+The sum is no likelihood: its terms are of no joint distribution. So it has a name of its own (Salazar et al. 2020,
+arXiv:1910.14659). Of several unknown tokens each would be predicted without knowing of the others; only one is filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.errors import BadInput
+from xlnet_jax.infer.decoder import Filled
+from xlnet_jax.infer.infill import Gapped
+from xlnet_jax.infer.options import Fill
+from xlnet_jax.infer.sampling import Sampling, sample
+
+
+class Pseudo(NamedTuple):
+    """Of the U scored tokens of one text."""
+
+    position_U: np.ndarray
+    """int: where they are in the text, ascending."""
+    log_prob_U: np.ndarray
+    """log p of each given all others, nats."""
+
+    @property
+    def pseudo_log_prob(self) -> float:
+        """Their sum."""
+        return float(self.log_prob_U.sum())
+
+
+def masked_one_by_one(ids: Sequence[int], known: Sequence[bool], mask: int) -> list[list[int]]:
+    """A copy of the text for each position that is not known, with MASK there."""
+    return [[*ids[:at], mask, *ids[at + 1 :]] for at, given in enumerate(known) if not given]
+
+
+def check_gap(texts: Sequence[Gapped]) -> None:
+    """Raises BadInput for a text with more than one unknown piece."""
+    for number, text in enumerate(texts, 1):
+        if (unknown := text.known.count(False)) != 1:
+            raise BadInput(f"text {number} has {unknown} unknown pieces: a masked model (data.objective=mlm) predicts "
+                           "each by itself, and fills one gap of one piece, [MASK]; use a model of "
+                           "data.objective=plm")  # fmt: skip
+
+
+def filled(texts: Sequence[Gapped], logits_BV: np.ndarray, asked: Fill) -> list[Filled]:
+    """Each text with its unknown piece drawn from its row of logits, or the most probable one."""
+    B = len(texts)
+    number_B, count_B = jnp.arange(B), jnp.zeros(B, jnp.int32)
+    token_B = sample(jnp.asarray(logits_BV), Sampling.of(asked), number_B, count_B, asked.filtered)
+    log_prob_BV = jax.nn.log_softmax(jnp.asarray(logits_BV))
+    log_prob_B = jnp.take_along_axis(log_prob_BV, token_B[:, None], axis=1)[:, 0]
+    results = []
+    for text, token, log_prob in zip(texts, *jax.device_get((token_B, log_prob_B)), strict=True):
+        at = text.known.index(False)
+        token_N = np.array(text.ids, np.int32)
+        token_N[at] = token
+        results.append(Filled(token_N, np.array([at]), np.array([log_prob]), 1))
+    return results
