@@ -223,7 +223,9 @@ def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     starts_BT = builder.tokenizer.word_start[tokens_BT] | ~text_BT | ~np.roll(text_BT, 1, axis=1)
     goal_B1 = np.clip(np.rint(data.target_rate * end_B1).astype(int), 1, data.num_predict)
     single = data.spans == "random"
-    target_BT = spans.in_random_order(starts_BT | single, text_BT, goal_B1, target_draws, 1 if single else data.max_span)
+    target_BT = spans.in_random_order(
+        starts_BT | single, text_BT, goal_B1, target_draws, 1 if single else data.max_span
+    )
     rank_BT = np.where(used_BT, 0, NEVER)
     batch = _batch(where, tokens_BT, of_b_BT, rank_BT, target_BT, data.num_predict, 0, pairs)
     fed_BT = _corrupted(tokens_BT, target_BT, builder, corrupt_draws)

@@ -36,9 +36,7 @@ def draws_needed(budget: int) -> int:
     return _CHOICES + 5 * budget
 
 
-def choose(
-    text: Text, where: Windows, budget: int, draws_BX: np.ndarray, data: DataConfig
-) -> tuple[Pairs, np.ndarray]:
+def choose(text: Text, where: Windows, budget: int, draws_BX: np.ndarray, data: DataConfig) -> tuple[Pairs, np.ndarray]:
     """A and B, whose tokens are the first of `tokens_BY`, int [B, budget], and |A| + |B|, int [B]."""
     short_B, length_B, part_B, cut_B, choice_B, elsewhere_B = draws_BX[:, :_CHOICES].T
     target_B = np.where(short_B < data.short_rate, 2 + (length_B * (budget - 1)).astype(int), budget)
@@ -76,7 +74,9 @@ def choose(
     b_len_B = np.minimum(length_2B[1], budget - a_len_B)
     lost_2B = length_2B - [a_len_B, b_len_B]
     at_front_BX = np.pad(np.cumsum(draws_BX[:, _CHOICES:] < 0.5, axis=1), ((0, 0), (1, 0)))
-    of_a_B, of_both_B = (np.take_along_axis(at_front_BX, n[:, None], 1)[:, 0] for n in (lost_2B[0], lost_2B.sum(axis=0)))
+    of_a_B, of_both_B = (
+        np.take_along_axis(at_front_BX, n[:, None], 1)[:, 0] for n in (lost_2B[0], lost_2B.sum(axis=0))
+    )
     a_B, b_B = begin_2B[0] + of_a_B, begin_2B[1] + of_both_B - of_a_B
     place_BY, a_len_B1 = np.arange(budget)[None, :], a_len_B[:, None]
     from_BY = place_BY + np.where(place_BY < a_len_B1, a_B[:, None], b_B[:, None] - a_len_B1)
