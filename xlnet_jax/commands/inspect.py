@@ -98,9 +98,8 @@ def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray
     Nothing sees padding."""
     rank_T = np.asarray(rank)
     has_query_T = np.isin(np.arange(len(rank_T)), targets)
-    return (rank_T[None, :] <= rank_T[:, None]) & (rank_T < NEVER), (rank_T[None, :] < rank_T[:, None]) & has_query_T[
-        :, None
-    ]
+    content_TT = (rank_T[None, :] <= rank_T[:, None]) & (rank_T < NEVER)
+    return content_TT, (rank_T[None, :] < rank_T[:, None]) & has_query_T[:, None]
 
 
 _PAIRS = {"next": ("B is from elsewhere", "B follows A"), "order": ("A and B are swapped", "A and B are in order")}
@@ -144,9 +143,8 @@ def draw(shown: dict[str, Any], path: str) -> None:
         axes.imshow(mask, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
         axes.plot(np.zeros(len(shown["targets"])) - 2, shown["targets"], "_", color="tab:red", clip_on=False)
         axes.set(title=f"{name} stream: row sees column (targets marked red)", xlabel="key", ylabel="query")
-    figure.suptitle(
-        f"step {shown['step']}, row {shown['row']}{'; the memory is visible to all' * (shown['memory_len'] > 0)}"
-    )
+    memory = "; the memory is visible to all" if shown["memory_len"] else ""
+    figure.suptitle(f"step {shown['step']}, row {shown['row']}{memory}")
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:

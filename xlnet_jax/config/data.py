@@ -144,7 +144,7 @@ def _lengths(config: Config) -> list[Rule]:
     static = ("compat.switches", not config.compat.on("static_copies") or (family.absolute and data.objective == "mlm"),
               f"must leave out static_copies with {name} and data.objective={data.objective}")  # fmt: skip
     if family.absolute and data.objective == "mlm":
-        fresh = 2 if data.pairs == "none" else 3
+        special = 2 if data.pairs == "none" else 3
         return [
             static,
             ("data.segment_len", T >= 5, "must be at least 5"),
@@ -155,8 +155,8 @@ def _lengths(config: Config) -> list[Rule]:
             ("data.short_rate", data.pairs != "none" or data.short_rate == 0,
              "is for whole sentences; use 0 with data.pairs=none"),
             ("data.spans", data.spans != "pieces", f"is not for {name}; use words or random"),
-            ("data.reuse_len", R == T - fresh,
-             f"must be data.segment_len - {fresh} = {T - fresh} with {name} and data.pairs={data.pairs}"),
+            ("data.reuse_len", R + special == T,
+             f"must be data.segment_len - {special} = {T - special} with {name} and data.pairs={data.pairs}"),
             ("data.num_predict", P >= 1, "must be at least 1"),
             few_targets,
             ("compat.switches", not of_2019, f"must leave out {', '.join(of_2019)} with {name}"),

@@ -19,7 +19,8 @@ T, BUDGET, ROWS = 64, 61, np.arange(64)
 
 
 class Documents(tiny.Words):
-    """Token i is FIRST + i, so it tells where it came from; sentences of 2 to 19 tokens, documents of 1 to 29 of these."""
+    """Token i is FIRST + i, so it tells where it came from; sentences of 2 to 19 tokens, documents of 1 to 29 of
+    these."""
 
     def __init__(self, tokens=20_000, seed=0, longest=20, documents=30):
         rng = np.random.default_rng(seed)
@@ -225,7 +226,7 @@ def test_targets_become_a_mask_a_random_piece_or_stay(shares, pieces):
 
 
 def sampled(words, goal, order, lengths, max_span=3, ineligible=()):
-    """Targets of one text; a word is a `W` and the dots behind it. `order` are the first words; 1/n ends at .55, .82."""
+    """Targets of one text; a word is a `W` and the dots behind it. `order`: where the words tried first begin."""
     N, start = len(words), np.array([[letter == "W" for letter in words]])
     eligible = ~np.isin(np.arange(N), ineligible)[None]
     draws = np.full((1, 2 * N), 0.99)
@@ -300,8 +301,8 @@ def test_held_out_rows_past_the_end_weigh_nothing():
 @pytest.mark.parametrize(
     ("architecture", "data", "message"),
     [
-        ("roberta", {"pairs": "next", "reuse_len": T - 3}, "data.pairs=next must be none with model.architecture=roberta"),
-        ("bert", {"reuse_len": T - 2}, "data.reuse_len=62 must be data.segment_len - 3 = 61 with model.architecture=bert"),
+        ("roberta", {"pairs": "next", "reuse_len": T - 3}, "data.pairs=next must be none with model.architecture"),
+        ("bert", {"reuse_len": T - 2}, "data.reuse_len=62 must be data.segment_len - 3 = 61 with model.arch"),
         ("roberta", {"reuse_len": T - 3}, "data.reuse_len=61 must be data.segment_len - 2 = 62"),
         ("bert", {"pairs": "none", "sentence_loss": True}, "data.sentence_loss=True needs segments A and B"),
         ("bert", {"pairs": "none", "short_rate": 0.1}, "data.short_rate=0.1 is for whole sentences"),

@@ -195,12 +195,10 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
 
 
 def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
-    """[CLS] A [SEP] B [SEP] and padding. Without a B [CLS] A [SEP], which the whole window fills with data.pairs=none."""
-    data, special, B, T, R = (
-        builder.config.data, builder.tokenizer.special, len(rows), builder.config.data.segment_len,
-        builder.config.data.reuse_len,
-    )  # fmt: skip
-    needs = [whole_sentences.draws_needed(R), 2 * T, 2 * T]
+    """[CLS] A [SEP] B [SEP] and padding. Without a B, [CLS] A [SEP]; with data.pairs=none A is the whole window."""
+    data, special, B = builder.config.data, builder.tokenizer.special, len(rows)
+    T, R = data.segment_len, data.reuse_len
+    needs = [0 if data.pairs == "none" else whole_sentences.draws_needed(R), 2 * T, 2 * T]
     pair_draws, target_draws, corrupt_draws = np.split(
         builder.draws(where, rows, sum(needs), 0), np.cumsum(needs[:-1]), axis=1
     )
@@ -222,10 +220,9 @@ def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     # Beside what is no text a word begins, even if the pair was cut within one.
     starts_BT = builder.tokenizer.word_start[tokens_BT] | ~text_BT | ~np.roll(text_BT, 1, axis=1)
     goal_B1 = np.clip(np.rint(data.target_rate * end_B1).astype(int), 1, data.num_predict)
-    single = data.spans == "random"
-    target_BT = spans.in_random_order(
-        starts_BT | single, text_BT, goal_B1, target_draws, 1 if single else data.max_span
-    )
+    starts_BT |= data.spans == "random"
+    most = 1 if data.spans == "random" else data.max_span
+    target_BT = spans.in_random_order(starts_BT, text_BT, goal_B1, target_draws, most)
     rank_BT = np.where(used_BT, 0, NEVER)
     batch = _batch(where, tokens_BT, of_b_BT, rank_BT, target_BT, data.num_predict, 0, pairs)
     fed_BT = _corrupted(tokens_BT, target_BT, builder, corrupt_draws)

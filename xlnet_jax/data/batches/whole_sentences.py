@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlnet_jax.config import DataConfig
+from xlnet_jax.data.batches import spans
 from xlnet_jax.data.batches.sentence_pairs import Pairs, Text
 from xlnet_jax.data.batches.stream import Windows
 from xlnet_jax.data.corpus.pages import DOCUMENT_START, SENTENCE_START
@@ -74,13 +75,11 @@ def choose(text: Text, where: Windows, budget: int, draws_BX: np.ndarray, data: 
     b_len_B = np.minimum(length_2B[1], budget - a_len_B)
     lost_2B = length_2B - [a_len_B, b_len_B]
     at_front_BX = np.pad(np.cumsum(draws_BX[:, _CHOICES:] < 0.5, axis=1), ((0, 0), (1, 0)))
-    of_a_B, of_both_B = (
-        np.take_along_axis(at_front_BX, n[:, None], 1)[:, 0] for n in (lost_2B[0], lost_2B.sum(axis=0))
-    )
+    of_a_B, of_both_B = (spans.at(at_front_BX, lost[:, None])[:, 0] for lost in (lost_2B[0], lost_2B.sum(axis=0)))
     a_B, b_B = begin_2B[0] + of_a_B, begin_2B[1] + of_both_B - of_a_B
     place_BY, a_len_B1 = np.arange(budget)[None, :], a_len_B[:, None]
     from_BY = place_BY + np.where(place_BY < a_len_B1, a_B[:, None], b_B[:, None] - a_len_B1)
-    tokens_BY = np.take_along_axis(tokens_BX, np.minimum(from_BY, tokens_BX.shape[1] - 1), axis=1)
+    tokens_BY = spans.at(tokens_BX, np.minimum(from_BY, tokens_BX.shape[1] - 1))
     return Pairs(a_len_B, tokens_BY, follows_B, labelled_B), a_len_B + b_len_B
 
 
