@@ -127,6 +127,9 @@ def rules(config: Config) -> list[Rule]:
          f"is not for model.architecture={config.model.architecture}; use next or order"),
         ("data.random_share", data.mask_share + data.random_share <= 1,
          f"and data.mask_share={data.mask_share} are more than 1 together"),
+        ("compat.switches", not config.compat.on("static_copies") or (
+            config.model.family.absolute and data.objective == "mlm" and pretraining),
+         "must leave out static_copies, which is for pretraining of bert, roberta and albert"),
         ("data.weights", all(0 < weight < math.inf for weight in data.weight_list()),
          "must be positive numbers separated by commas"),
         ("data.mask_group_size", data.mask_group_size >= data.masks_per_group >= 1,
@@ -141,12 +144,9 @@ def _lengths(config: Config) -> list[Rule]:
                    f"leaves too little context in data.segment_len={T}; use at most {(T - 3) // 2}")  # fmt: skip
     family, name = config.model.family, f"model.architecture={config.model.architecture}"
     of_2019 = [name for name in _OF_EXAMPLES if config.compat.on(name)]
-    static = ("compat.switches", not config.compat.on("static_copies") or (family.absolute and data.objective == "mlm"),
-              f"must leave out static_copies with {name} and data.objective={data.objective}")  # fmt: skip
     if family.absolute and data.objective == "mlm":
         special = 2 if data.pairs == "none" else 3
         return [
-            static,
             ("data.segment_len", T >= 5, "must be at least 5"),
             ("data.pairs", data.pairs == "none" or family.segments > 1,
              f"must be none with {name}: it has one segment"),
@@ -163,7 +163,6 @@ def _lengths(config: Config) -> list[Rule]:
         ]  # fmt: skip
     if data.objective == "mlm":
         return [
-            static,
             ("data.segment_len", T >= 5, "must be at least 5"),
             ("data.reuse_len", R == T - 3, f"must be data.segment_len - 3 = {T - 3} with data.objective=mlm"),
             ("data.num_predict", P >= 1, "must be at least 1"),
@@ -173,7 +172,6 @@ def _lengths(config: Config) -> list[Rule]:
         ]  # fmt: skip
     if data.objective == "plm" and data.factorization_order == "spans":
         return [
-            static,
             ("data.segment_len", T - R - 3 >= 2,
              f"is too short for data.reuse_len={R}: A, SEP, B, SEP and CLS need 5 more tokens; use at least {R + 5}"),
             ("data.num_predict", P >= 2, "must be at least 2: one target in each half"),
@@ -182,7 +180,6 @@ def _lengths(config: Config) -> list[Rule]:
     law = "objective=clm" if data.objective == "clm" else f"factorization_order={data.factorization_order}"
     of_2019 = of_2019 if data.objective == "plm" or family.absolute else []
     return [
-        static,
         ("data.reuse_len", R == T, f"must be data.segment_len={T} with data.{law}: all of it is fresh"),
         ("data.num_predict", P == T, f"must be data.segment_len={T} with data.{law}: all of it may be predicted"),
         ("compat.switches", not of_2019,

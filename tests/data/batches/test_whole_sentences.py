@@ -321,7 +321,7 @@ def test_settings_that_a_family_cannot_have_are_refused(architecture, data, mess
 def test_rules_of_others_name_the_families_too():
     for data, message in (
         ({"pairs": "none"}, "data.pairs=none is not for model.architecture=xlnet"),
-        ({"compat": "static_copies"}, "static_copies with model.architecture=xlnet"),
+        ({"compat": "static_copies"}, "must leave out static_copies, which is for pretraining of bert"),
     ):
         switches = data.pop("compat", "")
         with pytest.raises(BadInput) as error:
