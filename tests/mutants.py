@@ -59,8 +59,8 @@ GPU = "xlnet_jax/kernels/gpu_kernels.py"
 ATTENTION, POSITIONS = "xlnet_jax/model/attention.py", "xlnet_jax/model/positions.py"
 ATTEND, DROPOUT = "xlnet_jax/kernels/xla.py", "xlnet_jax/kernels/dropout.py"
 TRANSFORMER, LAYERS, HEADS = (f"xlnet_jax/model/{name}.py" for name in ("transformer", "layers", "heads"))
-EXAMPLES, SEGMENTS, SPANS, STREAM = (
-    f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream")
+EXAMPLES, SEGMENTS, SPANS, STREAM, SENTENCES = (
+    f"xlnet_jax/data/batches/{name}.py" for name in ("examples", "sentence_pairs", "spans", "stream", "whole_sentences")
 )
 GRADIENTS, TASK = "xlnet_jax/train/gradients.py", "xlnet_jax/finetune/recipe.py"
 OBJECTIVE, STEP, OPTIMIZER = "xlnet_jax/train/loss.py", "xlnet_jax/train/step.py", "xlnet_jax/train/optimizer.py"
@@ -340,6 +340,17 @@ MUTANTS = (
            one("data/batches/examples", "test_the_first_half_never_sees_the_second_and_the_second_sees_all_of_the_first")),
     Mutant("halves_meet", EXAMPLES, "+= reuse_len + 1", "+= reuse_len",
            one("acceptance", "test_ranks_give_the_masks_of_the_original")),
+    Mutant("padding_is_seen", EXAMPLES, "np.where(used_BT, 0, NEVER)", "np.where(used_BT, 0, 1)",
+           one("data/batches/whole_sentences", "test_cls_is_first_and_padding_last_which_nothing_sees_or_predicts")),
+    Mutant("b_is_from_its_own_document", SENTENCES, "at_R + own_end_R + beyond_R", "at_R + 1 + beyond_R",
+           one("data/batches/whole_sentences", "test_a_and_b_are_whole_sentences_of_one_document_or_of_two")),
+    Mutant("a_text_goes_on_in_the_next_document", SENTENCES, "DOCUMENT_START > 0) & (columns > begin_B1)",
+           "DOCUMENT_START > 0) & (columns > begin_B1 + wanted_B[:, None])",
+           one("data/batches/whole_sentences", "test_a_and_b_are_whole_sentences_of_one_document_or_of_two")),
+    Mutant("words_are_masked_twice", SPANS, "fits_BS &= ~(at(taken_BW, span_BS)", "fits_BS &= ~(at(taken_BW & False, span_BS)",
+           one("data/batches/whole_sentences", "test_words_in_random_order_by_hand")),
+    Mutant("copies_of_one_epoch", EXAMPLES, "where.epoch_B % COPIES", "0 * where.epoch_B",
+           one("data/batches/whole_sentences", "test_static_copies_are_ten")),
     Mutant("cls_can_be_a_target", EXAMPLES, "text_only = _is_text(natural, self.tokenizer.special)",
            "text_only = natural != self.tokenizer.special.sep",
            one("data/batches/examples", "test_targets_are_ascending_the_tokens_themselves_and_never_functional")),

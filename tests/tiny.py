@@ -20,6 +20,7 @@ from xlnet_jax.config import Config
 from xlnet_jax.data.batches.loader import TrainDispatches
 from xlnet_jax.data.batches.mixture import Mixture
 from xlnet_jax.data.batches.stream import extend_plan, from_weights
+from xlnet_jax.data.corpus.pages import DOCUMENT_START
 from xlnet_jax.data.tokenizer import XLNET, SpecialIds
 from xlnet_jax.run import workdir as workdirs
 from xlnet_jax.storage import files
@@ -89,11 +90,23 @@ class Words:
         self.text = rng.integers(9, VOCAB, tokens).astype(np.int32)
         self.starts = rng.random(tokens) < 0.1
         self.tokenizer = Vocabulary(rng.random(VOCAB) < 0.7)
+        self.document_starts = self.starts & (rng.random(tokens) < 0.1)
+
+    @property
+    def documents(self) -> int:
+        """As of a `Corpus`."""
+        return int(self.document_starts.sum())
 
     def read(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
         """As `Corpus.read`."""
         index = (starts[:, None] + np.arange(length)) % self.tokens
         return self.text[index], self.starts[index]
+
+    def read_flags(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `Corpus.read_flags`."""
+        tokens, is_start = self.read(starts, length)
+        index = (starts[:, None] + np.arange(length)) % self.tokens
+        return tokens, (is_start + DOCUMENT_START * self.document_starts[index]).astype(np.uint8)
 
 
 @dataclasses.dataclass

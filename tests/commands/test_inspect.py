@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 import tiny
 
+from xlnet_jax.batch import NEVER
 from xlnet_jax.commands.inspect import draw, example, print_example, visible
+
+ONE_WAY = {"objective": "mlm", "bidirectional": False}
 
 
 def test_masks_of_the_golden_example():
@@ -26,8 +29,15 @@ def test_masks_of_the_golden_example():
         ({}, {}, 6),
         ({"objective": "clm", "reuse_len": 32, "num_predict": 32}, {}, 32),
         ({"objective": "mlm", "reuse_len": 29, "pairs": "order"}, {"memory_len": 0}, 6),
+        (ONE_WAY | {"reuse_len": 29}, {"memory_len": 0, "architecture": "bert"}, 4),
+        (ONE_WAY | {"reuse_len": 30, "pairs": "none"}, {"memory_len": 0, "architecture": "roberta"}, 5),
+        (
+            ONE_WAY | {"reuse_len": 29, "pairs": "order", "short_rate": 1.0},
+            {"memory_len": 0, "architecture": "albert"},
+            5,
+        ),
     ],
-    ids=["plm", "clm", "mlm"],
+    ids=["plm", "clm", "mlm", "bert", "roberta", "albert"],
 )
 def test_an_example_of_every_objective_is_shown_as_it_is(data, model, targets, capsys, tmp_path):
     config = tiny.config(data={"corpus": data_fixtures.corpus_path(), **data}, model=model)
@@ -35,11 +45,18 @@ def test_an_example_of_every_objective_is_shown_as_it_is(data, model, targets, c
     print_example(shown)
     printed = capsys.readouterr().out
     assert f"{targets} targets" in " ".join(printed.split())
+    assert ("memory" in printed) == (not model)
+    padding = shown["rank"].count(NEVER)
+    assert padding == shown["pieces"].count("<pad>") == printed.count("padding")
+    assert (padding > 0) == ("short_rate" in data)
+    assert not visible(shown["rank"], [])[0][:, len(shown["rank"]) - padding :].any(), "padding is seen"
     # Which of two orders is only said where there are two segments.
     labels = {"next": ("B follows A", "B is from elsewhere"), "order": ("A and B are in order", "are swapped")}
-    said = [label in printed for label in labels[data.get("pairs", "next")]]
+    said = [label in printed for label in labels.get(data.get("pairs", "next"), ())]
     assert sum(said) == (shown["label"] is not None)
-    assert (shown["label"] is None) == (data.get("objective") == "clm")
+    single = shown["pieces"].count("<sep>") < 2
+    assert (shown["label"] is None) == single and single == (data.get("objective") == "clm" or "short_rate" in data
+                                                             or data.get("pairs") == "none")  # fmt: skip
     if data.get("objective") == "clm":
         # A position sees itself and what is before it, and predicts the piece after it.
         assert shown["predicted"][:-1] == shown["pieces"][1:]

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax import config as configs
+from xlnet_jax.batch import NEVER
 from xlnet_jax.config import Config
 from xlnet_jax.convert import names
 from xlnet_jax.data.batches import loader
@@ -66,7 +67,8 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
 
     Returns:
       `tokens`, `pieces`, `segments`, `rank` of length T, as fed; `targets` (positions) and `predicted` (their pieces);
-      `direction`; `continues`; `label`, None where there is none; `objective` and `pairs` of the configuration.
+      `direction`; `continues`; `label`, None where there is none; `objective`, `pairs` and `memory_len` of the
+      configuration.
 
     Raises BadInput: no such row or step, or a corpus that does not fit.
     """
@@ -87,15 +89,17 @@ def example(config: Config, step: int, row: int) -> dict[str, Any]:
         "predicted": [pieces[token] for token in batch.target_tokens[0][used]],
         "direction": int(batch.direction[0]), "continues": bool(batch.continues[0]),
         "label": int(batch.label[0]) if batch.label_weight[0] else None,
-        "objective": config.data.objective, "pairs": config.data.pairs,
+        "objective": config.data.objective, "pairs": config.data.pairs, "memory_len": config.model.memory_len,
     }  # fmt: skip
 
 
 def visible(rank: list[int], targets: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Content and query mask, bool [T, T]: row i may see column j, and always the memory; only targets have a query."""
+    """Content and query mask, bool [T, T]: row i may see column j, and always the memory; only targets have a query.
+    Nothing sees padding."""
     rank_T = np.asarray(rank)
     has_query_T = np.isin(np.arange(len(rank_T)), targets)
-    return rank_T[None, :] <= rank_T[:, None], (rank_T[None, :] < rank_T[:, None]) & has_query_T[:, None]
+    content_TT = (rank_T[None, :] <= rank_T[:, None]) & (rank_T < NEVER)
+    return content_TT, (rank_T[None, :] < rank_T[:, None]) & has_query_T[:, None]
 
 
 _PAIRS = {"next": ("B is from elsewhere", "B follows A"), "order": ("A and B are swapped", "A and B are in order")}
@@ -110,10 +114,10 @@ def print_example(shown: dict[str, Any]) -> None:
     pair = "" if shown["label"] is None else f"{_PAIRS[shown['pairs']][shown['label']]}, "
     # A piece may look like markup.
     console = Console(markup=False, emoji=False)
+    memory = "continues its memory, " if shown["continues"] else "starts with an empty memory, "
     console.print(
         f"step {shown['step']} row {shown['row']}: {'forward' if shown['direction'] > 0 else 'reversed'}, "
-        f"{'continues its memory' if shown['continues'] else 'starts with an empty memory'}, "
-        f"{pair}{quantity(len(targets), 'target')}"
+        f"{memory if shown['memory_len'] else ''}{pair}{quantity(len(targets), 'target')}"
     )
     table = Table("position", "piece", "segment", "rank", "predicts", "sees")
     for i, (piece, segment, rank) in enumerate(zip(shown["pieces"], shown["segments"], shown["rank"], strict=True)):
@@ -121,7 +125,8 @@ def print_example(shown: dict[str, Any]) -> None:
         if i in targets:
             earlier = [str(j) for j in sorted(targets) if sight[i, j]]
             predicts, sees = targets[i], f"{sight[i].sum() - len(earlier)} others, targets {' '.join(earlier) or '-'}"
-        table.add_row(*map(printable, (str(i), piece, str(segment), str(rank), predicts, sees)))
+        place = "padding" if rank == NEVER else str(rank)
+        table.add_row(*map(printable, (str(i), piece, str(segment), place, predicts, sees)))
     console.print(table)
 
 
@@ -138,7 +143,8 @@ def draw(shown: dict[str, Any], path: str) -> None:
         axes.imshow(mask, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
         axes.plot(np.zeros(len(shown["targets"])) - 2, shown["targets"], "_", color="tab:red", clip_on=False)
         axes.set(title=f"{name} stream: row sees column (targets marked red)", xlabel="key", ylabel="query")
-    figure.suptitle(f"step {shown['step']}, row {shown['row']}; the memory is visible to all")
+    memory = "; the memory is visible to all" if shown["memory_len"] else ""
+    figure.suptitle(f"step {shown['step']}, row {shown['row']}{memory}")
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:

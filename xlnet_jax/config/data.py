@@ -41,12 +41,26 @@ class DataConfig:
     masks_per_group: int = key(1, "targets per `mask_group_size` context pieces")
     max_span: int = key(5, "longest target span; a span of n has probability proportional to 1/n", ge=1, le=2**16)
     spans: str = key(
-        "words", "targets: n whole words, n pieces from a word start, or single pieces", choices="words pieces random"
+        "words",
+        "targets: n whole words, n pieces from a word start, or single pieces; bert, roberta, albert: in random order",
+        choices="words pieces random",
     )
     pairs: str = key(
         "next",
-        "segment B: the text after A or text from elsewhere, or A and B in order or swapped",
-        choices="next order",
+        "segment B: the text after A or text from elsewhere, or A and B in order or swapped; bert, roberta, albert: or "
+        "no B, and text across documents",
+        choices="next order none",
+    )
+    short_rate: float = key(
+        0.0, "bert, albert: how often A and B have a shorter length, uniform from 2; Google's has 0.1", le=1
+    )
+    target_rate: float = key(
+        0.15, "bert, roberta, albert: targets per piece of an example, at most `num_predict`", gt=0, le=1
+    )
+    mask_share: float = key(0.8, "mlm: share of the targets that become MASK", le=1)
+    random_share: float = key(0.1, "mlm: share that become a random piece; the others are unchanged", le=1)
+    random_pieces: str = key(
+        "text", "mlm: random pieces are of text, or of all, special ones too (Google's BERT)", choices="text all"
     )
     sentence_loss: bool = key(False, "bert, albert: a second loss, whether B follows A or whether both are in order")
     positive_pair_rate: float = key(0.5, "how often segment B is the text that follows A", le=1)
@@ -109,6 +123,13 @@ def rules(config: Config) -> list[Rule]:
         ("data.factorization_order", data.factorization_order == "spans" or (data.objective == "plm" and pretraining),
          "is for pretraining with data.objective=plm; use spans"),
         *(_lengths(config) if pretraining else _task_rules(config)),
+        ("data.pairs", data.pairs != "none" or config.model.family.absolute,
+         f"is not for model.architecture={config.model.architecture}; use next or order"),
+        ("data.random_share", data.mask_share + data.random_share <= 1,
+         f"and data.mask_share={data.mask_share} are more than 1 together"),
+        ("compat.switches", not config.compat.on("static_copies") or (
+            config.model.family.absolute and data.objective == "mlm" and pretraining),
+         "must leave out static_copies, which is for pretraining of bert, roberta and albert"),
         ("data.weights", all(0 < weight < math.inf for weight in data.weight_list()),
          "must be positive numbers separated by commas"),
         ("data.mask_group_size", data.mask_group_size >= data.masks_per_group >= 1,
@@ -121,6 +142,25 @@ def _lengths(config: Config) -> list[Rule]:
     data, T, R, P = config.data, config.data.segment_len, config.data.reuse_len, config.data.num_predict
     few_targets = ("data.num_predict", P <= (T - 3) // 2,
                    f"leaves too little context in data.segment_len={T}; use at most {(T - 3) // 2}")  # fmt: skip
+    family, name = config.model.family, f"model.architecture={config.model.architecture}"
+    of_2019 = [name for name in _OF_EXAMPLES if config.compat.on(name)]
+    if family.absolute and data.objective == "mlm":
+        special = 2 if data.pairs == "none" else 3
+        return [
+            ("data.segment_len", T >= 5, "must be at least 5"),
+            ("data.pairs", data.pairs == "none" or family.segments > 1,
+             f"must be none with {name}: it has one segment"),
+            ("data.sentence_loss", data.pairs != "none" or not data.sentence_loss,
+             "needs segments A and B; use data.pairs=next or order"),
+            ("data.short_rate", data.pairs != "none" or data.short_rate == 0,
+             "is for whole sentences; use 0 with data.pairs=none"),
+            ("data.spans", data.spans != "pieces", f"is not for {name}; use words or random"),
+            ("data.reuse_len", R + special == T,
+             f"must be data.segment_len - {special} = {T - special} with {name} and data.pairs={data.pairs}"),
+            ("data.num_predict", P >= 1, "must be at least 1"),
+            few_targets,
+            ("compat.switches", not of_2019, f"must leave out {', '.join(of_2019)} with {name}"),
+        ]  # fmt: skip
     if data.objective == "mlm":
         return [
             ("data.segment_len", T >= 5, "must be at least 5"),
@@ -138,7 +178,7 @@ def _lengths(config: Config) -> list[Rule]:
             few_targets,
         ]  # fmt: skip
     law = "objective=clm" if data.objective == "clm" else f"factorization_order={data.factorization_order}"
-    of_2019 = [name for name in _OF_EXAMPLES if config.compat.on(name) and data.objective == "plm"]
+    of_2019 = of_2019 if data.objective == "plm" or family.absolute else []
     return [
         ("data.reuse_len", R == T, f"must be data.segment_len={T} with data.{law}: all of it is fresh"),
         ("data.num_predict", P == T, f"must be data.segment_len={T} with data.{law}: all of it may be predicted"),

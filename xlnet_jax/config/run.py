@@ -133,20 +133,27 @@ COMPAT_SWITCHES = {
     "core_clip": "each of `compat.cores` cores averages and clips the gradient of its own rows before the sum",
     "no_bias_correction": "Adam without bias correction; without weight decay TensorFlow's, corrected with epsilon hat",
     "layer_decay_on_gradients": "layer-wise decay scales gradients, not rates; no embeddings and no relative biases",
+    "static_copies": "a window has the same text and targets in epochs n and n + 10",
 }
-"""Differences of the 2019 code, by name."""
+"""Differences of the original codes, by name."""
+
+COMPAT_SETS = {
+    "2019": tuple(name for name in COMPAT_SWITCHES if name != "static_copies"),
+    "bert": ("static_copies", "core_clip", "no_bias_correction"),
+}
+"""Switches of an original together: XLNet's code of 2019, Google's BERT."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CompatConfig:
-    """Behaviour of the 2019 code, to reproduce published numbers; docs/compat.md has the table."""
+    """Behaviour of original code, to reproduce published numbers; docs/compat.md has the table."""
 
-    switches: str = key("", "2019 = all, or names separated by commas")
+    switches: str = key("", "2019 = all of XLNet's code, bert = all of Google's BERT, or names separated by commas")
     cores: int = key(1, "TPU cores of the run that core_clip imitates")
 
     def on(self, name: str) -> bool:
         """Whether one of `COMPAT_SWITCHES` is on."""
-        return self.switches == "2019" or name in self.switches.split(",")
+        return any(name in COMPAT_SETS.get(each, (each,)) for each in self.switches.split(","))
 
 
 CORRECT = CompatConfig()

@@ -76,8 +76,8 @@ def _conflicts(config: Config) -> Iterator[str]:
             yield f"{name}={value!r} {f'is called {new!r} now' if new else what}"
     if mistyped:
         return  # the rules compare numbers
-    for name in config.compat.switches.split(",") if config.compat.switches not in ("", "2019") else ():
-        if name not in run.COMPAT_SWITCHES:
+    for name in config.compat.switches.split(",") if config.compat.switches else ():
+        if name not in run.COMPAT_SWITCHES and name not in run.COMPAT_SETS:
             yield f"compat.switches has no {name!r}{suggest(name, run.COMPAT_SWITCHES)}"
     for section in (architecture, examples, run):
         for name, holds, what in section.rules(config):

@@ -104,7 +104,7 @@ def pair(cursor, direction, draws, starts=(0, 28, 31, 35, 40, 47, 60, 66, 72, 80
     """A, B and label of one row whose A and B have 10 tokens together; `draws`: follow, cut, place of B."""
     text, tot = Numbers(list(starts)), PAIR_SHAPE.budget
     where = Windows(np.array([cursor]), np.array([direction], np.int32), np.ones(1, bool), np.ones(1, bool),
-                    np.zeros(1, np.int64), np.zeros(1, np.int64), 0)  # fmt: skip
+                    np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), 0)  # fmt: skip
     tokens, begins = sentence_pairs.read_in_order(text, where.cursor_B, where.direction_B, 8 + tot + tot // 2)
     pairs = sentence_pairs.choose_pairs(
         text, where, tokens[:, 8:], begins[:, 8:], PAIR_SHAPE, np.array([[*draws, 0]]), 0.5
@@ -214,7 +214,7 @@ def our_pairs():
     text = Numbers(np.cumsum(lengths) - lengths, int(lengths.sum()))
     shape = sentence_pairs.Layout(512, 256, 384, 43, 42)
     cursor, direction = rng.integers(0, text.tokens, PAIRS), np.where(np.arange(PAIRS) % 2, -1, 1).astype(np.int32)
-    where = Windows(cursor, direction, np.ones(PAIRS, bool), np.ones(PAIRS, bool), 0 * cursor, cursor, 0)
+    where = Windows(cursor, direction, np.ones(PAIRS, bool), np.ones(PAIRS, bool), 0 * cursor, cursor, 0 * cursor, 0)
     tokens, starts = sentence_pairs.read_in_order(text, cursor, direction, 256 + BUDGET + BUDGET // 2)
     pairs = sentence_pairs.choose_pairs(
         text, where, tokens[:, 256:], starts[:, 256:], shape, rng.random((PAIRS, 4)), 0.5

@@ -5,10 +5,12 @@
          [ R = T tokens ]                                        with other factorization orders; see `orders`
     clm  [ R = T tokens ]                                        each predicts the one after it, or several
     mlm  [CLS][ A ][SEP][ B ][SEP]                               R = T - 3 tokens; the targets are corrupted
+         [CLS][ A ][SEP][ B ][SEP][padding]                      bert, albert: whole sentences; see `whole_sentences`
+         [CLS][ R = T - 2 tokens ][SEP]                          data.pairs=none (roberta): across sentences, documents
 
 In `plm` A starts right after the reuse window. The window and the rest have separate targets and separate
-factorisation orders, and the first half never sees the second. In `mlm` A and B are the window itself, which is BERT's
-input. The objectives differ only in the ranks of the positions and in the tokens fed at the targets: the model gets
+factorisation orders, and the first half never sees the second. In `mlm` of XLNet's network A and B are the window
+itself. The objectives differ only in the ranks of the positions and in the tokens fed at the targets: the model gets
 the same Batch type. All rows of a batch are built together, in numpy.
 """
 
@@ -18,16 +20,16 @@ import dataclasses
 
 import numpy as np
 
-from xlnet_jax.batch import Auxiliary, Batch, forward_text
+from xlnet_jax.batch import NEVER, Auxiliary, Batch, forward_text
 from xlnet_jax.config import Config, DataConfig
-from xlnet_jax.data.batches import orders, spans
+from xlnet_jax.data.batches import orders, spans, whole_sentences
 from xlnet_jax.data.batches.sentence_pairs import Layout, Pairs, Text, choose_pairs, read_in_order
 from xlnet_jax.data.batches.stream import Windows, uniforms
 from xlnet_jax.data.tokenizer import SpecialIds, Tokenizer
 from xlnet_jax.errors import BadInput
 
-MASKED, RANDOM = 0.8, 0.1
-"""Shares of the `mlm` targets that become MASK or a random piece; the others are unchanged (BERT, section 3.1)."""
+COPIES = 10
+"""Versions of each window under compat switch static_copies (`dupe_factor` of Google's BERT)."""
 
 FURTHER = 0.5
 """Weight of the loss of each token further ahead than the next one (Al-Rfou et al. 2018, "Multiple Targets")."""
@@ -49,6 +51,10 @@ def check(text: Text, config: Config, name: str) -> None:
         need, what = config.data.segment_len, "a segment"
     if config.data.objective == "clm":
         need, what = config.data.segment_len + config.data.multi_token_prediction, "a segment with what it predicts"
+    if config.model.family.absolute and config.data.objective == "mlm":
+        need, what = config.data.segment_len, "an example"
+        if config.data.pairs == "next" and text.documents < 2:
+            raise BadInput(f"{name} is one document, but data.pairs=next needs another one for B; use order or none")
     if text.tokens < need:
         has = f"{name} has {text.tokens:,} tokens, but {what} needs {need:,}"
         raise BadInput(f"{has}; use more text or a shorter data.segment_len")
@@ -65,11 +71,14 @@ class ExampleBuilder:
     step: int
 
     def draws(self, where: Windows, rows: np.ndarray, fixed: int, fresh: int) -> np.ndarray:
-        """`fixed + fresh` uniform draws per row; with static targets the fixed ones depend only on the window."""
-        seed = self.config.seeds.data
+        """`fixed + fresh` uniform draws per row; with static targets or copies the fixed ones depend only on the
+        window, or on which of ten epochs it is too."""
+        seed, compat = self.config.seeds.data, self.config.compat
         draws = uniforms(seed, self.name, self.step, rows, fixed + fresh)
-        if self.config.compat.on("static_targets"):
+        if compat.on("static_targets") or compat.on("static_copies"):
             key = 2 * where.block_B + (where.direction_B < 0)
+            if compat.on("static_copies"):
+                key = COPIES * where.block_B + where.epoch_B % COPIES
             draws[:, :fixed] = uniforms(seed, "static", where.window, key, fixed)
         return draws
 
@@ -124,7 +133,9 @@ def build(
         return _causal(builder, where)
     if orders.LAWS[config.data.factorization_order].whole:
         return _ordered(builder, where, rows)
-    return (_permuted if config.data.objective == "plm" else _masked)(builder, where, rows)
+    if config.data.objective == "plm":
+        return _permuted(builder, where, rows)
+    return (_padded if config.model.family.absolute else _masked)(builder, where, rows)
 
 
 def _permuted(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
@@ -179,7 +190,42 @@ def _masked(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
     target_BT = builder.targets(tokens_BT, where.direction_B, data.num_predict, target_draws)
     segments_BT = np.concatenate([np.zeros((B, 1), int), segments_BY], axis=1)
     batch = _batch(where, tokens_BT, segments_BT, np.zeros((B, T)), target_BT, data.num_predict, 0, pairs)
-    fed_BT = _corrupted(tokens_BT, target_BT, builder.tokenizer, corrupt_draws)
+    fed_BT = _corrupted(tokens_BT, target_BT, builder, corrupt_draws)
+    return dataclasses.replace(batch, tokens=fed_BT.astype(np.int32))
+
+
+def _padded(builder: ExampleBuilder, where: Windows, rows: np.ndarray) -> Batch:
+    """[CLS] A [SEP] B [SEP] and padding. Without a B, [CLS] A [SEP]; with data.pairs=none A is the whole window."""
+    data, special, B = builder.config.data, builder.tokenizer.special, len(rows)
+    T, R = data.segment_len, data.reuse_len
+    needs = [0 if data.pairs == "none" else whole_sentences.draws_needed(R), 2 * T, 2 * T]
+    pair_draws, target_draws, corrupt_draws = np.split(
+        builder.draws(where, rows, sum(needs), 0), np.cumsum(needs[:-1]), axis=1
+    )
+    if data.pairs == "none":
+        whole_B, none_B = np.full(B, R), np.zeros(B, bool)
+        pairs, length_B = Pairs(whole_B, builder.text.read(where.cursor_B, R)[0], none_B, none_B), whole_B
+    else:
+        pairs, length_B = whole_sentences.choose(builder.text, where, R, pair_draws, data)
+    column, first_sep_B1 = np.arange(T)[None, :], 1 + pairs.a_len_B[:, None]
+    end_B1 = (length_B + 2 + (length_B > pairs.a_len_B))[:, None]
+    of_b_BT, used_BT = (column > first_sep_B1) & (column < end_B1), column < end_B1
+    text_BT = used_BT & (column > 0) & (column != first_sep_B1) & (column != end_B1 - 1)
+    place_BT = np.clip(column - 1 - of_b_BT, 0, R - 1)
+    tokens_BT = np.where(text_BT, np.take_along_axis(pairs.tokens_BY, place_BT, axis=1), special.sep)
+    tokens_BT = np.where(used_BT, tokens_BT, special.pad)
+    tokens_BT[:, 0] = special.cls
+
+    text_BT &= _is_text(tokens_BT, special)
+    # Beside what is no text a word begins, even if the pair was cut within one.
+    starts_BT = builder.tokenizer.word_start[tokens_BT] | ~text_BT | ~np.roll(text_BT, 1, axis=1)
+    goal_B1 = np.clip(np.rint(data.target_rate * end_B1).astype(int), 1, data.num_predict)
+    starts_BT |= data.spans == "random"
+    most = 1 if data.spans == "random" else data.max_span
+    target_BT = spans.in_random_order(starts_BT, text_BT, goal_B1, target_draws, most)
+    rank_BT = np.where(used_BT, 0, NEVER)
+    batch = _batch(where, tokens_BT, of_b_BT, rank_BT, target_BT, data.num_predict, 0, pairs)
+    fed_BT = _corrupted(tokens_BT, target_BT, builder, corrupt_draws)
     return dataclasses.replace(batch, tokens=fed_BT.astype(np.int32))
 
 
@@ -229,12 +275,17 @@ def _join(pairs: Pairs, budget: int, sep: int) -> tuple[np.ndarray, np.ndarray]:
     return np.where(is_sep, sep, tokens), (column > first_sep).astype(int)
 
 
-def _corrupted(tokens_BT: np.ndarray, target_BT: np.ndarray, tokenizer: Tokenizer, draws_BX: np.ndarray) -> np.ndarray:
-    """Replaces the targets: most by MASK, some by a random piece of text; the others stay as they are."""
+def _corrupted(
+    tokens_BT: np.ndarray, target_BT: np.ndarray, builder: ExampleBuilder, draws_BX: np.ndarray
+) -> np.ndarray:
+    """Replaces the targets: most by MASK, some by a random piece; the others stay as they are (BERT, section 3.1)."""
+    data, tokenizer = builder.config.data, builder.tokenizer
     kind_BT, piece_BT = np.split(draws_BX, 2, axis=1)
-    text_V = tokenizer.text_ids
-    any_BT = text_V[(piece_BT * len(text_V)).astype(int)]
-    fed_BT = np.where(kind_BT < MASKED, tokenizer.special.mask, np.where(kind_BT < MASKED + RANDOM, any_BT, tokens_BT))
+    random_V = tokenizer.text_ids if data.random_pieces == "text" else np.arange(len(tokenizer.word_start))
+    any_BT = random_V[(piece_BT * len(random_V)).astype(int)]
+    changed = data.mask_share + data.random_share
+    fed_BT = np.where(kind_BT < data.mask_share, tokenizer.special.mask,
+                      np.where(kind_BT < changed, any_BT, tokens_BT))  # fmt: skip
     return np.where(target_BT, fed_BT, tokens_BT)
 
 

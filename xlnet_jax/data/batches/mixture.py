@@ -62,7 +62,8 @@ class Mixture:
     def stream(self, config: Config) -> Stream:
         """The training stream."""
         data = config.data
-        shape = data.reuse_len, data.windows_per_block, config.seeds.data, config.compat.on("static_targets")
+        static = config.compat.on("static_targets") or config.compat.on("static_copies")
+        shape = data.reuse_len, data.windows_per_block, config.seeds.data, static
         blocks = tuple(ShuffledBlocks(corpus.tokens, *shape) for corpus in self.corpora)
         return Stream(blocks, data.bidirectional, self.cycle, config.compat.on("both_directions"))
 

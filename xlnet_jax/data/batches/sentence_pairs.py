@@ -23,9 +23,14 @@ class Text(Protocol):
     """The source of examples: `corpus.Corpus`, or anything with the same interface."""
 
     tokens: int
+    documents: int
 
     def read(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens int32 [B, length] and sentence starts bool [B, length]; wraps around at the end."""
+        ...
+
+    def read_flags(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """The same with all flags of `pages`, uint8 [B, length]."""
         ...
 
 

@@ -6,6 +6,8 @@ text ends before the goal is met, single positions fill the rest (`_sample_mask`
 words, and count as n words of mean length; the 2019 code takes n pieces from a word start, by an oversight that its
 authors kept.
 
+`in_random_order` is the law of BERT's code and, with spans of several words, of ALBERT's.
+
 All rows of a batch advance together, one span per iteration.
 """
 
@@ -45,18 +47,10 @@ def sample(
     B, N = word_start_BN.shape
     spans = _most_spans(N, alpha, beta)
     length_BS, place_BS, fill_BN = np.split(draws_BX, [spans, 2 * spans], axis=1)
-    cumulative = np.cumsum(1.0 / np.arange(1, max_span + 1))
-    length_BS = 1 + np.searchsorted(cumulative / cumulative[-1], length_BS, side="right").clip(max=max_span - 1)
-
-    # first_BW[w] is the start of word w, N past the last word; before_BN counts the word starts before a position.
+    length_BS = _lengths(length_BS, max_span)
     columns = np.arange(N)
-    first_BW = np.sort(np.where(word_start_BN, columns, N), axis=1)
-    first_BW = np.concatenate([first_BW, np.full((B, max_span + 1), N)], axis=1)
-    before_BN = np.concatenate([np.zeros((B, 1), int), np.cumsum(word_start_BN, axis=1)], axis=1)
+    first_BW, before_BN = _words(word_start_BN, max_span)
     eligible_before_BN = np.concatenate([np.zeros((B, 1), int), np.cumsum(eligible_BN, axis=1)], axis=1)
-
-    def at(table: np.ndarray, index: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(table, index, axis=1)
 
     # Pieces per unit of span length: a mean word of the row. With fewer, the scan would meet its goal early and the
     # end of the text would have too few targets.
@@ -99,3 +93,61 @@ def sample(
     order_BN = np.argsort(np.where(free_BN, fill_BN, 2.0), axis=1, kind="stable")
     place_in_order_BN = np.argsort(order_BN, axis=1, kind="stable")
     return chosen_BN | (free_BN & (place_in_order_BN < goal - done_B1))
+
+
+def in_random_order(
+    word_start_BN: np.ndarray, eligible_BN: np.ndarray, goal_B1: np.ndarray, draws_BX: np.ndarray, max_span: int
+) -> np.ndarray:
+    """Chooses targets: whole words in random order, bool [B, N], at most `goal_B1` of each row.
+
+    From each word on there is a span of up to n words, with P(n) proportional to 1/n; a span longer than what is left
+    of the goal is shortened, and left out if its first word is too long or if it overlaps one taken before. With
+    `max_span` 1 these are whole words (Google's `create_masked_lm_predictions`), with 3 ALBERT's n-grams.
+
+    Args:
+      word_start_BN, eligible_BN: as of `sample`; a word with a piece that may not be a target is none.
+      draws_BX: float [B, 2 N], uniform in [0, 1).
+    """
+    B, N = word_start_BN.shape
+    order_BN, length_BN = np.split(draws_BX, 2, axis=1)
+    first_BW, before_BN = _words(word_start_BN, max_span)
+    length_BN, ahead_S = _lengths(length_BN, max_span), np.arange(max_span)
+    # Pieces before the first word belong to none.
+    taken_BW = np.pad(np.arange(N) >= before_BN[:, -1:], ((0, 0), (0, max_span)), constant_values=True)
+    row_BN, word_BN = np.indices((B, N))[0], before_BN[:, 1:] - 1
+    barred_BN = ~eligible_BN & (word_BN >= 0)
+    taken_BW[row_BN[barred_BN], word_BN[barred_BN]] = True
+    chosen_BW = np.zeros_like(taken_BW)
+    order_BN = np.argsort(np.where(taken_BW[:, :N], 2.0, order_BN), axis=1, kind="stable")
+    left_B1 = np.minimum(goal_B1, eligible_BN.sum(axis=1, keepdims=True))
+    for k in range((~taken_BW[:, :N]).sum(axis=1).max()):
+        span_BS = order_BN[:, k : k + 1] + ahead_S
+        size_BS = at(first_BW, span_BS + 1) - first_BW[np.arange(B), span_BS[:, 0]][:, None]
+        fits_BS = (size_BS <= left_B1) & (ahead_S < length_BN[:, k : k + 1])
+        fits_BS &= ~(at(taken_BW, span_BS) & fits_BS).any(axis=1, keepdims=True)
+        np.put_along_axis(taken_BW, span_BS, at(taken_BW, span_BS) | fits_BS, axis=1)
+        np.put_along_axis(chosen_BW, span_BS, at(chosen_BW, span_BS) | fits_BS, axis=1)
+        left_B1 = left_B1 - np.where(fits_BS, size_BS, 0).max(axis=1, keepdims=True)
+        if not left_B1.any():
+            break
+    return at(chosen_BW, np.maximum(word_BN, 0)) & (word_BN >= 0)
+
+
+def at(table: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """The entries of each row at its indices."""
+    return np.take_along_axis(table, index, axis=1)
+
+
+def _lengths(draws: np.ndarray, max_span: int) -> np.ndarray:
+    """Span lengths n from 1 to `max_span`, with P(n) proportional to 1/n."""
+    cumulative = np.cumsum(1.0 / np.arange(1, max_span + 1))
+    return 1 + np.searchsorted(cumulative / cumulative[-1], draws, side="right").clip(max=max_span - 1)
+
+
+def _words(word_start_BN: np.ndarray, max_span: int) -> tuple[np.ndarray, np.ndarray]:
+    """The start of word w, N past the last word, int [B, N + max_span + 1]; and how many words start before each of the
+    positions from 0 to N."""
+    B, N = word_start_BN.shape
+    first_BW = np.sort(np.where(word_start_BN, np.arange(N), N), axis=1)
+    first_BW = np.concatenate([first_BW, np.full((B, max_span + 1), N)], axis=1)
+    return first_BW, np.concatenate([np.zeros((B, 1), int), np.cumsum(word_start_BN, axis=1)], axis=1)

@@ -97,6 +97,8 @@ class Windows:
     """int64: index of the corpus."""
     block_B: np.ndarray
     """int64: index of the block in its corpus."""
+    epoch_B: np.ndarray
+    """int64: how often the corpus has been read before."""
     window: int
     """Index of the window in the block, in reading order."""
 
@@ -268,6 +270,7 @@ class Stream:
             exists_B=rows < current(plan, step).batch_size,
             corpus_B=corpus_B,
             block_B=block_B,
+            epoch_B=epoch_B,
             window=window,
         )
 
@@ -338,5 +341,6 @@ class SinglePass:
             exists_B=(window < length_B) & (rows < len(self.rows_S3)),
             corpus_B=corpus_B,
             block_B=rows - np.searchsorted(self.rows_S3[:, 0], corpus_B),
+            epoch_B=np.zeros(len(rows), np.int64),
             window=window,
         )
