@@ -25,7 +25,7 @@ from xlnet_jax.data.vocabulary import open_tokenizer
 from xlnet_jax.errors import BadInput
 
 LOWER, CASED = Normalization(lower=True), Normalization()
-SIZE, SMALL = 500, 240
+SIZE, SMALL = 380, 240
 
 
 @functools.cache
@@ -183,7 +183,8 @@ def test_unusable_files(tmp_path, name, content, said):
 def prepared(tmp_path, level, **options):
     text = tmp_path / "text.txt"
     text.write_text(data_fixtures.synthetic_text(3, 60).replace(", ", " ''  "))
-    data_fixtures.make_corpus(tmp_path / "corpus", [str(text)], tokenizer=None, vocabulary=level, vocab_size={"wordpiece": SMALL}.get(level, 350),
+    pieces = SMALL if level == "wordpiece" else SIZE
+    data_fixtures.make_corpus(tmp_path / "corpus", [str(text)], tokenizer=None, vocabulary=level, vocab_size=pieces,
                               **options)  # fmt: skip
     return str(tmp_path / "corpus"), [document.split("\n") for document in text.read_text().strip().split("\n\n")]
 
