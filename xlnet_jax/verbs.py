@@ -176,9 +176,11 @@ VERBS = (
             _option("--data_dir", "where TFDS has its data sets (default: its own)"),
             _option("--field", "field of a record that holds the text (default: text)", "text"),
             _option("--output", "folder of the corpus, also gs://", required=True),
-            _option("--tokenizer", "SentencePiece model or vocabulary.json to use; without it one is made"),
-            _option("--vocabulary", "train a SentencePiece model (default), or count words, characters or bytes",
-                    choices=("sentencepiece", "words", "characters", "bytes")),
+            _option("--tokenizer", "spiece.model, tokenizer.json, vocab.txt, vocab.json (with merges.txt) or "
+                    "vocabulary.json to use, or the folder of one; without it one is made"),
+            _option("--vocabulary", "train a SentencePiece model (default), WordPiece or BPE of bytes, or count words, "
+                    "characters or bytes",
+                    choices=("sentencepiece", "wordpiece", "bytebpe", "words", "characters", "bytes")),
             _count("--vocab_size", "pieces to train (default 32000), or the most to keep of those counted", None, 10,
                    10**6),
             _option("--dataset", "the published files of enwik8, text8 or wikitext103; :test holds out the test split",

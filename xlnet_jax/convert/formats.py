@@ -15,6 +15,7 @@ from xlnet_jax import config as configs
 from xlnet_jax.config import Config
 from xlnet_jax.convert.names import Arrays
 from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.data.vocabulary import check_pieces
 from xlnet_jax.errors import BadInput
 from xlnet_jax.storage import files
 from xlnet_jax.train.recipe import Recipe
@@ -90,6 +91,7 @@ def check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
             f"tokenizer {tokenizer.path}: has {tokenizer.vocab_size} pieces, the model {config.model.vocab_size}; "
             "use the one that it was trained with (`import --tokenizer=spiece.model`)"
         )
+    check_pieces(tokenizer, config, f"tokenizer {tokenizer.path}")
 
 
 def check_output(output: str) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from xlnet_jax.data.subwords import Subwords
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
 
@@ -40,9 +41,15 @@ class Pieces(NamedTuple):
 
 
 def encode(tokenizer: Tokenizer, text: str) -> Pieces:
-    """Encodes one text with the place of every piece. Raises BadInput unless the tokenizer is a SentencePiece model."""
+    """Encodes one text with the place of every piece. Raises BadInput for counted vocabularies."""
+    if isinstance(tokenizer, Subwords):
+        # The library says it of its own normalisation as well.
+        found = tokenizer.backend.encode(text, add_special_tokens=False)
+        start_N, end_N = np.array(found.offsets, np.int64).reshape(-1, 2).T
+        return Pieces(np.array(found.ids, np.int32), start_N, end_N)
     if tokenizer.level != "sentencepiece":
-        raise BadInput(f"{tokenizer.path} is a vocabulary of {tokenizer.level}; spans need a SentencePiece tokenizer")
+        raise BadInput(f"{tokenizer.path} is a vocabulary of {tokenizer.level}; spans need a SentencePiece tokenizer, "
+                       "WordPiece or BPE")  # fmt: skip
     normalized, source = aligned(tokenizer.normalization, text)
     # Not imported with the module: protobuf is slow to import.
     from sentencepiece import sentencepiece_pb2

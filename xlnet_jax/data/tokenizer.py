@@ -4,8 +4,11 @@ XLNet's nine special pieces are the first ones of its vocabularies, as in the re
 
     0 <unk>  1 <s>  2 </s>  3 <cls>  4 <sep>  5 <pad>  6 <mask>  7 <eod>  8 <eop>
 
-Other code asks `Tokenizer.special` for them: other families have them elsewhere. Control pieces are never produced from
-text; `<eop>` is, as in the original, where the text contains it.
+Other code asks `Tokenizer.special` for them: other families have them elsewhere. ALBERT's SentencePiece model has
+
+    0 <pad>  1 <unk>  2 [CLS]  3 [SEP]  4 [MASK]
+
+Control pieces are never produced from text; `<eop>` is, as in the original, where the text contains it.
 """
 
 from __future__ import annotations
@@ -28,23 +31,32 @@ from xlnet_jax.storage import files
 
 
 class SpecialIds(NamedTuple):
-    """The ids of the pieces that are no text."""
+    """The ids of the pieces that are no text, each an int; None for one that the vocabulary lacks.
 
-    unk: int
-    bos: int
-    eos: int
-    cls: int
-    sep: int
-    pad: int
-    mask: int
-    eod: int
-    """Ends a document."""
-    eop: int
+    `data.batches.mixture` refuses a vocabulary without a piece that the model needs.
+    """
+
+    unk: Any
+    bos: Any
+    eos: Any
+    cls: Any
+    sep: Any
+    pad: Any
+    mask: Any
+    eod: Any
+    """Ends a document; without it documents follow each other."""
+    eop: Any
     """Ends a paragraph; it is also a symbol of texts."""
+
+    def there(self) -> list[int]:
+        """Those that there are, ascending."""
+        return sorted({each for each in self if each is not None})
 
 
 XLNET = SpecialIds(*range(9))
 SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
+ALBERT = SpecialIds(unk=1, bos=None, eos=None, cls=2, sep=3, pad=0, mask=4, eod=None, eop=None)
+ALBERT_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 
 _WORD = "▁"  # SentencePiece's mark for a space
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
@@ -104,11 +116,13 @@ class Tokenizer:
       word_start: bool [V], whether a piece starts a word: the original's predicate for the start of a target span.
       digit_comma: ids that the digit-comma rule replaces, each with its new ids.
       sha256: of the model file.
-      level: `sentencepiece`; see `vocabulary` for the others.
+      level: `sentencepiece`; see `vocabulary` and `subwords` for the others.
+      space: what a text needs in front if it follows another one that is encoded by itself.
     """
 
     special: SpecialIds = XLNET
     level: str = "sentencepiece"
+    space: str = ""
     file_name = "spiece.model"
     """In a corpus and in a work directory."""
 
@@ -125,11 +139,14 @@ class Tokenizer:
         self.sha256 = hashlib.sha256(model).hexdigest()
         self.vocab_size: int = self.processor.get_piece_size()
         self.pieces: list[str] = self.processor.id_to_piece(list(range(self.vocab_size)))
+        if tuple(self.pieces[: len(ALBERT_PIECES)]) == ALBERT_PIECES:
+            self.special = ALBERT
         for index, (piece, expected) in enumerate(itertools.zip_longest(self.pieces[:9], SPECIAL_PIECES)):
-            if piece != expected:
+            if piece != expected and self.special == XLNET:
                 wrong = f"tokenizer {path}: id {index} holds {piece!r}, XLNet needs {expected!r} there"
                 raise BadInput(f"{wrong}; train one with `xlnet-jax prepare`, or use that of a released XLNet")
         self.word_start = np.array([starts_word(piece) for piece in self.pieces])
+        self.word_start[self.special.there()] = True
         # The digit-comma rule depends on the piece alone, so it is a table.
         self.digit_comma: dict[int, list[int]] = {
             index: _split_digit_comma(self.processor, piece)
@@ -140,7 +157,12 @@ class Tokenizer:
     @functools.cached_property
     def text_ids(self) -> np.ndarray:
         """The ids of all pieces but the special ones, ascending."""
-        return np.setdiff1d(np.arange(self.vocab_size), self.special)
+        return np.setdiff1d(np.arange(self.vocab_size), self.special.there())
+
+    @functools.cached_property
+    def content(self) -> bytes:
+        """Of the file that a corpus and a work directory keep."""
+        return files.read(self.path)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled without its contents: a worker process loads the file again, once.

@@ -12,17 +12,21 @@ SentencePiece has models of words and characters too, but cannot tell U+2581 fro
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer, byte_of, starts_word
+from xlnet_jax.config import Config
+from xlnet_jax.data.subwords import FILES, LEVELS, Subwords
+from xlnet_jax.data.tokenizer import ALBERT, SPECIAL_PIECES, Normalization, Tokenizer, byte_of, starts_word
 from xlnet_jax.errors import BadInput, summary
 from xlnet_jax.storage import files
 
@@ -31,6 +35,8 @@ END_OF_LINE = "<eos>"
 PLAIN = Normalization()
 LARGEST = 1_000_000
 """Pieces of any vocabulary."""
+RULES = {"lower": "do_lower_case", "keep_accents": "keep_accents", "remove_space": "remove_space", "nfkc": "nfkc"}
+"""The switches of a normalization in the `tokenizer_config.json` of other programs."""
 
 _FIRST = len(SPECIAL_PIECES)  # id of the first piece that is no special one
 # How a text becomes an array with one number for each character, or for each byte. Bytes that are not UTF-8 are in a
@@ -135,9 +141,58 @@ class Vocabulary(Tokenizer):
         return piece.encode() if self.level == "characters" else byte_of(piece)
 
 
+def class_of(level: str) -> type[Tokenizer]:
+    """That of a level, with the name of its file."""
+    return Tokenizer if level == "sentencepiece" else Subwords if level in LEVELS else Vocabulary
+
+
 def open_tokenizer(path: str, normalization: Normalization = PLAIN) -> Tokenizer:
-    """Opens a counted vocabulary, which is a `.json` file, or a SentencePiece model. Raises BadInput as these do."""
-    return (Vocabulary if str(path).endswith(".json") else Tokenizer)(path, normalization)
+    """Opens a SentencePiece model, one of `subwords.FILES`, a counted vocabulary, which is any other `.json` file, or a
+    folder that has one of these; see `open_in`. Raises BadInput as the classes do."""
+    path = str(path)
+    if path.endswith((*FILES, ".txt")):
+        return Subwords(path, normalization)
+    may_be_folder = not path.endswith((".json", ".model")) and ("://" in path or os.path.isdir(path))
+    if may_be_folder and (opened := open_in(path, files.listing(path), normalization)):
+        return opened
+    return (Vocabulary if path.endswith(".json") else Tokenizer)(path, normalization)
+
+
+def open_in(folder: str, listed: Collection[str], normalization: Normalization = PLAIN) -> Tokenizer | None:
+    """The tokenizer of a folder, also of another program's; None without any. `tokenizer_config.json` says what
+    `normalization` does not, and where neither says anything BERT and ALBERT lower-case, as they do there."""
+    name = next((name for name in (Tokenizer.file_name, Vocabulary.file_name, *FILES) if name in listed), None)
+    if name is None:
+        return None
+    path, rules = os.path.join(folder, name), read_rules(folder, listed)
+    if name not in (Tokenizer.file_name, FILES[-1]) or normalization != PLAIN:
+        return open_tokenizer(path, normalization)
+    if name == FILES[-1]:
+        return Subwords(path, Normalization(**{"lower": True} | rules))
+    opened = Tokenizer(path, Normalization(**rules))
+    if opened.special == ALBERT and "lower" not in rules:
+        opened.normalization = dataclasses.replace(opened.normalization, lower=True)
+    return opened
+
+
+def check_pieces(tokenizer: Tokenizer, config: Config, where: str) -> None:
+    """Raises BadInput if a vocabulary lacks a special piece that the family or the objective of a model needs."""
+    family, objective, task = config.model.family, config.data.objective, config.finetune.task
+    framed, pretrains = objective != "clm" or task != "none", task == "none"
+    needs = {"mask": objective == "mlm" and pretrains, "eod": objective == "clm" and pretrains, "pad": not pretrains,
+             "cls": framed and family.cls != "none", "sep": framed and family.separators}  # fmt: skip
+    if lacks := [name for name, needed in needs.items() if needed and getattr(tokenizer.special, name) is None]:
+        what = f"has no piece for {' and '.join(lacks)}, which model.architecture={config.model.architecture} with "
+        raise BadInput(f"{where}: its vocabulary ({tokenizer.level}) {what}data.objective={objective} needs; take a "
+                       "corpus that was prepared with another --vocabulary or --tokenizer")  # fmt: skip
+
+
+def read_rules(folder: str, listed: Collection[str]) -> dict[str, bool]:
+    """The switches of a normalization that the `tokenizer_config.json` of a folder says, if it has one."""
+    path = os.path.join(folder, "tokenizer_config.json")
+    rules = files.read_json_object(path) if "tokenizer_config.json" in listed else {}
+    files.check_types(rules, dict.fromkeys(RULES.values(), bool) | {"model_max_length": float}, path)
+    return {ours: rules[theirs] for ours, theirs in RULES.items() if rules.get(theirs) is not None}
 
 
 def count(texts: Iterable[str], level: str) -> Counter[str]:

@@ -26,6 +26,7 @@ from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config
 from xlnet_jax.data.batches.stream import ShuffledBlocks, Stream, Windows
 from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.data.vocabulary import check_pieces, open_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune import readers
 from xlnet_jax.finetune.recipe import task_recipe
@@ -127,6 +128,7 @@ def prepare(config: Config, workdir: str) -> tuple[TaskData, TaskData | None]:
     if config.evaluation.every:
         config = config.changed(checkpoint={"keep_best": max(1, config.checkpoint.keep_best)})
     configs.check(config)
+    check_pieces(tokenizer, config, tokenizer.path)
     task, dev = kind(config, tokenizer), None
     train = encode(task, config.finetune.train, examples)
     if len(train.rows) < config.train.batch_size:
@@ -169,8 +171,8 @@ def _model(config: Config, started: str) -> tuple[Config, Tokenizer]:
 
 
 def _tokenizer(path: str) -> Tokenizer:
-    """The tokenizer of a work directory, or a SentencePiece model."""
-    return workdirs.tokenizer(path) if workdirs.read_config(path) is not None else Tokenizer(files.resolve(path))
+    """The tokenizer of a work directory, or that of a file."""
+    return workdirs.tokenizer(path) if workdirs.read_config(path) is not None else open_tokenizer(files.resolve(path))
 
 
 def _joined(labels: set[str]) -> str:

@@ -67,7 +67,7 @@ class TokenClassification(Task):
     def encode(self, number: int, example: Example) -> list[Row]:
         """As few rows as hold all words. Raises BadInput for an unknown label."""
         T, layout = self.config.data.segment_len, self.layout
-        normal = [self.tokenizer.normalization(word) for word in example.texts]
+        normal = [self.tokenizer.normalized(self.tokenizer.space + word) for word in example.texts]
         tokens_N, count_W = self.tokenizer.encode_normalized(normal)
         words = np.split(tokens_N, np.cumsum(count_W)[:-1])
         # A word that normalisation leaves nothing of, such as a lone accent, still has a label.

@@ -18,6 +18,7 @@ import numpy as np
 
 from xlnet_jax.data import offsets
 from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.data.vocabulary import Vocabulary
 from xlnet_jax.errors import BadInput
 from xlnet_jax.infer.decoder import Filled, Listener
 from xlnet_jax.infer.options import LONGEST
@@ -122,7 +123,8 @@ def prompt(tokenizer: Tokenizer, text: str, number: int, tokens: int, longest: i
         log.warning("text %d ends after %d new tokens: %s", number, room, limit)
         tokens = room
     end = len(ids) + tokens
-    unknown = [tokenizer.special.mask] * tokens
+    # A vocabulary of a model from left to right may have no mask, and the id there is read by none.
+    unknown = [tokenizer.special.mask or 0] * tokens
     return Gapped([*ids, *unknown], [True] * len(ids) + [False] * tokens, [(len(ids), end)], [text, ""])
 
 
@@ -153,23 +155,28 @@ def ids_of_parts(tokenizer: Tokenizer, parts: Sequence[str]) -> list[list[int]]:
 
     By itself a part would lose the space at its end, and SentencePiece would put one before it: `un[MASK]able` would
     become the pieces of ` able`. A space before a gap is part of the gap, whose first piece may start a word; a space
-    after it is part of what follows. Characters and bytes keep both, words have none.
+    after it is part of what follows. Characters and bytes keep both, words and WordPiece have none.
 
-    Raises BadInput for what the tokenizer does not know, or if it has no symbol `<eop>`.
+    Raises BadInput for what the tokenizer does not know, or if it has no symbol of its own, such as `<eop>`.
     """
     # Stands for a gap, which is no space: spaces at both of its sides stay.
     text = "".join(parts)
     mark = next(character for character in map(chr, range(0xE000, 0xF900)) if character not in text)
     first, *later = tokenizer.normalized(mark.join(parts)).split(mark)
     if tokenizer.level != "sentencepiece":
-        return [tokenizer.encode_normalized([part])[0].tolist() for part in (first, *later)]
+        split = [first, *later]
+        if tokenizer.level == "bytebpe":
+            split = [*(part.rstrip(" ") for part in split[:-1]), split[-1]]
+        return [tokenizer.encode_normalized([part])[0].tolist() for part in split]
     all_ids, eop = [tokenizer.encode_normalized([first])[0].tolist()], tokenizer.special.eop
+    if eop is None:
+        eop = tokenizer.processor.piece_to_id(".")  # ALBERT's has one of its own as well
     for part in later:
         # A symbol that is a piece of its own in any text: what follows it is not at the start of a text.
         ids = tokenizer.encode_normalized([tokenizer.pieces[eop] + part])[0].tolist()
         if eop not in ids[:2]:
-            raise BadInput(f"tokenizer {tokenizer.path}: <eop> is no symbol of texts; texts with gaps need one that "
-                           "`xlnet-jax prepare` trained, or that of a released XLNet")  # fmt: skip
+            raise BadInput(f"tokenizer {tokenizer.path}: {tokenizer.pieces[eop]} is no symbol of texts; texts with "
+                           "gaps need one that `xlnet-jax prepare` trained, or that of a released XLNet")  # fmt: skip
         all_ids.append(ids[ids.index(eop) + 1 :])
     for ids in all_ids[:-1]:
         while ids and tokenizer.pieces[ids[-1]] == "▁":
@@ -187,7 +194,7 @@ def pieces_of(tokenizer: Tokenizer, passage: Passage, number: int) -> tuple[list
                    "likely that is")  # fmt: skip
     if not len(tokenizer.encode(passage.text)):
         raise BadInput(f"text {number}, {passage.text!r}, has no pieces; give at least one word to score")
-    if tokenizer.level != "sentencepiece":
+    if isinstance(tokenizer, Vocabulary):
         # Every piece is a part of the text as it was.
         parts = [(passage.before, True), (passage.text, False), (passage.after, True)]
         # A text without neighbours has no space at its ends.
@@ -219,10 +226,10 @@ def seam(tokenizer: Tokenizer, before: str, new: str) -> tuple[str, str]:
 
     A space before a gap is part of the gap: without a space in `new` there is none.
     """
-    if tokenizer.level not in ("sentencepiece", "words"):
+    if tokenizer.level in ("characters", "bytes"):
         return before, new
     stripped = before.rstrip()
-    if tokenizer.level == "sentencepiece" and stripped and not new.startswith(" "):
+    if tokenizer.level != "words" and stripped and not new.startswith(" "):
         return stripped, new
     return stripped + (before[len(stripped) :] or " " * bool(stripped)), new.removeprefix(" ")
 

@@ -30,8 +30,9 @@ from xlnet_jax.checkpoint import restore
 from xlnet_jax.config import Config, DataConfig
 from xlnet_jax.data.batches.loader import TrainingData
 from xlnet_jax.data.batches.mixture import Mixture
+from xlnet_jax.data.corpus.manifest import TOKENIZERS
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
-from xlnet_jax.data.vocabulary import Vocabulary
+from xlnet_jax.data.vocabulary import open_tokenizer
 from xlnet_jax.distributed.processes import Session
 from xlnet_jax.errors import BadInput, check_link
 from xlnet_jax.messages import suggest_file
@@ -180,8 +181,9 @@ def tokenizer(workdir: str) -> Tokenizer:
             raise BadInput(f"{where}: unknown key {unknown[0]!r}")
     except BadInput as error:
         raise BadInput(f"{error}; restore it from a copy") from error
-    kind = Vocabulary if Vocabulary.file_name in files.listing(folder) else Tokenizer
-    copy, trained = kind(os.path.join(folder, kind.file_name), Normalization(**switches)), read_config(workdir)
+    listed = files.listing(folder)
+    name = next((name for name in TOKENIZERS if name in listed), TOKENIZERS[0])
+    copy, trained = open_tokenizer(os.path.join(folder, name), Normalization(**switches)), read_config(workdir)
     if trained is not None and trained["tokenizer_sha256"] != copy.sha256:
         raise BadInput(f"{copy.path} is not the tokenizer that {workdir} was trained with; restore it from a copy")
     return copy
@@ -191,7 +193,7 @@ def write_tokenizer(workdir: str, tokenizer: Tokenizer) -> None:
     """Copies a tokenizer into a work directory that has none."""
     folder = os.path.join(workdir, TOKENIZER)
     files.make_folder(folder)
-    files.write_new(os.path.join(folder, tokenizer.file_name), files.read(tokenizer.path))
+    files.write_new(os.path.join(folder, tokenizer.file_name), tokenizer.content)
     # The last one: it says that the copy is complete.
     rules = files.to_json(dataclasses.asdict(tokenizer.normalization))
     files.write_new(os.path.join(folder, "normalization.json"), rules)

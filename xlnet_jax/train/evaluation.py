@@ -83,7 +83,8 @@ def bits_of_text(nats: float, counts_V: np.ndarray, tokenizer: Tokenizer) -> dic
     """
     characters_V, bytes_V = tokenizer.text_lengths()
     words_V = tokenizer.word_start & (characters_V > 0)
-    words_V[tokenizer.special.unk] = True
+    if tokenizer.special.unk is not None:
+        words_V[tokenizer.special.unk] = True
     units = {"character": characters_V, "byte": bytes_V, "word": words_V}
     counts = {f"bits_per_{unit}": int(counts_V @ per_V) for unit, per_V in units.items()}
     bits = np.float64(nats / math.log(2))

@@ -101,7 +101,7 @@ def test_no_json():
         ("splits.train.shards.0.file", "../x", "splits.train.shards[0].file is '../x', not corpus-train.array_record-"),
         ("splits.train.shards.0.tokens", 2731, "splits.train.tokens is 2732, not 2731, the sum of its shards"),
         ("splits.train.documents", 0, "splits.train.documents is 0, not a number from 1"),
-        ("splits.train.sentences", 2711, "splits.train.sentences is 2711, not a number from 22 to 2710"),
+        ("splits.train.sentences", 2733, "splits.train.sentences is 2733, not a number from 22 to 2732"),
         ("splits.train.paragraphs", 92, "splits.train.paragraphs is 92, not a number from 22 to 91"),
         ("splits.train.token_counts", "token_counts-heldout.npy", "splits.train.token_counts"),
         ("options.more", float("nan"), "options cannot be printed"),

@@ -15,6 +15,7 @@ from xlnet_jax.data.batches import examples
 from xlnet_jax.data.batches.stream import ONE, Cycle, ShuffledBlocks, SinglePass, Stream, Windows, from_weights
 from xlnet_jax.data.corpus.corpus import Corpus
 from xlnet_jax.data.tokenizer import Tokenizer
+from xlnet_jax.data.vocabulary import check_pieces
 from xlnet_jax.errors import BadInput
 
 PAGE_CACHE_BYTES = 256_000_000
@@ -115,10 +116,12 @@ def open_mixture(config: Config, split: str = "train", weighted: bool = True, op
         if corpus.tokenizer.vocab_size != config.model.vocab_size:
             what = f"model.vocab_size={config.model.vocab_size} is not that of the tokenizer of {corpus.path}"
             raise BadInput(f"{what}; set --config.model.vocab_size={corpus.tokenizer.vocab_size}")
+        check_pieces(corpus.tokenizer, config, corpus.path)
         mine, first = ((c.tokenizer.sha256, c.tokenizer.normalization) for c in (corpus, corpora[0]))
         if mine != first:
             what = f"{corpus.path} and {corpora[0].path} have different tokenizers or normalisation"
-            advice = "prepare one again with the options of the other and with its spiece.model as --tokenizer"
+            file = corpus.tokenizer.file_name
+            advice = f"prepare one again with the options of the other and with its {file} as --tokenizer"
             raise BadInput(f"{what}; {advice}")
     weights = data.weight_list() if weighted else [1] * len(corpora)
     if weights and len(weights) != len(corpora):

@@ -2,13 +2,13 @@
 
     <corpus>/manifest.json          the contents and how they were made; written last: its presence means "finished"
              prepare.json           the arguments of `prepare`
-             spiece.model           the tokenizer, or a counted vocabulary.json
+             spiece.model           the tokenizer, or tokenizer.json, or a counted vocabulary.json
              token_counts-SPLIT.npy int64 [V]
              corpus-SPLIT.array_record-00000-of-00003 ...   the pages
              dataset_info.json features.json                so that TFDS can open the folder by name
 
-A document is the pieces of its sentences, then one EOD that belongs to the last sentence. A split is the concatenation
-of its documents. A shard holds consecutive documents in pages.
+A document is the pieces of its sentences, then one EOD, if the vocabulary has it, that belongs to the last sentence. A
+split is the concatenation of its documents. A shard holds consecutive documents in pages.
 """
 
 from __future__ import annotations

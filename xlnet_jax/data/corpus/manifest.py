@@ -28,6 +28,7 @@ from typing import Any
 from etils import epath
 
 from xlnet_jax.data.corpus.pages import features
+from xlnet_jax.data.subwords import Subwords
 from xlnet_jax.data.tokenizer import SPECIAL_PIECES, Normalization, Tokenizer
 from xlnet_jax.data.vocabulary import Vocabulary
 from xlnet_jax.errors import BadInput, check_link, summary
@@ -38,7 +39,7 @@ FORMAT_VERSION = 2
 DATASET_NAME = "corpus"
 MANIFEST = "manifest.json"
 REQUEST = "prepare.json"
-TOKENIZERS = (Tokenizer.file_name, Vocabulary.file_name)
+TOKENIZERS = (Tokenizer.file_name, Vocabulary.file_name, Subwords.file_name)
 
 FEWEST_HELDOUT = 10_000
 """Tokens; with the published shares 3,300 of them are targets."""
@@ -242,9 +243,10 @@ def _check_split(split: dict[str, Any], name: str, page_tokens: int) -> None:
         _check(shard["pages"] == pages, f"{where}.shards[{index}].pages", shard["pages"], reason)
     tokens, documents = sum(shard["tokens"] for shard in shards), split["documents"]
     _check(split["tokens"] == tokens, f"{where}.tokens", split["tokens"], f"{tokens}, the sum of its shards")
-    # A document has at least a sentence and an EOD, a paragraph at least a sentence, a sentence at least a token.
-    _check_value(documents, f"{where}.documents", range(1, tokens // 2 + 1))
-    _check_value(split["sentences"], f"{where}.sentences", range(documents, tokens - documents + 1))
+    # A document has at least a sentence, and most vocabularies an EOD; a paragraph at least a sentence, a sentence at
+    # least a token.
+    _check_value(documents, f"{where}.documents", range(1, tokens + 1))
+    _check_value(split["sentences"], f"{where}.sentences", range(documents, tokens + 1))
     _check_value(split["paragraphs"], f"{where}.paragraphs", (None, range(documents, split["sentences"] + 1)))
     file = counts_name(name)
     _check(split["token_counts"] == file, f"{where}.token_counts", split["token_counts"], file)

@@ -90,7 +90,7 @@ def verify(path: str, workers: int | None = None) -> tuple[dict[str, Any], list[
     return {"shards": len(shards), **sums}, problems
 
 
-def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], eod: int) -> np.ndarray | BadInput:
+def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], eod: int | None) -> np.ndarray | BadInput:
     """Reads a shard, checks it and the consistency of its flags (hashes cannot), and counts.
 
     Returns int64 [V + 3]: how often each piece occurs, then the numbers of documents, sentences and paragraphs. Or its
@@ -106,6 +106,8 @@ def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], eod
                 ends = tokens == eod
                 begins, sentence = ((starts & bit).astype(bool) for bit in (pages.DOCUMENT_START, pages.SENTENCE_START))
                 after_end = np.concatenate([[ended], ends[:-1]])
+                if eod is None:
+                    after_end |= begins  # a document starts anywhere, and at the start of a shard
                 if (begins != after_end).any() or (starts[ends] != 0).any() or not sentence[starts != 0].all():
                     raise BadInput(f"{copy}, page {page}: the flags do not match the ends of its documents")
                 ended = bool(ends[-1])
@@ -117,7 +119,7 @@ def _count_shard(path: str, shard: dict[str, Any], manifest: dict[str, Any], eod
         return BadInput(f"{address} cannot be read: it is missing; copy the corpus again")
     except OSError as error:
         return BadInput(f"{address}: {summary(error)}; set TMPDIR to a folder with room for a shard")
-    return counts if ended else BadInput(f"{address}: its last document has no end")
+    return counts if ended or eod is None else BadInput(f"{address}: its last document has no end")
 
 
 def _check_totals(path: str, manifest: dict[str, Any], name: str, totals: np.ndarray | None) -> Iterator[str]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from xlnet_jax.data import subwords
 from xlnet_jax.data import vocabulary as vocabularies
 from xlnet_jax.data.corpus import manifest as manifests
 from xlnet_jax.data.prepare import datasets, marks, resume, work_unit
@@ -28,7 +29,7 @@ from xlnet_jax.data.prepare.sources import Part, Source, find_sources, plan
 from xlnet_jax.data.prepare.text import Request, TextReader
 from xlnet_jax.data.prepare.work_unit import in_threads
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer, train_tokenizer
-from xlnet_jax.data.vocabulary import PLAIN, Vocabulary, open_tokenizer
+from xlnet_jax.data.vocabulary import PLAIN, class_of, open_tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.messages import quantity
 from xlnet_jax.storage import files
@@ -39,6 +40,7 @@ _BEFORE = {"vocabulary": "sentencepiece", "dataset": ""}
 _SAMPLE_PART_BYTES, _SAMPLE_PARTS = 1_000_000, 20_000
 _TRAINING_THREADS = 8  # fixed: the model's bytes depend on it
 _PIECES = 32000  # of a trained tokenizer
+_TRAINED = ("sentencepiece", *subwords.LEVELS)  # the others are counted
 
 _log = logging.getLogger("xlnet_jax")
 
@@ -56,9 +58,10 @@ def prepare(
     Args:
       inputs: files, folders and glob patterns, on disk or `gs://`, and `tfds:NAME[:SPLIT]`; see `sources`.
       output: folder to write, on disk or `gs://`; new, empty, or started by the same request.
-      tokenizer: SentencePiece model or `vocabulary.json` to use; None makes one of the text.
-      vocabulary: what is made: `sentencepiece` trains a model on a sample of the text that is not held out; `words`,
-        `characters` and `bytes` count a vocabulary. None = that of the data set or tokenizer, or `sentencepiece`.
+      tokenizer: what `vocabulary.open_tokenizer` opens, to use it; None makes one of the text.
+      vocabulary: what is made: `sentencepiece`, `wordpiece` and `bytebpe` train on a sample of the text that is not
+        held out; `words`, `characters` and `bytes` count a vocabulary. None = that of the data set or tokenizer, or
+        `sentencepiece`.
       dataset: `NAME` or `NAME:test` of `datasets`: the inputs are its files, read as they are.
       vocab_size: pieces of the trained tokenizer (None = 32000), or at most of the counted vocabulary (None = a
         million words, all characters and bytes).
@@ -91,18 +94,26 @@ def prepare(
         found = published.find(inputs) if published else find_sources(inputs, data_dir)
         # So 10 TB are 10,000 shards and not 156,250.
         shard_bytes = shard_bytes or (64_000_000 if sum(source.bytes for source in found) < 10**12 else 10**9)
-        model = None if tokenizer is None else open_tokenizer(tokenizer)
+        model = None if tokenizer is None else open_tokenizer(tokenizer, normalization)
         level = vocabulary or (model.level if model else "sentencepiece")
         if model and model.level != level:
             raise BadInput(f"--tokenizer={tokenizer} is one of {model.level}, not of {level}; leave one of both out")
-        request = Request(document, sentences, normalization, heldout, errors, page_tokens, field, level, dataset or "")
         trained = {"vocab_size": vocab_size or _PIECES, "sample_bytes": sample_bytes, "seed": seed}
+        given, rules = normalization, dict[str, bool]()
+        if level in subwords.LEVELS:
+            # The tokenizer normalises itself, and training one makes a part of it of these.
+            normalization = subwords.AS_IS
+            rules = {} if model else {"uncased": given.lower, "keep_accents": given.keep_accents}
+        elif model:
+            normalization = model.normalization
+        request = Request(document, sentences, normalization, heldout, errors, page_tokens, field, level, dataset or "")
         options = {
             "format_version": manifests.FORMAT_VERSION,
             "tokenizer": None if model is None else model.sha256,
             **({} if level == "sentencepiece" else {"vocabulary": level}),
             # Only a trained tokenizer depends on these.
-            **({} if model else trained if level == "sentencepiece" else {"vocab_size": vocab_size}),
+            **({} if model else trained if level in _TRAINED else {"vocab_size": vocab_size}),
+            **rules,
             # Without the fields that earlier versions did not have, so that what they started can be resumed.
             **{name: value for name, value in dataclasses.asdict(request).items() if value != _BEFORE.get(name)},
             "shard_bytes": shard_bytes,
@@ -124,13 +135,13 @@ def prepare(
                 counted = published.plan(found, shard_bytes, datasets.SPLITS)
             else:
                 units = counted = plan(found, shard_bytes, request.document)
-            name = (Tokenizer if level == "sentencepiece" else Vocabulary).file_name
+            name = class_of(level).file_name
             path = os.path.join(output, name)
             if name not in names:
-                if tokenizer is not None:
-                    files.write(path, files.read(tokenizer))
-                elif level == "sentencepiece":
-                    _train(path, found, request, **trained)
+                if model is not None:
+                    files.write(path, model.content)
+                elif level in _TRAINED:
+                    _train(path, found, request, given, **trained)
                 else:
                     _log.info("counting %s", level)
                     engines.run(output, counted, None, request, workers, beam)
@@ -151,8 +162,9 @@ def prepare(
 
 
 def _train(
-    path: str, sources: Sequence[Source], request: Request, vocab_size: int, sample_bytes: int, seed: int
-) -> None:
+    path: str, sources: Sequence[Source], request: Request, normalization: Normalization, vocab_size: int,
+    sample_bytes: int, seed: int,
+) -> None:  # fmt: skip
     """Trains the tokenizer on parts of the text in random order, until there is enough."""
     part_bytes = max(_SAMPLE_PART_BYTES, sum(source.bytes for source in sources) // _SAMPLE_PARTS)
     parts = plan(sources, part_bytes, request.document)
@@ -174,7 +186,10 @@ def _train(
     if warning := marks.warning(reader.dropped):
         _log.warning("%s", warning)
     _log.info("training a tokenizer of %d pieces on %d bytes of text", vocab_size, size)
-    train_tokenizer(sample, path, vocab_size, seed, _TRAINING_THREADS)
+    if request.vocabulary in subwords.LEVELS:
+        subwords.train(sample, path, vocab_size, request.vocabulary, normalization)
+    else:
+        train_tokenizer(sample, path, vocab_size, seed, _TRAINING_THREADS)
 
 
 def _write_vocabulary(

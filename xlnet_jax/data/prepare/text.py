@@ -8,8 +8,9 @@
 
 A record of JSON-lines, Parquet or TFDS is always one document. Inside a document a blank line ends a paragraph.
 
-For a counted vocabulary every sentence ends with "\n". A part of a published data set (see `datasets`) is one document
-of its lines exactly as they are.
+For a counted vocabulary every sentence ends with "\n". For byte-level BPE, whose pieces tell a word by its space, all
+sentences but the first of a document start with one: so its pieces are those of the sentences joined by spaces. A part
+of a published data set (see `datasets`) is one document of its lines exactly as they are.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Request:
       errors: bytes that are not UTF-8, and documents without a sentence: `strict` refuses both; `replace` puts U+FFFD
         for the bytes, leaves the documents out, and counts both.
       field: of a record, the one that holds the text.
-      vocabulary: `sentencepiece`, or the level of a counted vocabulary; see `data.vocabulary`.
+      vocabulary: the level of the tokenizer; see `data.subwords` and `data.vocabulary`.
       dataset: a published data set, `NAME` or `NAME:test`; `` = none. Then the rules above do not apply.
     """
 
@@ -77,6 +78,8 @@ class Request:
     def held_out(self, document: Document) -> bool:
         """Depends on the normalised text alone: equal documents fall into the same split, wherever they are."""
         lines = (sentence.removesuffix("\n") for sentence in itertools.chain.from_iterable(document))
+        if self.vocabulary == "bytebpe":
+            lines = map(str.lstrip, lines)
         digest = hashlib.sha256("\n".join(lines).encode()).digest()
         return int.from_bytes(digest[:8], "big") < self.heldout * 2**64
 
@@ -107,8 +110,12 @@ class TextReader:
         read = {"text": self._text_documents, "json": self._json_documents}
         reader = read.get(sources.kind_of(part.path).format, self._record_documents)
         for document, number in (self._published if self.rules.dataset else reader)(part):
-            if document and (self.rules.dataset or self.rules.vocabulary == "sentencepiece"):
+            if document and (self.rules.dataset or self.rules.vocabulary in ("sentencepiece", "wordpiece")):
                 yield document
+            elif document and self.rules.vocabulary == "bytebpe":
+                spaced = [[f" {sentence}" for sentence in paragraph] for paragraph in document]
+                spaced[0][0] = document[0][0]
+                yield spaced
             elif document:
                 yield [[f"{sentence}\n" for sentence in paragraph] for paragraph in document]
             elif self.rules.errors == "strict":

@@ -81,12 +81,15 @@ class _SplitWriter:
         self.empty += len(waiting) - documents
         if not documents:
             return
-        # Every document ends with EOD, which belongs to the last sentence.
-        start_K = np.cumsum(length_K) - length_K + np.cumsum(opens_document_K) - 1
-        size = int(length_K.sum()) + documents
+        # Every document ends with EOD, if there is one, which belongs to the last sentence.
+        eod = self._tokenizer.special.eod
+        ends = 0 if eod is None else 1
+        start_K = np.cumsum(length_K) - length_K + ends * (np.cumsum(opens_document_K) - 1)
+        size = int(length_K.sum()) + ends * documents
         is_piece_N = np.ones(size, bool)
-        is_piece_N[start_K[opens_document_K][1:] - 1] = is_piece_N[-1] = False
-        tokens_N, starts_N = np.full(size, self._tokenizer.special.eod, np.int32), np.zeros(size, np.uint8)
+        if ends:
+            is_piece_N[start_K[opens_document_K][1:] - 1] = is_piece_N[-1] = False
+        tokens_N, starts_N = np.full(size, eod or 0, np.int32), np.zeros(size, np.uint8)
         tokens_N[is_piece_N] = pieces
         starts_N[start_K] = (
             pages.SENTENCE_START + opens_document_K * pages.DOCUMENT_START + opens_paragraph_K * pages.PARAGRAPH_START

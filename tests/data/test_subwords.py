@@ -1,0 +1,273 @@
+"""WordPiece and byte-level BPE: against slow code of our own, imports, documents without an end, places in the text."""
+
+import functools
+import json
+import pickle
+import re
+import subprocess
+import sys
+import unicodedata
+
+import data_fixtures
+import numpy as np
+import pytest
+import sentencepiece
+from hostile import LINES
+
+from xlnet_jax.config import Config
+from xlnet_jax.data import offsets, subwords
+from xlnet_jax.data.batches.mixture import open_mixture
+from xlnet_jax.data.corpus import pages, verify
+from xlnet_jax.data.corpus.corpus import Corpus
+from xlnet_jax.data.subwords import AS_IS, LEVELS, Subwords
+from xlnet_jax.data.tokenizer import ALBERT, Normalization, SpecialIds, Tokenizer
+from xlnet_jax.data.vocabulary import open_tokenizer
+from xlnet_jax.errors import BadInput
+
+LOWER, CASED = Normalization(lower=True), Normalization()
+SIZE, SMALL = 380, 240
+
+
+@functools.cache
+def trained(level: str, lower: bool = False) -> Subwords:
+    path = f"{data_fixtures.session_folder()}/{level}-{lower}-tokenizer.json"
+    texts = [*data_fixtures.synthetic_text(0, 100).split("\n"), *LINES]
+    subwords.train(texts, path, SIZE, level, LOWER if lower else CASED)
+    opened = open_tokenizer(path)
+    assert isinstance(opened, Subwords)
+    return opened
+
+
+def slow_wordpiece(tokenizer, text, lower):
+    """The original's, in the order of its steps."""
+    text = "".join(" " if char.isspace() else char for char in text
+                   if char in "\t\n\r" or not (unicodedata.category(char)[0] == "C" or char == "\ufffd"))  # fmt: skip
+    text = "".join(f" {char} " if unicodedata.name(char, "").startswith("CJK ") else char for char in text)
+    if lower:
+        text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn").lower()
+    is_mark = lambda c: (c.isascii() and not c.isalnum()) or unicodedata.category(c)[0] == "P"  # noqa: E731
+    words = "".join(f" {char} " if is_mark(char) else char for char in text).split()
+    ids = {piece: index for index, piece in enumerate(tokenizer.pieces)}
+    for word in words:
+        parts, start = [], 0
+        while start < len(word) <= 100:
+            prefix = "##" * (start > 0)
+            end = next((end for end in range(len(word), start, -1) if prefix + word[start:end] in ids), None)
+            if end is None:
+                break
+            parts.append(ids[prefix + word[start:end]])
+            start = end
+        yield from parts if start == len(word) else [tokenizer.special.unk]
+
+
+def slow_bpe(tokenizer, text):
+    """Pairs are joined in the order of the merges, from left to right."""
+    model = json.loads(tokenizer.content)["model"]
+    rank = {tuple(pair): place for place, pair in enumerate(model["merges"])}
+    symbol = {code: char for char, code in subwords._BYTES.items()}
+    for word in re.findall(r"'s|'t|'re|'ve|'m|'ll|'d| ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+", text):
+        parts = [symbol[code] for code in word.encode()]
+        while pairs := [rank[pair] for pair in zip(parts, parts[1:], strict=False) if pair in rank]:
+            first, second = model["merges"][min(pairs)]
+            place = 0
+            while place + 1 < len(parts):
+                if (parts[place], parts[place + 1]) == (first, second):
+                    parts[place : place + 2] = [first + second]
+                place += 1
+        yield from (model["vocab"][part] for part in parts)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_wordpiece_is_that_of_slow_code(lower):
+    tokenizer = trained("wordpiece", lower)
+    for line in [*LINES, *data_fixtures.synthetic_text(5, 20).split("\n")]:
+        assert tokenizer.encode(line).tolist() == list(slow_wordpiece(tokenizer, line, lower)), line
+
+
+def test_byte_bpe_is_that_of_slow_code_and_every_byte_comes_back():
+    tokenizer = trained("bytebpe")
+    for line in [*LINES, *data_fixtures.synthetic_text(5, 20).split("\n")]:
+        ids = tokenizer.encode(line)
+        assert ids.tolist() == list(slow_bpe(tokenizer, line)), line
+        assert tokenizer.decode(ids) == line
+        assert tokenizer.text_lengths()[1][ids].sum() == len(line.encode())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_two_processes_train_equal_bytes(level, tmp_path):
+    """The trainer of the library alone numbers `##` characters in the order of a hash table."""
+    path = str(tmp_path / "tokenizer.json")
+    code = "import sys; sys.path.insert(0, 'tests')\nimport test_subwords as t\nimport data_fixtures\n" \
+           "data_fixtures.session_folder = lambda: sys.argv[1]\nt.trained(sys.argv[2])"  # fmt: skip
+    folders = f"tests:tests/data:{':'.join(sys.path)}"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path), level], check=True, env={"PYTHONPATH": folders})
+    tokenizer = trained(level)
+    assert (tmp_path / f"{level}-False-tokenizer.json").read_bytes() == tokenizer.content
+    assert len(tokenizer.pieces) == SIZE
+    with pytest.raises(BadInput, match=f"vocab_size=9000: this text gives [0-9]+ pieces of {level}; give that"):
+        subwords.train(["a few words"], path, 9000, level, CASED)
+
+
+def test_special_pieces_word_starts_and_lengths():
+    wordpiece, bytebpe = trained("wordpiece", lower=True), trained("bytebpe")
+    assert wordpiece.special == SpecialIds(1, None, None, 2, 3, 0, 4, None, None)
+    assert bytebpe.special == SpecialIds(3, 0, 2, 0, 2, 1, SIZE - 1, 2, None)
+    for tokenizer, mark in ((wordpiece, "[MASK]"), (bytebpe, "<mask>")):
+        assert tokenizer.special.mask not in tokenizer.encode(f"a {mark} b")  # a text's own letters
+        assert len(tokenizer.text_ids) == SIZE - len(tokenizer.special.there())
+        assert pickle.loads(pickle.dumps(tokenizer)).sha256 == tokenizer.sha256
+    text = "Bado kilu, menora."
+    assert wordpiece.decode([2, *wordpiece.encode(text), 3, 0]) == text.lower()
+    starts = [tokenizer.word_start[tokenizer.encode(text)].sum() for tokenizer in (wordpiece, bytebpe)]
+    assert starts == [5, 2]  # punctuation counts for WordPiece, and a first word without a space not for bytes
+    characters_V, bytes_V = wordpiece.text_lengths()
+    assert characters_V[wordpiece.encode(text)].sum() == len(" bado kilu, menora.")
+    assert wordpiece.encode("É").tolist() == wordpiece.encode("e").tolist()
+
+
+def test_other_programs_files_give_the_same_ids(tmp_path):
+    """`vocab.txt`, `vocab.json` with `merges.txt`, and folders of them; a tokenizer.json with a frame around a text."""
+    for tokenizer in (trained("wordpiece", lower=True), trained("bytebpe")):
+        document = json.loads(tokenizer.content)
+        folder = tmp_path / tokenizer.level
+        folder.mkdir()
+        if tokenizer.level == "wordpiece":
+            (folder / "vocab.txt").write_text("\n".join(tokenizer.pieces) + "\n")
+            same = [open_tokenizer(str(folder / "vocab.txt"), LOWER), open_tokenizer(str(folder))]
+            cased = open_tokenizer(str(folder / "vocab.txt"))
+            assert cased.encode("Bado").tolist() != tokenizer.encode("Bado").tolist()
+            (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+            assert open_tokenizer(str(folder)).sha256 == cased.sha256 != tokenizer.sha256
+        else:
+            (folder / "vocab.json").write_text(json.dumps(document["model"]["vocab"]))
+            merges = ["#version: 0.2", *map(" ".join, document["model"]["merges"])]
+            (folder / "merges.txt").write_text("\n".join(merges) + "\n")
+            same = [open_tokenizer(str(folder)), open_tokenizer(str(folder / "vocab.json"))]
+            with pytest.raises(BadInput, match="it says itself what becomes of a text; leave out --uncased"):
+                open_tokenizer(str(folder / "vocab.json"), LOWER)
+        frame = {"type": "BertProcessing", "sep": ["a", 3], "cls": ["b", 2]}
+        (folder / "tokenizer.json").write_text(json.dumps(document | {"post_processor": frame}, indent=2))
+        same.append(open_tokenizer(str(folder)))
+        assert [each.sha256 for each in same] == [tokenizer.sha256] * 3
+        assert pickle.loads(pickle.dumps(same[0])).sha256 == tokenizer.sha256
+
+
+def test_a_vocabulary_of_gpt2_ends_with_the_end_of_a_text(tmp_path):
+    model = json.loads(trained("bytebpe").content)["model"]
+    plain = [piece for piece in model["vocab"] if piece not in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
+    ids = {piece: index for index, piece in enumerate([*plain, "<|endoftext|>"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    (tmp_path / "merges.txt").write_text("\n".join(map(" ".join, model["merges"])))
+    opened, last = open_tokenizer(str(tmp_path)), len(ids) - 1
+    assert opened.special == SpecialIds(None, last, last, None, None, last, None, last, None)
+    assert opened.encode("a<|endoftext|>").max() < last
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("vocab.txt", "a\nb\na\n[UNK]", "its ids have gaps, or two pieces have one id"),
+        ("vocab.txt", "a\nb", r"it has no \[UNK\]"),
+        ("vocab.json", '{"a": 0, "b": 2}', "its ids have gaps, or two pieces have one id"),
+        ("tokenizer.json", "{}", "name a tokenizer.json, vocab.json, vocab.txt of WordPiece or byte-level BPE"),
+        ("tokenizer.json", '{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}', "not WordPiece"),
+    ],
+)
+def test_unusable_files(tmp_path, name, content, said):
+    (tmp_path / name).write_text(content)
+    (tmp_path / "merges.txt").write_text("")
+    with pytest.raises(BadInput, match=said):
+        open_tokenizer(str(tmp_path / name))
+
+
+def prepared(tmp_path, level, **options):
+    text = tmp_path / "text.txt"
+    text.write_text(data_fixtures.synthetic_text(3, 60).replace(", ", " ''  "))
+    pieces = SMALL if level == "wordpiece" else SIZE
+    data_fixtures.make_corpus(tmp_path / "corpus", [str(text)], tokenizer=None, vocabulary=level, vocab_size=pieces,
+                              **options)  # fmt: skip
+    return str(tmp_path / "corpus"), [document.split("\n") for document in text.read_text().strip().split("\n\n")]
+
+
+def test_a_corpus_of_wordpiece_has_no_end_of_document(tmp_path):
+    path, documents = prepared(tmp_path, "wordpiece", normalization=LOWER)
+    corpora = [Corpus(path), Corpus(path, "heldout")]
+    assert verify.verify(path)[1] == [] and corpora[0].manifest["tokenizer"]["file"] == "tokenizer.json"
+    texts = []
+    for corpus in corpora:
+        tokens, flags = corpus.read_flags(np.array([0]), corpus.tokens)
+        starts = np.flatnonzero(flags[0] & pages.DOCUMENT_START)
+        assert len(starts) == corpus.documents and corpus.token_counts[corpus.tokenizer.special.there()].sum() == 0
+        texts += [each.tolist() for each in np.split(tokens[0], starts[1:])]
+    tokenizer = corpora[0].tokenizer
+    expected = [np.concatenate(list(map(tokenizer.encode, document))).tolist() for document in documents]
+    assert sorted(texts) == sorted(expected)
+    # A flag that moves is found, though nothing but the flags says where a document starts.
+    assert "§" in verify.sample(path, "train", 0, 1, 500)["samples"][0]["text"]
+    with pytest.raises(BadInput, match="begun with uncased=True, not False"):
+        prepared(tmp_path, "wordpiece")
+
+
+def test_sentences_of_byte_bpe_are_joined_by_spaces(tmp_path):
+    path, documents = prepared(tmp_path, "bytebpe")
+    assert verify.verify(path)[1] == []
+    corpus = Corpus(path)
+    tokenizer, ids = corpus.tokenizer, corpus.read_flags(np.array([0]), corpus.tokens)[0][0].tolist()
+    ends = [place for place, id in enumerate(ids) if id == tokenizer.special.eod]
+    texts = [tokenizer.decode(ids[start + 1 : end]) for start, end in zip([-1, *ends], ends, strict=False)]
+    assert len(ends) == corpus.documents and set(texts) <= {" ".join(document) for document in documents}
+    assert ids[: ends[0]] == tokenizer.encode(texts[0]).tolist()
+
+
+def test_a_model_needs_its_pieces(tmp_path):
+    """One line before a device is used."""
+    path, _ = prepared(tmp_path, "wordpiece", heldout=0.0)
+    config = Config().changed(model={"vocab_size": SMALL}, data={"corpus": path, "objective": "clm"})
+    with pytest.raises(BadInput, match="has no piece for eod, which model.architecture=xlnet with data.objective=clm"):
+        open_mixture(config)
+    with pytest.raises(BadInput, match="vocab_size=32000 is not that of the tokenizer"):
+        open_mixture(Config().changed(data={"corpus": path}))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_answer_is_found_by_its_pieces(level):
+    tokenizer = trained(level, lower=level == "wordpiece")
+    answers = [
+        ("  bado   ki, lu", "ki"),
+        ("be\u0301do re\u0301mi no", "re\u0301mi"),
+        ("日本語 ba", "本"),
+        ("ﬁba ﬂki do", "ﬂki"),
+    ]
+    if level == "bytebpe":  # for WordPiece one word, and unknown
+        answers.append(("ba \U0001f600\U0001f601 lu", "\U0001f601"))
+    for text, answer in answers:
+        pieces, start = offsets.encode(tokenizer, text), text.index(answer)
+        assert pieces.tokens_N.tolist() == tokenizer.encode(text).tolist()
+        assert (np.diff(pieces.start_N) >= 0).all()
+        first, last = pieces.covering(start, start + len(answer))
+        assert text[pieces.start_N[first] : pieces.end_N[last]].strip() == answer
+
+
+def albert(folder) -> str:
+    """A SentencePiece model with ALBERT's special pieces."""
+    path = f"{folder}/spiece.model"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(data_fixtures.synthetic_text(0, 100).lower().split("\n")), model_prefix=path[:-6],
+        vocab_size=100, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"], minloglevel=2,
+    )  # fmt: skip
+    return path
+
+
+def test_alberts_sentencepiece(tmp_path):
+    path = albert(tmp_path)
+    opened = Tokenizer(path, LOWER)
+    assert opened.special == ALBERT and opened.word_start[:5].all() and 2 not in opened.text_ids
+    ids = opened.encode("Bádo 12,345, kilu")
+    assert opened.decode([2, *ids, 3, 0]) == "bado 12,345, kilu"
+    found = offsets.encode(opened, "Bádo 12,345, kilu")
+    assert found.tokens_N.tolist() == ids.tolist() and found.covering(13, 17)[1] == len(ids) - 1
+    assert open_tokenizer(str(tmp_path)).normalization == LOWER and open_tokenizer(path).normalization == CASED
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert open_tokenizer(str(tmp_path)).normalization == CASED
+    assert trained("bytebpe").normalization == AS_IS

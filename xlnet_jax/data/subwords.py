@@ -1,0 +1,244 @@
+"""WordPiece and byte-level BPE, by the `tokenizers` library: the vocabularies of BERT, RoBERTa and GPT-2.
+
+    level       a piece                                     special pieces
+    wordpiece   `word`, or `##part` that continues one      [PAD] [UNK] [CLS] [SEP] [MASK], wherever they are
+    bytebpe     bytes, a space as `Ġ` before its word       <s> <pad> </s> <unk> <mask>, or <|endoftext|> alone
+
+A `tokenizer.json` says everything: how a text is normalised and cut, and the pieces. In a corpus and in a work
+directory it is the file of any program that uses that library, without padding, truncation and the special pieces
+around a text, which are the model's. A text's own "[MASK]" stays text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+from xlnet_jax.data.tokenizer import Normalization, SpecialIds, Tokenizer, starts_word
+from xlnet_jax.errors import BadInput, summary
+from xlnet_jax.storage import files
+
+LEVELS = ("wordpiece", "bytebpe")
+FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
+"""That `Subwords` opens; names may have more before. `vocab.json` needs its `merges.txt` beside it."""
+
+_END = "<|endoftext|>"
+# Names in the place of ids.
+_BERT = SpecialIds("[UNK]", None, None, "[CLS]", "[SEP]", "[PAD]", "[MASK]", None, None)
+_ROBERTA = SpecialIds("<unk>", "<s>", "</s>", "<s>", "</s>", "<pad>", "<mask>", "</s>", None)
+# GPT-2 has no padding: what stands there is nowhere read, but must be a piece.
+_GPT2 = SpecialIds(None, _END, _END, None, None, _END, None, _END, None)
+_FIRST = {"wordpiece": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "bytebpe": ["<s>", "<pad>", "</s>", "<unk>"]}
+_MASK = "<mask>"  # the last piece, as RoBERTa has it
+_LONGEST_WORD = 100  # characters; a longer one is [UNK], as in the original
+_ALPHABET = 4  # at most this part of the pieces of a WordPiece vocabulary are characters; rarer ones are [UNK]
+_TWICE = 2  # a pair that occurs less often becomes no piece
+_ATTACHED = frozenset(".,:;!?)]}%'")  # punctuation that mostly has no space before it
+_OUTSIDE = ("truncation", "padding", "post_processor")
+
+# Of the many processes of `prepare` each has one core.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+class _AsIs(Normalization):
+    """Of texts that the tokenizer normalises itself: only white space around a sentence goes."""
+
+    def __call__(self, text: str) -> str:
+        return text.strip()
+
+
+AS_IS = _AsIs(keep_accents=True, remove_space=False)
+_SAYS_NOTHING = [vars(Normalization()), vars(AS_IS)]
+
+
+class Subwords(Tokenizer):
+    """A vocabulary of `LEVELS`, with the interface of a `Tokenizer` except for `processor` and `digit_comma`.
+
+    Attributes:
+      backend: the tokenizer of the library.
+      content: of a `tokenizer.json`, as a corpus keeps it.
+    """
+
+    file_name = "tokenizer.json"
+
+    def __init__(self, path: str, normalization: Normalization = AS_IS):
+        """Loads one of `FILES`. `normalization` is for a `vocab.txt`, which says nothing of it: `lower` also strips
+        accents unless `keep_accents`. Raises BadInput: no file, a damaged one, another kind, or it has rules itself."""
+        self.path, self.normalization, self._given = str(path), AS_IS, normalization
+        try:
+            document = _read(self.path, normalization)
+            self.content = files.to_json(document, None)
+            self.backend: Any = tokenizers.Tokenizer.from_buffer(self.content)
+            self._find()
+        except BadInput:
+            raise
+        except Exception as error:  # the library has no class for its errors
+            advice = f"name a {', '.join(FILES)} of WordPiece or byte-level BPE"
+            raise BadInput(f"tokenizer {path}: {summary(error)}; {advice}") from error
+        self.backend.encode_special_tokens = True
+        self.sha256 = hashlib.sha256(self.content).hexdigest()
+
+    def _find(self) -> None:
+        """Level, pieces, special ids and word starts. Raises ValueError if they are not those of a kind of ours."""
+        ids: dict[str, int] = self.backend.get_vocab(with_added_tokens=True)
+        self.pieces, self.vocab_size = sorted(ids, key=ids.__getitem__), len(ids)
+        self._added = set(self.backend.get_added_tokens_decoder())
+        plain = [piece for index, piece in enumerate(self.pieces) if index not in self._added]
+        if isinstance(self.backend.model, models.WordPiece):
+            self.level, names = "wordpiece", _BERT
+        elif isinstance(self.backend.model, models.BPE) and set("".join(plain)) <= _BYTES.keys():
+            self.level, names = "bytebpe", _ROBERTA if "</s>" in ids and "<s>" in ids else _GPT2
+            self.space = " "
+        else:
+            raise ValueError("not WordPiece, nor BPE of bytes")
+        if sorted(ids.values()) != list(range(len(ids))):
+            raise ValueError("its ids have gaps, or two pieces have one id")
+        self.special = SpecialIds(*(ids.get(name) for name in names))
+        if self.level == "wordpiece" and self.special.unk is None:
+            raise ValueError(f"it has no {names.unk}")
+        if self.level == "wordpiece":
+            self.word_start = np.array([not piece.startswith("##") for piece in self.pieces])
+        else:
+            self.word_start = np.array([piece.startswith("Ġ") for piece in self.pieces])
+        self.word_start[self.special.there()] = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        load, (kind, path, _, sha256) = super().__reduce__()
+        return load, (kind, path, self._given, sha256)
+
+    def normalized(self, text: str) -> str:
+        """The text itself: its spaces, too, are those of the tokenizer."""
+        return text
+
+    def encode_normalized(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `Tokenizer.encode_normalized`."""
+        ids = [each.ids for each in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+        length_S = np.array(list(map(len, ids)), np.int64)
+        return np.array([id for each in ids for id in each], np.int32), length_S
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids; special pieces are left out but for unknown ones. Bytes that are not UTF-8 become U+FFFD.
+
+        Between pieces of WordPiece there is a space except before a part of a word and most punctuation.
+        """
+        left_out = set(self.special.there()) - {self.special.unk}
+        text = b"".join(self._text(index) for index in map(int, ids) if index not in left_out).decode(errors="replace")
+        return text.removeprefix(" ") if self.level == "wordpiece" else text
+
+    def _text(self, index: int) -> bytes:
+        """A word of WordPiece counts the space that `decode` puts before it."""
+        piece = self.pieces[index]
+        if self.level == "bytebpe":
+            return piece.encode() if index in self._added else bytes(map(_BYTES.__getitem__, piece))
+        if piece.startswith("##"):
+            return piece[2:].encode()
+        attached = piece in _ATTACHED or (not piece.isascii() and starts_word(piece))
+        return f"{'' if attached else ' '}{piece}".encode()
+
+
+def _bytes() -> dict[str, int]:
+    """The byte of each character in pieces of byte-level BPE: itself if it can be seen, else one from U+0100 on."""
+    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [code for code in range(256) if code not in seen]
+    return {chr(code): code for code in seen} | {chr(0x100 + place): code for place, code in enumerate(others)}
+
+
+_BYTES = _bytes()
+
+
+def _read(path: str, normalization: Normalization) -> dict[str, Any]:
+    """The content of a `tokenizer.json`, from one of `FILES`."""
+    text = files.read(path).decode()
+    if path.endswith(".txt"):
+        lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+        return _document("wordpiece", lines, (), normalization)
+    if vars(normalization) not in _SAYS_NOTHING:
+        raise BadInput(f"tokenizer {path}: it says itself what becomes of a text; leave out --uncased, --keep_accents "
+                       "and --nfkc")  # fmt: skip
+    document = files.json_object(text, path)
+    if path.endswith("vocab.json"):
+        rows = files.read(f"{path.removesuffix('vocab.json')}merges.txt").decode().split("\n")
+        merges = [tuple(row.rstrip("\r").split(" ")) for row in rows if row and not row.startswith("#version")]
+        pieces = sorted(document, key=document.__getitem__)
+        if [document[piece] for piece in pieces] != list(range(len(pieces))):
+            raise ValueError("its ids have gaps, or two pieces have one id")
+        return _document("bytebpe", pieces, merges, normalization)
+    return document | dict.fromkeys(_OUTSIDE)
+
+
+def _document(
+    level: str, pieces: Sequence[str], merges: Sequence[Sequence[str]], normalization: Normalization
+) -> dict[str, Any]:
+    """A `tokenizer.json` of pieces by id. Raises BadInput for a normalisation that the kind does not have."""
+    if normalization.nfkc or (level == "bytebpe" and vars(normalization) not in _SAYS_NOTHING):
+        raise BadInput(f"a vocabulary of {level} knows no --nfkc, and only wordpiece --uncased and --keep_accents; "
+                       "leave the option out")  # fmt: skip
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    lower, of_bytes = normalization.lower, {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    special = {*_BERT} if level == "wordpiece" else {*_ROBERTA, *_GPT2}
+    flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
+    added = [{"id": index, "content": piece, "lstrip": piece == _MASK} | flags
+             for piece, index in ids.items() if piece in special]  # fmt: skip
+    if level == "wordpiece":
+        return {
+            "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+            "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+                           "strip_accents": lower and not normalization.keep_accents, "lowercase": lower},
+            "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": None,
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+            "model": {"type": "WordPiece", "unk_token": _BERT.unk, "continuing_subword_prefix": "##",
+                      "max_input_chars_per_word": _LONGEST_WORD, "vocab": ids},
+        }  # fmt: skip
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel"} | of_bytes, "post_processor": None,
+        "decoder": {"type": "ByteLevel"} | of_bytes,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "",
+                  "end_of_word_suffix": "", "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                  "vocab": ids, "merges": [list(pair) for pair in merges]},
+    }  # fmt: skip
+
+
+def train(texts: Iterable[str], path: str, vocab_size: int, level: str, normalization: Normalization) -> None:
+    """Trains a vocabulary of a level on texts and writes its `tokenizer.json`; an existing file is kept.
+
+    Equal arguments give equal bytes, in any process. Raises BadInput: the text is too little for so many pieces.
+    """
+    made: Any = tokenizers.Tokenizer(models.WordPiece() if level == "wordpiece" else models.BPE())
+    first = _FIRST[level]
+    common: dict[str, Any] = {"min_frequency": _TWICE, "show_progress": False}
+    if level == "wordpiece":
+        rules = _document(level, first, (), normalization)["normalizer"]
+        made.normalizer = normalizers.BertNormalizer(**{name: rules[name] for name in rules.keys() - {"type"}})
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        texts = list(texts)
+        counts = Counter[str]()
+        for text in texts:
+            counts.update(made.normalizer.normalize_str(text))
+        visible = sorted((each for each in counts if not each.isspace()), key=lambda each: (-counts[each], each))
+        alphabet = sorted(visible[: (vocab_size - len(first)) // _ALPHABET])
+        # The trainer would number the continuing characters in the order of a hash table, which no two processes share.
+        special = [*first, *alphabet, *(f"##{each}" for each in alphabet)]
+        trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet,
+                                            limit_alphabet=len(alphabet), **common)  # fmt: skip
+        last: list[str] = []
+    else:
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet, last = pre_tokenizers.ByteLevel.alphabet(), [_MASK]
+        trainer = trainers.BpeTrainer(vocab_size=vocab_size - len(last), special_tokens=first,
+                                      initial_alphabet=alphabet, **common)  # fmt: skip
+    made.train_from_iterator(texts, trainer)
+    model: Mapping[str, Any] = json.loads(made.to_str())["model"]
+    pieces = [*sorted(model["vocab"], key=model["vocab"].__getitem__), *last]
+    if len(pieces) != vocab_size:
+        raise BadInput(f"no tokenizer of --vocab_size={vocab_size}: this text gives {len(pieces)} pieces of {level}; "
+                       "give that number, or more text")  # fmt: skip
+    files.write_new(path, files.to_json(_document(level, pieces, model.get("merges", ()), normalization), None))
