@@ -259,7 +259,8 @@ class Model:
 
     @contextlib.contextmanager
     def _ready(self, question: object, count: int) -> Iterator[tuple[Config, Any, Callable[[int], None]]]:
-        """Configuration, parameters, and a function that counts texts that are done, up to `count`: with `opening` by a bar.
+        """Configuration, parameters, and a function that counts texts that are done, up to `count`; with `opening` by a
+        bar.
 
         All processes must ask the same question."""
         if self.opening is None:
