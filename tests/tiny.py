@@ -58,17 +58,9 @@ def config(**changes: Any) -> Config:
 
 def family(name: str, **changes: Any) -> Config:
     """`config` for pretraining a model of a family with positions learned at the input; `changes` as there."""
-    causal = name == "gpt2"
-    model = {"architecture": name, "memory_len": 0, "max_positions": 32, "norm": "pre" if causal else "post"}
-    if name == "albert":
-        model |= {"share_layers": True, "d_embed": 8}
-    data: dict[str, Any] = {"objective": "clm" if causal else "mlm", "bidirectional": False, "windows_per_block": 1}
-    lone = name == "roberta"
-    data |= {"reuse_len": 32 if causal else 30 if lone else 29, "num_predict": 32 if causal else 6}
-    data |= (
-        {"pairs": "none"} if lone else {"sentence_loss": not causal, "pairs": "order" if name == "albert" else "next"}
-    )
-    sections = {"model": model, "data": data}
+    sections = configs.usual(name, 32)
+    sections["data"] |= {"sentence_loss": configs.FAMILIES[name].segments > 1}
+    sections["model"] |= {"d_embed": 8} if name == "albert" else {}
     return config(**{each: sections.get(each, {}) | changes.get(each, {}) for each in sections.keys() | changes.keys()})
 
 

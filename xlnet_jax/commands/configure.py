@@ -72,7 +72,7 @@ SIZES = (
 )
 
 
-def configure(corpus: str, output: str, minutes: float) -> dict[str, Any]:
+def configure(corpus: str, output: str, minutes: float, family: str = "xlnet") -> dict[str, Any]:
     """Writes a configuration for one process on this machine, whose speed is measured: about a minute on two idle
     cores, mostly compiling. The `minutes` are those of the training, start and evaluations included.
 
@@ -90,7 +90,7 @@ def configure(corpus: str, output: str, minutes: float) -> dict[str, Any]:
     there = BadInput(f"--output={output} is there already; remove it, or give another name")
     if os.path.lexists(output):
         raise there
-    config = Config().changed(data={"corpus": workdirs.absolute(corpus)})
+    config = Config().changed(data={"corpus": workdirs.absolute(corpus)}, model={"architecture": family})
     if folders := [folder for folder in config.data.folders() if folder]:
         config = config.changed(model={"vocab_size": read_manifest(folders[0])["tokenizer"]["vocab_size"]})
     mixture = open_mixture(config)
@@ -137,13 +137,19 @@ def _fitting(base: Config, mixture: Mixture) -> list[Config]:
 def _laid_out(base: Config, size: Size, rows: int, windows_per_block: int) -> Config:
     head_dim = 64 if size.d_model >= 256 else 32  # half the usual width in small models, for at least four heads
     dropout = 0.0 if size.layers < 4 else 0.1  # as in the quick start: so small a model does not overfit
+    name = base.model.architecture
+    of_family = configs.usual(name, size.T) if base.model.family.absolute else {"model": {}, "data": {}}
+    if base.model.family.segments > 1:
+        of_family["data"]["sentence_loss"] = True
+    if name == "albert":
+        of_family["model"]["d_embed"] = min(128, size.d_model // 2)
     return base.changed(
         model={"layers": size.layers, "d_model": size.d_model, "heads": size.d_model // head_dim, "head_dim": head_dim,
                "d_ff": 4 * size.d_model, "memory_len": size.M, "init_std": size.init_std, "dropout": dropout,
                "attention_dropout": dropout,
-               "compute_dtype": "float32" if jax.default_backend() == "cpu" else "bfloat16"},
+               "compute_dtype": "float32" if jax.default_backend() == "cpu" else "bfloat16"} | of_family["model"],
         data={"segment_len": size.T, "reuse_len": size.T // 2, "num_predict": size.T // 6,
-              "windows_per_block": windows_per_block},
+              "windows_per_block": windows_per_block} | of_family["data"],
         optimizer={"learning_rate": size.learning_rate, "warmup_steps": 0, "schedule": "cosine"},
         train={"batch_size": rows * jax.device_count()},
     )  # fmt: skip

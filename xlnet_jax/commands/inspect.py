@@ -52,14 +52,16 @@ def show(result: dict[str, Any]) -> None:
 
 
 def count_parameters(config: Config) -> dict[str, Any]:
-    """`parameters` and `tensors`, counted as in the original's checkpoints where possible. Computes nothing."""
+    """`parameters` and `tensors`, counted as in the original's checkpoints where possible, and the `families` that
+    `model.architecture` may name, that of this model first. Computes nothing."""
     available_devices()  # JAX makes a random key even if nothing is computed
     params = jax.eval_shape(lambda: nn.meta.unbox(init_params(make_recipe(config))))
     ours = traverse_util.flatten_dict(params, sep="/").keys()
     if not config.model.share_layers and ours <= {entry.ours for entry in names.TENSORFLOW}:
         params = jax.eval_shape(functools.partial(names.to_foreign, names.TENSORFLOW), params)
     tensors = jax.tree.leaves(params)
-    return {"parameters": sum(int(np.prod(x.shape)) for x in tensors), "tensors": len(tensors)}
+    families = sorted(configs.FAMILIES, key=lambda name: name != config.model.architecture)
+    return {"parameters": sum(int(np.prod(x.shape)) for x in tensors), "tensors": len(tensors), "families": families}
 
 
 def example(config: Config, step: int, row: int) -> dict[str, Any]:

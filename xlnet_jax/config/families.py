@@ -11,7 +11,7 @@ The parts of their networks are the rows of `model.architectures`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Family(NamedTuple):
@@ -33,6 +33,12 @@ class Family(NamedTuple):
     padding_row: int = -1
     """Row of the word embedding that is 0 at the start, as the piece of padding has no meaning; -1 = none."""
 
+    pairs: str = "next"
+    """The usual `data.pairs`."""
+    share_layers: bool = False
+    activation: str = "gelu"
+    layer_norm_epsilon: float = 1e-12
+
     @property
     def padding_left(self) -> bool:
         """Whether examples of a task are padded on the left: what a head reads is last."""
@@ -41,9 +47,25 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "xlnet": Family(("plm", "clm", "mlm"), "last", 1, absolute=False),
-    "bert": Family(("mlm",), "first", 1, absolute=True, segments=2, padding_row=0),
-    "roberta": Family(("mlm",), "first", 2, absolute=True, segments=1, first_position=2, padding_row=1),
-    "albert": Family(("mlm",), "first", 1, absolute=True, segments=2, padding_row=0),
-    "gpt2": Family(("clm",), "none", 0, absolute=True),
-}
+    "bert": Family(("mlm",), "first", 1, absolute=True, segments=2, padding_row=0, activation="gelu_erf"),
+    "roberta": Family(("mlm",), "first", 2, absolute=True, segments=1, first_position=2, padding_row=1,
+                      pairs="none", activation="gelu_erf", layer_norm_epsilon=1e-5),
+    "albert": Family(("mlm",), "first", 1, absolute=True, segments=2, padding_row=0, pairs="order", share_layers=True),
+    "gpt2": Family(("clm",), "none", 0, absolute=True, layer_norm_epsilon=1e-5),
+}  # fmt: skip
 """By `model.architecture`."""
+
+
+def usual(name: str, segment_len: int) -> dict[str, dict[str, Any]]:
+    """Keys by section of a family with learned positions, whatever its size, for examples of T = `segment_len` tokens:
+    what its network needs, and its own examples with 15 % of targets, without the loss of sentences."""
+    family, T = FAMILIES[name], segment_len
+    causal = family.objectives[0] == "clm"
+    special = 0 if causal else 2 if family.pairs == "none" else 3
+    model = {"architecture": name, "max_positions": T, "memory_len": 0, "norm": "pre" if causal else "post",
+             "share_layers": family.share_layers, "activation": family.activation,
+             "layer_norm_epsilon": family.layer_norm_epsilon}  # fmt: skip
+    data = {"objective": family.objectives[0], "bidirectional": False, "windows_per_block": 1, "segment_len": T,
+            "reuse_len": T - special, "num_predict": T if causal else max(1, T * 3 // 20),
+            "pairs": family.pairs, "spans": "words" if name == "albert" else "random"}  # fmt: skip
+    return {"model": model, "data": data}
