@@ -194,7 +194,7 @@ PEERS = {
             "clamp_len": ("clamp_len", -1), "dropout": ("dropout", 0.1), "init_std": ("initializer_range", 0.02),
             "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
         },
-        only=_OF_XLNET | _WHOLE | {"norm": "post"},
+        only={"norm": "post"} | _WHOLE | _OF_XLNET,
         required={"attn_type": "bi", "tie_word_embeddings": True, "same_length": False},
         ids={"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "pad"},
         # There are no projections without `cutoffs` and `d_embed`.
