@@ -2,12 +2,13 @@
 
 A case is a configuration, a batch with padding, and weights under the names of that library, all drawn from a seed.
 `run` gives what a class of that library gives: logits, the loss, and the gradient of every parameter under its name
-there. So both directions of the tables of `convert` are in it, and the border of the sentence heads.
+there. So both directions of the tables of `convert` are in it, and the border of the sentence heads. All needs x64.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 import types
@@ -121,9 +122,9 @@ def draw_inputs(config: Config, seed: int) -> dict[str, np.ndarray]:
     return dict(tokens=tokens, segments=segments.astype(int), real=real, labels=labels, pairs=rng.integers(0, 2, B))
 
 
+@functools.cache
 def tree_of(config: Config) -> Any:
     """The abstract tree of our model with its head."""
-    config = config.changed(model={"compute_dtype": "float32"})  # whose parameters have the same shapes
     if config.finetune.task == "none":
         return nn.meta.unbox(jax.eval_shape(lambda: init_params(make_recipe(config))))
     model = task_model(config)
@@ -166,7 +167,7 @@ def to_tree(config: Config, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def run(config: Config, weights: dict[str, np.ndarray], fed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Logits (of pairs: log-probabilities), `loss`, and gradients under their names; call it with x64."""
+    """Logits (of pairs: log-probabilities), `loss`, and gradients under their names."""
     params = jax.tree.map(jnp.asarray, to_tree(config, weights))
     pretraining = config.finetune.task == "none"
     batch = jax.tree.map(jnp.asarray, (batch_of if pretraining else task_batch)(config, fed))

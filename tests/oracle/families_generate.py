@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from unittest import mock
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -53,7 +54,10 @@ def run(config: Config, weights: dict[str, np.ndarray], fed: dict[str, np.ndarra
         given["labels"] = labels
     if paired := config.data.sentence_loss:
         given["next_sentence_label" if config.model.architecture == "bert" else "sentence_order_label"] = fed["pairs"]
-    out = model(**{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in given.items()})
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in given.items()}
+    # The loss of GPT-2 would be computed in float32.
+    with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
+        out = model(**tensors)
     out.loss.backward()
     found = {"loss": out.loss}
     if paired:

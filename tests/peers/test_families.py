@@ -4,7 +4,6 @@ Logits of every head, each loss and every gradient, in float64, with padding, al
 and transformers; without them this file is skipped.
 """
 
-import jax
 import pytest
 
 pytest.importorskip("torch")
@@ -16,14 +15,13 @@ CASES = [(family, seed) for family in families.FAMILIES for seed in range(12)]
 
 
 @pytest.mark.parametrize(("family", "seed"), CASES)
-def test_equals_the_other_side(family, seed):
+def test_equals_the_other_side(family, seed, x64):
     """Each configuration as the class of pretraining, and as that of one task in turn."""
     tasks = families.TASKS_OF[family]
     for task in dict.fromkeys(("none", tasks[seed % len(tasks)])):
         config = families.draw(family, seed, task)
         weights, fed = families.draw_weights(config, seed), families.draw_inputs(config, seed)
         theirs = families_generate.run(config, weights, fed)
-        with jax.enable_x64(True):
-            ours = families.run(config, weights, fed)
+        ours = families.run(config, weights, fed)
         errors = families.error(ours, theirs, fed["real"])
         assert not {name: error for name, error in errors.items() if not error < 1e-9}, (config.model, task)
