@@ -15,6 +15,7 @@ from unittest import mock
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+import jax
 import numpy as np
 import torch
 import transformers
@@ -84,4 +85,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with jax.enable_x64(True):
+        main()
