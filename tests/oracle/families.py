@@ -64,7 +64,7 @@ def draw(family: str, seed: int, task: str = "none") -> Config:
     heads, head_dim = int(rng.integers(1, 4)), int(rng.integers(2, 5))
     further = {"share_layers": True, "d_embed": int(rng.integers(2, 7))} if family == "albert" else {}
     labels = ",".join("abc") if task in ("classification", "token_classification") else ""
-    gpt2 = family == "gpt2"
+    gpt2, paired = family == "gpt2", task == "none" and family in ("bert", "albert") and seed % 2 == 0
     return Config().changed(
         model=dict(
             architecture=family, vocab_size=int(rng.integers(12, 24)), layers=int(rng.integers(1, 4)), heads=heads,
@@ -75,7 +75,7 @@ def draw(family: str, seed: int, task: str = "none") -> Config:
         ),
         data=dict(
             objective="clm" if gpt2 else "mlm", segment_len=T, reuse_len=T if gpt2 else T - 3, bidirectional=False,
-            num_predict=T if gpt2 else 3, sentence_loss=task == "none" and family in ("bert", "albert") and seed % 2 == 0,
+            num_predict=T if gpt2 else 3, sentence_loss=paired,
         ),
         finetune=dict(task=task, labels=labels),
     )  # fmt: skip

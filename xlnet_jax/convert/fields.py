@@ -157,9 +157,13 @@ def read_data(model: Mapping[str, Any]) -> dict[str, Any]:
     family, T = FAMILIES[model["model.architecture"]], model.get("model.max_positions", 0)
     if not family.absolute:
         return {}
-    objective = family.objectives[0]
-    R, P = (T - 3, max(1, T * 3 // 20)) if objective == "mlm" else (T, T)
-    values = {"objective": objective, "bidirectional": False, "segment_len": T, "reuse_len": R, "num_predict": P}
+    values: dict[str, Any] = {"objective": family.objectives[0], "bidirectional": False, "segment_len": T}
+    if values["objective"] == "clm":
+        values |= {"reuse_len": T, "num_predict": T}
+    else:
+        pairs = "none" if family.segments < 2 else "order" if model["model.architecture"] == "albert" else "next"
+        special = 2 if pairs == "none" else 3
+        values |= {"pairs": pairs, "reuse_len": T - special, "num_predict": max(1, T * 3 // 20)}
     return {f"data.{key}": value for key, value in values.items()}
 
 

@@ -27,13 +27,12 @@ from xlnet_jax.config import Config
 from xlnet_jax.convert import fields, formats, names, peers, tokenizer_json
 from xlnet_jax.convert.model_card import model_card
 from xlnet_jax.convert.peers import Peer
+from xlnet_jax.data import vocabulary
 from xlnet_jax.data.tokenizer import Normalization, Tokenizer
 from xlnet_jax.errors import BadInput
 from xlnet_jax.finetune.tasks import TASKS
 from xlnet_jax.storage import files
 
-_RULES = {"lower": "do_lower_case", "keep_accents": "keep_accents", "remove_space": "remove_space", "nfkc": "nfkc"}
-"""Our switches of a normalization in tokenizer_config.json."""
 SHARD_BYTES = 5 * 10**9
 """Size from which weights are split into several files, as that library does."""
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -60,6 +59,13 @@ def check(config: Config) -> None:
         raise BadInput(f"finetune.task={task}: Hugging Face has no {peers.class_of(config)}; use --format=orbax")
 
 
+def check_padding(tokenizer: Tokenizer, config: Config) -> None:
+    """Raises BadInput if the piece of padding is not the one of the family, whose embedding is set apart there."""
+    row, pad, name = config.model.family.padding_row, tokenizer.special.pad, config.model.architecture
+    if row not in (-1, pad):
+        raise BadInput(f"tokenizer {tokenizer.path}: its padding is piece {pad}, and that of {name} must be {row}")
+
+
 def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES) -> None:
     """Writes the folder; on disk it appears complete or not at all.
 
@@ -71,26 +77,23 @@ def write(trained: formats.Trained, output: str, shard_bytes: int = SHARD_BYTES)
     check(config)
     formats.check_output(output)
     formats.check_tokenizer(tokenizer, config)
-    if tokenizer.level != "sentencepiece":
-        raise BadInput(
-            f"tokenizer {tokenizer.path}: a vocabulary of {tokenizer.level}; Hugging Face's XLNet needs SentencePiece "
-            "pieces; use --format=orbax"
-        )
-    pieces, max_length = files.read(tokenizer.path), config.data.segment_len
+    check_padding(tokenizer, config)
+    max_length = config.data.segment_len
     settings = fields.config_json(config, tokenizer.special, trained.kept)
     documents = {
         "config.json": settings,
         "generation_config.json": {"_from_model_config": True}
         | {name: settings[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in settings},
-        "tokenizer.json": tokenizer_json.tokenizer_json(pieces, tokenizer.normalization, tokenizer.path),
-        "tokenizer_config.json": tokenizer_json.tokenizer_config(tokenizer.normalization, max_length),
+        **tokenizer_json.documents(tokenizer, config.model.family, max_length),
         fields.OWN: fields.own(config),
     }
     if config.finetune.task == "embeddings":
         documents |= _sentence_transformers(config, max_length)
     contents = {name: files.to_json(document, None if name == "tokenizer.json" else 2)
                 for name, document in documents.items()}  # fmt: skip
-    contents |= {"spiece.model": pieces, "README.md": model_card(trained).encode()}
+    contents |= {"README.md": model_card(trained).encode()}
+    if tokenizer.level == "sentencepiece":
+        contents["spiece.model"] = tokenizer.content
     tensors = names.to_foreign(peers.table(config), trained.params)
     output = files.resolve(output)
     with files.translate_errors(output), files.new_folder(output) as partial:
@@ -195,22 +198,27 @@ def open_weights(folder: str, row: Peer) -> Iterator[names.Arrays]:
 
 @contextlib.contextmanager
 def open_tokenizer(folder: str, model_file: str | None = None) -> Iterator[Tokenizer]:
-    """The tokenizer of `model_file`, or of a folder: spiece.model, else tokenizer.json. Raises BadInput without any."""
-    listed, path = files.listing(folder), os.path.join(folder, "tokenizer_config.json")
-    rules = files.read_json_object(path) if "tokenizer_config.json" in listed else {}
-    files.check_types(rules, dict.fromkeys(_RULES.values(), bool) | {"model_max_length": float}, path)
-    said = {ours: rules.get(theirs) for ours, theirs in _RULES.items()}
-    normalization = Normalization(**{name: value for name, value in said.items() if value is not None})
-    if model_file or "spiece.model" in listed:
-        yield Tokenizer(model_file or os.path.join(folder, "spiece.model"), normalization)
-    elif "tokenizer.json" in listed:
+    """The tokenizer of `model_file`, or of a folder: spiece.model, else tokenizer.json, or a file of subwords.
+
+    Raises BadInput without any.
+    """
+    listed = files.listing(folder)
+    normalization = Normalization(**vocabulary.read_rules(folder, listed))
+    if model_file:
+        yield vocabulary.open_tokenizer(model_file, normalization)
+        return
+    if "spiece.model" not in listed and "tokenizer.json" in listed:
         document = files.read_json_object(os.path.join(folder, "tokenizer.json"))
-        with tempfile.TemporaryDirectory() as place:
-            made = os.path.join(place, "spiece.model")
-            files.write(made, tokenizer_json.sentencepiece_model(document, f"{folder}/tokenizer.json"))
-            yield Tokenizer(made, normalization)
-    else:
+        if (document.get("model") or {}).get("type") not in ("WordPiece", "BPE"):
+            with tempfile.TemporaryDirectory() as place:
+                made = os.path.join(place, "spiece.model")
+                files.write(made, tokenizer_json.sentencepiece_model(document, f"{folder}/tokenizer.json"))
+                yield Tokenizer(made, normalization)
+                return
+    opened = vocabulary.open_in(folder, listed)
+    if opened is None:
         raise BadInput(f"{folder} has neither spiece.model nor tokenizer.json; name one with --tokenizer=spiece.model")
+    yield opened
 
 
 def recognise(path: str, listed: Collection[str]) -> bool:
@@ -228,6 +236,8 @@ def read(path: str, tokenizer: str | None, overrides: Sequence[str]) -> Iterator
     row = peers.peer(config.model)
     with open_tokenizer(path, tokenizer) as own:
         formats.check_tokenizer(own, config)
+        vocabulary.check_pieces(own, config, path)
+        check_padding(own, config)
         kept, lost = fields.read_kept(found, config, own.special)
         with open_weights(path, row) as arrays:
             of_pairs = {entry.theirs for entry in row.table if entry.ours.startswith("sentence_head/")}
